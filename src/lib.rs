@@ -33,3 +33,4 @@ mod contiguous;
 mod onnx;
 mod sampling;
 mod sequences;
+mod store;

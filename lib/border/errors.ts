@@ -36,6 +36,9 @@ export const ERROR_CODES = [
   'RUNTIME_UNAVAILABLE',
   'RUNTIME_FAILED',
   'NOT_FINITE',
+  'INCOMPATIBLE',
+  'CORRUPT',
+  'IO_ERROR',
 ] as const
 Object.freeze(ERROR_CODES)
 
@@ -101,6 +104,21 @@ export interface ErrorDetailsByCode {
   readonly RUNTIME_UNAVAILABLE: { readonly runtime: string; readonly reason: string }
   readonly RUNTIME_FAILED: { readonly reason: string; readonly node?: string }
   readonly NOT_FINITE: { readonly row: number }
+  readonly INCOMPATIBLE: {
+    /** The field that differs: `namespace`, `dtype`, `groups[0].headDim`, `salt`, ... */
+    readonly field: string
+    /** What was saved. */
+    readonly value: string
+    /** What it is here. */
+    readonly expected: string
+  }
+  readonly CORRUPT: {
+    /** What is damaged: a tensor, a page, the header. */
+    readonly part: string
+    readonly value: string
+    readonly expected: string
+  }
+  readonly IO_ERROR: { readonly operation: string; readonly path: string; readonly reason: string }
 }
 
 /** The `details` of an error with code `C`. */

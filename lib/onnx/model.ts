@@ -4,6 +4,8 @@ import { PagedKvCache, type LayerGroup } from '../sequences/paged-kv-cache.js'
 import { type AdmissionOptions, admitPrompt, type Lacking } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { TokenIds } from '../sequences/tokens.js'
+import { loadSequence, type LoadSequenceOptions } from '../store/load.js'
+import type { SavedSource } from '../store/source.js'
 import type { Backend, BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
 import { Generation } from './generation.js'
@@ -97,6 +99,31 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options)
     if (sequence === undefined) return { lacking: lacking as Lacking }
     return { sequence: sequenceOf(this.#shared, sequence, ids, { prompt, vocabulary: this.vocabularySize }) }
+  }
+
+  /**
+   * A new sequence with what {@link OnnxSequence.save} saved, also in another process, whichever way it runs the model. Salt and extras have to be
+   * those of the saved sequence. To bring back what prompts found, see {@link PagedKvCache.loadPrompts} of `cache`.
+   *
+   * @throws KvTideError `CORRUPT`, `INCOMPATIBLE` with the field that differs, or `OUT_OF_BLOCKS`
+   */
+  async loadSequence(source: SavedSource, options: LoadSequenceOptions = {}): Promise<OnnxSequence> {
+    OnnxModel.#check(this)
+    const shared = this.#shared
+    const { id, ids, prompt } = await loadSequence(shared, source, options)
+    try {
+      if (ids === undefined) {
+        const details = { field: 'tokens', value: 'without ids', expected: 'tokens whose ids are known' }
+        throw new KvTideError('INCOMPATIBLE', `tokens is ${details.value}, expected ${details.expected}`, details)
+      }
+      const known = readKnown('tokens', ids, this.vocabularySize)
+      // Under another key its blocks have no names yet.
+      shared.change(native => native.identify(id, known.subarray(0, native.sequenceLength(id))))
+      return sequenceOf(shared, id, known, { prompt, vocabulary: this.vocabularySize })
+    } catch (error) {
+      shared.change(native => native.releaseSequence(id))
+      throw error
+    }
   }
 
   /**

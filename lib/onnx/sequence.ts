@@ -1,3 +1,5 @@
+import type { NativeSave } from '#binding'
+
 import { count } from '../border/check.js'
 import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { checkInternal, INTERNAL, liveArgument, nativeThis } from '../border/owner.js'
@@ -8,6 +10,8 @@ import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { append, type TokenIds, type Tokens } from '../sequences/tokens.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
+import type { FileOptions } from '../store/progress.js'
+import { saveBytes, saveFile } from '../store/save.js'
 import { readKnown, TokenLog } from './token-log.js'
 
 /**
@@ -305,6 +309,26 @@ export class OnnxSequence extends Sequence {
     state.log.cut(0)
     state.log.push(ids)
     state.computed = this.length
+  }
+
+  /** As {@link Sequence.save}, with the ids: what is pending is pending again in the sequence that {@link OnnxModel.loadSequence} makes of it. */
+  override async save(path: string | URL, options: FileOptions = {}): Promise<number> {
+    const { shared } = settled(this)
+    return saveFile(shared, () => this.#beginSave(), path, options)
+  }
+
+  /** As {@link save}, but answers what would be in the file. */
+  override async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
+    const { shared } = settled(this)
+    return saveBytes(shared, () => this.#beginSave(), options)
+  }
+
+  #beginSave(): NativeSave {
+    const { shared, log, visible } = settled(this)
+    const ids = log.copy(0, visible)
+    // What a generation has computed and not given out is not in it.
+    using fork = this.fork()
+    return shared.native.beginSaveOf(fork.id, ids)
   }
 
   /** As {@link Sequence.begin}. When it is rolled back, the ids are those from before it, and what was pending is pending again. */

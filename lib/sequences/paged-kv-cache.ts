@@ -6,6 +6,10 @@ import { type DType, dtypeRow, type Float16ArrayLike, meta, readArray, type Tens
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { type Kv, kvOfViews, put, readTensor, type TensorArgument, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
+import { loadCache, type LoadOptions, loadPrompts, loadSequence, type LoadSequenceOptions } from '../store/load.js'
+import type { FileOptions } from '../store/progress.js'
+import { saveBytes, saveFile } from '../store/save.js'
+import type { SavedSource } from '../store/source.js'
 import { type CacheEvents, type EventsOptions, readEvents } from './cache-events.js'
 import { type PagedKvCacheOptions, readOptions } from './options.js'
 import { type PageFormat, readDType, roomIn } from './page-format.js'
@@ -121,6 +125,70 @@ export class PagedKvCache extends Owner {
     const { numKvHeads, headDim, valueHeadDim, device } = groups[0] as LayerGroup
     const [capacity, numLayers, bytesPerToken] = [native.totalCount(), native.numLayers(), native.bytesPerToken()]
     settle(this, { capacity, blockSize, numLayers, groups, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard, bytesPerToken, device })
+  }
+
+  /**
+   * A new cache with what another one saved: what prompts found is found again. Nothing needs to be said of the cache, the file describes it.
+   * Everything is verified before prompts find it, off the main thread.
+   *
+   * @example
+   * ```ts
+   * import { PagedKvCache } from 'kvtide'
+   *
+   * using cache = new PagedKvCache({ capacity: 8, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 2 })
+   * const rows = { data: new Float32Array(4 * 2), shape: [1, 1, 4, 2] }
+   * cache.openSequence().append({ tokens: [5, 6, 7, 8], k: rows, v: rows })
+   * const bytes = await cache.saveBytes() // or: await cache.save('prompts.kv')
+   * using again = await PagedKvCache.load(bytes)
+   * console.log(again.match([5, 6, 7, 8, 9]).length) // 4
+   * ```
+   *
+   * @throws KvTideError `CORRUPT` where the file is damaged, `INCOMPATIBLE` where it is not of what `options` say
+   */
+  static async load(source: SavedSource, options: LoadOptions = {}): Promise<PagedKvCache> {
+    return loadCache(source, options, given => {
+      const cache = new PagedKvCache(given as PagedKvCacheOptions)
+      return { cache, shared: own(cache) }
+    })
+  }
+
+  /**
+   * Saves what prompts find in a file, and answers how many bytes it has. The cache goes on meanwhile: what makes room before the file is
+   * written is not in it. The file is the old one or the new one at every moment, also when the process is killed. It holds prompts: only its
+   * owner may read it.
+   */
+  async save(path: string | URL, options: FileOptions = {}): Promise<number> {
+    const shared = own(this)
+    return saveFile(shared, () => shared.native.beginSave(), path, options)
+  }
+
+  /** As {@link save}, but answers what would be in the file. */
+  async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
+    const shared = own(this)
+    return saveBytes(shared, () => shared.native.beginSave(), options)
+  }
+
+  /**
+   * Brings what another cache saved to this one, and answers how many blocks that were. Only blocks that are free are taken: what was used last comes
+   * first, and what prompts find already stays as it is. Names are made under a key: give both caches the same `prefixKey`, or load into a cache
+   * in which nothing is yet.
+   *
+   * @throws KvTideError `CORRUPT`, or `INCOMPATIBLE` with the field that differs; nothing has changed then
+   */
+  async loadPrompts(source: SavedSource, options: FileOptions = {}): Promise<number> {
+    return loadPrompts(own(this), source, options)
+  }
+
+  /**
+   * A new sequence with what {@link Sequence.save} saved, also in another process. Salt and extras have to be those of the saved sequence. Prompts
+   * find its blocks, as far as the ids of its tokens are known. Nothing changes until everything is verified.
+   *
+   * @throws KvTideError `CORRUPT`, `INCOMPATIBLE` with the field that differs, or `OUT_OF_BLOCKS`
+   */
+  async loadSequence(source: SavedSource, options: LoadSequenceOptions = {}): Promise<Sequence> {
+    const shared = own(this)
+    const { id } = await loadSequence(shared, source, options)
+    return new Sequence(INTERNAL, shared, id)
   }
 
   /** How many blocks can be taken, including those that only prompts still find. */

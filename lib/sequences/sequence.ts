@@ -7,6 +7,8 @@ import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import { type Kv, kvOfViews } from '../border/tensor.js'
 import type { BeginOptions } from '../contiguous/kv-transaction.js'
 import { binding } from '../loading/binding.js'
+import type { FileOptions } from '../store/progress.js'
+import { saveBytes, saveFile } from '../store/save.js'
 import { PrefixMatch, PROMPT, type PromptOptions, readPrompt, refusePrompt } from './prompt.js'
 import { milliseconds, SequenceHandle, type SharedCache } from './shared-cache.js'
 import { append, type KvArrays, readTokens, roomFor, type TokenIds, type Tokens } from './tokens.js'
@@ -208,6 +210,35 @@ export class Sequence extends Owner {
     const { shared, id } = own(this)
     shared.native.readInto(id, roomFor(shared, out))
     return out
+  }
+
+  /**
+   * Saves the sequence in a file, to its last token, and answers how many bytes it has. {@link PagedKvCache.loadSequence} goes on from there, also in
+   * another process. What is appended meanwhile is not in the file, which is the old one or the new one at every moment. It holds the conversation:
+   * only its owner may read it. Refused while a transaction or a step is open.
+   *
+   * @example
+   * ```ts
+   * import { PagedKvCache } from 'kvtide'
+   *
+   * using cache = new PagedKvCache({ capacity: 8, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 2 })
+   * const chat = cache.openSequence()
+   * const rows = { data: new Float32Array(3 * 2), shape: [1, 1, 3, 2] }
+   * chat.append({ tokens: [5, 6, 7], k: rows, v: rows })
+   * const bytes = await chat.saveBytes() // or: await chat.save('chat.kv')
+   * const again = await cache.loadSequence(bytes)
+   * console.log(again.length) // 3
+   * ```
+   */
+  async save(path: string | URL, options: FileOptions = {}): Promise<number> {
+    const { shared, id } = own(this)
+    return saveFile(shared, () => shared.native.beginSaveOf(id, undefined), path, options)
+  }
+
+  /** As {@link save}, but answers what would be in the file. */
+  async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
+    const { shared, id } = own(this)
+    return saveBytes(shared, () => shared.native.beginSaveOf(id, undefined), options)
   }
 
   /**

@@ -1,12 +1,12 @@
 //! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes, steps and their runs are objects.
 
 mod attend;
-mod cache;
+pub(crate) mod cache;
 mod draft;
 mod lent_run;
 mod options;
 mod pool;
-mod prefix;
+pub(crate) mod prefix;
 mod sequence;
 mod step;
 pub(crate) mod step_run;

@@ -1,9 +1,8 @@
 //! The file of a cache: all blocks that prompts find.
 //!
 //! ```text
-//! CacheSave::begin  cache -> names            the cache goes on, and what makes room meanwhile ...
-//!           write   pages -> file             ... off the thread of the cache
-//!           finish  ... is left out           lists, header, rename
+//! names.0, parents.0, tokens.0, extras.0      of each block: what it is found by
+//! roots                                       the keys of no token
 //!
 //! CacheFile::open   header, identity, seal    nothing of the pages yet
 //!           begin   new blocks                in a cache of the same identity
@@ -11,20 +10,18 @@
 //!           end     names                     prompts find them from here on
 //! ```
 
-use std::path::Path;
-
 use kvtide_core::paged::{BlockKey, EvictionPolicy, PageLayout};
-use kvtide_tensor::{BlockNames, FoundBlocks, NewBlocks, PagedKvCache, PagedModelOptions, PoolRoom};
+use kvtide_tensor::{BlockNames, FoundBlocks, NewBlocks, PageWriter, PagedKvCache, PagedModelOptions, PoolRoom};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::identity::Identity;
-use crate::pages::{GroupRows, List, PageFile, SealedFile};
-use crate::sink::Sink;
+use crate::pages::{GroupRows, List, SealedFile};
 use crate::source::Source;
 use crate::watch::Watch;
 
-const KIND: &str = "cache";
+/// The kind of such a file.
+pub(crate) const KIND: &str = "cache";
 
 /// What a file says of a cache beside its identity.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -34,97 +31,37 @@ struct Content {
     capacity: Vec<u32>,
 }
 
-/// A cache that is being saved.
-#[derive(Debug)]
-pub struct CacheSave {
-    found: FoundBlocks,
-    identity: Identity,
-    content: String,
-    layouts: Vec<PageLayout>,
-    file: Option<PageFile>,
+/// What is said of a cache beside its identity.
+pub(crate) fn content(cache: &mut PagedKvCache) -> Result<String> {
+    let content = Content { capacity: cache.pools()?.iter().map(|pool| pool.total).collect() };
+    Ok(serde_json::to_string(&content).expect("numbers are JSON"))
 }
 
-impl CacheSave {
-    /// Notes what prompts find. The cache may change from here on.
-    pub fn begin(cache: &mut PagedKvCache) -> Result<Self> {
-        let found = cache.found_blocks()?;
-        let content = Content { capacity: cache.pools()?.iter().map(|pool| pool.total).collect() };
-        Ok(CacheSave {
-            identity: Identity::of(cache),
-            content: serde_json::to_string(&content).expect("numbers are JSON"),
-            layouts: cache.layouts().collect(),
-            found,
-            file: None,
-        })
-    }
-
-    /// Writes the pages: on any thread.
-    pub fn write(&mut self, sink: Sink, watch: &Watch) -> Result<()> {
-        let rows = self.found.pages.iter().map(|pages| pages.rows().into());
-        let groups = self.layouts.iter().copied().zip(rows).collect();
-        let lists = self.lists(&vec![Vec::new(); self.layouts.len()]);
-        let mut file = PageFile::begin(sink, [KIND, &self.content], &self.identity, groups, &lists)?;
-        file.write(&self.found.pages, watch)?;
-        self.file = Some(file);
-        Ok(())
-    }
-
-    /// What made room since the save began: on the cache's thread, once the pages are written.
-    pub fn gone(&self, cache: &PagedKvCache) -> Result<Vec<Vec<u32>>> {
-        Ok(cache.gone(&self.found)?)
-    }
-
-    /// Leaves that out, and puts the file in its place: on any thread. Answers its bytes, where it is memory.
-    pub fn finish(self, gone: &[Vec<u32>]) -> Result<(u64, Vec<u8>)> {
-        let lists = self.lists(gone);
-        let mut file = self.file.ok_or_else(|| Error::corrupt("the save", "without pages", "written before"))?;
-        file.leave_out(gone)?;
-        file.finish(&lists)
-    }
-
-    /// The names of all rows but those that are gone.
-    fn lists(&self, gone: &[Vec<u32>]) -> Vec<List> {
-        let mut lists = Vec::new();
-        for (group, (names, layout)) in self.found.names.iter().zip(&self.layouts).enumerate() {
-            let size = layout.shape().block_size as usize;
-            let kept = |row: &usize| gone[group].binary_search(&(*row as u32)).is_err();
-            let kept: Vec<usize> = (0..names.len()).filter(kept).collect();
-            let rows = kept.len() as u64;
-            let keys = |of: &[BlockKey]| kept.iter().flat_map(|&row| of[row].0).collect::<Vec<u8>>();
-            lists.push(List::new(format!("names.{group}"), "U8", &[rows, 32], keys(&names.keys)));
-            lists.push(List::new(format!("parents.{group}"), "U8", &[rows, 32], keys(&names.parents)));
-            let tokens: Vec<u32> =
-                kept.iter().flat_map(|&row| names.tokens[row * size..][..size].iter().copied()).collect();
-            lists.push(List::u32s(format!("tokens.{group}"), &[rows, size as u64], &tokens));
-            let (mut ends, mut extras) = (Vec::new(), Vec::new());
-            for &row in &kept {
-                extras.extend(&names.extras[row]);
-                ends.push(extras.len() as u64);
-            }
-            lists.push(List::u64s(format!("extra_ends.{group}"), &[rows], &ends));
-            lists.push(List::new(format!("extras.{group}"), "U8", &[extras.len() as u64], extras));
+/// The names of all rows but those that are gone.
+pub(crate) fn lists(found: &FoundBlocks, layouts: &[PageLayout], gone: &[Vec<u32>]) -> Vec<List> {
+    let mut lists = Vec::new();
+    for (group, (names, layout)) in found.names.iter().zip(layouts).enumerate() {
+        let size = layout.shape().block_size as usize;
+        let kept = |row: &usize| gone[group].binary_search(&(*row as u32)).is_err();
+        let kept: Vec<usize> = (0..names.len()).filter(kept).collect();
+        let rows = kept.len() as u64;
+        let keys = |of: &[BlockKey]| kept.iter().flat_map(|&row| of[row].0).collect::<Vec<u8>>();
+        lists.push(List::new(format!("names.{group}"), "U8", &[rows, 32], keys(&names.keys)));
+        lists.push(List::new(format!("parents.{group}"), "U8", &[rows, 32], keys(&names.parents)));
+        let tokens: Vec<u32> =
+            kept.iter().flat_map(|&row| names.tokens[row * size..][..size].iter().copied()).collect();
+        lists.push(List::u32s(format!("tokens.{group}"), &[rows, size as u64], &tokens));
+        let (mut ends, mut extras) = (Vec::new(), Vec::new());
+        for &row in &kept {
+            extras.extend(&names.extras[row]);
+            ends.push(extras.len() as u64);
         }
-        let roots: Vec<u8> = self.found.roots.iter().flat_map(|root| root.0).collect();
-        lists.push(List::new("roots", "U8", &[self.found.roots.len() as u64, 32], roots));
-        lists
+        lists.push(List::u64s(format!("extra_ends.{group}"), &[rows], &ends));
+        lists.push(List::new(format!("extras.{group}"), "U8", &[extras.len() as u64], extras));
     }
-}
-
-/// Saves what prompts find in a file: for who has no other thread for it.
-pub fn save_cache(cache: &mut PagedKvCache, path: &Path, watch: &Watch) -> Result<u64> {
-    Ok(save(cache, Sink::file(path)?, watch)?.0)
-}
-
-/// The same as bytes.
-pub fn save_cache_bytes(cache: &mut PagedKvCache, watch: &Watch) -> Result<Vec<u8>> {
-    Ok(save(cache, Sink::memory(), watch)?.1)
-}
-
-fn save(cache: &mut PagedKvCache, sink: Sink, watch: &Watch) -> Result<(u64, Vec<u8>)> {
-    let mut save = CacheSave::begin(cache)?;
-    save.write(sink, watch)?;
-    let gone = save.gone(cache)?;
-    save.finish(&gone)
+    let roots: Vec<u8> = found.roots.iter().flat_map(|root| root.0).collect();
+    lists.push(List::new("roots", "U8", &[found.roots.len() as u64, 32], roots));
+    lists
 }
 
 /// How a saved cache is loaded. What is not said is as it was.
@@ -159,7 +96,17 @@ pub struct CacheFile {
 pub struct CacheLoad {
     new: NewBlocks,
     names: Vec<BlockNames>,
+    /// The rows of each group.
+    wanted: Vec<Vec<u32>>,
     layouts: Vec<PageLayout>,
+}
+
+impl CacheLoad {
+    /// Blocks that it brings, in the group with the most.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.new.pages.iter().map(PageWriter::rows).max().unwrap_or(0)
+    }
 }
 
 impl CacheFile {
@@ -184,6 +131,13 @@ impl CacheFile {
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// The identity and the capacity of each group, as JSON: what a cache like the saved one is made with.
+    #[must_use]
+    pub fn description(&self) -> String {
+        let content = serde_json::to_string(&self.content).expect("numbers are JSON");
+        format!("{{\"identity\":{},\"content\":{content}}}", self.identity.text())
     }
 
     /// Blocks that were saved, of each group.
@@ -221,45 +175,42 @@ impl CacheFile {
         };
         let devices = devices.iter().map(|name| Ok(kvtide_tensor::device(name)?)).collect::<Result<Vec<_>>>()?;
         let made = if devices.is_empty() { made } else { PagedModelOptions { devices, ..made } };
-        let mut cache = PagedKvCache::of_model(made)?;
-        if prefix_key.is_none() {
-            self.adopt_key(&mut cache)?;
-        }
-        Ok(cache)
+        Ok(PagedKvCache::of_model(made)?)
     }
 
-    /// Lets an empty cache name its blocks as the saved one did, where nobody chose the key.
-    pub fn adopt_key(&self, cache: &mut PagedKvCache) -> Result<()> {
-        match self.identity.own_key()? {
-            Some(key) => Ok(cache.adopt_key(key)?),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes free blocks for what was saved, as many as there are: on the cache's thread. Refused where the cache is of another identity.
+    /// Takes free blocks for what was saved and is not found yet, as many as there are: on the cache's thread. Refused where the cache is of
+    /// another identity. A cache in which nothing is yet takes over the key of the names, where nobody chose either.
     pub fn begin(&self, cache: &mut PagedKvCache) -> Result<CacheLoad> {
         self.identity.check(cache)?;
-        self.identity.check_key(cache)?;
         let layouts: Vec<PageLayout> = cache.layouts().collect();
         for (group, layout) in layouts.iter().enumerate() {
             self.file.pages(group, layout, self.names[group].len() as u64)?;
         }
+        if let Some(key) = self.identity.own_key()?.filter(|_| cache.namer().own_key().is_some() && cache.is_unused()) {
+            cache.adopt_key(key)?;
+        }
+        self.identity.check_key(cache)?;
         // What is there already does not make room.
-        let free = cache.pools()?.into_iter().map(|pool| pool.free as usize);
-        let wanted: Vec<u32> = self.names.iter().zip(free).map(|(names, free)| names.len().min(free) as u32).collect();
+        let free: Vec<usize> = cache.pools()?.into_iter().map(|pool| pool.free as usize).collect();
+        let mut wanted: Vec<Vec<u32>> = Vec::new();
+        for (group, names) in self.names.iter().enumerate() {
+            let is_new = |&row: &u32| !cache.is_found(group, &names.keys[row as usize]);
+            let rows: Vec<u32> = (0..names.len() as u32).filter(is_new).collect();
+            wanted.push(rows[rows.len() - rows.len().min(free[group])..].to_vec());
+        }
         let size = self.identity.block_size() as usize;
-        let last = |(names, &wanted): (&BlockNames, &u32)| names.last(wanted as usize, size);
-        let names = self.names.iter().zip(&wanted).map(last).collect();
-        Ok(CacheLoad { new: cache.new_blocks(&wanted)?, names, layouts })
+        let names = self.names.iter().zip(&wanted).map(|(names, rows)| names.at(rows, size)).collect();
+        let rows: Vec<u32> = wanted.iter().map(|rows| rows.len() as u32).collect();
+        Ok(CacheLoad { new: cache.new_blocks(&rows)?, names, wanted, layouts })
     }
 
     /// Reads the pages into those blocks, and compares their sums: on any thread.
     pub fn read(&self, load: &CacheLoad, watch: &Watch) -> Result<()> {
-        let groups = load.layouts.iter().zip(&load.new.pages).zip(&self.names);
-        let rows = groups.map(|((layout, pages), names)| GroupRows {
+        let groups = load.layouts.iter().zip(&load.new.pages).zip(&self.names).zip(&load.wanted);
+        let rows = groups.map(|(((layout, pages), names), wanted)| GroupRows {
             layout: *layout,
             rows: names.len() as u64,
-            wanted: pages.rows().into(),
+            wanted: wanted.clone(),
             writer: Some(pages),
         });
         self.file.read(&rows.collect::<Vec<_>>(), watch)

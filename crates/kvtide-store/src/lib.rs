@@ -5,7 +5,8 @@
 //! identity    of which model, in which form: compared field by field before anything is read
 //! sink        a temporary file that takes the place of the old one in one step; or memory
 //! source      a file, or memory; read in pieces
-//! cache       what prompts find                      sequence   one conversation
+//! pages       blocks and their sums, and the lists that say what they are
+//! save        cache: what prompts find; sequence: one conversation; both are loaded again
 //! ```
 //!
 //! What is read is verified first: bounds, then identity, then checksums. A load that fails changes nothing. See `docs/format.md`.
@@ -36,15 +37,17 @@ mod container;
 mod error;
 mod identity;
 mod pages;
+mod save;
 mod sequence;
 mod sink;
 mod source;
 mod watch;
 
-pub use cache::{CacheFile, CacheSave, LoadOptions, save_cache, save_cache_bytes};
+pub use cache::{CacheFile, CacheLoad, LoadOptions};
 pub use error::{Error, Result};
 pub use identity::Identity;
-pub use sequence::{SequenceFile, SequenceSave, load_sequence, save_sequence, save_sequence_bytes};
+pub use save::{Save, save_cache, save_cache_bytes, save_sequence, save_sequence_bytes};
+pub use sequence::{SequenceFile, load_sequence};
 pub use sink::{Sink, sweep};
 pub use source::Source;
 pub use watch::Watch;

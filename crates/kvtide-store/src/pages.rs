@@ -10,7 +10,7 @@
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_core::paged::PageLayout;
 use kvtide_tensor::{PageReader, PageWriter};
@@ -119,7 +119,7 @@ impl PageFile {
     }
 
     /// Writes all rows.
-    pub fn write(&mut self, readers: &[PageReader], watch: &Watch) -> Result<()> {
+    pub fn write(&mut self, readers: &[&PageReader], watch: &Watch) -> Result<()> {
         watch.begin(readers.iter().map(|reader| u64::from(reader.rows()) * reader.row_bytes() as u64).sum());
         for (reader, layout) in readers.iter().zip(&self.layouts) {
             let bytes = reader.row_bytes();
@@ -295,18 +295,17 @@ impl SealedFile {
         let mut pieces = Vec::new();
         for (group, of) in groups.iter().enumerate() {
             let (place, sums) = self.pages(group, &of.layout, of.rows)?;
-            let at_once = (PIECE / of.layout.block_bytes().max(1)).max(1) as u64;
-            let sums: std::sync::Arc<[u64]> = sums.into();
-            let first = of.rows - of.wanted;
-            pieces.extend((first..of.rows).step_by(at_once as usize).map(|row| Piece {
-                group,
-                row,
-                rows: at_once.min(of.rows - row),
-                place: place + row * of.layout.block_bytes() as u64,
-                sums: sums.clone(),
-            }));
+            let at_once = (PIECE / of.layout.block_bytes().max(1)).max(1);
+            let sums: Arc<[u64]> = sums.into();
+            let neighbours = of.wanted.chunk_by(|row, next| row + 1 == *next);
+            let mut first = 0;
+            for rows in neighbours.flat_map(|rows| rows.chunks(at_once)) {
+                let place = place + u64::from(rows[0]) * of.layout.block_bytes() as u64;
+                pieces.push(Piece { group, first, row: rows[0] as usize, rows: rows.len(), place, sums: sums.clone() });
+                first += rows.len() as u32;
+            }
         }
-        watch.begin(pieces.iter().map(|of| of.rows * groups[of.group].layout.block_bytes() as u64).sum());
+        watch.begin(pieces.iter().map(|of| (of.rows * groups[of.group].layout.block_bytes()) as u64).sum());
         let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
         let work = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
@@ -334,45 +333,46 @@ impl SealedFile {
 
     fn read_piece(&self, piece: &Piece, of: &GroupRows<'_>, watch: &Watch) -> Result<()> {
         let (bytes, layers) = (of.layout.block_bytes(), of.layout.shape().num_layers as usize);
-        let mut buffer = room(piece.rows as usize * bytes)?;
+        let mut buffer = room(piece.rows * bytes)?;
         self.source.read(piece.place, &mut buffer)?;
-        let sums = &piece.sums[piece.row as usize * layers..];
+        let sums = &piece.sums[piece.row * layers..];
         for (at, (page, sum)) in buffer.chunks_exact(of.layout.page_bytes()).zip(sums).enumerate() {
             if XxHash3_64::oneshot(page) != *sum {
-                let (row, layer) = (piece.row as usize + at / layers, at % layers);
+                let (row, layer) = (piece.row + at / layers, at % layers);
                 let what = format!("layer {layer} of block {row} of group {}", piece.group);
                 return Err(Error::corrupt(what, "damaged", "bytes of its sum"));
             }
         }
         if let Some(writer) = of.writer {
-            let first = piece.row - (of.rows - of.wanted);
-            for (row, page) in (first..).zip(buffer.chunks_exact(bytes)) {
-                writer.write(row as u32, page)?;
+            for (row, page) in (piece.first..).zip(buffer.chunks_exact(bytes)) {
+                writer.write(row, page)?;
             }
         }
         watch.advance(buffer.len())
     }
 }
 
-/// The rows of a group that are read: the last ones.
+/// The rows of a group that are read.
 #[derive(Debug)]
 pub(crate) struct GroupRows<'a> {
     pub layout: PageLayout,
     /// In the file.
     pub rows: u64,
-    /// How many of them.
-    pub wanted: u64,
-    /// Where they go.
+    /// Which of them, ascending.
+    pub wanted: Vec<u32>,
+    /// Where they go, one behind the other.
     pub writer: Option<&'a PageWriter>,
 }
 
-/// Rows that are read at a time.
+/// Neighbouring rows that are read at a time.
 struct Piece {
     group: usize,
-    row: u64,
-    rows: u64,
+    /// Which of those that are wanted is the first.
+    first: u32,
+    row: usize,
+    rows: usize,
     place: u64,
-    sums: std::sync::Arc<[u64]>,
+    sums: Arc<[u64]>,
 }
 
 /// Zeroed memory, or a refusal.

@@ -7,20 +7,18 @@
 //! staging.0   pages that lie in floats until they are full
 //! ```
 
-use std::path::Path;
-
 use kvtide_core::paged::{BlockKey, PageLayout, SavedChain, SavedContent, SavedRow};
-use kvtide_tensor::{NewBlocks, PageReader, PagedKvCache, PromptOptions, SavedGroup, StagedPage};
+use kvtide_tensor::{NewBlocks, PagedKvCache, PromptOptions, SavedGroup, StagedPage};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::identity::{Identity, bytes, hex};
-use crate::pages::{GroupRows, List, PageFile, SealedFile};
-use crate::sink::Sink;
+use crate::pages::{GroupRows, List, SealedFile};
 use crate::source::Source;
 use crate::watch::Watch;
 
-const KIND: &str = "sequence";
+/// The kind of such a file.
+pub(crate) const KIND: &str = "sequence";
 
 /// What a file says of a sequence beside its identity.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -44,66 +42,41 @@ struct Group {
     passed: Option<String>,
 }
 
-/// A sequence that is being saved: it stays as it was when that began.
-#[derive(Debug)]
-pub struct SequenceSave {
-    groups: Vec<SavedGroup>,
-    identity: Identity,
-    content: String,
-    layouts: [Vec<PageLayout>; 2],
+/// What is said of a sequence beside its identity.
+pub(crate) fn content(groups: &[SavedGroup]) -> String {
+    let group = |of: &SavedGroup| {
+        let SavedChain { root, known, keyed, nameless, passed, .. } = of.content.chain;
+        let (root, passed) = (hex(&root.0), passed.map(|key| hex(&key.0)));
+        Group { cleared: of.content.cleared, known, keyed, nameless, root, passed }
+    };
+    let SavedContent { length, chain, .. } = groups[0].content;
+    let content = Content { length, owner: hex(&chain.owner.0), groups: groups.iter().map(group).collect() };
+    serde_json::to_string(&content).expect("numbers and text are JSON")
 }
 
-impl SequenceSave {
-    /// Holds what a sequence has, which may go on from here.
-    pub fn begin(cache: &mut PagedKvCache, sequence: u64) -> Result<Self> {
-        let saved = cache.saved_sequence(sequence)?;
-        let group = |of: &SavedGroup| {
-            let SavedChain { root, known, keyed, nameless, passed, .. } = of.content.chain;
-            let (root, passed) = (hex(&root.0), passed.map(|key| hex(&key.0)));
-            Group { cleared: of.content.cleared, known, keyed, nameless, root, passed }
-        };
-        let SavedContent { length, chain, .. } = saved[0].content;
-        let content = Content { length, owner: hex(&chain.owner.0), groups: saved.iter().map(group).collect() };
-        Ok(SequenceSave {
-            identity: Identity::of(cache),
-            content: serde_json::to_string(&content).expect("numbers and text are JSON"),
-            layouts: [cache.layouts().collect(), cache.staged_layouts().collect()],
-            groups: saved,
-        })
-    }
+/// The list of ids that the caller knew.
+const IDS: &str = "ids";
 
-    /// Writes all of it, and puts the file in its place: on any thread. Answers its bytes, where it is memory.
-    pub fn write(self, sink: Sink, watch: &Watch) -> Result<(u64, Vec<u8>)> {
-        let lists = self.lists();
-        let [layouts, _] = &self.layouts;
-        let rows = self.groups.iter().map(|group| group.pages.rows().into());
-        let groups = layouts.iter().copied().zip(rows).collect();
-        let mut file = PageFile::begin(sink, [KIND, &self.content], &self.identity, groups, &lists)?;
-        let readers: Vec<PageReader> = self.groups.into_iter().map(|group| group.pages).collect();
-        file.write(&readers, watch)?;
-        file.finish(&lists)
+/// What is known of its blocks; `layouts` are those of pages, and of pages that lie in floats.
+pub(crate) fn lists(groups: &[SavedGroup], layouts: &[Vec<PageLayout>; 2], ids: Option<&[u32]>) -> Vec<List> {
+    let mut lists: Vec<List> = ids.iter().map(|ids| List::u32s(IDS, &[ids.len() as u64], ids)).collect();
+    for (group, of) in groups.iter().enumerate() {
+        let (shape, rows) = (layouts[0][group].shape(), of.rows.len() as u64);
+        let tokens: Vec<u32> = of.rows.iter().flat_map(|row| row.tokens.iter().copied()).collect();
+        lists.push(List::u32s(format!("places.{group}"), &[rows], &of.content.places));
+        lists.push(List::u32s(format!("tokens.{group}"), &[rows, shape.block_size.into()], &tokens));
+        let marked = of.rows.iter().zip(0..).filter_map(|(row, at)| Some((at, row.marks.as_ref()?)));
+        let (partial, marks): (Vec<u32>, Vec<&Vec<u8>>) = marked.unzip();
+        let mark_shape = [partial.len() as u64, shape.num_layers.into(), mark_bytes(shape.block_size)];
+        lists.push(List::u32s(format!("partial.{group}"), &[partial.len() as u64], &partial));
+        lists.push(List::new(format!("marks.{group}"), "U8", &mark_shape, marks.concat_bytes()));
+        let staged: Vec<u32> = of.staged.iter().flat_map(|page| [page.row, page.layer]).collect();
+        let pages: Vec<&Vec<u8>> = of.staged.iter().map(|page| &page.bytes).collect();
+        let bytes = layouts[1][group].page_bytes() as u64;
+        lists.push(List::u32s(format!("staged.{group}"), &[pages.len() as u64, 2], &staged));
+        lists.push(List::new(format!("staging.{group}"), "U8", &[pages.len() as u64, bytes], pages.concat_bytes()));
     }
-
-    fn lists(&self) -> Vec<List> {
-        let mut lists = Vec::new();
-        for (group, of) in self.groups.iter().enumerate() {
-            let (shape, rows) = (self.layouts[0][group].shape(), of.rows.len() as u64);
-            let tokens: Vec<u32> = of.rows.iter().flat_map(|row| row.tokens.iter().copied()).collect();
-            lists.push(List::u32s(format!("places.{group}"), &[rows], &of.content.places));
-            lists.push(List::u32s(format!("tokens.{group}"), &[rows, shape.block_size.into()], &tokens));
-            let marked = of.rows.iter().zip(0..).filter_map(|(row, at)| Some((at, row.marks.as_ref()?)));
-            let (partial, marks): (Vec<u32>, Vec<&Vec<u8>>) = marked.unzip();
-            let mark_shape = [partial.len() as u64, shape.num_layers.into(), mark_bytes(shape.block_size)];
-            lists.push(List::u32s(format!("partial.{group}"), &[partial.len() as u64], &partial));
-            lists.push(List::new(format!("marks.{group}"), "U8", &mark_shape, marks.concat_bytes()));
-            let staged: Vec<u32> = of.staged.iter().flat_map(|page| [page.row, page.layer]).collect();
-            let pages: Vec<&Vec<u8>> = of.staged.iter().map(|page| &page.bytes).collect();
-            let bytes = self.layouts[1][group].page_bytes() as u64;
-            lists.push(List::u32s(format!("staged.{group}"), &[pages.len() as u64, 2], &staged));
-            lists.push(List::new(format!("staging.{group}"), "U8", &[pages.len() as u64, bytes], pages.concat_bytes()));
-        }
-        lists
-    }
+    lists
 }
 
 /// Bytes of the marks of a layer.
@@ -119,16 +92,6 @@ impl ConcatBytes for Vec<&Vec<u8>> {
     fn concat_bytes(&self) -> Vec<u8> {
         self.iter().flat_map(|bytes| bytes.iter().copied()).collect()
     }
-}
-
-/// Saves a sequence in a file: for who has no other thread for it.
-pub fn save_sequence(cache: &mut PagedKvCache, sequence: u64, path: &Path, watch: &Watch) -> Result<u64> {
-    Ok(SequenceSave::begin(cache, sequence)?.write(Sink::file(path)?, watch)?.0)
-}
-
-/// The same as bytes.
-pub fn save_sequence_bytes(cache: &mut PagedKvCache, sequence: u64, watch: &Watch) -> Result<Vec<u8>> {
-    Ok(SequenceSave::begin(cache, sequence)?.write(Sink::memory(), watch)?.1)
 }
 
 /// A new sequence of a cache with what was saved; prompts of `options` find its blocks.
@@ -155,6 +118,7 @@ pub struct SequenceFile {
     identity: Identity,
     owner: [u8; 32],
     groups: Vec<SavedGroup<()>>,
+    ids: Option<Vec<u32>>,
 }
 
 impl SequenceFile {
@@ -171,8 +135,15 @@ impl SequenceFile {
         let owner = bytes(&content.owner, "owner")?;
         let of_all = (content.length, owner);
         let groups = content.groups.iter().enumerate().map(|(at, of)| group(&file, at, of_all, of, &identity));
-        let groups = groups.collect::<Result<_>>()?;
-        Ok(SequenceFile { owner, file, identity, groups })
+        let groups = groups.collect::<Result<Vec<_>>>()?;
+        let ids = match file.header.shape(IDS) {
+            Some(_) => Some(file.u32s(IDS, &[file.first_size(IDS)?])?),
+            None => known(&groups),
+        };
+        if let Some(ids) = ids.as_ref().filter(|ids| ids.len() < content.length as usize) {
+            return Err(Error::corrupt(IDS, format!("{} ids", ids.len()), format!("at least {}", content.length)));
+        }
+        Ok(SequenceFile { owner, file, identity, groups, ids })
     }
 
     /// Of which model it is, and in which form.
@@ -187,6 +158,12 @@ impl SequenceFile {
         self.groups[0].content.length
     }
 
+    /// The ids of all its tokens, and of those that are to follow, where they are known.
+    #[must_use]
+    pub fn ids(&self) -> Option<&[u32]> {
+        self.ids.as_deref()
+    }
+
     /// Refuses a cache of another identity, or another salt or other extras than it was saved with: on the cache's thread.
     pub fn check(&self, cache: &mut PagedKvCache, options: PromptOptions<'_>) -> Result<()> {
         self.identity.check(cache)?;
@@ -199,7 +176,7 @@ impl SequenceFile {
         };
         let owner = namer.owner(options)?.0;
         if owner != self.owner {
-            return Err(Error::incompatible("salt", hex(&self.owner), hex(&owner)));
+            return Err(Error::incompatible("salt", "another", "that of the saved sequence, and its extras"));
         }
         for (group, (layout, of)) in cache.layouts().zip(&self.groups).enumerate() {
             self.file.pages(group, &layout, of.rows.len() as u64)?;
@@ -246,10 +223,23 @@ impl SequenceFile {
     fn rows<'a>(&self, layouts: &[PageLayout], new: Option<&'a NewBlocks>) -> Vec<GroupRows<'a>> {
         let group = |(group, (layout, of)): (usize, (&PageLayout, &SavedGroup<()>))| {
             let rows = of.rows.len() as u64;
-            GroupRows { layout: *layout, rows, wanted: rows, writer: new.map(|new| &new.pages[group]) }
+            GroupRows {
+                layout: *layout,
+                rows,
+                wanted: (0..rows as u32).collect(),
+                writer: new.map(|new| &new.pages[group]),
+            }
         };
         layouts.iter().zip(&self.groups).enumerate().map(group).collect()
     }
+}
+
+/// The ids of all tokens, where a group has them all.
+fn known(groups: &[SavedGroup<()>]) -> Option<Vec<u32>> {
+    let has_all = |of: &&SavedGroup<()>| of.content.chain.known == of.content.length && of.content.cleared == 0;
+    let of = groups.iter().find(has_all)?;
+    let ids = of.rows.iter().flat_map(|row| row.tokens.iter().copied());
+    Some(ids.take(of.content.length as usize).collect())
 }
 
 /// What a file says of a group.

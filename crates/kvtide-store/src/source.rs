@@ -16,7 +16,7 @@ pub struct Source {
 #[derive(Clone, Debug)]
 enum Bytes {
     File(Arc<File>, PathBuf),
-    Memory(Arc<[u8]>),
+    Memory(Arc<Vec<u8>>),
 }
 
 impl Source {
@@ -33,7 +33,7 @@ impl Source {
 
     /// Memory.
     #[must_use]
-    pub fn bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
+    pub fn bytes(bytes: impl Into<Arc<Vec<u8>>>) -> Self {
         let bytes = bytes.into();
         Source { len: bytes.len() as u64, bytes: Bytes::Memory(bytes) }
     }

@@ -1,7 +1,7 @@
 //! A sequence that is loaded shows what the saved one showed, to the bit, and goes on as it would have.
 
 use kvtide_core::model::LayerKind;
-use kvtide_store::{SequenceSave, Sink, Source, Watch, load_sequence, save_sequence_bytes};
+use kvtide_store::{Save, Sink, Source, Watch, load_sequence, save_sequence_bytes};
 use kvtide_tensor::{PagedKvCache, PromptOptions};
 
 use crate::world::{Random, append, forms, found, shown};
@@ -90,13 +90,16 @@ fn what_was_appended_after_the_save_began_is_not_in_it() {
         let sequence = cache.create_sequence().unwrap();
         append(&mut cache, sequence, &[1, 2, 3, 4, 5, 6], true).unwrap();
         let before = shown(&mut cache, sequence);
-        let save = SequenceSave::begin(&mut cache, sequence).unwrap();
+        let mut save = Save::sequence(&mut cache, sequence, None).unwrap();
         // In the block that is not full, in others, and in those of whoever comes after it is gone.
         append(&mut cache, sequence, &[7, 8, 9], true).unwrap();
         cache.drop_sequence(sequence).unwrap();
         let next = cache.create_sequence().unwrap();
         append(&mut cache, next, &[5; 100], true).unwrap();
-        let written = std::thread::spawn(move || save.write(Sink::memory(), &Watch::default()).unwrap());
+        let written = std::thread::spawn(move || {
+            save.write(Sink::memory(), &Watch::default()).unwrap();
+            save.finish().unwrap()
+        });
         let (len, bytes) = written.join().unwrap();
         assert_eq!(len, bytes.len() as u64);
         let mut other = form.cache();

@@ -211,11 +211,16 @@ impl PageGroup {
         Ok(())
     }
 
-    /// Lets prompts find new blocks, whose bytes were all written.
-    pub fn name_pages<'a>(&mut self, pages: &PageWriter, names: impl Iterator<Item = BlockName<'a>>) -> Result<()> {
+    /// Lets prompts find new blocks, whose bytes were all written: these rows, with their names.
+    pub fn name_pages<'a>(
+        &mut self,
+        pages: &PageWriter,
+        rows: &[u32],
+        names: impl Iterator<Item = BlockName<'a>>,
+    ) -> Result<()> {
         self.change()?;
-        let mut blocks = pages.blocks.iter().zip(names);
-        blocks.try_for_each(|(&block, name)| Ok(self.planner.name_new(block, &name)?))
+        let mut blocks = rows.iter().map(|&row| pages.blocks[row as usize]).zip(names);
+        blocks.try_for_each(|(block, name)| Ok(self.planner.name_new(block, &name)?))
     }
 
     /// Counts keys of no token among those that explanations look under.

@@ -43,16 +43,33 @@ impl BlockNames {
         self.keys.is_empty()
     }
 
-    /// The last `count` of them.
+    /// Some of them.
     #[must_use]
-    pub fn last(&self, count: usize, block_size: usize) -> Self {
-        let first = self.len() - count.min(self.len());
+    pub fn at(&self, rows: &[u32], block_size: usize) -> Self {
+        let rows = || rows.iter().map(|&row| row as usize);
         BlockNames {
-            keys: self.keys[first..].to_vec(),
-            parents: self.parents[first..].to_vec(),
-            tokens: self.tokens[first * block_size..].to_vec(),
-            extras: self.extras[first..].to_vec(),
+            keys: rows().map(|row| self.keys[row]).collect(),
+            parents: rows().map(|row| self.parents[row]).collect(),
+            tokens: rows().flat_map(|row| &self.tokens[row * block_size..][..block_size]).copied().collect(),
+            extras: rows().map(|row| self.extras[row].clone()).collect(),
         }
+    }
+
+    /// All of them, none before the one that it follows: so do those hear of them who follow what prompts find.
+    fn in_order(&self) -> Vec<u32> {
+        let places: HashMap<&BlockKey, usize> = self.keys.iter().zip(0..).collect();
+        let (mut order, mut done) = (Vec::with_capacity(self.len()), vec![false; self.len()]);
+        let mut line = Vec::new();
+        for row in 0..self.len() {
+            let mut next = Some(row);
+            while let Some(row) = next.filter(|&row| !done[row]) {
+                done[row] = true;
+                line.push(row as u32);
+                next = places.get(&self.parents[row]).copied();
+            }
+            order.extend(line.drain(..).rev());
+        }
+        order
     }
 
     fn push(&mut self, name: &BlockName<'_>) {
@@ -143,10 +160,22 @@ impl PagedKvCache {
         self.groups.iter().map(|group| group.shape().staged)
     }
 
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        let is_used = |group: &PageGroup| group.planner().pool_stats().free < group.planner().total_count();
+        !self.groups.iter().any(is_used) && self.sequence_ids().is_empty()
+    }
+
+    /// Whether prompts find a block of this name in a group.
+    #[must_use]
+    pub fn is_found(&self, group: usize, key: &BlockKey) -> bool {
+        self.groups[group].planner().is_found(key)
+    }
+
     /// Names blocks from now on as those that were saved under a key that nobody chose. Refused once there is something in the cache.
     pub fn adopt_key(&mut self, key: [u8; 32]) -> Result<()> {
-        let is_used = |group: &PageGroup| group.planner().pool_stats().free < group.planner().total_count();
-        if self.groups.iter().any(is_used) || !self.sequence_ids().is_empty() {
+        if !self.is_unused() {
             return Err(Error::argument("prefixKey", "another", "that of the cache, in which something is already"));
         }
         self.namer.adopt(key);
@@ -244,7 +273,8 @@ impl PagedKvCache {
             group.check_names(pages, names.iter(size))
         })?;
         for ((group, pages), names) in self.groups.iter_mut().zip(&new.pages).zip(names) {
-            group.name_pages(pages, names.iter(size))?;
+            let order = names.in_order();
+            group.name_pages(pages, &order, names.at(&order, size).iter(size))?;
         }
         self.groups.iter_mut().for_each(|group| group.note_roots(roots));
         drop(new);

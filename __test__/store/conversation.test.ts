@@ -1,0 +1,99 @@
+// A conversation that is saved in one process goes on in another, token for token.
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+import test from 'ava'
+
+import { type ModelCacheOptions, PagedKvCache } from '../../index.js'
+import { type BackendName, OnnxModel } from '../../onnx.js'
+import { decode, prefill } from '../support/llama/decoder.js'
+import { Llama } from '../support/llama/llama.js'
+import { stepping } from '../support/llama/stepping.js'
+import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
+import { F16, F32, graphFile } from '../support/onnx/paged-graph.js'
+import { runProcess } from '../support/packaging/child.js'
+import { rejected } from '../support/throws.js'
+
+const from = (path: string): string => JSON.stringify(new URL(path, import.meta.url).href)
+
+/** Saves the first 60 tokens of p100, of a sequence that has all of them, in a process of its own. */
+const elsewhere = (file: string, keyFormat: string): string => `
+  const { Llama } = await import(${from('../support/llama/llama.ts')})
+  const { prefill } = await import(${from('../support/llama/decoder.ts')})
+  const { stepping } = await import(${from('../support/llama/stepping.ts')})
+  const model = new Llama()
+  const tokens = ${JSON.stringify(promptOf('p100'))}
+  const cache = new kvtide.PagedKvCache({ model: model.config, capacity: 32, keyFormat: '${keyFormat}', valueFormat: '${keyFormat}' })
+  const chat = cache.openSequence()
+  prefill(model, tokens, stepping(model, cache, chat, tokens), 30)
+  chat.truncate(60)
+  await chat.save(${JSON.stringify(file)})
+  await cache.save(${JSON.stringify(`${file}.all`)})`
+
+test('branch60 on kvtide alone', async t => {
+  const folder = await mkdtemp(join(tmpdir(), 'kvtide-'))
+  const file = join(folder, 'chat.kv')
+  const { code, err } = await runProcess(elsewhere(file, 'f32'))
+  t.is(code, 0, err)
+  const model = new Llama()
+  using cache = new PagedKvCache({ model: model.config as unknown as ModelCacheOptions['model'], capacity: 32 })
+  const chat = await cache.loadSequence(file)
+  t.is(chat.length, 60)
+  const branch = promptOf('branch60')
+  const attention = stepping(model, cache, chat, branch)
+  const logits = prefill(model, branch.slice(60), attention, 20, 60)
+  t.deepEqual(decode(model, logits, branch.length - 1, 64, attention).tokens, greedyOf('branch60'))
+  // And what prompts find: all whole blocks of p100.
+  using all = await PagedKvCache.load(`${file}.all`)
+  const match = all.match(branch)
+  t.is(match.length, 48)
+  const second = all.openSequence({ prefix: match })
+  const again = stepping(model, all, second, branch)
+  t.deepEqual(decode(model, prefill(model, branch.slice(48), again, 20, 48), branch.length - 1, 64, again).tokens, greedyOf('branch60'))
+  await rm(folder, { recursive: true })
+})
+
+const onnx = (file: string, name: string, backend: BackendName): string => `
+  const { OnnxModel } = await import(${from('../../onnx.ts')})
+  const model = await OnnxModel.load(${JSON.stringify(graphFile(name))}, { threads: 1, cache: { memoryBytes: 2 ** 23 }, backend: '${backend}' })
+  const chat = model.open({ tokens: ${JSON.stringify(promptOf('p100'))}, salt: 'tenant' })
+  for await (const token of model.generate(chat, { maxTokens: 3 })) { if (token === -1) break }
+  chat.truncate(60)
+  await chat.save(${JSON.stringify(file)})
+  await model.cache.save(${JSON.stringify(`${file}.all`)})
+  await model[Symbol.asyncDispose]()`
+
+for (const [name, backend, other] of [[F32[0], 'graph', 'plain'], [F16, 'parts', 'graph']] as [string, BackendName, BackendName][]) {
+  test(`branch60 on ${name}: saved with ${backend}, gone on with ${other}`, async t => {
+    const folder = await mkdtemp(join(tmpdir(), 'kvtide-'))
+    const file = join(folder, 'chat.kv')
+    const { code, err } = await runProcess(onnx(file, name, backend))
+    t.is(code, 0, err)
+    await using model = await OnnxModel.load(graphFile(name), { threads: 2, cache: { memoryBytes: 2 ** 23 }, backend: other })
+    t.true((await model.cache.loadPrompts(`${file}.all`)) > 5)
+    t.is(model.open({ tokens: promptOf('p100'), salt: 'tenant' }).length, 96)
+    using chat = await model.loadSequence(file, { salt: 'tenant' })
+    t.deepEqual([chat.length, [...chat.tokens]], [60, promptOf('branch60').slice(0, 60)])
+    t.deepEqual(await read(model, chat, 64, { tokens: promptOf('branch60').slice(60) }), greedyOf('branch60'))
+    await rejected(model.loadSequence(file), 'INCOMPATIBLE')
+    await rm(folder, { recursive: true })
+  })
+}
+
+test('what is pending comes along, and what a generation has not given out does not', async t => {
+  await using model = await OnnxModel.load(graphFile(F32[0] as string), { threads: 1, cache: { memoryBytes: 2 ** 23 } })
+  using pending = model.open({ tokens: promptOf('p33') })
+  using loaded = await model.loadSequence(await pending.saveBytes())
+  t.deepEqual([loaded.length, [...loaded.tokens]], [0, promptOf('p33')])
+  t.deepEqual(await read(model, loaded, 64), greedyOf('p33'))
+  const generation = model.generate(pending, { maxTokens: 64 })
+  const given: number[] = []
+  for await (const token of generation) {
+    given.push(token)
+    if (given.length === 10) break
+  }
+  using again = await model.loadSequence(await pending.saveBytes())
+  t.deepEqual([...again.tokens], [...promptOf('p33'), ...given])
+  t.deepEqual(await read(model, again, 54), greedyOf('p33').slice(10))
+})

@@ -1,0 +1,137 @@
+//! Something that is being saved: a cache, or a sequence.
+//!
+//! ```text
+//! Save::cache      names                  the cache goes on, and what makes room meanwhile ...
+//! Save::sequence   held                   it stays as it was
+//! write            pages -> file          off the thread of the cache
+//! leave_out        ... is left out        on the thread of the cache
+//! finish           lists, header, rename  off the thread of the cache
+//! ```
+
+use std::path::Path;
+
+use kvtide_core::paged::PageLayout;
+use kvtide_tensor::{FoundBlocks, PageReader, PagedKvCache, SavedGroup};
+
+use crate::error::{Error, Result};
+use crate::identity::Identity;
+use crate::pages::{List, PageFile};
+use crate::sink::Sink;
+use crate::watch::Watch;
+use crate::{cache, sequence};
+
+/// A save that has begun.
+#[derive(Debug)]
+pub struct Save {
+    what: What,
+    identity: Identity,
+    content: String,
+    layouts: [Vec<PageLayout>; 2],
+    /// Rows of each group that are left out.
+    gone: Vec<Vec<u32>>,
+    file: Option<PageFile>,
+}
+
+#[derive(Debug)]
+enum What {
+    Cache(FoundBlocks),
+    /// With the ids that the caller knows of it.
+    Sequence(Vec<SavedGroup>, Option<Vec<u32>>),
+}
+
+impl Save {
+    /// Notes what prompts find. The cache may change from here on.
+    pub fn cache(cache: &mut PagedKvCache) -> Result<Self> {
+        let found = cache.found_blocks()?;
+        let content = cache::content(cache)?;
+        Ok(Save::new(cache, What::Cache(found), content))
+    }
+
+    /// Holds what a sequence has. It may go on from here. `ids` are those of its tokens, and of others that are to follow: they are kept
+    /// beside it, also where a window has dropped the tokens.
+    pub fn sequence(cache: &mut PagedKvCache, sequence: u64, ids: Option<&[u32]>) -> Result<Self> {
+        let groups = cache.saved_sequence(sequence)?;
+        let content = sequence::content(&groups);
+        Ok(Save::new(cache, What::Sequence(groups, ids.map(<[u32]>::to_vec)), content))
+    }
+
+    fn new(cache: &PagedKvCache, what: What, content: String) -> Self {
+        let layouts = [cache.layouts().collect(), cache.staged_layouts().collect::<Vec<_>>()];
+        let gone = vec![Vec::new(); layouts[0].len()];
+        Save { what, identity: Identity::of(cache), content, layouts, gone, file: None }
+    }
+
+    /// Writes the pages.
+    pub fn write(&mut self, sink: Sink, watch: &Watch) -> Result<()> {
+        let pages = self.pages();
+        let rows = pages.iter().map(|pages| pages.rows().into());
+        let groups = self.layouts[0].iter().copied().zip(rows).collect();
+        let mut file = PageFile::begin(sink, [self.kind(), &self.content], &self.identity, groups, &self.lists())?;
+        file.write(&pages, watch)?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Looks for what made room since the save began: it will not be in the file.
+    pub fn leave_out(&mut self, cache: &PagedKvCache) -> Result<()> {
+        if let What::Cache(found) = &self.what {
+            self.gone = cache.gone(found)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the file in its place, once its pages are written. Answers how many bytes it has, and the bytes where it is memory.
+    pub fn finish(mut self) -> Result<(u64, Vec<u8>)> {
+        let not_written = || Error::corrupt("the save", "without pages", "written before it is finished");
+        let mut file = self.file.take().ok_or_else(not_written)?;
+        file.leave_out(&self.gone)?;
+        file.finish(&self.lists())
+    }
+
+    fn kind(&self) -> &'static str {
+        match &self.what {
+            What::Cache(_) => cache::KIND,
+            What::Sequence(..) => sequence::KIND,
+        }
+    }
+
+    fn pages(&self) -> Vec<&PageReader> {
+        match &self.what {
+            What::Cache(found) => found.pages.iter().collect(),
+            What::Sequence(groups, _) => groups.iter().map(|group| &group.pages).collect(),
+        }
+    }
+
+    fn lists(&self) -> Vec<List> {
+        match &self.what {
+            What::Cache(found) => cache::lists(found, &self.layouts[0], &self.gone),
+            What::Sequence(groups, ids) => sequence::lists(groups, &self.layouts, ids.as_deref()),
+        }
+    }
+
+    fn run(mut self, cache: &PagedKvCache, sink: Sink, watch: &Watch) -> Result<(u64, Vec<u8>)> {
+        self.write(sink, watch)?;
+        self.leave_out(cache)?;
+        self.finish()
+    }
+}
+
+/// Saves what prompts find in a file, and says how many bytes it has: for who has no other thread for it.
+pub fn save_cache(cache: &mut PagedKvCache, path: &Path, watch: &Watch) -> Result<u64> {
+    Ok(Save::cache(cache)?.run(cache, Sink::file(path)?, watch)?.0)
+}
+
+/// The same as bytes.
+pub fn save_cache_bytes(cache: &mut PagedKvCache, watch: &Watch) -> Result<Vec<u8>> {
+    Ok(Save::cache(cache)?.run(cache, Sink::memory(), watch)?.1)
+}
+
+/// Saves a sequence in a file, and says how many bytes it has: for who has no other thread for it.
+pub fn save_sequence(cache: &mut PagedKvCache, sequence: u64, path: &Path, watch: &Watch) -> Result<u64> {
+    Ok(Save::sequence(cache, sequence, None)?.run(cache, Sink::file(path)?, watch)?.0)
+}
+
+/// The same as bytes.
+pub fn save_sequence_bytes(cache: &mut PagedKvCache, sequence: u64, watch: &Watch) -> Result<Vec<u8>> {
+    Ok(Save::sequence(cache, sequence, None)?.run(cache, Sink::memory(), watch)?.1)
+}

@@ -1,0 +1,24 @@
+import { fileURLToPath } from 'node:url'
+
+import type { NativeSource } from '#binding'
+
+import { arrayKind } from '../border/check.js'
+import { invalid } from '../border/errors.js'
+import { binding } from '../loading/binding.js'
+
+/** A file by its path or its `file:` URL, or what was in it. */
+export type SavedSource = string | URL | Uint8Array
+
+/** @internal The path of a file. */
+export function readPath(argument: string, value: unknown): string {
+  const path = value instanceof URL && value.protocol === 'file:' ? fileURLToPath(value) : value
+  if (typeof path === 'string' && path !== '' && !path.includes('\0')) return path
+  throw invalid(argument, value, 'the path of a file, or its file: URL')
+}
+
+/** @internal Where saved bytes are: those of an array are copied. */
+export function readSource(value: unknown): NativeSource {
+  if (arrayKind(value) === 'Uint8Array') return binding.NativeSource.memory(value as Uint8Array)
+  if (arrayKind(value) !== undefined) throw invalid('source', value, 'the path of a file, its file: URL, or a Uint8Array')
+  return binding.NativeSource.file(readPath('source', value))
+}
