@@ -53,6 +53,7 @@ export { StepBatch, type StepArrays, type StepBatchOptions } from './lib/sequenc
 export { Step, type StepOptions } from './lib/sequences/step.js'
 export type { KvArrays, TokenIds, Tokens } from './lib/sequences/tokens.js'
 export type { Transaction } from './lib/sequences/transaction.js'
+export type { LayerLoadOptions } from './lib/store/load-tensors.js'
 export type { LoadOptions, LoadSequenceOptions } from './lib/store/load.js'
 export type { FileOptions, Progress } from './lib/store/progress.js'
 export type { SavedSource } from './lib/store/source.js'

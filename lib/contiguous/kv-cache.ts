@@ -9,6 +9,10 @@ import type { CacheStats } from '../border/stats.js'
 import { CacheHandle, type PendingView } from '../border/tensor-storage.js'
 import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
+import { type LayerLoadOptions, loadTensors } from '../store/load-tensors.js'
+import type { FileOptions } from '../store/progress.js'
+import { saveBytes, saveFile } from '../store/save.js'
+import type { SavedSource } from '../store/source.js'
 import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
 
 const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
@@ -34,6 +38,19 @@ export interface KvCacheOptions<D extends DType = DType> {
   /** The most bytes that it may keep, with snapshots and copies. */
   readonly memoryLimitBytes?: number
 }
+
+/** What a cache was made with. */
+interface KvSizes {
+  readonly batchSize: number
+  readonly numKvHeads: number
+  readonly headDim: number
+  readonly maxSeqLen: number
+  readonly dtype: DType
+  readonly device: string
+}
+
+/** A native cache, and what it was made with. */
+type MadeKv = readonly [native: NativeKvCache, sizes: KvSizes]
 
 /**
  * Keys and values of one attention layer, in memory that grows.
@@ -64,22 +81,22 @@ export class KvCache<D extends DType = DType> extends Owner {
   /** Its device. */
   declare readonly device: string
 
-  constructor(options: KvCacheOptions<D>) {
-    const given = known<KvCacheOptions>('options', options, OPTIONS)
-    const made = {
-      batchSize: count('batchSize', given.batchSize, 1),
-      numKvHeads: count('numKvHeads', given.numKvHeads, 1),
-      initialCapacity: count('initialCapacity', given.initialCapacity),
-      maxSeqLen: count('maxSeqLen', given.maxSeqLen, 1),
-      headDim: count('headDim', given.headDim, 1),
-      dtype: optional(checkDType, 'dtype', given.dtype) ?? 'f32',
-      device: readDevice(given.device),
-      stableAddresses: optional(flag, 'stableAddresses', given.stableAddresses) ?? false,
-      memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
-    }
-    super(INTERNAL, new CacheHandle(new binding.NativeKvCache(made)), KvCache)
-    const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = made
+  constructor(options: KvCacheOptions<D>)
+  /** @internal */
+  constructor(token: typeof INTERNAL, made: MadeKv)
+  constructor(options: unknown, made?: MadeKv) {
+    const [native, sizes] = options === INTERNAL && made !== undefined ? made : makeKv(options)
+    super(INTERNAL, new CacheHandle(native), KvCache)
+    const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = sizes
     settle<KvCache<D>, 'batchSize' | 'numKvHeads' | 'headDim' | 'maxSeqLen' | 'dtype' | 'device'>(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype: dtype as D, device })
+  }
+
+  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<KvCache> {
+    return loadTensors('kv', source, options, (file, device, limit) => {
+      const sizes = JSON.parse(file.description()) as KvSizes
+      return new KvCache(INTERNAL, [binding.NativeKvCache.loaded(file, device, limit), { ...sizes, device }])
+    })
   }
 
   /** How many tokens it holds. */
@@ -161,10 +178,37 @@ export class KvCache<D extends DType = DType> extends Owner {
     own(this).restore(readSnapshot(snapshot, binding.NativeKvSnapshot))
   }
 
+  /** Saves what it holds in a file, and answers how many bytes it has. The cache goes on meanwhile. Refused while a transaction is open. */
+  async save(path: string | URL, options: FileOptions = {}): Promise<number> {
+    return saveFile(undefined, () => own(this).beginSave(), path, options)
+  }
+
+  /** As {@link save}, but answers what would be in the file. */
+  async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
+    return saveBytes(undefined, () => own(this).beginSave(), options)
+  }
+
   /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return own(this).stats()
   }
+}
+
+/** The native cache of checked options. */
+function makeKv(options: unknown): MadeKv {
+  const given = known<KvCacheOptions>('options', options, OPTIONS)
+  const made = {
+    batchSize: count('batchSize', given.batchSize, 1),
+    numKvHeads: count('numKvHeads', given.numKvHeads, 1),
+    initialCapacity: count('initialCapacity', given.initialCapacity),
+    maxSeqLen: count('maxSeqLen', given.maxSeqLen, 1),
+    headDim: count('headDim', given.headDim, 1),
+    dtype: optional(checkDType, 'dtype', given.dtype) ?? 'f32',
+    device: readDevice(given.device),
+    stableAddresses: optional(flag, 'stableAddresses', given.stableAddresses) ?? false,
+    memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
+  }
+  return [new binding.NativeKvCache(made), made]
 }
 
 function append<D extends DType>(self: unknown, k: unknown, v: unknown): Kv<D> {

@@ -9,6 +9,10 @@ import type { CacheStats } from '../border/stats.js'
 import { CacheHandle } from '../border/tensor-storage.js'
 import { type Kv, kvOf, kvOrNull, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
+import { type LayerLoadOptions, loadTensors } from '../store/load-tensors.js'
+import type { FileOptions } from '../store/progress.js'
+import { saveBytes, saveFile } from '../store/save.js'
+import type { SavedSource } from '../store/source.js'
 import { type BeginOptions, type DraftOptions, type KvTransaction, openTransaction, parentsOf, readDraft } from './kv-transaction.js'
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
@@ -20,6 +24,9 @@ export interface RollbackCacheOptions {
   /** The most bytes that it may keep. */
   readonly memoryLimitBytes?: number
 }
+
+/** A native cache, and its device. */
+type MadeRollback = readonly [native: NativeRollbackCache, device: string]
 
 /**
  * Keys and values with tentative tokens, for speculative decoding: what a draft adds is committed or dropped.
@@ -42,12 +49,18 @@ export class RollbackCache extends Owner {
   /** Its device. */
   declare readonly device: string
 
-  constructor(options: RollbackCacheOptions = {}) {
-    const given = known<RollbackCacheOptions>('options', options, OPTIONS)
-    const device = readDevice(given.device)
-    const limit = optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)
-    super(INTERNAL, new CacheHandle(new binding.NativeRollbackCache(device, limit)), RollbackCache)
+  constructor(options?: RollbackCacheOptions)
+  /** @internal */
+  constructor(token: typeof INTERNAL, made: MadeRollback)
+  constructor(options: unknown = {}, made?: MadeRollback) {
+    const [native, device] = options === INTERNAL && made !== undefined ? made : makeRollback(options)
+    super(INTERNAL, new CacheHandle(native), RollbackCache)
     settle(this, { device })
+  }
+
+  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<RollbackCache> {
+    return loadTensors('rollback', source, options, (file, device, limit) => new RollbackCache(INTERNAL, [binding.NativeRollbackCache.loaded(file, device, limit), device]))
   }
 
   /** How many tokens it holds, committed and tentative. */
@@ -132,10 +145,27 @@ export class RollbackCache extends Owner {
     return Int32Array.from(own(this).treePositions(parentsOf('parents', parents)))
   }
 
+  /** Saves what it holds in a file, and answers how many bytes it has. The cache goes on meanwhile. Refused while a transaction is open. */
+  async save(path: string | URL, options: FileOptions = {}): Promise<number> {
+    return saveFile(undefined, () => own(this).beginSave(), path, options)
+  }
+
+  /** As {@link save}, but answers what would be in the file. */
+  async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
+    return saveBytes(undefined, () => own(this).beginSave(), options)
+  }
+
   /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return own(this).stats()
   }
+}
+
+/** The native cache of checked options. */
+function makeRollback(options: unknown): MadeRollback {
+  const given = known<RollbackCacheOptions>('options', options, OPTIONS)
+  const device = readDevice(given.device)
+  return [new binding.NativeRollbackCache(device, optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)), device]
 }
 
 function handle(self: unknown): CacheHandle<NativeRollbackCache> {

@@ -4,7 +4,9 @@ import { meta } from '../border/host-array.js'
 import { INTERNAL } from '../border/owner.js'
 import type { CacheHandle, PendingView } from '../border/tensor-storage.js'
 import { put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
-import { acceptedRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
+import type { LayerLoadOptions } from '../store/load-tensors.js'
+import type { SavedSource } from '../store/source.js'
+import { acceptedRotating, loadRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
 
 /** Options of a {@link RotatingCache}. Shape and dtype come with the first tokens. */
 export interface RotatingCacheOptions extends RotatingKvCacheOptions {
@@ -32,6 +34,11 @@ export class RotatingCache extends Rotating {
   constructor(token: typeof INTERNAL, made: MadeRotating)
   constructor(options: unknown, made?: MadeRotating) {
     super(INTERNAL, RotatingCache, options === INTERNAL && made !== undefined ? made : makeRotating(1, options))
+  }
+
+  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<RotatingCache> {
+    return new RotatingCache(INTERNAL, await loadRotating(1, source, options))
   }
 
   /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */

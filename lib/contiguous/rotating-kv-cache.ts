@@ -6,7 +6,9 @@ import { INTERNAL } from '../border/owner.js'
 import type { CacheHandle } from '../border/tensor-storage.js'
 import { type Kv, kvOf, kvOfViews, kvOrNull, type KvSource, put, readTensor, type TokenSource } from '../border/tensor.js'
 import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
-import { acceptedRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
+import type { LayerLoadOptions } from '../store/load-tensors.js'
+import type { SavedSource } from '../store/source.js'
+import { acceptedRotating, loadRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
 
 /**
  * Keys and values with one sliding window: as {@link RotatingCache}, with both in one buffer.
@@ -30,6 +32,11 @@ export class RotatingKvCache extends Rotating {
   constructor(token: typeof INTERNAL, made: MadeRotating)
   constructor(options: unknown, made?: MadeRotating) {
     super(INTERNAL, RotatingKvCache, options === INTERNAL && made !== undefined ? made : makeRotating(2, options))
+  }
+
+  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<RotatingKvCache> {
+    return new RotatingKvCache(INTERNAL, await loadRotating(2, source, options))
   }
 
   /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */

@@ -8,6 +8,9 @@ import type { CacheStats } from '../border/stats.js'
 import { CacheHandle } from '../border/tensor-storage.js'
 import { put, readTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
+import { loadTensors } from '../store/load-tensors.js'
+import type { FileOptions } from '../store/progress.js'
+import { saveBytes, saveFile } from '../store/save.js'
 
 const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
 
@@ -105,6 +108,16 @@ export abstract class Rotating extends Owner {
     return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))
   }
 
+  /** Saves what it holds in a file, and answers how many bytes it has. The cache goes on meanwhile. Refused while a transaction is open. */
+  async save(path: string | URL, options: FileOptions = {}): Promise<number> {
+    return saveFile(undefined, () => nativeRotating(this).beginSave(), path, options)
+  }
+
+  /** As {@link save}, but answers what would be in the file. */
+  async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
+    return saveBytes(undefined, () => nativeRotating(this).beginSave(), options)
+  }
+
   /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return nativeRotating(this).stats()
@@ -152,6 +165,14 @@ export function restoreRotating(
   const tokens = [k && put(k, 0), v && put(v, 1)] as const
   const cache = binding.NativeRotatingCache.restoreFromSnapshot(parts, native, ...tokens, meta, whole('keepLen', keepLen))
   return [cache, { dim: native.dim(), maxSeqLen: native.maxSeqLen(), sinks: native.sinks() }]
+}
+
+/** @internal A native cache with what was saved. */
+export async function loadRotating(parts: 1 | 2, source: unknown, options: unknown): Promise<MadeRotating> {
+  return loadTensors(parts === 1 ? 'rotating' : 'rotating-kv', source, options, (file, device, limit) => {
+    const { dim, maxSeqLen, sinks } = JSON.parse(file.description()) as MadeRotating[1]
+    return [binding.NativeRotatingCache.loaded(parts, file, device, limit), { dim, maxSeqLen, sinks }]
+  })
 }
 
 /** @internal The tokens that were accepted of the last append, of one row of its batch. */

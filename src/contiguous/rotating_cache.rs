@@ -263,7 +263,7 @@ fn no_pair<T>() -> Outcome<T> {
     Err(kvtide_core::Error::argument("this", "a RotatingCache", "a RotatingKvCache").into())
 }
 
-fn handle(cache: EitherCache) -> NativeRotatingCache {
+pub(crate) fn handle(cache: EitherCache) -> NativeRotatingCache {
     let name = match cache {
         EitherCache::Single(_) => "RotatingCache",
         EitherCache::Pair(_) => "RotatingKvCache",

@@ -26,7 +26,7 @@ pub struct NativeSource {
 }
 
 #[derive(Clone)]
-enum Origin {
+pub(super) enum Origin {
     Path(String),
     Bytes(Arc<Vec<u8>>),
 }
@@ -63,8 +63,14 @@ impl NativeSource {
     }
 }
 
+impl NativeSource {
+    pub(super) fn origin(&self) -> Origin {
+        self.source.clone()
+    }
+}
+
 impl Origin {
-    fn open(self) -> Outcome<Source> {
+    pub(super) fn open(self) -> Outcome<Source> {
         match self {
             Origin::Path(path) => Ok(Source::file(Path::new(&path))?),
             Origin::Bytes(bytes) => Ok(Source::bytes(bytes)),

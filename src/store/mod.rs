@@ -2,4 +2,5 @@
 
 mod load;
 mod save;
+mod tensors;
 mod watch;

@@ -30,7 +30,7 @@ enum State {
 }
 
 impl NativeSave {
-    fn new(save: Save) -> Self {
+    pub(super) fn new(save: Save) -> Self {
         NativeSave { state: Arc::new(Mutex::new(State::Begun(save.into()))) }
     }
 

@@ -114,6 +114,16 @@ impl RollbackPlanner {
         }
     }
 
+    /// Takes the first `committed` of its tokens for committed, and the others for a tree.
+    pub fn resume(&mut self, committed: u32, tree: Tree) -> Result<()> {
+        if u64::from(committed) + tree.len() as u64 != u64::from(self.total()) {
+            let expected = format!("{}, the other tokens", i64::from(self.total()) - i64::from(committed));
+            return Err(Error::argument("parents.length", tree.len(), expected));
+        }
+        (self.committed, self.tree) = (committed, tree);
+        Ok(())
+    }
+
     /// A mark on the committed length.
     #[must_use]
     pub fn mark(&self) -> Mark {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::identity::Identity;
-use crate::pages::{GroupRows, List, SealedFile};
+use crate::pages::{GroupRows, List, RowShape, RowTarget, SealedFile};
 use crate::source::Source;
 use crate::watch::Watch;
 
@@ -112,7 +112,7 @@ impl CacheLoad {
 impl CacheFile {
     /// Opens a file, and checks all of it but the pages.
     pub fn open(source: Source) -> Result<Self> {
-        let (file, identity) = SealedFile::open(source, KIND)?;
+        let (file, identity) = SealedFile::of_model(source, KIND)?;
         let content = file.header.text("content")?;
         let content: Content = serde_json::from_str(content)
             .map_err(|error| Error::corrupt("the content", format!("other text: {error}"), "that of a cache"))?;
@@ -184,7 +184,7 @@ impl CacheFile {
         self.identity.check(cache)?;
         let layouts: Vec<PageLayout> = cache.layouts().collect();
         for (group, layout) in layouts.iter().enumerate() {
-            self.file.pages(group, layout, self.names[group].len() as u64)?;
+            self.file.pages(group, &RowShape::of_group(group, layout), self.names[group].len() as u64)?;
         }
         if let Some(key) = self.identity.own_key()?.filter(|_| cache.namer().own_key().is_some() && cache.is_unused()) {
             cache.adopt_key(key)?;
@@ -206,12 +206,12 @@ impl CacheFile {
 
     /// Reads the pages into those blocks, and compares their sums: on any thread.
     pub fn read(&self, load: &CacheLoad, watch: &Watch) -> Result<()> {
-        let groups = load.layouts.iter().zip(&load.new.pages).zip(&self.names).zip(&load.wanted);
-        let rows = groups.map(|(((layout, pages), names), wanted)| GroupRows {
-            layout: *layout,
+        let groups = load.layouts.iter().zip(&load.new.pages).zip(&self.names).zip(&load.wanted).enumerate();
+        let rows = groups.map(|(group, (((layout, pages), names), wanted))| GroupRows {
+            shape: RowShape::of_group(group, layout),
             rows: names.len() as u64,
             wanted: wanted.clone(),
-            writer: Some(pages),
+            writer: Some(pages as &dyn RowTarget),
         });
         self.file.read(&rows.collect::<Vec<_>>(), watch)
     }

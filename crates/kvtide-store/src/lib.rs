@@ -6,7 +6,7 @@
 //! sink        a temporary file that takes the place of the old one in one step; or memory
 //! source      a file, or memory; read in pieces
 //! pages       blocks and their sums, and the lists that say what they are
-//! save        cache: what prompts find; sequence: one conversation; both are loaded again
+//! save        cache: what prompts find; sequence: one conversation; tensors: a cache of one layer; all are loaded again
 //! ```
 //!
 //! What is read is verified first: bounds, then identity, then checksums. A load that fails changes nothing. See `docs/format.md`.
@@ -41,6 +41,7 @@ mod save;
 mod sequence;
 mod sink;
 mod source;
+mod tensors;
 mod watch;
 
 pub use cache::{CacheFile, CacheLoad, LoadOptions};
@@ -50,4 +51,5 @@ pub use save::{Save, save_cache, save_cache_bytes, save_sequence, save_sequence_
 pub use sequence::{SequenceFile, load_sequence};
 pub use sink::{Sink, sweep};
 pub use source::Source;
+pub use tensors::{Place, TensorFile};
 pub use watch::Watch;

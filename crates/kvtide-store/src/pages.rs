@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_core::paged::PageLayout;
-use kvtide_tensor::{PageReader, PageWriter};
+use kvtide_tensor::{DType, PageReader, PageWriter};
 use twox_hash::XxHash3_64;
 
 use crate::container::Header;
@@ -55,16 +55,72 @@ impl List {
     }
 }
 
-/// The dtype of pages, and the shape of one row of them.
-pub(crate) fn page_shape(layout: &PageLayout) -> (&'static str, Vec<u64>) {
-    use kvtide_core::paged::PageFormat;
-    let dtype = match layout.uniform() {
-        Some(PageFormat::F32) => "F32",
-        Some(PageFormat::F16) => "F16",
-        Some(PageFormat::BF16) => "BF16",
-        _ => "U8",
-    };
-    (dtype, layout.slab_shape(1)[1..].iter().map(|&size| size as u64).collect())
+/// The rows of a tensor of pages: what each is, and in how many pages it is summed.
+#[derive(Clone, Debug)]
+pub(crate) struct RowShape {
+    pub name: String,
+    pub dtype: &'static str,
+    /// The shape of one row.
+    pub row: Vec<u64>,
+    /// Bytes of one row.
+    pub bytes: usize,
+    /// Pages of one row, of the same size.
+    pub pages: usize,
+}
+
+impl RowShape {
+    /// The blocks of a group of layers, a page for each layer.
+    pub fn of_group(group: usize, layout: &PageLayout) -> Self {
+        let dtype = layout.uniform().and_then(DType::of_format).map_or("U8", dtype_name);
+        let row = layout.slab_shape(1)[1..].iter().map(|&size| size as u64).collect();
+        let (bytes, pages) = (layout.block_bytes(), layout.shape().num_layers as usize);
+        RowShape { name: format!("pages.{group}"), dtype, row, bytes, pages }
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.bytes / self.pages
+    }
+
+    fn shape(&self, rows: u64) -> Vec<u64> {
+        [&[rows][..], &self.row].concat()
+    }
+}
+
+/// What safetensors calls a dtype.
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        DType::U8 => "U8",
+    }
+}
+
+/// Rows to be saved: on any thread.
+pub(crate) trait RowSource {
+    fn rows(&self) -> u32;
+    fn read_row(&self, row: u32, out: &mut [u8]) -> Result<()>;
+}
+
+/// Where rows that were saved go: from any thread.
+pub(crate) trait RowTarget: Sync {
+    fn write_row(&self, row: u32, bytes: &[u8]) -> Result<()>;
+}
+
+impl RowSource for PageReader {
+    fn rows(&self) -> u32 {
+        PageReader::rows(self)
+    }
+
+    fn read_row(&self, row: u32, out: &mut [u8]) -> Result<()> {
+        Ok(self.read(row, out)?)
+    }
+}
+
+impl RowTarget for PageWriter {
+    fn write_row(&self, row: u32, bytes: &[u8]) -> Result<()> {
+        Ok(self.write(row, bytes)?)
+    }
 }
 
 /// A file of pages on its way.
@@ -72,7 +128,7 @@ pub(crate) fn page_shape(layout: &PageLayout) -> (&'static str, Vec<u64>) {
 pub(crate) struct PageFile {
     sink: Sink,
     metadata: Vec<(String, String)>,
-    layouts: Vec<PageLayout>,
+    shapes: Vec<RowShape>,
     /// Rows that were written of each group, and the sums of their pages.
     rows: Vec<u64>,
     sums: Vec<Vec<u64>>,
@@ -85,16 +141,16 @@ impl PageFile {
     pub fn begin(
         mut sink: Sink,
         [kind, content]: [&str; 2],
-        identity: &Identity,
-        groups: Vec<(PageLayout, u64)>,
+        identity: &str,
+        groups: Vec<(RowShape, u64)>,
         lists: &[List],
     ) -> Result<Self> {
-        let (layouts, rows) = groups.into_iter().unzip();
-        let said = [("format", FORMAT), ("version", VERSION), ("kind", kind), ("identity", &identity.text())];
+        let (shapes, rows) = groups.into_iter().unzip();
+        let said = [("format", FORMAT), ("version", VERSION), ("kind", kind), ("identity", identity)];
         let made = ("writer", concat!("kvtide ", env!("CARGO_PKG_VERSION")));
         let metadata = said.into_iter().chain([("content", content), made]);
         let metadata = metadata.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let mut file = PageFile { sink: Sink::memory(), metadata, layouts, rows, sums: Vec::new(), header: 0 };
+        let mut file = PageFile { sink: Sink::memory(), metadata, shapes, rows, sums: Vec::new(), header: 0 };
         let mut header = file.header_of(lists);
         header.encode(0)?;
         file.header = header.raw.len();
@@ -106,12 +162,11 @@ impl PageFile {
 
     fn header_of(&self, lists: &[List]) -> Header {
         let mut header = Header { metadata: self.metadata.clone(), ..Header::default() };
-        for (group, (layout, rows)) in self.layouts.iter().zip(&self.rows).enumerate() {
-            let (dtype, row) = page_shape(layout);
-            header.add(format!("pages.{group}"), dtype, &[&[*rows][..], &row].concat());
+        for (shape, rows) in self.shapes.iter().zip(&self.rows) {
+            header.add(&*shape.name, shape.dtype, &shape.shape(*rows));
         }
-        for (group, (layout, rows)) in self.layouts.iter().zip(&self.rows).enumerate() {
-            header.add(format!("sums.{group}"), "U64", &[*rows, layout.shape().num_layers.into()]);
+        for (group, (shape, rows)) in self.shapes.iter().zip(&self.rows).enumerate() {
+            header.add(format!("sums.{group}"), "U64", &[*rows, shape.pages as u64]);
         }
         lists.iter().for_each(|list| header.add(&*list.name, list.dtype, &list.shape));
         header.add("seal", "U64", &[1]);
@@ -119,20 +174,20 @@ impl PageFile {
     }
 
     /// Writes all rows.
-    pub fn write(&mut self, readers: &[&PageReader], watch: &Watch) -> Result<()> {
-        watch.begin(readers.iter().map(|reader| u64::from(reader.rows()) * reader.row_bytes() as u64).sum());
-        for (reader, layout) in readers.iter().zip(&self.layouts) {
-            let bytes = reader.row_bytes();
-            let at_once = (PIECE / bytes.max(1)).max(1).min(reader.rows() as usize);
-            let mut buffer = room(at_once * bytes)?;
+    pub fn write(&mut self, sources: &[&dyn RowSource], watch: &Watch) -> Result<()> {
+        let all = sources.iter().zip(&self.shapes);
+        watch.begin(all.map(|(source, shape)| u64::from(source.rows()) * shape.bytes as u64).sum());
+        for (source, shape) in sources.iter().zip(&self.shapes) {
+            let at_once = (PIECE / shape.bytes.max(1)).clamp(1, source.rows().max(1) as usize);
+            let mut buffer = room(at_once * shape.bytes)?;
             let mut sums = Vec::new();
-            let rows: Vec<u32> = (0..reader.rows()).collect();
-            for rows in rows.chunks(at_once.max(1)) {
-                let buffer = &mut buffer[..rows.len() * bytes];
-                for (&row, out) in rows.iter().zip(buffer.chunks_exact_mut(bytes)) {
-                    reader.read(row, out)?;
+            let rows: Vec<u32> = (0..source.rows()).collect();
+            for rows in rows.chunks(at_once) {
+                let buffer = &mut buffer[..rows.len() * shape.bytes];
+                for (&row, out) in rows.iter().zip(buffer.chunks_exact_mut(shape.bytes)) {
+                    source.read_row(row, out)?;
                 }
-                sums.extend(buffer.chunks_exact(layout.page_bytes()).map(XxHash3_64::oneshot));
+                sums.extend(buffer.chunks_exact(shape.page_bytes()).map(XxHash3_64::oneshot));
                 self.sink.write(buffer)?;
                 watch.advance(buffer.len())?;
             }
@@ -148,7 +203,7 @@ impl PageFile {
         }
         let (mut from, mut to) = (self.header as u64, self.header as u64);
         for group in 0..self.rows.len() {
-            let (layers, bytes) = (self.layouts[group].shape().num_layers as usize, self.layouts[group].block_bytes());
+            let (layers, bytes) = (self.shapes[group].pages, self.shapes[group].bytes);
             let mut buffer = room(bytes)?;
             let (mut kept, mut next) = (Vec::new(), gone[group].iter().peekable());
             for row in 0..self.rows[group] {
@@ -181,7 +236,7 @@ impl PageFile {
         }
         let mut sum = XxHash3_64::with_seed(0);
         sum.write(&header.raw);
-        let pages = self.layouts.iter().zip(&self.rows).map(|(layout, rows)| layout.block_bytes() as u64 * rows);
+        let pages = self.shapes.iter().zip(&self.rows).map(|(shape, rows)| shape.bytes as u64 * rows);
         let mut end = self.header as u64 + pages.sum::<u64>();
         let sums = self.sums.iter().map(|sums| sums.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<u8>>());
         for bytes in sums.chain(lists.iter().map(|list| list.bytes.clone())) {
@@ -205,8 +260,12 @@ pub(crate) struct SealedFile {
 }
 
 impl SealedFile {
-    /// Reads the header and the seal; the pages are looked at when they are read.
-    pub fn open(source: Source, kind: &str) -> Result<(Self, Identity)> {
+    /// Reads the header and the seal; the pages are looked at when they are read. `tensors` names those of pages, which lie in front.
+    pub fn open<T>(
+        source: Source,
+        kind: &str,
+        tensors: impl FnOnce(&Header) -> Result<(T, Vec<String>)>,
+    ) -> Result<(Self, T)> {
         let header = Header::read(&source)?;
         let format = header.text("format")?;
         if format != FORMAT {
@@ -218,17 +277,27 @@ impl SealedFile {
                 return Err(Error::incompatible(field, found, expected));
             }
         }
-        let identity = Identity::parse(header.text("identity")?)?;
+        let (said, tensors) = tensors(&header)?;
         let file = SealedFile { source, header };
-        file.check_seal(identity.groups())?;
-        Ok((file, identity))
+        file.check_seal(&tensors)?;
+        Ok((file, said))
+    }
+
+    /// Of a model's cache: the pages of each group, and the identity.
+    pub fn of_model(source: Source, kind: &str) -> Result<(Self, Identity)> {
+        SealedFile::open(source, kind, |header| {
+            let identity = Identity::parse(header.text("identity")?)?;
+            let names = (0..identity.groups()).map(|group| format!("pages.{group}")).collect();
+            Ok((identity, names))
+        })
     }
 
     /// The sum over all that is no page.
-    fn check_seal(&self, groups: usize) -> Result<()> {
-        for (group, (name, _)) in self.header.tensors.iter().take(groups).enumerate() {
-            if *name != format!("pages.{group}") {
-                return Err(Error::corrupt("a tensor", name, format!("pages.{group}")));
+    fn check_seal(&self, tensors: &[String]) -> Result<()> {
+        for (at, expected) in tensors.iter().enumerate() {
+            let name = self.header.tensors.get(at).map_or("none", |(name, _)| name);
+            if name != expected {
+                return Err(Error::corrupt("a tensor", name, expected));
             }
         }
         let place = self.header.place("seal", "U64", &[1])?;
@@ -237,7 +306,7 @@ impl SealedFile {
         }
         let mut sum = XxHash3_64::with_seed(0);
         sum.write(&self.header.raw);
-        let behind = self.header.tensors.iter().skip(groups);
+        let behind = self.header.tensors.iter().skip(tensors.len());
         let first = behind.map(|(_, info)| info.data_offsets[0]).next().unwrap_or(0) + self.header.raw.len() as u64;
         let mut buffer = room(PIECE.min((place - first) as usize))?;
         let mut at = first;
@@ -283,10 +352,9 @@ impl SealedFile {
     }
 
     /// The place of the pages of a group, and their sums.
-    pub fn pages(&self, group: usize, layout: &PageLayout, rows: u64) -> Result<(u64, Vec<u64>)> {
-        let (dtype, row) = page_shape(layout);
-        let place = self.header.place(&format!("pages.{group}"), dtype, &[&[rows][..], &row].concat())?;
-        Ok((place, self.u64s(&format!("sums.{group}"), &[rows, layout.shape().num_layers.into()])?))
+    pub fn pages(&self, group: usize, shape: &RowShape, rows: u64) -> Result<(u64, Vec<u64>)> {
+        let place = self.header.place(&shape.name, shape.dtype, &shape.shape(rows))?;
+        Ok((place, self.u64s(&format!("sums.{group}"), &[rows, shape.pages as u64])?))
     }
 
     /// Reads pages of each group, from a row on, and compares their sums; writes them to new blocks, where there are some. Whatever was
@@ -294,18 +362,18 @@ impl SealedFile {
     pub fn read(&self, groups: &[GroupRows<'_>], watch: &Watch) -> Result<()> {
         let mut pieces = Vec::new();
         for (group, of) in groups.iter().enumerate() {
-            let (place, sums) = self.pages(group, &of.layout, of.rows)?;
-            let at_once = (PIECE / of.layout.block_bytes().max(1)).max(1);
+            let (place, sums) = self.pages(group, &of.shape, of.rows)?;
+            let at_once = (PIECE / of.shape.bytes.max(1)).max(1);
             let sums: Arc<[u64]> = sums.into();
             let neighbours = of.wanted.chunk_by(|row, next| row + 1 == *next);
             let mut first = 0;
             for rows in neighbours.flat_map(|rows| rows.chunks(at_once)) {
-                let place = place + u64::from(rows[0]) * of.layout.block_bytes() as u64;
+                let place = place + u64::from(rows[0]) * of.shape.bytes as u64;
                 pieces.push(Piece { group, first, row: rows[0] as usize, rows: rows.len(), place, sums: sums.clone() });
                 first += rows.len() as u32;
             }
         }
-        watch.begin(pieces.iter().map(|of| (of.rows * groups[of.group].layout.block_bytes()) as u64).sum());
+        watch.begin(pieces.iter().map(|of| (of.rows * groups[of.group].shape.bytes) as u64).sum());
         let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
         let work = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
@@ -332,20 +400,20 @@ impl SealedFile {
     }
 
     fn read_piece(&self, piece: &Piece, of: &GroupRows<'_>, watch: &Watch) -> Result<()> {
-        let (bytes, layers) = (of.layout.block_bytes(), of.layout.shape().num_layers as usize);
+        let (bytes, layers) = (of.shape.bytes, of.shape.pages);
         let mut buffer = room(piece.rows * bytes)?;
         self.source.read(piece.place, &mut buffer)?;
         let sums = &piece.sums[piece.row * layers..];
-        for (at, (page, sum)) in buffer.chunks_exact(of.layout.page_bytes()).zip(sums).enumerate() {
+        for (at, (page, sum)) in buffer.chunks_exact(of.shape.page_bytes()).zip(sums).enumerate() {
             if XxHash3_64::oneshot(page) != *sum {
                 let (row, layer) = (piece.row + at / layers, at % layers);
-                let what = format!("layer {layer} of block {row} of group {}", piece.group);
+                let what = format!("page {layer} of row {row} of {}", of.shape.name);
                 return Err(Error::corrupt(what, "damaged", "bytes of its sum"));
             }
         }
         if let Some(writer) = of.writer {
             for (row, page) in (piece.first..).zip(buffer.chunks_exact(bytes)) {
-                writer.write(row, page)?;
+                writer.write_row(row, page)?;
             }
         }
         watch.advance(buffer.len())
@@ -353,15 +421,14 @@ impl SealedFile {
 }
 
 /// The rows of a group that are read.
-#[derive(Debug)]
 pub(crate) struct GroupRows<'a> {
-    pub layout: PageLayout,
+    pub shape: RowShape,
     /// In the file.
     pub rows: u64,
     /// Which of them, ascending.
     pub wanted: Vec<u32>,
     /// Where they go, one behind the other.
-    pub writer: Option<&'a PageWriter>,
+    pub writer: Option<&'a dyn RowTarget>,
 }
 
 /// Neighbouring rows that are read at a time.

@@ -1,4 +1,4 @@
-//! Something that is being saved: a cache, or a sequence.
+//! Something that is being saved: a cache of pages, a sequence, or a cache of one layer.
 //!
 //! ```text
 //! Save::cache      names                  the cache goes on, and what makes room meanwhile ...
@@ -11,20 +11,21 @@
 use std::path::Path;
 
 use kvtide_core::paged::PageLayout;
-use kvtide_tensor::{FoundBlocks, PageReader, PagedKvCache, SavedGroup};
+use kvtide_tensor::{FoundBlocks, KvCache, PagedKvCache, RollbackCache, Rotating, SavedGroup};
 
 use crate::error::{Error, Result};
 use crate::identity::Identity;
-use crate::pages::{List, PageFile};
+use crate::pages::{List, PageFile, RowShape, RowSource};
 use crate::sink::Sink;
+use crate::tensors::SavedTensors;
 use crate::watch::Watch;
-use crate::{cache, sequence};
+use crate::{cache, sequence, tensors};
 
 /// A save that has begun.
 #[derive(Debug)]
 pub struct Save {
     what: What,
-    identity: Identity,
+    identity: String,
     content: String,
     layouts: [Vec<PageLayout>; 2],
     /// Rows of each group that are left out.
@@ -37,6 +38,7 @@ enum What {
     Cache(FoundBlocks),
     /// With the ids that the caller knows of it.
     Sequence(Vec<SavedGroup>, Option<Vec<u32>>),
+    Tensors(SavedTensors),
 }
 
 impl Save {
@@ -55,17 +57,43 @@ impl Save {
         Ok(Save::new(cache, What::Sequence(groups, ids.map(<[u32]>::to_vec)), content))
     }
 
+    /// What a growing cache holds, copied.
+    pub fn kv_cache(cache: &KvCache) -> Result<Self> {
+        Ok(Save::tensors(tensors::of_kv_cache(cache)?))
+    }
+
+    /// What a rotating cache holds, copied.
+    pub fn rotating<const PARTS: usize>(cache: &Rotating<PARTS>) -> Result<Self> {
+        Ok(Save::tensors(tensors::of_rotating(cache)?))
+    }
+
+    /// What a cache of tentative tokens holds, copied.
+    pub fn rollback_cache(cache: &RollbackCache) -> Result<Self> {
+        Ok(Save::tensors(tensors::of_rollback_cache(cache)?))
+    }
+
+    fn tensors((tensors, content): (SavedTensors, String)) -> Self {
+        let (gone, layouts) = (vec![Vec::new(); tensors.parts.len()], [Vec::new(), Vec::new()]);
+        Save {
+            what: What::Tensors(tensors),
+            identity: tensors::IDENTITY.to_owned(),
+            content,
+            layouts,
+            gone,
+            file: None,
+        }
+    }
+
     fn new(cache: &PagedKvCache, what: What, content: String) -> Self {
         let layouts = [cache.layouts().collect(), cache.staged_layouts().collect::<Vec<_>>()];
         let gone = vec![Vec::new(); layouts[0].len()];
-        Save { what, identity: Identity::of(cache), content, layouts, gone, file: None }
+        Save { what, identity: Identity::of(cache).text(), content, layouts, gone, file: None }
     }
 
     /// Writes the pages.
     pub fn write(&mut self, sink: Sink, watch: &Watch) -> Result<()> {
         let pages = self.pages();
-        let rows = pages.iter().map(|pages| pages.rows().into());
-        let groups = self.layouts[0].iter().copied().zip(rows).collect();
+        let groups = self.shapes().into_iter().zip(pages.iter().map(|pages| pages.rows().into())).collect();
         let mut file = PageFile::begin(sink, [self.kind(), &self.content], &self.identity, groups, &self.lists())?;
         file.write(&pages, watch)?;
         self.file = Some(file);
@@ -92,13 +120,22 @@ impl Save {
         match &self.what {
             What::Cache(_) => cache::KIND,
             What::Sequence(..) => sequence::KIND,
+            What::Tensors(tensors) => tensors.kind,
         }
     }
 
-    fn pages(&self) -> Vec<&PageReader> {
+    fn pages(&self) -> Vec<&dyn RowSource> {
         match &self.what {
-            What::Cache(found) => found.pages.iter().collect(),
-            What::Sequence(groups, _) => groups.iter().map(|group| &group.pages).collect(),
+            What::Cache(found) => found.pages.iter().map(|pages| pages as &dyn RowSource).collect(),
+            What::Sequence(groups, _) => groups.iter().map(|group| &group.pages as &dyn RowSource).collect(),
+            What::Tensors(tensors) => tensors.parts.iter().map(|part| part as &dyn RowSource).collect(),
+        }
+    }
+
+    fn shapes(&self) -> Vec<RowShape> {
+        match &self.what {
+            What::Tensors(tensors) => tensors.parts.iter().map(|part| part.shape.clone()).collect(),
+            _ => (0..).zip(&self.layouts[0]).map(|(group, layout)| RowShape::of_group(group, layout)).collect(),
         }
     }
 
@@ -106,7 +143,14 @@ impl Save {
         match &self.what {
             What::Cache(found) => cache::lists(found, &self.layouts[0], &self.gone),
             What::Sequence(groups, ids) => sequence::lists(groups, &self.layouts, ids.as_deref()),
+            What::Tensors(_) => Vec::new(),
         }
+    }
+
+    /// Writes all of it in one go, where there is no other thread for it.
+    pub fn to_sink(mut self, sink: Sink, watch: &Watch) -> Result<(u64, Vec<u8>)> {
+        self.write(sink, watch)?;
+        self.finish()
     }
 
     fn run(mut self, cache: &PagedKvCache, sink: Sink, watch: &Watch) -> Result<(u64, Vec<u8>)> {

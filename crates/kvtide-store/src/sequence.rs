@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::identity::{Identity, bytes, hex};
-use crate::pages::{GroupRows, List, SealedFile};
+use crate::pages::{GroupRows, List, RowShape, RowTarget, SealedFile};
 use crate::source::Source;
 use crate::watch::Watch;
 
@@ -124,7 +124,7 @@ pub struct SequenceFile {
 impl SequenceFile {
     /// Opens a file, and checks all of it but the pages.
     pub fn open(source: Source) -> Result<Self> {
-        let (file, identity) = SealedFile::open(source, KIND)?;
+        let (file, identity) = SealedFile::of_model(source, KIND)?;
         let content = file.header.text("content")?;
         let content: Content = serde_json::from_str(content)
             .map_err(|error| Error::corrupt("the content", format!("other text: {error}"), "that of a sequence"))?;
@@ -179,7 +179,7 @@ impl SequenceFile {
             return Err(Error::incompatible("salt", "another", "that of the saved sequence, and its extras"));
         }
         for (group, (layout, of)) in cache.layouts().zip(&self.groups).enumerate() {
-            self.file.pages(group, &layout, of.rows.len() as u64)?;
+            self.file.pages(group, &RowShape::of_group(group, &layout), of.rows.len() as u64)?;
         }
         Ok(cache.check_saved(&self.groups)?)
     }
@@ -224,10 +224,10 @@ impl SequenceFile {
         let group = |(group, (layout, of)): (usize, (&PageLayout, &SavedGroup<()>))| {
             let rows = of.rows.len() as u64;
             GroupRows {
-                layout: *layout,
+                shape: RowShape::of_group(group, layout),
                 rows,
                 wanted: (0..rows as u32).collect(),
-                writer: new.map(|new| &new.pages[group]),
+                writer: new.map(|new| &new.pages[group] as &dyn RowTarget),
             }
         };
         layouts.iter().zip(&self.groups).enumerate().map(group).collect()

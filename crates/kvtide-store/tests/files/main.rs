@@ -4,5 +4,6 @@ mod caches;
 mod crash;
 mod damage;
 mod identity;
+mod layers;
 mod sequences;
 mod world;

@@ -106,6 +106,18 @@ impl KvCache {
         self.dtype
     }
 
+    /// Rows of its batch, heads of K and V, and elements of one head.
+    #[must_use]
+    pub fn sizes(&self) -> [u32; 3] {
+        let shape = self.rows.shape.as_ref().expect("a cache that was made with its sizes");
+        [0, 1, 3].map(|axis| shape.dims[axis] as u32)
+    }
+
+    /// Refuses while a transaction is open.
+    pub fn check_undrafted(&self) -> Result<()> {
+        self.rows.check_undrafted()
+    }
+
     /// Adds tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
     pub fn update<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
         Ok(self.update_shown(k, v)?.into_kv())

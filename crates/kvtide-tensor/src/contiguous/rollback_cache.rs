@@ -6,7 +6,7 @@
 
 use kvtide_core::{Ending, Mark, RollbackPlanner, Tree};
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
 use crate::contiguous::Contiguous;
@@ -106,6 +106,28 @@ impl RollbackCache {
         let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), &mut sources)?;
         self.planner.commit_append(&plan, parents)?;
         Ok(shown)
+    }
+
+    /// Fills an empty cache with what another one held: the first `committed` tokens are committed, the others are tentative, with these
+    /// parents.
+    pub fn resume<'a>(
+        &mut self,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        committed: u32,
+        parents: &[i32],
+    ) -> Result<()> {
+        if self.total_len() > 0 {
+            return Err(Error::argument("totalLen", self.total_len(), "0, to be filled"));
+        }
+        let tree = Tree::new(parents)?;
+        self.append_shown(k, v, None)?;
+        Ok(self.planner.resume(committed, tree)?)
+    }
+
+    /// Refuses while a transaction is open.
+    pub fn check_undrafted(&self) -> Result<()> {
+        self.rows.check_undrafted()
     }
 
     /// Makes the tokens before `len` committed.

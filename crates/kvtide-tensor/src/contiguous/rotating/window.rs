@@ -14,7 +14,7 @@ use crate::contiguous::{Contiguous, HeldRows};
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
 use crate::tensor::shown::Shown;
-use crate::tensor::source::{Resolved, SEQUENCE};
+use crate::tensor::source::{Resolved, SEQUENCE, Source};
 use crate::tensor::view::View;
 
 /// A sliding window over `PARTS` tensors that move together.
@@ -56,6 +56,45 @@ impl<const PARTS: usize> Rotating<PARTS> {
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         let rows = Contiguous::new(budget).sliding(Window::new(window, sinks)?);
         Ok(Rotating { options, planner, rows, last: None, before: Vec::new() })
+    }
+
+    /// A cache that goes on from what another one retained, of which `current` tokens were ever appended: a tensor, or K and V.
+    pub fn resumed(options: RotatingCacheOptions, retained: &[Source<'_>], current: u64) -> Result<Self> {
+        let mut cache = Self::new(options)?;
+        let axis = cache.options.dim;
+        let name = |part: usize| if PARTS == 2 { ["k", "v"][part] } else { "src" };
+        let sources = retained.iter().enumerate().map(|(part, source)| source.resolve(name(part), axis));
+        let mut sources = sources.collect::<Result<Vec<_>>>()?;
+        let tokens = sources.first().map_or(0, Resolved::tokens);
+        let expected = current.min(cache.planner.limit().into());
+        let parts = if expected > 0 { PARTS } else { 0 };
+        if sources.len() != parts || sources.iter().any(|source| u64::from(source.tokens()) != expected) {
+            let expected = format!("{expected}, what a cache retains of {current}");
+            return Err(Error::argument("retained", tokens, expected));
+        }
+        if let Some(shape) = sources.first().map(|source| source.row_shape(PARTS)) {
+            sources.iter().enumerate().try_for_each(|(part, source)| source.check(name(part), &shape))?;
+            let (taken, next) = cache.planner.plan_adopt(tokens, current);
+            cache.rows.fill(None, taken, next.slots(), shape, &mut sources)?;
+            cache.planner.commit(next);
+        }
+        Ok(cache)
+    }
+
+    /// What is retained, oldest first.
+    pub fn retained(&self) -> Result<Option<[View; PARTS]>> {
+        Ok(self.current_shown()?.map(|shown| shown.views()))
+    }
+
+    /// Refuses while a transaction is open.
+    pub fn check_undrafted(&self) -> Result<()> {
+        self.rows.check_undrafted()
+    }
+
+    /// The slack that was asked for.
+    #[must_use]
+    pub fn slack(&self) -> Option<u32> {
+        self.options.slack
     }
 
     /// The axis of the sequence.

@@ -1,0 +1,29 @@
+import type { NativeTensorFile } from '#binding'
+
+import { known, type Names, optional, whole } from '../border/check.js'
+import { readDevice } from '../border/process.js'
+import { FILE, type FileOptions, watched } from './progress.js'
+import { readSource } from './source.js'
+
+/** How a saved cache of one layer is loaded. */
+export interface LayerLoadOptions extends FileOptions {
+  /** The device, `'cpu'` by default. */
+  readonly device?: string
+  /** The most bytes that it may keep, with snapshots and copies. */
+  readonly memoryLimitBytes?: number
+}
+
+const LOAD: Names<LayerLoadOptions> = { ...FILE, device: 0, memoryLimitBytes: 0 }
+
+/** @internal A cache of one layer with what was saved: the file is read and verified off the main thread. */
+export async function loadTensors<C>(
+  kind: 'kv' | 'rotating' | 'rotating-kv' | 'rollback',
+  source: unknown,
+  options: unknown,
+  make: (file: NativeTensorFile, device: string, limit: number | undefined) => C,
+): Promise<C> {
+  const { device, memoryLimitBytes, ...given } = known<LayerLoadOptions>('options', options, LOAD)
+  const [on, limit] = [readDevice(device), optional(whole, 'memoryLimitBytes', memoryLimitBytes)]
+  const from = readSource(source)
+  return watched(given, async watch => make(await from.readTensors(kind, watch), on, limit))
+}
