@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { type ModelCacheOptions, PagedKvCache } from '../../index.js'
-import { type BackendName, OnnxModel } from '../../onnx.js'
+import { type BackendName, OnnxModel, type OnnxSequence } from '../../onnx.js'
 import { decode, prefill } from '../support/llama/decoder.js'
 import { Llama } from '../support/llama/llama.js'
 import { stepping } from '../support/llama/stepping.js'
@@ -97,3 +97,24 @@ test('what is pending comes along, and what a generation has not given out does 
   t.deepEqual([...again.tokens], [...promptOf('p33'), ...given])
   t.deepEqual(await read(model, again, 54), greedyOf('p33').slice(10))
 })
+
+for (const backend of ['graph', 'parts'] satisfies BackendName[]) {
+  test(`${backend}: a chat of low-bit pages is saved and loaded while others are generated`, async t => {
+    await using model = await OnnxModel.load(graphFile(F32[0] as string), { threads: 1, backend, cache: { memoryBytes: 2 ** 23, keyFormat: 'q8', valueFormat: 'q8' } })
+    using chat = model.open({ tokens: promptOf('p33') })
+    const first = await read(model, chat, 20)
+    using other = model.open({ tokens: promptOf('p100') })
+    let isDone = false
+    const generating = read(model, other, 64).finally(() => (isDone = true))
+    const loaded: OnnxSequence[] = []
+    for (let round = 0; round < 5 && !isDone; round++) loaded.push(await model.loadSequence(await chat.saveBytes()))
+    await generating
+    t.true(loaded.length > 0)
+    const rest = await read(model, chat, 20)
+    for (const again of loaded) {
+      t.deepEqual([...again.tokens], [...promptOf('p33'), ...first])
+      t.deepEqual(await read(model, again, 20), rest)
+    }
+    model.cache.checkInvariants()
+  })
+}

@@ -5,7 +5,7 @@ import type { ModelDescription } from '../sequences/model-description.js'
 import { type GivenOptions, type ModelCacheOptions, OPTION_NAMES, type UniformCacheOptions } from '../sequences/options.js'
 import { PROMPT, promptOf, type PromptOptions, readPrompt } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
-import { FILE, type FileOptions, type GivenFileOptions, watched } from './progress.js'
+import { FILE, type FileOptions, type GivenFileOptions, watched, whenFree } from './progress.js'
 import { readSource } from './source.js'
 
 /**
@@ -54,9 +54,9 @@ export async function loadPrompts(shared: SharedCache, source: unknown, options:
 
 async function bring(shared: SharedCache, file: NativeCacheFile, watch: NativeWatch): Promise<number> {
   try {
-    const blocks = shared.change(native => file.begin(native))
+    const blocks = await whenFree(watch, () => shared.change(native => file.begin(native)))
     await file.read(watch)
-    shared.change(native => file.end(native))
+    await whenFree(watch, () => shared.change(native => file.end(native)))
     return blocks
   } finally {
     file.dispose()
@@ -86,11 +86,11 @@ export async function loadSequence(shared: SharedCache, source: unknown, options
     const file = await from.openSequence()
     try {
       // What would make room is not let go of for a file that is damaged.
-      if (file.check(shared.native, ...of)) await file.verify(watch)
-      shared.change(native => file.begin(native))
+      if (await whenFree(watch, () => file.check(shared.native, ...of))) await file.verify(watch)
+      await whenFree(watch, () => shared.change(native => file.begin(native)))
       await file.read(watch)
       const ids = file.ids() ?? undefined
-      return { id: shared.change(native => file.end(native, ...of)), ids, prompt: promptOf({ salt, saltFrom, extra }) }
+      return { id: await whenFree(watch, () => shared.change(native => file.end(native, ...of))), ids, prompt: promptOf({ salt, saltFrom, extra }) }
     } finally {
       file.dispose()
     }

@@ -1,7 +1,7 @@
 import type { NativeWatch } from '#binding'
 
 import type { Names } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+import { invalid, isKvTideError } from '../border/errors.js'
 import { type AsyncOptions, StopSignal } from '../border/stop-signal.js'
 import { binding } from '../loading/binding.js'
 
@@ -26,6 +26,21 @@ export type GivenFileOptions = { readonly [Name in keyof FileOptions]?: unknown 
 export const FILE: Names<FileOptions> = { signal: 0, onProgress: 0 }
 
 const EVERY_MS = 50
+
+const AGAIN_MS = 1
+
+/** @internal Makes a call once nobody uses the cache in the background; until then it is made again and again, unless the signal ends that. */
+export async function whenFree<T>(watch: NativeWatch, call: () => T): Promise<T> {
+  for (;;) {
+    try {
+      return call()
+    } catch (error) {
+      if (!isKvTideError(error) || error.code !== 'BUSY') throw error
+    }
+    await new Promise(resolve => setTimeout(resolve, AGAIN_MS))
+    watch.check()
+  }
+}
 
 /** @internal Does work in the background that tells how far it is, and that a signal may end. */
 export async function watched<T>({ signal, onProgress }: GivenFileOptions, work: (watch: NativeWatch) => Promise<T>): Promise<T> {

@@ -2,7 +2,7 @@ import type { NativeSave } from '#binding'
 
 import { known } from '../border/check.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
-import { FILE, type GivenFileOptions, watched } from './progress.js'
+import { FILE, type GivenFileOptions, watched, whenFree } from './progress.js'
 import { readPath } from './source.js'
 
 /** @internal Saves in a file, and answers how many bytes it has. `shared` is the cache whose blocks may make room meanwhile. */
@@ -26,7 +26,7 @@ export async function saveBytes(shared: SharedCache | undefined, begin: () => Na
 async function run<T>(shared: SharedCache | undefined, begin: () => NativeSave, path: string | undefined, options: unknown, finish: (save: NativeSave) => Promise<T>): Promise<T> {
   const given = known<GivenFileOptions>('options', options, FILE)
   return watched(given, async watch => {
-    const save = begin()
+    const save = await whenFree(watch, begin)
     try {
       await save.write(path, watch)
       if (shared !== undefined) save.leaveOut(shared.native)

@@ -90,6 +90,16 @@ fn put<T>(waiting: &Waiting<T>, value: T) {
     *waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
 }
 
+/// Work with what waits, which is gone when that is done; where it is refused it waits again.
+fn with<T, R>(waiting: &Waiting<T>, work: impl FnOnce(&T) -> Outcome<R>) -> Outcome<R> {
+    let taken = take(waiting)?;
+    let done = work(&taken);
+    if done.is_err() {
+        put(waiting, taken);
+    }
+    done
+}
+
 /// The file of a cache, and the blocks that its pages go into.
 #[napi]
 pub struct NativeCacheFile {
@@ -136,7 +146,7 @@ impl NativeCacheFile {
 
     #[napi]
     pub fn end(&self, env: &Env, cache: &mut NativePagedKvCache) -> Result<()> {
-        cache.cache.change(env, |cache| Ok(self.file.end(cache, take(&self.load)?)?))
+        cache.cache.change(env, |cache| with(&self.load, |load| Ok(self.file.end(cache, load)?)))
     }
 
     /// Ends the load: blocks that were taken for it are free again.
@@ -229,7 +239,7 @@ impl NativeSequenceFile {
     ) -> Result<f64> {
         cache.cache.change(env, |cache| {
             let prompt = Prompt::read(salt, salt_from, extra)?;
-            Ok(self.file.end(cache, take(&self.new)?, prompt.options())? as f64)
+            with(&self.new, |new| Ok(self.file.end(cache, new, prompt.options())? as f64))
         })
     }
 

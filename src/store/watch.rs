@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use kvtide_store::Watch;
+use napi::{Env, Result};
 use napi_derive::napi;
 
+use crate::border::handle::guard;
 use crate::border::refusal::Refusal;
 use crate::border::stop::NativeStop;
 
@@ -28,6 +30,12 @@ impl NativeWatch {
     #[napi(constructor)]
     pub fn new(stop: Option<&NativeStop>) -> Self {
         NativeWatch { watch: stop.map_or_else(Watch::default, |stop| Watch::until(stop.flag())).into() }
+    }
+
+    /// Refuses to go on once `stop` was raised.
+    #[napi]
+    pub fn check(&self, env: &Env) -> Result<()> {
+        guard(env, || Ok(self.watch.check()?))
     }
 
     /// Bytes that are done, and of how many.

@@ -151,7 +151,7 @@ impl CacheFile {
         let mut cache = self.empty(options)?;
         let load = self.begin(&mut cache)?;
         self.read(&load, watch)?;
-        self.end(&mut cache, load)?;
+        self.end(&mut cache, &load)?;
         Ok(cache)
     }
 
@@ -217,8 +217,8 @@ impl CacheFile {
     }
 
     /// Lets prompts find them: on the cache's thread.
-    pub fn end(&self, cache: &mut PagedKvCache, load: CacheLoad) -> Result<()> {
-        Ok(cache.name_blocks(load.new, &load.names, &self.roots)?)
+    pub fn end(&self, cache: &mut PagedKvCache, load: &CacheLoad) -> Result<()> {
+        Ok(cache.name_blocks(&load.new, &load.names, &self.roots)?)
     }
 }
 

@@ -108,7 +108,7 @@ pub fn load_sequence(
     }
     let new = file.begin(cache)?;
     file.read(cache, &new, watch)?;
-    file.end(cache, new, options)
+    file.end(cache, &new, options)
 }
 
 /// The file of a sequence: its header, identity and lists were checked.
@@ -216,7 +216,7 @@ impl SequenceFile {
     }
 
     /// A sequence of them: on the cache's thread.
-    pub fn end(&self, cache: &mut PagedKvCache, new: NewBlocks, options: PromptOptions<'_>) -> Result<u64> {
+    pub fn end(&self, cache: &mut PagedKvCache, new: &NewBlocks, options: PromptOptions<'_>) -> Result<u64> {
         Ok(cache.settle_sequence(new, &self.groups, options)?)
     }
 

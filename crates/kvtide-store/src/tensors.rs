@@ -355,7 +355,7 @@ fn tensor_shape(file: &SealedFile, name: &str) -> Result<(DType, Sized, Vec<usiz
     let (_, info) = found.ok_or_else(|| Error::corrupt(format!("tensor {name:?}"), "missing", "a tensor"))?;
     let all = [DType::F32, DType::F16, DType::BF16, DType::U8];
     let dtype = all.into_iter().find(|dtype| dtype_name(*dtype) == info.dtype);
-    let is_empty = info.shape.iter().any(|&size| size == 0);
+    let is_empty = info.shape.contains(&0);
     let (Some(dtype), Some((&rows, row)), false) = (dtype, info.shape.split_first(), is_empty) else {
         let found = format!("{} {:?}", info.dtype, info.shape);
         return Err(Error::corrupt(format!("tensor {name:?}"), found, "numbers of a cache"));

@@ -31,11 +31,14 @@ impl Watch {
         self.total.store(total, Ordering::Relaxed);
     }
 
+    /// Refuses to go on once the work is to end.
+    pub fn check(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) { Err(kvtide_tensor::Error::Aborted.into()) } else { Ok(()) }
+    }
+
     /// Counts bytes, unless the work is to end.
     pub(crate) fn advance(&self, bytes: usize) -> Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(kvtide_tensor::Error::Aborted.into());
-        }
+        self.check()?;
         self.done.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(())
     }

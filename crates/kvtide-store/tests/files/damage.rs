@@ -54,7 +54,7 @@ fn refused(kind: &str, bytes: Vec<u8>) -> Option<Code> {
             file.load(LoadOptions { prefix_key: form.prefix_key, ..LoadOptions::default() }, &Watch::default())?;
             let load = file.begin(&mut cache)?;
             file.read(&load, &Watch::default())?;
-            file.end(&mut cache, load)
+            file.end(&mut cache, &load)
         }),
     };
     let code = done.err().map(|error| error.code());

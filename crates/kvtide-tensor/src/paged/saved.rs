@@ -230,7 +230,10 @@ impl PageGroup {
 
     /// Puts pages that lie in floats where those of new blocks do.
     pub fn stage_saved(&mut self, pages: &PageWriter, staged: &[StagedPage]) -> Result<()> {
-        self.change()?;
+        if staged.is_empty() {
+            return Ok(());
+        }
+        self.change_pages()?;
         let room = self.planner.staging_for(staged.len())?;
         self.reserve_staging(room)?;
         for page in staged {

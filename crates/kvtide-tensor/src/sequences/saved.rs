@@ -262,8 +262,8 @@ impl PagedKvCache {
         self.groups.iter().zip(rows).any(lacks)
     }
 
-    /// Lets prompts find new blocks whose bytes were all written: those of the first rows make room first.
-    pub fn name_blocks(&mut self, new: NewBlocks, names: &[BlockNames], roots: &[BlockKey]) -> Result<()> {
+    /// Lets prompts find new blocks whose bytes were all written: those of the first rows make room first, once `new` is dropped.
+    pub fn name_blocks(&mut self, new: &NewBlocks, names: &[BlockNames], roots: &[BlockKey]) -> Result<()> {
         self.check_held(new.cache)?;
         self.check_groups(names.len())?;
         let size = self.block_size() as usize;
@@ -277,20 +277,23 @@ impl PagedKvCache {
             group.name_pages(pages, &order, names.at(&order, size).iter(size))?;
         }
         self.groups.iter_mut().for_each(|group| group.note_roots(roots));
-        drop(new);
-        self.collect()
+        Ok(())
     }
 
     /// A new sequence in new blocks whose bytes were all written; prompts of `options` find it, where those are what it was saved with.
+    /// With pages in floats, refused with `BUSY` while a step is computed elsewhere: nothing has changed then.
     pub fn settle_sequence(
         &mut self,
-        new: NewBlocks,
+        new: &NewBlocks,
         saved: &[SavedGroup<()>],
         options: PromptOptions<'_>,
     ) -> Result<u64> {
         self.check_held(new.cache)?;
         self.check_saved(saved)?;
         let identity = self.namer.identity(options)?;
+        if saved.iter().any(|of| !of.staged.is_empty()) {
+            self.check_pages()?;
+        }
         for ((group, pages), of) in self.groups.iter_mut().zip(&new.pages).zip(saved) {
             group.stage_saved(pages, &of.staged)?;
         }
