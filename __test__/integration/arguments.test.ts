@@ -3,12 +3,15 @@ import test from 'ava'
 
 import * as kvtide from '../../index.js'
 import { disposedThis, ending, missingArguments, readOnce, strangeThis, wrongArguments } from '../support/arguments/checks.js'
+import { inOwnFolder } from '../support/arguments/files.js'
 import { callOf, everything } from '../support/arguments/row.js'
 import { attendRows } from '../support/arguments/rows-attend.js'
 import { contiguousRows } from '../support/arguments/rows-contiguous.js'
 import { modelRows } from '../support/arguments/rows-model.js'
 import { otherRows } from '../support/arguments/rows-others.js'
 import { pagedRows } from '../support/arguments/rows-paged.js'
+
+inOwnFolder()
 
 const rows = [...contiguousRows, ...attendRows, ...pagedRows, ...modelRows, ...otherRows]
 const { limitBytes } = kvtide.memoryStats()

@@ -54,7 +54,10 @@ function runExample(file: string): Promise<{ code: number | null; output: string
 // Inside the package, so that `kvtide` resolves to the package itself.
 mkdirSync(join(root, 'target'), { recursive: true })
 const folder = mkdtempSync(join(root, 'target', 'examples-'))
-test.after.always(() => rmSync(folder, { recursive: true, force: true }))
+test.after.always(() => {
+  rmSync(folder, { recursive: true, force: true })
+  for (const saved of readdirSync(root).filter(file => file.endsWith('.kv'))) rmSync(join(root, saved))
+})
 
 test('every page and picture that a page points to is there', t => {
   for (const file of pages) {

@@ -3,10 +3,13 @@ import test, { type ExecutionContext } from 'ava'
 
 import * as onnx from '../../onnx.js'
 import { type Checks, disposedThis, ending, missingArguments, readOnce, strangeThis, wrongArguments } from '../support/arguments/checks.js'
+import { inOwnFolder } from '../support/arguments/files.js'
 import { callOf, everything } from '../support/arguments/row.js'
 import { loadRows, onnxRows } from '../support/arguments/rows-onnx.js'
 import { onnxTest } from '../support/onnx/available.js'
 import { Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+
+inOwnFolder()
 
 const rows = [...onnxRows, ...loadRows]
 

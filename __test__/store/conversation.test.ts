@@ -104,12 +104,10 @@ for (const backend of ['graph', 'parts'] satisfies BackendName[]) {
     using chat = model.open({ tokens: promptOf('p33') })
     const first = await read(model, chat, 20)
     using other = model.open({ tokens: promptOf('p100') })
-    let isDone = false
-    const generating = read(model, other, 64).finally(() => (isDone = true))
+    const generating = read(model, other, 64)
     const loaded: OnnxSequence[] = []
-    for (let round = 0; round < 5 && !isDone; round++) loaded.push(await model.loadSequence(await chat.saveBytes()))
+    for (let round = 0; round < 3; round++) loaded.push(await model.loadSequence(await chat.saveBytes()))
     await generating
-    t.true(loaded.length > 0)
     const rest = await read(model, chat, 20)
     for (const again of loaded) {
       t.deepEqual([...again.tokens], [...promptOf('p33'), ...first])

@@ -144,9 +144,13 @@ test('a sequence goes on in another cache', async t => inFolder(async folder => 
   t.deepEqual([small.sequenceIds(), small.freeCount], [[], 2])
 }))
 
+/** Tokens of a wider cache, all elements alike. */
+const rows = (n: number, of: number) => ({ data: new Float32Array(4 * 8 * n * 64).fill(of), shape: [4, 8, n, 64] })
+
+const cause = async (promise: Promise<unknown>): Promise<unknown> => (await rejected(promise, 'ABORTED')).cause
+
 test('the cache goes on while it is saved', async t => inFolder(async folder => {
   using cache = new PagedKvCache({ capacity: 64, blockSize: 16, numLayers: 4, numKvHeads: 8, headDim: 64 })
-  const rows = (n: number, of: number) => ({ data: new Float32Array(4 * 8 * n * 64).fill(of), shape: [4, 8, n, 64] })
   const chat = cache.openSequence()
   chat.append({ tokens: span(0, 640), k: rows(640, 1), v: rows(640, 2) })
   const saving = Promise.all([cache.save(join(folder, 'all.kv')), chat.save(join(folder, 'chat.kv'))])
@@ -169,16 +173,14 @@ test('the cache goes on while it is saved', async t => inFolder(async folder => 
 
 test('progress, and an end before the end', async t => inFolder(async folder => {
   using cache = new PagedKvCache({ capacity: 64, blockSize: 16, numLayers: 4, numKvHeads: 8, headDim: 64 })
-  const rows = { data: new Float32Array(4 * 8 * 1008 * 64), shape: [4, 8, 1008, 64] }
   const chat = cache.openSequence()
-  chat.append({ tokens: span(0, 1008), k: rows, v: rows })
+  chat.append({ tokens: span(0, 1008), k: rows(1008, 1), v: rows(1008, 2) })
   const path = join(folder, 'chat.kv')
   const told: Progress[] = []
   await chat.save(path, { onProgress: progress => told.push(progress) })
   t.deepEqual(told.at(-1), { doneBytes: 63 * 4 * 8 * 16 * 64 * 2 * 4, totalBytes: 63 * 4 * 8 * 16 * 64 * 2 * 4 })
   const before = await readFile(path)
   const reason = new Error('enough')
-  const cause = async (promise: Promise<unknown>): Promise<unknown> => (await rejected(promise, 'ABORTED')).cause
   t.is(await cause(chat.save(path, { signal: AbortSignal.abort(reason) })), reason)
   const late = new AbortController()
   const saving = chat.save(path, { signal: late.signal })

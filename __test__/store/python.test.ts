@@ -15,6 +15,8 @@ const reader = join(root, 'examples', 'read.py')
 
 test('it fits in 60 lines', async t => t.true((await readFile(reader, 'utf8')).trimEnd().split('\n').length <= 60))
 
+const rows = (n: number) => ({ data: Float32Array.from({ length: 2 * n * 2 }, (_, at) => at), shape: [2, 1, n, 2] })
+
 const withPython = python === undefined ? test.skip : test
 
 withPython('files of each kind are read; SKIPPED without python3, numpy and xxhash', async t => {
@@ -22,7 +24,6 @@ withPython('files of each kind are read; SKIPPED without python3, numpy and xxha
   const file = join(folder, 'file.kv')
   const run = (): string => execFileSync(python as string, [reader, file], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] })
   using cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 2 })
-  const rows = (n: number) => ({ data: Float32Array.from({ length: 2 * n * 2 }, (_, at) => at), shape: [2, 1, n, 2] })
   const chat = cache.openSequence()
   chat.append({ tokens: [5, 6, 7, 8, 9, 10], k: rows(6), v: rows(6) })
   await chat.save(file)

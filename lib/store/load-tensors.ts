@@ -22,8 +22,8 @@ export async function loadTensors<C>(
   options: unknown,
   make: (file: NativeTensorFile, device: string, limit: number | undefined) => C,
 ): Promise<C> {
-  const { device, memoryLimitBytes, ...given } = known<LayerLoadOptions>('options', options, LOAD)
+  const { device, memoryLimitBytes, signal, onProgress } = known<LayerLoadOptions>('options', options, LOAD)
   const [on, limit] = [readDevice(device), optional(whole, 'memoryLimitBytes', memoryLimitBytes)]
   const from = readSource(source)
-  return watched(given, async watch => make(await from.readTensors(kind, watch), on, limit))
+  return watched({ signal, onProgress }, async watch => make(await from.readTensors(kind, watch), on, limit))
 }

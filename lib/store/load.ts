@@ -30,7 +30,10 @@ interface Description {
 
 /** @internal A new cache with what was saved: `make` makes one that is empty, and it is disposed of where the load fails. */
 export async function loadCache<C extends { dispose(): void }>(source: unknown, options: unknown, make: (options: GivenOptions) => { readonly cache: C; readonly shared: SharedCache }): Promise<C> {
-  const { signal, onProgress, ...given } = known<GivenOptions & GivenFileOptions>('options', options, LOAD)
+  const all = known<GivenOptions & GivenFileOptions>('options', options, LOAD)
+  const { signal, onProgress } = all
+  // Each is read once, here: what is given may answer otherwise the next time.
+  const given: GivenOptions = Object.fromEntries((Object.keys(OPTION_NAMES) as (keyof GivenOptions)[]).map(name => [name, all[name]]))
   const from = readSource(source)
   return watched({ signal, onProgress }, async watch => {
     const file = await from.openCache()
@@ -78,11 +81,11 @@ function merged({ identity, content }: Description, given: GivenOptions): GivenO
 
 /** @internal A new sequence with what was saved: its number, and the ids of its tokens and of those that are to follow, where they are known. */
 export async function loadSequence(shared: SharedCache, source: unknown, options: unknown): Promise<{ readonly id: number; readonly ids: Uint32Array | undefined; readonly prompt: PromptOptions }> {
-  const { salt, saltFrom, extra, ...given } = known<LoadSequenceOptions>('options', options, SEQUENCE)
+  const { salt, saltFrom, extra, signal, onProgress } = known<LoadSequenceOptions>('options', options, SEQUENCE)
   const prompt = readPrompt({ salt, saltFrom, extra })
   const of = [prompt.salt, prompt.saltFrom, prompt.extra] as const
   const from = readSource(source)
-  return watched(given, async watch => {
+  return watched({ signal, onProgress }, async watch => {
     const file = await from.openSequence()
     try {
       // What would make room is not let go of for a file that is damaged.

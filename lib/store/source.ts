@@ -9,9 +9,20 @@ import { binding } from '../loading/binding.js'
 /** A file by its path or its `file:` URL, or what was in it. */
 export type SavedSource = string | URL | Uint8Array
 
+const hrefOf = Object.getOwnPropertyDescriptor(URL.prototype, 'href')?.get as (this: unknown) => string
+
+/** The path of a `file:` URL; any other value as it is. */
+function pathOf(value: unknown): unknown {
+  try {
+    return fileURLToPath(Reflect.apply(hrefOf, value, []))
+  } catch {
+    return value
+  }
+}
+
 /** @internal The path of a file. */
 export function readPath(argument: string, value: unknown): string {
-  const path = value instanceof URL && value.protocol === 'file:' ? fileURLToPath(value) : value
+  const path = pathOf(value)
   if (typeof path === 'string' && path !== '' && !path.includes('\0')) return path
   throw invalid(argument, value, 'the path of a file, or its file: URL')
 }

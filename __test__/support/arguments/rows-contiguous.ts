@@ -1,5 +1,6 @@
 import { KvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../../index.js'
 import { all, but, count, flag, never, optional, options, snapshot, tensor, text, whole, mark } from './kinds.js'
+import { fileOptions, path, source } from './files.js'
 import { free, Members, param, type Param, type Row } from './row.js'
 
 /** Two tokens `[1, 1, 2, 2]`. */
@@ -27,6 +28,13 @@ export const NO_OPTIONS: Readonly<Record<string, string>> = but(
 /** How a transaction is opened. */
 export const begin: Param = param('options', options(() => ({}), { maxTokens: optional(count) }, { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }), () => ({ maxTokens: 2 }))
 
+/** Any object is one of saves and loads, whatever it is otherwise. */
+const ANY = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
+const place = { device: optional(text), memoryLimitBytes: optional(whole('ok')) }
+
+/** A getter of `device` is read in a load. */
+const load = (name: string, saved: Uint8Array): Row => free(name, source(saved), fileOptions({ ...NO_OPTIONS, 'a disposed Tensor': 'DISPOSED' }, place))
+
 const kvOptions = (): object => ({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 9, headDim: 2 })
 
 function kvCache(): KvCache {
@@ -43,6 +51,8 @@ const kv = new Members('KvCache', kvCache)
   .method('truncate', param('len', whole('CANNOT_ROLL_BACK'), () => 1))
   .method('begin', begin)
   .method('restore', param<KvCache>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
+  .method('save', path, fileOptions(ANY))
+  .method('saveBytes', fileOptions(ANY))
   .disposable()
 
 const rotatingOptions = { maxSeqLen: count, capacitySeqLen: optional(count), sinks: optional(count), slack: optional(count), device: optional(text), memoryLimitBytes }
@@ -66,7 +76,7 @@ const own = (foreign: string): ReturnType<typeof param> => param<RotatingCache>(
 
 /** What both rotating caches have from their base. */
 const base = {
-  ...Object.fromEntries(['currentSeqLen', 'capacitySeqLen', 'retainedLen', 'dtype', 'reset', 'snapshot', 'stats'].map(name => [name, 'ok'])),
+  ...Object.fromEntries(['currentSeqLen', 'capacitySeqLen', 'retainedLen', 'dtype', 'reset', 'snapshot', 'stats', 'save', 'saveBytes'].map(name => [name, 'ok'])),
   ...Object.fromEntries(['trySetLen', 'setLen', 'dispose', '[dispose]'].map(name => [name, 'ok'])),
   // The snapshot that they are called with is of the other kind.
   ...Object.fromEntries(['restore', 'canAppendFromSnapshot'].map(name => [name, 'SNAPSHOT_INVALID'])),
@@ -87,6 +97,8 @@ function rotating(members: Members, other: string, foreign: (otherwise: string) 
       param('rowIdx', whole('INVALID_ARGUMENT'), () => 0),
       param('batchLen', whole('INVALID_ARGUMENT'), () => 1),
     )
+    .method('save', path, fileOptions(ANY))
+    .method('saveBytes', fileOptions(ANY))
     .disposable()
     .kin(other, base)
 }
@@ -124,6 +136,8 @@ const rollback = new Members('RollbackCache', rollbackCache)
   .method('acceptPath', param('indices', { legal: { 'an empty array': 'ok', 'a Uint32Array': 'INVALID_PATH' } }, () => [0, 1]))
   .method('treeMask', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
   .method('treePositions', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
+  .method('save', path, fileOptions(ANY))
+  .method('saveBytes', fileOptions(ANY))
   .disposable()
 
 const accepted = but(tensor, { null: 'INVALID_ARGUMENT' })
@@ -132,6 +146,10 @@ const snapshotOf = (cache: () => { snapshot(): unknown }, foreign: string): Retu
 
 /** Every row of the caches that lie in one piece. */
 export const contiguousRows: readonly Row[] = [
+  load('KvCache.load', await kvCache().saveBytes()),
+  load('RotatingCache.load', await rotatingCache().saveBytes()),
+  load('RotatingKvCache.load', await rotatingKvCache().saveBytes()),
+  load('RollbackCache.load', await rollbackCache().saveBytes()),
   free('new KvCache', param('options', options(kvOptions, {
     batchSize: count,
     numKvHeads: count,

@@ -4,6 +4,7 @@ import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
 import { but, count, milliseconds, never, optional, options, otherIds, out, prompt, snapshot, tensor, text, tokenIds, type Kind } from './kinds.js'
+import { fileOptions, ownPrompt, path, source } from './files.js'
 import { free, Members, param, type Row } from './row.js'
 import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 import { VALUES } from './values.js'
@@ -40,6 +41,7 @@ const sampling = {
 }
 
 const models = new Members('OnnxModel', model)
+  .method('loadSequence', source(await opened(model()).saveBytes()), fileOptions(ANY, ownPrompt))
   .method('open', some({ tokens: optional(tokenIds), ...prompt }))
   .method('admit', param('tokens', tokenIds, () => [1, 2]), some({ ...prompt, watermark: optional(count), answerTokens: optional(count), stepTokens: optional(but(count, {})) }))
   .method('generate', param('sequence', { legal: {} }, opened), some({
@@ -81,6 +83,8 @@ const sequences = new Members('OnnxSequence', sequence)
   .method('retain', param('options', options(() => ({ priority: 5 }), {
     from: optional(count), to: optional(count), priority: count, forMs: optional(milliseconds), until: optional(milliseconds),
   }), () => ({ priority: 5 })))
+  .method('save', path, fileOptions(ANY))
+  .method('saveBytes', fileOptions(ANY))
   .disposable()
 
 const over = { disposed: 'ok', foreign: 'INVALID_ARGUMENT' }

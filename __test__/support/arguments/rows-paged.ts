@@ -1,5 +1,6 @@
 import { PagedKvCache, type PrefixMatch, type Sequence, type Step, type StepBatch, Tensor } from '../../../index.js'
 import { but, count, flag, milliseconds, never, optional, options, otherIds, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
+import { fileOptions, ownPrompt, path, source } from './files.js'
 import { free, Members, param, type Row } from './row.js'
 import { objects, overPagesKind, queries, settings } from './rows-attend.js'
 import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
@@ -48,7 +49,14 @@ const paged = new Members('PagedKvCache', pagedCache)
   .method('readKvInto', ...place, param('key', out('DIM_MISMATCH'), four), param('value', out('DIM_MISMATCH'), four))
   .method('sequenceLength', param('seq', seq('ok'), () => 0))
   .method('sequenceCapacity', param('seq', seq('ok'), () => 0))
+  .method('save', path, fileOptions(ANY))
+  .method('saveBytes', fileOptions(ANY))
+  .method('loadPrompts', source(await pagedCache().saveBytes()), fileOptions(ANY))
   .disposable()
+
+/** What objects end in whose getters have names of options. */
+const LOOKED_AT = { ...NO_OPTIONS, 'a Tensor of another dtype': 'INCOMPATIBLE', 'a disposed Tensor': 'DISPOSED', 'a RotatingSnapshot': 'INVALID_ARGUMENT', 'a disposed RotatingSnapshot': 'DISPOSED' }
+const SAVED_OPTIONS = { events: optional(count), capacity: optional(count), memoryLimitBytes: optional(whole('ok')), device: optional(text), eviction: optional({ legal: { 'a function': 'ok' } }) }
 
 /** One layer and head, so that tokens of the shape that other caches take fit: two of two elements. */
 function narrowCache(): PagedKvCache {
@@ -61,6 +69,7 @@ function narrowCache(): PagedKvCache {
 const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', ...otherIds }))
 
 const bulk = new Members('PagedKvCache', narrowCache)
+  .method('loadSequence', source(await narrowCache().sequence(0).saveBytes()), fileOptions(ANY, ownPrompt))
   .method('writeTokens', ...place, param('k', tensor, two), param('v', tensor, hostTwo))
   .method('append',
     param('sequences', { legal: {} }, () => [0, 1]),
@@ -100,6 +109,8 @@ const sequence = new Members('Sequence', () => narrowCache().sequence(0))
     forMs: optional(milliseconds),
     until: optional(milliseconds),
   }), () => ({ priority: 5, forMs: 10 })))
+  .method('save', path, fileOptions(ANY))
+  .method('saveBytes', fileOptions(ANY))
   .disposable()
 
 const snapshots = new Members('Snapshot', () => narrowCache().sequence(0).snapshot()).plain('length').disposable()
@@ -177,6 +188,7 @@ export const pagedRows: readonly Row[] = [
     device: optional(text),
     memoryLimitBytes: optional(whole('ok')),
   }), pagedOptions)),
+  free('PagedKvCache.load', source(await pagedCache().saveBytes()), fileOptions(LOOKED_AT, SAVED_OPTIONS)),
   ...paged.rows,
   ...bulk.rows,
   ...['Sequence', 'Snapshot', 'PrefixMatch', 'Step', 'StepBatch'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),

@@ -53,3 +53,8 @@ pub use sink::{Sink, sweep};
 pub use source::Source;
 pub use tensors::{Place, TensorFile};
 pub use watch::Watch;
+
+/// The example of the page that registries show.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
