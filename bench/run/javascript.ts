@@ -11,6 +11,7 @@ import { paged } from '../workloads/paged.js'
 import { prepare } from '../workloads/prepare.js'
 import { rollback } from '../workloads/rollback.js'
 import { rotating } from '../workloads/rotating.js'
+import { saving } from '../workloads/saving.js'
 import { step } from '../workloads/step.js'
 import { transformers } from '../workloads/transformers.js'
 import { view } from '../workloads/view.js'
@@ -41,6 +42,7 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-onnx-prefill-2048-2': rounds => prefill(2048, 2, few(rounds)),
   'js-onnx-shared-1000-2': rounds => shared(1000, 20, 2, few(rounds)),
   'js-onnx-clients-16-2': rounds => clients(16, 512, 128, 2, Math.min(rounds, 2)),
+  'js-saving-1024': rounds => saving(1024, few(rounds)),
   'js-transformers-1000-2': rounds => transformers(1000, 20, 32, 2, few(rounds)),
   'js-onnx-llama-cpp-8-2': rounds => besideLlamaCpp(8, 256, 64, 2, few(rounds)),
 }

@@ -1,0 +1,59 @@
+// A cache to a file and back, against `cat` of the same file on the same disk.
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+
+import { PagedKvCache, type Sequence } from 'kvtide'
+
+import { workloadOf, type Workload } from '../report/report.js'
+import { lane, measure } from '../run/rounds.js'
+import { REPORTS } from '../run/suites.js'
+
+/** Sizes of a model of a billion weights: 32 KiB a token. */
+const [LAYERS, HEADS, DIM, BLOCK] = [16, 8, 64, 16]
+const AT_ONCE = 1024
+
+function shell(command: string): void {
+  const { status, stderr } = spawnSync('sh', ['-c', command], { encoding: 'utf8' })
+  if (status !== 0) throw new Error(`${command}: ${stderr}`)
+}
+
+function filled(tokens: number): { cache: PagedKvCache; sequence: Sequence } {
+  const cache = new PagedKvCache({ capacity: tokens / BLOCK + 1, blockSize: BLOCK, numLayers: LAYERS, numKvHeads: HEADS, headDim: DIM, dtype: 'f16' })
+  const data = new Uint16Array(LAYERS * HEADS * AT_ONCE * DIM)
+  for (let at = 0; at < data.length; at++) data[at] = (at * 2_654_435_761) >>> 18
+  const rows = { data, shape: [LAYERS, HEADS, AT_ONCE, DIM], dtype: 'f16' as const }
+  const sequence = cache.openSequence()
+  for (let from = 0; from < tokens; from += AT_ONCE) sequence.append({ tokens: Array.from({ length: AT_ONCE }, (_, at) => from + at), k: rows, v: rows })
+  return { cache, sequence }
+}
+
+export async function saving(mebibytes: number, rounds: number): Promise<Workload> {
+  const tokens = mebibytes * 32
+  const folder = join(REPORTS, 'saving')
+  mkdirSync(folder, { recursive: true })
+  const [file, copy, chat] = ['all.kv', 'copy', 'chat.kv'].map(name => join(folder, name)) as [string, string, string]
+  const { cache, sequence } = filled(tokens)
+  await sequence.save(chat)
+  await cache.save(file)
+  sequence.drop()
+  let loaded: PagedKvCache | undefined
+  let again: Sequence | undefined
+  const measured = await measure([
+    lane('peer', 'cat to a file, flushed', 1, () => shell(`cat ${file} > ${copy} && sync ${copy}`), { shared: true }),
+    lane('ours', 'kvtide, save', 1, async () => void (await cache.save(file)), { shared: true }),
+    lane('peer', 'cat to nowhere', 1, () => shell(`cat ${file} > /dev/null`), { shared: true }),
+    lane('limit', 'read into new memory', 1, () => void readFileSync(file).length, { shared: true }),
+    lane('ours', 'kvtide, load', 1, async () => void (loaded = await PagedKvCache.load(file)), { shared: true, after: () => loaded?.dispose() }),
+    lane('ours', 'kvtide, load a sequence', 1, async () => void (again = await cache.loadSequence(chat)), { shared: true, after: () => again?.drop() }),
+  ], rounds, undefined, 1)
+  rmSync(folder, { recursive: true })
+  cache.dispose()
+  const id = `js-saving-${mebibytes}`
+  return workloadOf(id, `TypeScript: a cache of ${mebibytes} MiB to a file and back, ${tokens} tokens of ${LAYERS} layers of ${HEADS} heads of ${DIM}, f16`, 'file', measured, [
+    { id: `${id}/save-cat-over-ours`, over: 'cat to a file, flushed', under: 'kvtide, save', toReach: { atLeast: 0.7 } },
+    { id: `${id}/load-cat-over-ours`, over: 'cat to nowhere', under: 'kvtide, load', toReach: { atLeast: 0.7 } },
+    { id: `${id}/load-read-over-ours`, says: 'read into new memory / kvtide load', over: 'read into new memory', under: 'kvtide, load', toReach: 'more' },
+    { id: `${id}/sequence-cat-over-ours`, over: 'cat to nowhere', under: 'kvtide, load a sequence', toReach: { atLeast: 0.7 } },
+  ])
+}
