@@ -6,6 +6,7 @@
 //! sink        a temporary file that takes the place of the old one in one step; or memory
 //! source      a file, or memory; read in pieces
 //! pages       blocks and their sums, and the lists that say what they are
+//! entry       one block in a store: its name, its bytes, what they are of         folder: a store of them without a server
 //! save        cache: what prompts find; sequence: one conversation; tensors: a cache of one layer; all are loaded again
 //! ```
 //!
@@ -34,7 +35,9 @@
 
 mod cache;
 mod container;
+mod entry;
 mod error;
+mod folder;
 mod identity;
 mod pages;
 mod save;
@@ -45,7 +48,9 @@ mod tensors;
 mod watch;
 
 pub use cache::{CacheFile, CacheLoad, LoadOptions};
+pub use entry::{Decoded, Entry, Expected, StoreKey, decode, encode};
 pub use error::{Error, Result};
+pub use folder::{Folder, FolderUsage};
 pub use identity::Identity;
 pub use save::{Save, save_cache, save_cache_bytes, save_sequence, save_sequence_bytes};
 pub use sequence::{SequenceFile, load_sequence};

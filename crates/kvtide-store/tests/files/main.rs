@@ -3,6 +3,7 @@
 mod caches;
 mod crash;
 mod damage;
+mod folder;
 mod identity;
 mod layers;
 mod sequences;
