@@ -218,7 +218,7 @@ impl CacheFile {
 
     /// Lets prompts find them: on the cache's thread.
     pub fn end(&self, cache: &mut PagedKvCache, load: &CacheLoad) -> Result<()> {
-        Ok(cache.name_blocks(&load.new, &load.names, &self.roots)?)
+        cache.name_blocks(&load.new, &load.names, &self.roots).map_err(Error::of_content)
     }
 }
 

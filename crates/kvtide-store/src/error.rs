@@ -54,6 +54,20 @@ impl Error {
         Error::Corrupt { what: what.to_string(), found: found.to_string(), expected: expected.to_string() }
     }
 
+    /// What a cache refuses of what was read: the file's fault, unless memory or blocks are lacking, or somebody uses the cache.
+    pub(crate) fn of_content(error: kvtide_tensor::Error) -> Self {
+        match error.code() {
+            Code::InvalidArgument
+            | Code::ShapeMismatch
+            | Code::DtypeMismatch
+            | Code::DimMismatch
+            | Code::InvalidPath
+            | Code::UnsupportedModel
+            | Code::CacheOverflow => Error::corrupt("the content", error, "what can have been saved"),
+            _ => error.into(),
+        }
+    }
+
     pub(crate) fn incompatible(field: impl ToString, found: impl ToString, expected: impl ToString) -> Self {
         Error::Incompatible { field: field.to_string(), found: found.to_string(), expected: expected.to_string() }
     }

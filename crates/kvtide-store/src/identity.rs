@@ -135,8 +135,13 @@ impl Identity {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        serde_json::from_str(text)
-            .map_err(|error| Error::corrupt("the identity", format!("other text: {error}"), "an identity"))
+        let identity: Identity = serde_json::from_str(text)
+            .map_err(|error| Error::corrupt("the identity", format!("other text: {error}"), "an identity"))?;
+        let is_empty = |of: &Group| of.layers.is_empty();
+        if identity.block_size == 0 || identity.groups.is_empty() || identity.groups.iter().any(is_empty) {
+            return Err(Error::corrupt("the identity", "without tokens or layers", "some of each"));
+        }
+        Ok(identity)
     }
 
     pub(crate) fn text(&self) -> String {
@@ -204,7 +209,8 @@ impl Identity {
         });
         let Attention { num_query_heads, scale, softcap, sink_logits } = self.attention;
         let attention = AttentionDescription { num_query_heads, scale, softcap, sink_logits };
-        Ok(ModelDescription::new(layers.collect::<Result<_>>()?)?.with_attention(attention)?)
+        let model = ModelDescription::new(layers.collect::<Result<_>>()?);
+        model.and_then(|model| model.with_attention(attention)).map_err(|error| Error::of_content(error.into()))
     }
 
     pub(crate) fn block_size(&self) -> u32 {

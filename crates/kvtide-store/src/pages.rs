@@ -376,8 +376,10 @@ impl SealedFile {
         watch.begin(pieces.iter().map(|of| (of.rows * groups[of.group].shape.bytes) as u64).sum());
         let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
         let work = || {
+            // One for all pieces of a thread: memory that is touched anew costs more than the copy.
+            let mut buffer = Vec::new();
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                if let Err(error) = self.read_piece(piece, &groups[piece.group], watch) {
+                if let Err(error) = self.read_piece(piece, &groups[piece.group], &mut buffer, watch) {
                     next.store(pieces.len() as u64, Ordering::Relaxed);
                     failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                     return;
@@ -399,10 +401,14 @@ impl SealedFile {
         }
     }
 
-    fn read_piece(&self, piece: &Piece, of: &GroupRows<'_>, watch: &Watch) -> Result<()> {
+    fn read_piece(&self, piece: &Piece, of: &GroupRows<'_>, buffer: &mut Vec<u8>, watch: &Watch) -> Result<()> {
         let (bytes, layers) = (of.shape.bytes, of.shape.pages);
-        let mut buffer = room(piece.rows * bytes)?;
-        self.source.read(piece.place, &mut buffer)?;
+        let wanted = piece.rows * bytes;
+        if buffer.len() < wanted {
+            *buffer = room(wanted)?;
+        }
+        let buffer = &mut buffer[..wanted];
+        self.source.read(piece.place, buffer)?;
         let sums = &piece.sums[piece.row * layers..];
         for (at, (page, sum)) in buffer.chunks_exact(of.shape.page_bytes()).zip(sums).enumerate() {
             if XxHash3_64::oneshot(page) != *sum {

@@ -181,7 +181,7 @@ impl SequenceFile {
         for (group, (layout, of)) in cache.layouts().zip(&self.groups).enumerate() {
             self.file.pages(group, &RowShape::of_group(group, &layout), of.rows.len() as u64)?;
         }
-        Ok(cache.check_saved(&self.groups)?)
+        cache.check_saved(&self.groups).map_err(Error::of_content)
     }
 
     /// Whether blocks that prompts find would have to make room: then the pages are verified first.

@@ -271,7 +271,7 @@ impl TensorFile {
 
     fn tensor(&self, part: usize) -> Result<HostTensor<'_>> {
         let Loaded { dtype, shape, bytes } = &self.parts[part];
-        Ok(HostTensor::new(["k", "v"][part], bytes, *dtype, shape)?)
+        HostTensor::new(["k", "v"][part], bytes, *dtype, shape).map_err(Error::of_content)
     }
 
     /// A growing cache as it was.
@@ -288,9 +288,10 @@ impl TensorFile {
             memory_limit_bytes: place.memory_limit_bytes,
             budget: place.budget,
             ..KvCacheOptions::default()
-        })?;
+        })
+        .map_err(Error::of_content)?;
         if !self.parts.is_empty() {
-            cache.update(self.tensor(0)?, self.tensor(1)?)?;
+            cache.update(self.tensor(0)?, self.tensor(1)?).map_err(Error::of_content)?;
         }
         agree("seqLen", cache.seq_len(), of.seq_len)?;
         Ok(cache)
@@ -310,7 +311,7 @@ impl TensorFile {
             budget: place.budget,
         };
         let sources = (0..self.parts.len()).map(|part| Ok(self.tensor(part)?.into())).collect::<Result<Vec<_>>>()?;
-        Ok(Rotating::resumed(options, &sources, of.current_seq_len)?)
+        Rotating::resumed(options, &sources, of.current_seq_len).map_err(Error::of_content)
     }
 
     /// A cache of tentative tokens as it was.
@@ -327,7 +328,7 @@ impl TensorFile {
         }
         let tokens = self.parts[0].shape.get(2).copied().unwrap_or(0);
         agree("parents", of.parents.len() as u64 + u64::from(of.committed_len), tokens as u64)?;
-        cache.resume(self.tensor(0)?, self.tensor(1)?, of.committed_len, &of.parents)?;
+        cache.resume(self.tensor(0)?, self.tensor(1)?, of.committed_len, &of.parents).map_err(Error::of_content)?;
         Ok(cache)
     }
 }
