@@ -44,10 +44,10 @@ pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Tran
 pub use device::form::{Kernels, with_kernels};
 pub use device::memory::pass;
 pub use device::{device, device_name, full_name};
-pub use paged::{PageReader, PageRows, PageWriter, PagedKvCacheOptions, StagedPage, StepTokens};
+pub use paged::{Below, Descent, PageReader, PageRows, PageWriter, PagedKvCacheOptions, StagedPage, StepTokens};
 pub use sequences::{
     BlockNames, FoundBlocks, LayerPages, NewBlocks, PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence,
-    PagedSnapshot, PagedStep, PoolRoom, PrefixNamer, PromptOptions, SavedGroup, StepRun, Tokens, TokensKv,
+    PagedSnapshot, PagedStep, PoolRoom, PrefixNamer, PromptOptions, Returning, SavedGroup, StepRun, Tokens, TokensKv,
 };
 pub use tensor::host::{HostTensor, SequenceLayout};
 pub use tensor::owned_source::OwnedSource;

@@ -53,7 +53,9 @@ mod sequence;
 mod table;
 mod window;
 
-pub use index::{BlockKey, BlockName, Event, Explanation, Extra, Extras, Identity, MissReason, UnseenEvents};
+pub use index::{
+    BlockKey, BlockName, Event, Explanation, Extra, Extras, Identity, MissReason, PromptBlocks, UnseenEvents,
+};
 pub use pages::{
     ALIGNMENT, HeadPlace, KeyOrValue, Page, PageFormat, PageLayout, PageRead, PageShape, SectionLayout, Slot,
 };
@@ -64,6 +66,7 @@ pub use plan::{
 pub use planner::{
     Admission, AdmissionRequest, Admitted, Lacking, NO_BLOCK, PagedPlanner, PlannerCounters, PoolStats, SavedContent,
     SavedRow, StepTableRows, StepTables, admit_in_groups, can_allocate_in_groups, explain_in_groups, find_in_groups,
+    prompt_in_groups,
 };
 pub use pool::{
     BlockHandle, BlockPool, BlockTable, EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX,

@@ -82,6 +82,7 @@ impl PageGroup {
         let is_scratch_used = !plan.seals().is_empty() || !copies.copies().is_empty();
         let scratch = Scratch::new(self.shape(), usize::from(is_scratch_used))?;
         let staging_pages = self.planner.reserve_end(&copies, &mut plan)?;
+        self.hand_down_evicted();
         self.reserve_staging(staging_pages)?;
         Ok(PlannedEnd { copies, plan, scratch })
     }

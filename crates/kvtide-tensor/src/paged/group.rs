@@ -24,6 +24,7 @@ use std::sync::Arc;
 use kvtide_core::paged::{HeldContent, Identity, PagedPlanner};
 use kvtide_cuda::KeptWords;
 
+use super::below::BelowGroup;
 use super::dropped::{Dropped, DroppedList};
 use super::options::PagedKvCacheOptions;
 use super::slabs::{PagedShape, Slab, Slabs};
@@ -52,6 +53,8 @@ pub(crate) struct PageGroup {
     pub(super) next_held: u64,
     /// What was dropped since the last call.
     pub(super) dropped: DroppedList,
+    /// What takes blocks that leave.
+    pub(super) below: Option<BelowGroup>,
 }
 
 impl PageGroup {
@@ -84,6 +87,7 @@ impl PageGroup {
             held: HashMap::new(),
             next_held: 0,
             dropped: DroppedList::default(),
+            below: None,
         })
     }
 
@@ -227,7 +231,9 @@ impl PageGroup {
 
     /// How many blocks sequences are short of, as [`PagedPlanner::missing_blocks`] says.
     pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
-        Ok(self.planner.missing_blocks(wanted)?)
+        let missing = self.planner.missing_blocks(wanted)?;
+        self.hand_down_evicted();
+        Ok(missing)
     }
 
     /// Takes blocks that [`PageGroup::missing_blocks`] has counted just before.
@@ -249,6 +255,7 @@ impl PageGroup {
     pub fn forget_prefixes(&mut self) -> Result<()> {
         self.change()?;
         self.planner.forget_prefixes();
+        self.forget_below();
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! write     checked, planned with the copies before it, carried out   rows.rs, pages.rs, copy.rs
 //! step      the same layer by layer; run.rs: on another thread        draft.rs: transactions
 //! read      pages -> rows of the caller's                             page_rows.rs: pages in place, for attention
-//! hold      blocks of snapshots and prefixes                        saved.rs: pages that leave the cache, and come back
+//! hold      blocks of snapshots and prefixes                        saved.rs: pages that leave the cache, and come back; below.rs: when
 //! pages     on bytes (page.rs), by a device's kernels (launched/), in candle's operations alone (portable.rs)
 //! ```
 //!
@@ -25,6 +25,7 @@
 //!   that was given back is *dirty*, and its unmarked slots are zeroed before they are first read. In a quantised page they are
 //!   zeros to the bit; K in q4, whose rows share a scale, gets a scale that has a zero.
 
+mod below;
 mod copy;
 mod draft;
 mod dropped;
@@ -44,6 +45,7 @@ mod slabs;
 mod step;
 mod write;
 
+pub use below::{Below, Descent};
 pub(crate) use group::PageGroup;
 pub(crate) use hold::Hold;
 #[cfg(feature = "captured-steps")]

@@ -68,9 +68,16 @@ impl PageReader {
             out.copy_from_slice(copied);
             return Ok(());
         }
-        let start = self.blocks[row as usize] as usize * self.row_bytes();
+        self.slab.fetch_block(self.blocks[row as usize], out)
+    }
+}
+
+impl Slab {
+    /// Copies a block, all layers, piece by piece.
+    pub(super) fn fetch_block(&self, block: u32, out: &mut [u8]) -> Result<()> {
+        let start = block as usize * self.layout.block_bytes();
         let pieces = out.chunks_mut(MOST).enumerate();
-        pieces.into_iter().try_for_each(|(piece, out)| self.slab.fetch(start + piece * MOST, out))
+        pieces.into_iter().try_for_each(|(piece, out)| self.fetch(start + piece * MOST, out))
     }
 }
 
@@ -92,6 +99,11 @@ impl PageWriter {
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.slab.layout.block_bytes()
+    }
+
+    /// The block of a row.
+    pub(super) fn block(&self, row: u32) -> u32 {
+        self.blocks[row as usize]
     }
 
     /// The same blocks from the last to the first.
@@ -186,6 +198,8 @@ impl PageGroup {
     /// New blocks at some places of `length`, which nobody sees before they are named or settled.
     pub fn new_pages(&mut self, places: &[u32], length: u32) -> Result<(Hold, PageWriter)> {
         self.change()?;
+        self.planner.reserve_blocks(places.len())?;
+        self.hand_down_evicted();
         let held = self.planner.hold_new(places, length)?;
         let block = |&place: &u32| self.planner.held_block(&held, place).expect("a block at each place");
         let blocks = places.iter().map(block).collect();

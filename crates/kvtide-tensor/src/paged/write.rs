@@ -120,6 +120,7 @@ impl PageGroup {
         let (copies, plan) = self.planner.plan_write(write)?;
         let scratch = Scratch::of(&self.slabs.shape, &plan, !copies.copies().is_empty())?;
         let staging_pages = self.planner.reserve_after(&copies, &plan)?;
+        self.hand_down_evicted();
         self.reserve_staging(staging_pages)?;
         Ok(PlannedWrite { copies, plan, scratch })
     }

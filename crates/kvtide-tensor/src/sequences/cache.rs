@@ -69,6 +69,8 @@ pub struct PagedKvCache {
     budgets: Vec<Arc<Budget>>,
     pub(super) namer: PrefixNamer,
     pub(super) id: u64,
+    /// Whether somebody takes its blocks.
+    pub(super) has_below: bool,
 }
 
 impl PagedKvCache {
@@ -87,7 +89,7 @@ impl PagedKvCache {
             LayerDescription { kind, num_kv_heads, head_dim, value_head_dim: value_head_dim.unwrap_or(head_dim) };
         let (model, budgets) =
             (Arc::new(ModelDescription::new(vec![layer; num_layers as usize])?), vec![groups[0].budget().clone()]);
-        Ok(PagedKvCache { groups, model, budgets, namer, id: next_id() })
+        Ok(PagedKvCache { groups, model, budgets, namer, id: next_id(), has_below: false })
     }
 
     /// An empty cache of a model's layers, whose blocks have the same names in all groups.
@@ -96,7 +98,7 @@ impl PagedKvCache {
         let budgets = devices.iter().map(|of| of.budget.clone()).collect();
         let groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
-        Ok(PagedKvCache { groups, model: Arc::new(options.model), budgets, namer, id: next_id() })
+        Ok(PagedKvCache { groups, model: Arc::new(options.model), budgets, namer, id: next_id(), has_below: false })
     }
 
     /// Its layers.

@@ -47,6 +47,7 @@ impl PagedKvCache {
         self.check_all(|_| Ok(()))?;
         let identity = self.namer.identity(options)?;
         let groups = PageGroup::find_prefix(&mut self.groups, tokens, &identity, partial)?;
+        self.hand_down_found(&groups);
         Ok(PagedPrefix { groups, cache: self.id })
     }
 
@@ -59,6 +60,7 @@ impl PagedKvCache {
             Ok(admitted) => admitted,
             Err(lacking) => return Ok(Err(lacking)),
         };
+        self.hand_down_found(&groups);
         let sequence = self.create_sequence_from(PagedPrefix { groups, cache: self.id })?;
         let taken = self.groups.iter_mut().zip(tokens).try_for_each(|(group, tokens)| {
             let wanted = [(sequence, tokens)];

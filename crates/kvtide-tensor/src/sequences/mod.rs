@@ -6,7 +6,7 @@
 //! run       the same on another thread
 //! draft     transactions                                hold.rs: snapshots, prefixes that were found
 //! read      tokens by position                          layer_pages.rs: pages in place, with the model's rules
-//! saved     what leaves the cache to be kept elsewhere, and comes back
+//! saved     what leaves the cache to be kept elsewhere, and comes back     below.rs: block by block, as they make room
 //! options   a model's layers, and the room of each group
 //! ```
 //!
@@ -14,6 +14,7 @@
 //! reads another's keys and values has none of its own: it is not written, and its queries attend to the other's.
 
 mod append;
+mod below;
 mod cache;
 mod draft;
 mod hold;
@@ -28,6 +29,7 @@ mod saved;
 mod step;
 
 pub use append::{Tokens, TokensKv};
+pub use below::Returning;
 pub use cache::PagedKvCache;
 pub use draft::PagedSequence;
 pub use hold::{PagedPrefix, PagedSnapshot};

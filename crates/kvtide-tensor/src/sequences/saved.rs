@@ -142,6 +142,13 @@ pub struct NewBlocks {
     cache: u64,
 }
 
+impl NewBlocks {
+    /// Of which cache they are.
+    pub(super) fn cache(&self) -> u64 {
+        self.cache
+    }
+}
+
 impl PagedKvCache {
     /// How its blocks are named.
     #[must_use]
@@ -241,7 +248,7 @@ impl PagedKvCache {
         self.new_at(&at.collect::<Vec<_>>())
     }
 
-    fn new_at(&mut self, groups: &[(&[u32], u32)]) -> Result<NewBlocks> {
+    pub(super) fn new_at(&mut self, groups: &[(&[u32], u32)]) -> Result<NewBlocks> {
         self.check_groups(groups.len())?;
         self.check_all(|_| Ok(()))?;
         let mut new = NewBlocks { pages: Vec::new(), held: Vec::new(), cache: self.id };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key -> identity                        a prompt's blocks have names
-//! key -> events, evicted, records, name -> prefix_index -> prefix_match -> explain
+//! key -> events, evicted, records, name -> prefix_index -> prefix_match, prompt_blocks -> explain
 //! ```
 //!
 //! What a key leads to is compared once more before it is believed. [`PrefixIndex`] knows blocks by their indices; who holds them,
@@ -14,8 +14,10 @@ mod explain;
 mod identity;
 mod key;
 mod name;
+mod needed;
 mod prefix_index;
 mod prefix_match;
+mod prompt_blocks;
 mod records;
 
 pub use events::{Event, UnseenEvents};
@@ -25,3 +27,4 @@ pub use key::{BlockKey, Extra, Extras};
 pub use name::BlockName;
 pub use prefix_index::{FoundPrefix, PrefixIndex};
 pub use prefix_match::{GroupIndex, PrefixMatch};
+pub use prompt_blocks::PromptBlocks;

@@ -11,10 +11,9 @@
 //!
 //! O(tokens), and for each group O(its blocks that are needed).
 
-use std::ops::Range;
-
 use super::identity::Prompt;
 use super::key::BlockKey;
+use super::needed::NeededBlocks;
 use super::prefix_index::{FoundPrefix, PrefixIndex};
 use crate::error::{Error, Result, reserve};
 use crate::paged::window::Window;
@@ -146,20 +145,11 @@ struct Lookup<'a> {
 impl Lookup<'_> {
     /// A block that a prefix of `length` blocks needs and that is not there.
     fn missed(&mut self, length: usize) -> Option<usize> {
-        let (sinks, seen) = self.needed(length);
-        match self.group.window {
-            // The first one that is not there ends the prefix; in a window the last one does.
-            None => seen.into_iter().find(|&place| self.block(place).is_none()),
-            Some(_) => seen.rev().chain(sinks).find(|&place| self.block(place).is_none()),
-        }
+        self.needed(length).missed(|place| self.block(place).is_some())
     }
 
-    /// The blocks with the sinks, and those that the next token sees up to the last one, of a prefix of `length` blocks.
-    fn needed(&self, length: usize) -> (Range<usize>, Range<usize>) {
-        let Some(window) = self.group.window else { return (0..0, 0..length) };
-        let sinks = (window.sinks() as usize).div_ceil(self.size).min(length);
-        let first = window.first_seen((length * self.size) as u32) as usize / self.size;
-        (0..sinks, first.min(length.saturating_sub(1)).max(sinks)..length)
+    fn needed(&self, length: usize) -> NeededBlocks {
+        NeededBlocks::of(self.group.window, length, self.size)
     }
 
     fn block(&mut self, place: usize) -> Option<u32> {
@@ -172,9 +162,8 @@ impl Lookup<'_> {
 
     /// The blocks that a prefix of `length` blocks needs, at their places.
     fn needed_blocks(self, length: usize) -> impl Iterator<Item = Option<u32>> {
-        let (sinks, seen) = self.needed(length);
-        let is_needed = move |place| sinks.contains(&place) || seen.contains(&place);
+        let needed = self.needed(length);
         let blocks = self.blocks.into_iter().take(length).enumerate();
-        blocks.map(move |(place, block)| block.flatten().filter(|_| is_needed(place)))
+        blocks.map(move |(place, block)| block.flatten().filter(|_| needed.contains(place)))
     }
 }

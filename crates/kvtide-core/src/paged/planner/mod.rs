@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! paged_planner    sequences, blocks, counts, and what each call below has in common
-//! write -> transaction, step         snapshot -> prefix -> admit, saved         step_tables -> read
+//! write -> transaction, step         snapshot -> prefix -> admit, saved, below         step_tables -> read
 //! ```
 //!
 //! The folders above this one decide; see [`super`].
 
 mod admit;
+mod below;
 mod paged_planner;
 mod prefix;
 mod read;
@@ -20,6 +21,6 @@ mod write;
 
 pub use admit::{Admission, AdmissionRequest, Admitted, Lacking, admit_in_groups};
 pub use paged_planner::{PagedPlanner, PlannerCounters, PoolStats};
-pub use prefix::{can_allocate_in_groups, explain_in_groups, find_in_groups};
+pub use prefix::{can_allocate_in_groups, explain_in_groups, find_in_groups, prompt_in_groups};
 pub use saved::{SavedContent, SavedRow};
 pub use step_tables::{NO_BLOCK, StepTableRows, StepTables};

@@ -5,7 +5,7 @@
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Error, Result, reserve};
-use crate::paged::index::{BlockKey, Explanation, GroupIndex, Identity, PrefixMatch, UnseenEvents};
+use crate::paged::index::{BlockKey, Explanation, GroupIndex, Identity, PrefixMatch, PromptBlocks, UnseenEvents};
 use crate::paged::sequence::HeldContent;
 
 const WHAT: &str = "blocks of a prompt";
@@ -185,6 +185,11 @@ pub fn can_allocate_in_groups(
 ) -> Result<bool> {
     let found = PrefixMatch::find(&asked(planners.iter().copied())?, identity.prompt(tokens))?;
     Ok(planners.iter().enumerate().all(|(at, planner)| planner.has_room_for(&found, at, tokens.len(), watermark)))
+}
+
+/// The whole blocks of a prompt one by one, and where they are found.
+pub fn prompt_in_groups(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Result<PromptBlocks> {
+    PromptBlocks::find(&asked(planners.iter().copied())?, identity.prompt(tokens))
 }
 
 fn asked<'a>(planners: impl ExactSizeIterator<Item = &'a PagedPlanner>) -> Result<Vec<GroupIndex<'a>>> {

@@ -46,6 +46,10 @@ pub struct PagePool {
     staging: Staging,
     /// How often each block lost its key, counted anew after 2^32 times.
     losses: PerBlock<u32>,
+    /// Blocks for which room was last made.
+    announced: usize,
+    /// Blocks that got a key since they were last asked for, where somebody asks.
+    named: Option<Vec<u32>>,
     num_layers: u32,
     block_size: u32,
     /// Whether pages are staged until they are full.
@@ -65,6 +69,8 @@ impl PagePool {
             dirty: WrittenMarks::new(capacity, num_layers, 1)?,
             staging: Staging::default(),
             losses: PerBlock::new(capacity, 1, 0),
+            announced: 0,
+            named: None,
             num_layers,
             block_size,
             low_bit: false,
@@ -118,6 +124,7 @@ impl PagePool {
     /// Makes room for the next `blocks` blocks, for changes of the marks of so many, and for so many more staged pages.
     pub fn reserve(&mut self, blocks: usize, changes: usize, staged: usize) -> Result<()> {
         let mut highest = 0;
+        self.announced = blocks;
         if blocks > 0 {
             self.blocks.reserve(blocks as u32)?;
             if let Some(block) = self.blocks.upcoming().take(blocks).map(|next| next.block).max() {
@@ -223,7 +230,33 @@ impl PagePool {
     pub fn name(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) {
         if self.index.key(block).is_none() {
             self.index.insert(block, key, parent, position, extras);
+            // Without memory for the note, it goes down when it is evicted, or not at all.
+            if let Some(named) = &mut self.named
+                && named.try_reserve(1).is_ok()
+            {
+                named.push(block);
+            }
         }
+    }
+
+    /// Notes from now on which blocks get a key.
+    pub fn note_named(&mut self) {
+        self.named.get_or_insert_default();
+    }
+
+    /// The blocks that got a key since the last call.
+    pub fn take_named(&mut self) -> Vec<u32> {
+        self.named.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether some got a key since the last call.
+    pub fn has_named(&self) -> bool {
+        self.named.as_ref().is_some_and(|named| !named.is_empty())
+    }
+
+    /// The blocks that are found and have to make room for those that room was last made for.
+    pub fn evicted_next(&self) -> impl Iterator<Item = u32> {
+        self.blocks.upcoming().take(self.announced).filter(|next| next.evicted).map(|next| next.block)
     }
 
     /// The same for a block that was handed out and holds what was saved: all of it is written.
