@@ -226,6 +226,17 @@ impl Identity {
         Ok([read(&self.key_format)?, read(&self.value_format)?])
     }
 
+    /// What a block has to be of to be of use to a cache: 32 bytes that stand for the fields that [`Identity::check`] compares, and for
+    /// the key under which names are made.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        let mut own = self.clone();
+        own.layers.clear();
+        own.attention = Attention { num_query_heads: None, scale: None, softcap: None, sink_logits: false };
+        own.groups.iter_mut().for_each(|group| group.device = 0);
+        own.prefix_key.key = None;
+        *blake3::hash(own.text().as_bytes()).as_bytes()
+    }
+
     /// Groups of layers.
     pub(crate) fn groups(&self) -> usize {
         self.groups.len()

@@ -7,6 +7,7 @@
 //! source      a file, or memory; read in pieces
 //! pages       blocks and their sums, and the lists that say what they are
 //! entry       one block in a store: its name, its bytes, what they are of         folder: a store of them without a server
+//! tiers       what lies below a cache: blocks go down as they make room, and come back for a prompt
 //! save        cache: what prompts find; sequence: one conversation; tensors: a cache of one layer; all are loaded again
 //! ```
 //!
@@ -45,6 +46,7 @@ mod sequence;
 mod sink;
 mod source;
 mod tensors;
+mod tiers;
 mod watch;
 
 pub use cache::{CacheFile, CacheLoad, LoadOptions};
@@ -57,6 +59,10 @@ pub use sequence::{SequenceFile, load_sequence};
 pub use sink::{Sink, sweep};
 pub use source::Source;
 pub use tensors::{Place, TensorFile};
+pub use tiers::{
+    Bring, EntryStore, Lookup, LowerOptions, LowerPlace, MemoryOptions, Pending, Policy, SharedStore, TierOptions,
+    TierSet, TierStats, Tiers,
+};
 pub use watch::Watch;
 
 /// The example of the page that registries show.

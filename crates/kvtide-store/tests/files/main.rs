@@ -7,4 +7,5 @@ mod folder;
 mod identity;
 mod layers;
 mod sequences;
+mod tiers;
 mod world;

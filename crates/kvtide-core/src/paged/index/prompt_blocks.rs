@@ -70,6 +70,12 @@ impl PromptBlocks {
         self.windows.len()
     }
 
+    /// The key of one.
+    #[must_use]
+    pub fn key(&self, place: usize) -> &BlockKey {
+        &self.keys[place]
+    }
+
     /// What one is found by.
     #[must_use]
     pub fn name(&self, place: usize) -> BlockName<'_> {

@@ -1,0 +1,143 @@
+//! Tiers below memory: a store of entries, and what is known to lie there.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use kvtide_tensor::Descent;
+
+use super::counts::Counts;
+use super::options::{LowerOptions, LowerPlace, Policy};
+use crate::entry::StoreKey;
+use crate::folder::Folder;
+
+/// A store of entries, which are looked at before they are believed: calls for many keys each, none of which fails.
+pub trait EntryStore: Send + Sync + std::fmt::Debug {
+    /// The entries of keys, in their order: nothing where there is none, where it is longer than `bytes_max`, or where it cannot be
+    /// had before the deadline.
+    fn get_many(&self, keys: &[StoreKey], bytes_max: usize, deadline: Instant) -> Vec<Option<Vec<u8>>>;
+
+    /// Whether there are entries of keys, as far as that is known before the deadline.
+    fn has_many(&self, keys: &[StoreKey], deadline: Instant) -> Vec<bool>;
+
+    /// Adds entries, unless they are there. Answers how many of them are certainly there now.
+    fn put_many(&self, entries: &[(StoreKey, Vec<u8>)], deadline: Instant) -> usize;
+
+    /// Removes entries that were found to be damaged.
+    fn remove_many(&self, keys: &[StoreKey], deadline: Instant);
+
+    /// Whether it can be reached, as far as is known: where not, nothing is copied for it.
+    fn is_available(&self) -> bool {
+        true
+    }
+}
+
+impl EntryStore for Folder {
+    fn get_many(&self, keys: &[StoreKey], bytes_max: usize, deadline: Instant) -> Vec<Option<Vec<u8>>> {
+        let get = |key| if Instant::now() < deadline { self.get_many(&[key], bytes_max).pop().flatten() } else { None };
+        keys.iter().copied().map(get).collect()
+    }
+
+    fn has_many(&self, keys: &[StoreKey], _: Instant) -> Vec<bool> {
+        self.has_many(keys)
+    }
+
+    fn put_many(&self, entries: &[(StoreKey, Vec<u8>)], _: Instant) -> usize {
+        let entries: Vec<(StoreKey, &[u8])> = entries.iter().map(|(key, bytes)| (*key, &bytes[..])).collect();
+        match self.put_many(&entries) {
+            Ok(()) => entries.len(),
+            // The disk is full, or somebody took the folder away: what is not there is a miss.
+            Err(_) => self
+                .has_many(&entries.iter().map(|(key, _)| *key).collect::<Vec<_>>())
+                .into_iter()
+                .filter(|is| *is)
+                .count(),
+        }
+    }
+
+    fn remove_many(&self, keys: &[StoreKey], _: Instant) {
+        self.remove_many(keys);
+    }
+}
+
+/// A store that others run, as a tier.
+#[derive(Debug)]
+pub struct SharedStore(pub Arc<dyn kvtide_remote::Store>);
+
+fn texts(keys: &[StoreKey]) -> Vec<String> {
+    keys.iter().map(StoreKey::to_string).collect()
+}
+
+impl EntryStore for SharedStore {
+    fn get_many(&self, keys: &[StoreKey], bytes_max: usize, deadline: Instant) -> Vec<Option<Vec<u8>>> {
+        self.0.get_many(&texts(keys), bytes_max, deadline)
+    }
+
+    fn has_many(&self, keys: &[StoreKey], deadline: Instant) -> Vec<bool> {
+        self.0.has_many(&texts(keys), deadline)
+    }
+
+    fn put_many(&self, entries: &[(StoreKey, Vec<u8>)], deadline: Instant) -> usize {
+        let entries: Vec<(String, &[u8])> = entries.iter().map(|(key, bytes)| (key.to_string(), &bytes[..])).collect();
+        self.0.put_many(&entries, deadline)
+    }
+
+    fn remove_many(&self, keys: &[StoreKey], deadline: Instant) {
+        self.0.remove_many(&texts(keys), deadline);
+    }
+}
+
+/// How many keys are remembered as being there.
+const KNOWN_MAX: usize = 1 << 17;
+
+/// A tier below memory.
+#[derive(Debug)]
+pub(super) struct Lower {
+    pub name: &'static str,
+    pub place: LowerPlace,
+    pub policy: Policy,
+    pub counts: Counts,
+    /// Keys of blocks that went there.
+    known: Mutex<HashSet<StoreKey>>,
+}
+
+impl Lower {
+    pub fn new(options: LowerOptions) -> Self {
+        let LowerOptions { name, place, policy } = options;
+        Lower { name, place, policy, counts: Counts::default(), known: Mutex::default() }
+    }
+
+    pub fn store(&self) -> Option<&Arc<dyn EntryStore>> {
+        match &self.place {
+            LowerPlace::Store(store) => Some(store),
+            LowerPlace::Caller => None,
+        }
+    }
+
+    fn is_available(&self) -> bool {
+        self.store().is_none_or(|store| store.is_available())
+    }
+
+    /// Whether a block that leaves the cache goes there. What another tier lets go of is not asked here.
+    pub fn wants(&self, key: &StoreKey, why: Descent) -> bool {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(key);
+        self.is_available() && self.policy.wants(why, why != Descent::Named && known())
+    }
+
+    /// Notes that blocks are there, or on their way.
+    pub fn note(&self, key: StoreKey) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(key);
+    }
+
+    /// Notes that blocks are not there.
+    pub fn unnote(&self, keys: &[StoreKey]) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().for_each(|key| {
+            known.remove(key);
+        });
+    }
+}

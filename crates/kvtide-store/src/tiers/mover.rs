@@ -1,0 +1,161 @@
+//! Blocks that wait to be written to the lower tiers, and the thread that does so.
+//!
+//! Bounded by bytes: what comes while it is full is not written, so that nobody ever waits for a tier.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::counts::Counts;
+use super::lower::Lower;
+use super::memory::Block;
+use crate::entry::StoreKey;
+
+/// Blocks that are written in one call at most, and their bytes.
+const BATCH: usize = 64;
+const BATCH_BYTES: u64 = 32 << 20;
+
+/// How long one call to a store may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A block on its way to a tier.
+#[derive(Debug)]
+struct Waiting {
+    tier: usize,
+    key: StoreKey,
+    block: Arc<Block>,
+}
+
+/// Blocks of one tier that are written together.
+type Batch = Vec<(StoreKey, Arc<Block>)>;
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Waiting>,
+    bytes: u64,
+    is_busy: bool,
+    has_ended: bool,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct Mover {
+    limit: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Mover {
+    pub fn new(limit: u64) -> Self {
+        Mover { limit, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a block of so many bytes may wait.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let state = self.state();
+        state.waiting.is_empty() || state.bytes + bytes <= self.limit
+    }
+
+    pub fn push(&self, tier: usize, key: StoreKey, block: Arc<Block>) {
+        let mut state = self.state();
+        state.bytes += block.bytes();
+        state.waiting.push_back(Waiting { tier, key, block });
+        self.changed.notify_all();
+    }
+
+    /// Lets go of all that waits.
+    pub fn clear(&self) {
+        let mut state = self.state();
+        (state.bytes, state.waiting) = (0, VecDeque::new());
+        self.changed.notify_all();
+    }
+
+    pub fn end(&self) {
+        self.state().has_ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until all was written, or the deadline is there. Blocks that the caller has to take count as well.
+    pub fn drained(&self, deadline: Instant) -> bool {
+        let mut state = self.state();
+        while !state.waiting.is_empty() || state.is_busy {
+            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+                return false;
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Blocks of one tier, in their order, as many as go together; `is_ours` says which tiers count.
+    fn take(state: &mut State, is_ours: impl Fn(usize) -> bool) -> Option<(usize, Batch)> {
+        let first = state.waiting.iter().position(|waiting| is_ours(waiting.tier))?;
+        let tier = state.waiting[first].tier;
+        let (mut batch, mut bytes, mut rest) = (Vec::new(), 0, VecDeque::new());
+        for waiting in std::mem::take(&mut state.waiting) {
+            let fits = batch.is_empty() || (batch.len() < BATCH && bytes + waiting.block.bytes() <= BATCH_BYTES);
+            if waiting.tier == tier && fits {
+                bytes += waiting.block.bytes();
+                batch.push((waiting.key, waiting.block));
+            } else {
+                rest.push_back(waiting);
+            }
+        }
+        state.waiting = rest;
+        state.bytes -= bytes;
+        Some((tier, batch))
+    }
+
+    /// Blocks that wait for a tier that only the caller reaches.
+    pub fn take_of(&self, tier: usize) -> Batch {
+        let taken = Self::take(&mut self.state(), |of| of == tier);
+        self.changed.notify_all();
+        taken.map(|(_, batch)| batch).unwrap_or_default()
+    }
+
+    /// Writes what waits, until it has ended.
+    pub fn run(&self, lower: &[Lower], form: &[u8; 32]) {
+        let is_ours = |tier: usize| lower[tier].store().is_some();
+        let mut state = self.state();
+        loop {
+            if state.has_ended {
+                return;
+            }
+            let Some((tier, batch)) = Self::take(&mut state, is_ours) else {
+                state.is_busy = false;
+                self.changed.notify_all();
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.is_busy = true;
+            drop(state);
+            write(&lower[tier], batch, form);
+            state = self.state();
+        }
+    }
+}
+
+fn write(lower: &Lower, batch: Batch, form: &[u8; 32]) {
+    let Some(store) = lower.store() else { return };
+    let deadline = Instant::now() + PATIENCE;
+    let keys: Vec<StoreKey> = batch.iter().map(|(key, _)| *key).collect();
+    let there = store.has_many(&keys, deadline);
+    let new = batch.iter().zip(there.iter().chain(std::iter::repeat(&false))).filter(|(_, is_there)| !**is_there);
+    let entries: Vec<(StoreKey, Vec<u8>)> =
+        new.filter_map(|((key, block), _)| Some((*key, block.encode(key, form)?))).collect();
+    drop(batch);
+    if entries.is_empty() {
+        return;
+    }
+    let stored = store.put_many(&entries, deadline).min(entries.len());
+    Counts::add(&lower.counts.stored, stored);
+    Counts::add(&lower.counts.dropped, entries.len() - stored);
+    if stored < entries.len() {
+        // Which of them is not said: all may come again.
+        lower.unnote(&keys);
+    }
+}
