@@ -9,7 +9,7 @@ import { PagedKvCache } from '../../index.js'
 import { main } from '../../lib/cli/cli.js'
 import { threads } from '../../lib/border/process.js'
 import { graphFile } from '../support/onnx/graphs.js'
-import { runProcess } from '../support/packaging/child.js'
+import { type Ended, runNode, runProcess } from '../support/packaging/child.js'
 
 /** Runs the command line, keeping what it prints. */
 async function run(...args: string[]): Promise<{ code: number; out: string; err: string }> {
@@ -69,17 +69,37 @@ test.serial('asked for help it prints how it is used', async t => {
       t.true(out.length > 200, name)
     }
   }
-  const { code, out } = await run('--version')
-  t.deepEqual([code, out], [0, `${(JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }).version}\n`])
+  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }
+  t.deepEqual(await run('--version'), { code: 0, out: `${version}\n`, err: '' })
+  t.deepEqual(JSON.parse((await run('-v', '--json')).out), { version })
+})
+
+test('without its addon it still says what it is, and refuses the rest in words', async t => {
+  const cliUrl = new URL('../../lib/cli/cli.ts', import.meta.url).href
+  const asked = (...args: readonly string[]): Promise<Ended> =>
+    runNode(['--import=tsx', '--input-type=module', '--eval', `process.exitCode = await (await import(${JSON.stringify(cliUrl)})).main(${JSON.stringify(args)})`], { env: { ...process.env, NAPI_RS_NATIVE_LIBRARY_PATH: '/none/kvtide.node' } })
+  t.like(await asked('--help'), { code: 0, err: '' })
+  t.like(await asked('--version'), { code: 0, err: '' })
+  for (const name of ['plan', 'bench', 'inspect', 'doctor']) {
+    const { code, out, err } = await asked(name)
+    t.deepEqual([code, out], [1, ''], name)
+    t.regex(err, new RegExp(`^kvtide ${name}: .*\\(BINDING_`))
+    t.notRegex(err, /^ +at /m)
+  }
 })
 
 test.serial('arguments that it does not know end with 2', async t => {
   for (const args of [['doctors'], ['doctor', 'x'], [''], ['onnx'], ['inspect'], ['inspect', 'a.onnx', 'b.onnx'], ['inspect', 'a.onnx', '--jsonn'], ['inspect', 'a.onnx', '--config'],
-    ['inspect', '--json'], ['plan'], ['plan', '--memory'], ['bench', 'x'], ['toString'], ['doctor', '--json=yes']]) {
+    ['plan'], ['plan', '--memory'], ['bench', 'x'], ['toString'], ['doctor', '--json=yes']]) {
     const { code, out, err } = await run(...args)
     t.deepEqual([code, out], [2, ''], args.join(' '))
     t.regex(err, /^(kvtide has no command|usage|.*\nusage: kvtide)/)
     t.notRegex(err, /^ +at /m)
+  }
+  for (const args of [['inspect', '--json'], ['plan', '--json', '--memoryy', '1'], ['doctors', '--json']]) {
+    const { code, out, err } = await run(...args)
+    t.deepEqual([code, err], [2, ''], args.join(' '))
+    t.like(JSON.parse(out), { error: { code: 'INVALID_ARGUMENT' } })
   }
 })
 
@@ -122,6 +142,7 @@ test.serial('what a plan says is what a cache has room for', async t => {
       t.deepEqual([text.code, text.err], [0, ''])
       t.regex(text.out, /^format +window +bytes a token +windows, a sequence +longest sequence +sequences of 8,192$/m)
       t.regex(text.out, /^q8 +256 +0 +[\d.]+ KiB +any +\d+$/m)
+      t.regex(text.out, name === 'gemma3' ? /^5 layers keep a window of 64: 1 head of 32\n1 layer keeps everything: 1 head of 32$/m : /^4 layers keep everything: 2 heads of 32$/m)
       const page = readFileSync(join(folder, 'plan.html'), 'utf8')
       t.true(page.includes('q8, window 256') && !/(src|href)=/.test(page), 'nothing from elsewhere')
     })

@@ -35,7 +35,6 @@ const ROUNDS = 31
 const TOKENS = 256
 
 export const bench: Command = {
-  summary: 'how fast this machine is, in a few seconds, against a plain copy of memory',
   usage: '[--json]',
   help: `Measures on this machine, with as many threads as kvtide uses: a token and a prompt that are appended, a past that is read back, a prompt that is found again, and attention
 over 4,096 tokens in a cache and in pages of each format. 8 heads of 128 elements, 32 query heads, f32. Each is measured in rounds that take turns with a plain copy of memory; what is

@@ -19,8 +19,6 @@ export interface Answer {
 
 /** A command of `kvtide`. A new one is a file, and its line in `cli.ts`. */
 export interface Command {
-  /** What it does, in a line. */
-  readonly summary: string
   /** What stands behind its name. */
   readonly usage: string
   /** The whole help. */

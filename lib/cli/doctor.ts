@@ -12,7 +12,6 @@ interface DeviceReport {
 }
 
 export const doctor: Command = {
-  summary: 'which addon is loaded and why, what it runs on, and why a device is not usable',
   usage: '[--json]',
   help: `Prints which binary of kvtide is loaded, why that one, and from where; the platform, what the processor has and which kernels are used for it; threads and
 the memory limit; for each device whether it can be used, or why not; and which onnxruntime is found. Put it into a report of a defect.`,

@@ -7,7 +7,6 @@ import { plainPorts } from '../onnx/plain.js'
 import type { Command } from './command.js'
 
 export const inspect: Command = {
-  summary: 'the attention layers of an ONNX model, or the node at which it is not recognised',
   usage: 'model.onnx [--config config.json] [--json]',
   help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and where its weights lie. A graph that
 is not recognised ends with 1, the node at which that shows, the reason, and whether it can be run as it is.

@@ -33,7 +33,6 @@ const [BLOCK, PREFILL] = [16, 512]
 const UNITS: Readonly<Record<string, number>> = { '': 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 }
 
 export const plan: Command = {
-  summary: 'what a model needs for keys and values: bytes per token, contexts and batches that fit',
   usage: 'config.json [--memory 8GiB] [--context 8192] [--formats f16,q8] [--windows 4096] [--html plan.html] [--json]',
   help: `Reads a model's config.json, or the one in a folder, and prints for each page format how many bytes a token takes, the longest sequence that fits in the memory, and how
 many sequences of a length. No weights are needed, and nothing is loaded.
@@ -120,7 +119,7 @@ function rowOf(groups: readonly LayerGroup[], format: PageFormat, window: number
 
 function asText(groups: readonly LayerGroup[], rows: readonly PlanRow[], memory: number, context: number): string {
   const layers = groups.map(({ kind, layers: { length }, numKvHeads, headDim, valueHeadDim, window }) =>
-    `${length} layers ${kind === 'full' ? 'keep everything' : `keep a window of ${window}`}: ${numKvHeads} heads of ${headDim === valueHeadDim ? headDim : `${headDim} and ${valueHeadDim}`}`)
+    `${counted(length, 'layer')} ${length === 1 ? 'keeps' : 'keep'} ${kind === 'full' ? 'everything' : `a window of ${window}`}: ${counted(numKvHeads, 'head')} of ${headDim === valueHeadDim ? headDim : `${headDim} and ${valueHeadDim}`}`)
   const hasWindows = rows.some(row => row.windowBytes > 0)
   const head = ['format', ...(rows.some(row => row.window !== null) ? ['window'] : []), 'bytes a token', ...(hasWindows ? ['windows, a sequence'] : []), 'longest sequence', `sequences of ${context.toLocaleString('en')}`]
   const cells = rows.map(row => {
@@ -132,6 +131,8 @@ function asText(groups: readonly LayerGroup[], rows: readonly PlanRow[], memory:
   const refusals = [...new Set(rows.flatMap(({ format, refusal }) => (refusal === undefined ? [] : [`${format}: ${refusal}`])))]
   return [...layers, `in ${size(memory)}, blocks of ${BLOCK} tokens`, '', table([head, ...cells]), ...refusals].join('\n')
 }
+
+const counted = (times: number, noun: string): string => `${times} ${noun}${times === 1 ? '' : 's'}`
 
 /** Bytes in the largest unit of which there is one. */
 function size(bytes: number): string {
