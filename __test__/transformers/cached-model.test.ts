@@ -157,10 +157,18 @@ test('what cannot be taken is refused with its code', async t => {
   t.is(chat.length, 0)
   cached.store(chat, past, all)
   t.is(chat.length, 10)
+  const deeper = new DynamicCache({ ...tensors, 'past_key_values.3.key': tensors['past_key_values.0.key'] as TransformersTensor })
+  t.is(await codeOf(() => cached.store(chat, deeper, all)), 'INVALID_ARGUMENT', 'of more layers')
+  const named = new DynamicCache({ 'past_key_0': tensors['past_key_values.0.key'] as TransformersTensor })
+  t.is(await codeOf(() => cached.store(chat, named, all)), 'INVALID_ARGUMENT', 'with other names, and not for an empty one')
+  const half = new DynamicCache(Object.fromEntries(Object.keys(tensors).map(name => [name, new Tensor('float16', new Uint16Array(2 * 10 * 16), [1, 2, 10, 16])])))
+  t.is(await codeOf(() => cached.store(chat, half, all)), 'DTYPE_MISMATCH', 'of half floats')
+  t.is(chat.length, 10)
 
   const two = new Tensor('int64', new BigInt64Array(4).fill(5n), [2, 2])
   const padded = new Tensor('int64', BigInt64Array.from([0n, 1n, 1n]), [1, 3])
-  for (const wrong of [{}, { input_ids: [1, 2] }, { input_ids: two }, { input_ids: row([]) }, { input_ids: row([1, -1]) }, { input_ids: row([1, 2, 3]), attention_mask: padded }, { input_ids: row([1]), past_key_values: past }, { input_ids: row([1]), sequence: 5 }, { input_ids: row([1]), sequence: chat, salt: 'one' }, { input_ids: row([1]), salt: 5 }]) {
+  const three = row([1, 2, 3])
+  for (const wrong of [{}, { input_ids: [1, 2] }, { input_ids: two }, { input_ids: row([]) }, { input_ids: row([1, -1]) }, { input_ids: three, attention_mask: padded }, { input_ids: three, attention_mask: row([1, 1]) }, { input_ids: three, position_ids: three }, { input_ids: row([1]), past_key_values: past }, { input_ids: row([1]), sequence: 5 }, { input_ids: row([1]), sequence: chat, salt: 'one' }, { input_ids: row([1]), salt: 5 }]) {
     t.is(await codeOf(cached.generate(wrong as never)), 'INVALID_ARGUMENT', Object.keys(wrong).join())
   }
   {

@@ -167,7 +167,8 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
    * Puts into a sequence what a `DynamicCache` holds, in place of what the sequence has behind the start that they share.
    *
    * @param tokens the ids of its tokens, from the first on. What `generate` returned has one more, which may stay
-   * @throws KvTideError `SHAPE_MISMATCH` for a cache of another model or of several rows; `OUT_OF_BLOCKS`. The sequence is as it was then
+   * @throws KvTideError `SHAPE_MISMATCH`, `DTYPE_MISMATCH` or `INVALID_ARGUMENT` for a cache of another model or of several rows; `OUT_OF_BLOCKS`. The
+   * sequence is as it was then
    */
   store(sequence: Sequence, past: DynamicCache, tokens: TokenIds): void {
     CachedModel.#check(this)
@@ -264,16 +265,23 @@ function startOf(cache: PagedKvCache, ids: Uint32Array, prompt: PromptOptions): 
 
 /** Takes what stands for the prompt out of the options, and gives its ids. */
 function readInputs(given: Record<string, unknown>): Uint32Array {
-  const { inputs, input_ids, attention_mask, past_key_values } = given
+  const { inputs, input_ids, attention_mask, past_key_values, position_ids } = given
   for (const name of ['inputs', 'input_ids', 'attention_mask', 'past_key_values', 'position_ids']) delete given[name]
   if (past_key_values !== undefined && past_key_values !== null) throw invalid('past_key_values', past_key_values, 'none: load(sequence) is for calls of the model itself')
   const ids = idsOf('input_ids', tensorIn('input_ids', input_ids ?? inputs))
   if (ids.length === 0) throw invalid('input_ids.dims', [1, 0], 'at least one token')
-  if (attention_mask === undefined || attention_mask === null) return ids
-  const { data } = tensorIn('attention_mask', attention_mask)
-  const hidden = Array.from(data as ArrayLike<bigint | number>).findIndex(value => Number(value) !== 1)
-  if (hidden >= 0) throw invalid(`attention_mask[${hidden}]`, (data as ArrayLike<bigint>)[hidden], '1: a cache has no room for padding')
+  checkEach('attention_mask', attention_mask, ids.length, () => 1, 'a cache has no room for padding')
+  checkEach('position_ids', position_ids, ids.length, place => place, 'a cache has its tokens from the first position on')
   return ids
+}
+
+/** Looks that an input which is made anew says nothing else than what is made. */
+function checkEach(argument: string, value: unknown, length: number, expected: (place: number) => number, why: string): void {
+  if (value === undefined || value === null) return
+  const given = Array.from(tensorIn(argument, value).data as ArrayLike<bigint | number>, Number)
+  if (given.length !== length) throw invalid(`${argument}.dims`, (value as TransformersTensor).dims, `[1, ${length}], as input_ids has`)
+  const wrong = given.findIndex((number, place) => number !== expected(place))
+  if (wrong >= 0) throw invalid(`${argument}[${wrong}]`, given[wrong], `${expected(wrong)}: ${why}`)
 }
 
 function isTensor(value: unknown): value is TransformersTensor {
@@ -294,16 +302,20 @@ function idsOf(argument: string, { data, dims }: TransformersTensor): Uint32Arra
 
 /** How many rows a `DynamicCache` has: the same in all layers, of the sizes of the model. */
 function rowsOf(held: Readonly<Record<string, OnnxTensor | undefined>>, { layers }: OnnxPorts, sizes: readonly LayerSizes[]): number {
+  const pasts = new Set(layers.flat().map(({ past }) => past))
+  const foreign = Object.keys(held).find(name => isTensor(held[name]) && !pasts.has(name))
+  if (foreign !== undefined) throw invalid('past', foreign, `pasts of this model alone, which are ${pasts.size}`)
   if (layers.every(pair => pair.every(({ past }) => held[past] === undefined))) return 0
   let rows: number | undefined
   for (const [place, pair] of layers.entries()) {
     const { heads, dims } = sizes[place] as LayerSizes
-    for (const [side, { past }] of pair.entries()) {
+    for (const [side, { past, input: { type } }] of pair.entries()) {
       const found = held[past]
       if (found === undefined) throw invalid('past', Object.keys(held).join(', '), `${past} as well`)
       rows ??= found.dims[2]
       const [value, expected] = [found.dims, [1, heads, rows, dims[side]]].map(shape => `[${shape.join(', ')}]`) as [string, string]
       if (value !== expected) throw new KvTideError('SHAPE_MISMATCH', `${past} is ${value}, expected ${expected}`, { argument: past, value, expected })
+      if (type !== undefined && found.type !== type) throw new KvTideError('DTYPE_MISMATCH', `${past} is ${found.type}, expected ${type}`, { argument: past, value: found.type, expected: type })
       const { location = 'cpu' } = found as TransformersTensor
       if (location !== 'cpu') throw invalid(`${past}.location`, location, 'cpu')
     }
