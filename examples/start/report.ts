@@ -43,7 +43,8 @@ function chart({ title, unit, of }: Chart, requests: Run['requests']): string {
       return `<rect class="side${side}" x="${at(x + 2 + (side * (step - 4)) / 2)}" y="${at(y(of(answer)))}" width="${at((step - 4) / 2 - 1)}" height="${at(y(0) - y(of(answer)))}"><title>${escape(words)}</title></rect>`
     }
     const label = way === 'question' ? String(place + 1) : way
-    const turned = way === 'question' ? `<text x="${at(x + step / 2)}" y="${at(y(0) + 14)}" text-anchor="middle">${label}</text>` : `<text transform="translate(${at(x + step / 2 + 4)} ${at(y(0) + 10)}) rotate(-40)" text-anchor="end">${label}</text>`
+    const minor = place === 0 || (place + 1) % 5 === 0 ? '' : ' class="minor"'
+    const turned = way === 'question' ? `<text${minor} x="${at(x + step / 2)}" y="${at(y(0) + 18)}" text-anchor="middle">${label}</text>` : `<text transform="translate(${at(x + step / 2 + 4)} ${at(y(0) + 14)}) rotate(-40)" text-anchor="end">${label}</text>`
     return answers.map(bar).join('') + turned
   })
   return `<figure><figcaption>${title}</figcaption><div class="scroll"><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${title} of each request">${grid.join('')}${bars.join('')}</svg></div></figure>`
@@ -54,9 +55,10 @@ const STYLE = `:root{color-scheme:light dark;--ink:#1f2328;--quiet:#59636e;--lin
 body{margin:2rem auto;max-width:46rem;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page)}
 h1{font-size:1.3rem}p.lead{font-size:1.15rem}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right}th:first-child,td:first-child{text-align:left}td{white-space:nowrap}td:first-child{white-space:normal}
-figure{margin:2rem 0}figcaption{font-weight:600;margin-bottom:.3rem}.scroll{overflow-x:auto}svg{width:100%;min-width:30rem;height:auto}
+figure{margin:2rem 0}figcaption{font-weight:600;margin-bottom:.3rem}.scroll{overflow-x:auto}svg{display:block;width:100%;height:auto}
 svg text{font:11px system-ui,sans-serif;fill:var(--quiet)}.grid{stroke:var(--line)}.side0{fill:var(--one)}.side1{fill:var(--two)}
-.key span::before{content:"";display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;background:var(--one)}.key span+span::before{background:var(--two)}`
+.key span::before{content:"";display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;background:var(--one)}.key span+span::before{background:var(--two)}
+@media(max-width:34rem){th,td{padding:.35rem .2rem;font-size:.85rem}figure .scroll,svg{overflow:visible}figcaption{margin-bottom:.6rem}svg text{font-size:18px}.minor{display:none}}`
 
 export function page({ summary, rows, requests }: Run): string {
   const [head = [], ...body] = rows
