@@ -1,0 +1,101 @@
+//! Which worker takes a prompt.
+//!
+//! ```text
+//! LongestPrefix   the longest prefix; of those who have it, the least busy
+//! Cost            least (blocks to compute + load_weight · load): a long prefix at a busy worker may lose to a short one elsewhere
+//! ```
+//!
+//! Of workers that are alike the one with the lowest number. O(workers of the longest prefix) besides the search; by cost O(workers), and a
+//! search for each length that could still win.
+
+use kvtide_core::Error as CoreError;
+
+use super::search::Step;
+use super::worker_index::{WorkerId, WorkerIndex};
+use super::worker_sets::SetId;
+use crate::error::Result;
+
+/// What is best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Policy {
+    /// The longest prefix.
+    LongestPrefix,
+    /// The least work.
+    Cost {
+        /// How many blocks to compute one unit of load is worth; not negative.
+        load_weight: f64,
+    },
+}
+
+/// The worker that takes a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The worker.
+    pub worker: WorkerId,
+    /// What it has of the prompt, in blocks.
+    pub blocks: usize,
+    /// Blocks to compute, and by cost the load in blocks as well.
+    pub cost: f64,
+}
+
+impl WorkerIndex {
+    /// The worker for a prompt; none where there are no workers.
+    pub fn choose(&self, keys: &[u64], policy: Policy) -> Result<Option<Choice>> {
+        let weight = match policy {
+            Policy::LongestPrefix => None,
+            Policy::Cost { load_weight } if load_weight >= 0.0 && load_weight.is_finite() => Some(load_weight),
+            Policy::Cost { load_weight } => {
+                let given = load_weight.to_string();
+                return Err(CoreError::argument("loadWeight", given, "a finite number that is not negative").into());
+            }
+        };
+        let longest = self.longest(keys);
+        let Some(weight) = weight else {
+            let chosen = if longest.blocks > 0 {
+                self.least_busy(self.tree.sets.members(longest.complete))
+            } else {
+                self.least_busy(self.workers())
+            };
+            let cost = (keys.len() - longest.blocks) as f64;
+            return Ok(chosen.map(|(worker, _)| Choice { worker, blocks: longest.blocks, cost }));
+        };
+        Ok(self.cheapest(keys, longest, weight))
+    }
+
+    fn cheapest(&self, keys: &[u64], mut step: Step, weight: f64) -> Option<Choice> {
+        let (_, least) = self.least_busy(self.workers())?;
+        let mut best: Option<Choice> = None;
+        let mut before = SetId::EMPTY;
+        loop {
+            let computed = (keys.len() - step.blocks) as f64;
+            let joined = if step.blocks > 0 {
+                self.least_busy(self.joined(before, step.complete))
+            } else {
+                self.least_busy(self.workers().filter(|&worker| !self.tree.sets.contains(before, worker)))
+            };
+            if let Some((worker, load)) = joined {
+                let cost = computed + weight * load;
+                if best.is_none_or(|best| cost < best.cost) {
+                    best = Some(Choice { worker, blocks: step.blocks, cost });
+                }
+            }
+            // Whoever has less computes a block more at least, and is no less busy than the least.
+            if step.blocks == 0 || best.is_some_and(|best| computed + 1.0 + weight * least >= best.cost) {
+                return best;
+            }
+            before = step.complete;
+            step = self.shorter(keys, step);
+        }
+    }
+
+    fn least_busy(&self, workers: impl Iterator<Item = WorkerId>) -> Option<(WorkerId, f64)> {
+        let mut best: Option<(WorkerId, f64)> = None;
+        for worker in workers {
+            let load = self.load(worker).unwrap_or(0.0);
+            if best.is_none_or(|(_, least)| load < least) {
+                best = Some((worker, load));
+            }
+        }
+        best
+    }
+}
