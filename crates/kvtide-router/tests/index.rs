@@ -245,6 +245,24 @@ fn a_hole_hides_what_is_behind_it_until_it_is_filled() {
 }
 
 #[test]
+fn each_length_of_a_long_prompt_is_found() {
+    let keys: Vec<u64> = (0..700).map(|block| mix(block + 1)).collect();
+    for (long, short) in (0..700).map(|length| (length, length * 7 % 700)) {
+        let mut index = WorkerIndex::new();
+        let ids = [index.add_worker().unwrap(), index.add_worker().unwrap()];
+        for (worker, length) in ids.into_iter().zip([long, short]) {
+            index.store(worker, Tier::Gpu, None, &keys[..length]).unwrap();
+        }
+        assert_eq!(index.find(&keys).blocks, long.max(short));
+        assert_eq!(index.find(&keys[..long]).blocks, long);
+        let mut lengths = Vec::new();
+        index.lengths(&keys, &mut lengths);
+        let expected: Vec<usize> = [long.max(short), long.min(short)].into_iter().filter(|&length| length > 0).collect();
+        assert_eq!(lengths.iter().map(|prefix| prefix.blocks).collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
 fn blocks_may_come_before_their_parents() {
     let mut index = WorkerIndex::new();
     let worker = index.add_worker().unwrap();

@@ -21,7 +21,8 @@ use super::worker_index::WorkerId;
 use super::worker_sets::{SetId, WorkerSets};
 use crate::error::Result;
 
-/// Which blocks are milestones: those at each such depth.
+/// Which blocks are milestones: those at depths that these divide, the rarest first.
+pub(super) const MILESTONES: [usize; 2] = [MILESTONE * MILESTONE, MILESTONE];
 pub(super) const MILESTONE: usize = 8;
 
 /// The empty prefix: everybody has it.
@@ -47,8 +48,8 @@ pub(super) struct NodeTree {
     nodes: Vec<Node>,
     free: Vec<u32>,
     pub(super) table: KeyTable,
-    /// What `table` says of milestones where somebody is complete: an eighth of it, so that it stays in the processor's caches.
-    pub(super) milestones: KeyTable,
+    /// What `table` says of milestones where somebody is complete: so much smaller that they stay in the processor's caches.
+    pub(super) milestones: [KeyTable; 2],
     pub(super) sets: WorkerSets,
     /// Nodes to go to; empty between calls.
     pending: Vec<u32>,
@@ -57,7 +58,7 @@ pub(super) struct NodeTree {
 impl NodeTree {
     pub(super) fn new() -> Self {
         let root = Node { key: 0, parent: NONE, child: NONE, next: NONE, previous: NONE, depth: 0, held: NOBODY };
-        let (table, milestones) = (KeyTable::new(), KeyTable::new());
+        let (table, milestones) = (KeyTable::new(), MILESTONES.map(|_| KeyTable::new()));
         let (free, pending) = (Vec::new(), Vec::new());
         NodeTree { nodes: vec![root], free, table, milestones, sets: WorkerSets::new(), pending }
     }
@@ -68,7 +69,9 @@ impl NodeTree {
         self.nodes.try_reserve(blocks).map_err(out_of_memory)?;
         self.free.try_reserve(blocks).map_err(out_of_memory)?;
         self.table.reserve(blocks)?;
-        self.milestones.reserve(blocks / MILESTONE + 1)?;
+        for (table, unit) in self.milestones.iter_mut().zip(MILESTONES) {
+            table.reserve(blocks / unit + 1)?;
+        }
         self.sets.reserve(2 * blocks)
     }
 
@@ -178,20 +181,10 @@ impl NodeTree {
             // Somebody is complete at the parent, so that its depth is true.
             self.nodes[node as usize].depth = self.nodes[parent as usize].depth + 1;
         }
-        if self.nodes[node as usize].depth as usize % MILESTONE == 0 {
-            self.mark(key, node, complete);
-        }
-    }
-
-    /// Says of a milestone what the table says of it. No mention of the set is counted.
-    fn mark(&mut self, key: u64, node: u32, complete: SetId) {
-        match (self.milestones.find(key), complete.is_empty()) {
-            (Some(at), true) => self.milestones.remove(at),
-            (Some(at), false) => *self.milestones.complete_mut(at) = complete,
-            (None, true) => {}
-            (None, false) => {
-                let at = self.milestones.insert(key, node);
-                *self.milestones.complete_mut(at) = complete;
+        let depth = self.nodes[node as usize].depth as usize;
+        for (table, unit) in self.milestones.iter_mut().zip(MILESTONES) {
+            if depth.is_multiple_of(unit) {
+                mark(table, key, node, complete);
             }
         }
     }
@@ -253,7 +246,7 @@ impl NodeTree {
     /// A worker holds nothing any more. O(blocks of all workers + sets): a worker's own blocks are listed nowhere.
     pub(super) fn release_all(&mut self, worker: WorkerId) -> Result<()> {
         let without = self.sets.without(worker)?;
-        self.milestones.retain_sets(|set| self.sets.instead(set, &without));
+        self.milestones.iter_mut().for_each(|table| table.retain_sets(|set| self.sets.instead(set, &without)));
         for slot in self.table.taken_mut() {
             self.sets.take_over(&mut slot.complete, &without);
         }
@@ -275,15 +268,16 @@ impl NodeTree {
     }
 
     pub(super) fn bytes(&self) -> usize {
+        let milestones = self.milestones.iter().map(KeyTable::bytes).sum::<usize>();
         let numbers = self.free.capacity() + self.pending.capacity();
-        self.nodes.capacity() * size_of::<Node>() + numbers * 4 + self.table.bytes() + self.milestones.bytes() + self.sets.bytes()
+        self.nodes.capacity() * size_of::<Node>() + numbers * 4 + self.table.bytes() + milestones + self.sets.bytes()
     }
 
     /// Asserts what always holds. O(blocks · workers).
     pub(super) fn check(&self) {
         assert!(self.pending.is_empty());
         assert_eq!(self.nodes.len() - 1 - self.free.len(), self.len(), "nodes are in the table or free");
-        let (mut mentioned, mut milestones) = (Vec::new(), 0);
+        let (mut mentioned, mut milestones) = (Vec::new(), [0; 2]);
         for (index, node) in self.nodes.iter().enumerate().skip(1) {
             if self.table.node(node.key) != Some(index as u32) {
                 continue;
@@ -293,10 +287,12 @@ impl NodeTree {
             mentioned.push(complete);
             if !complete.is_empty() {
                 assert_eq!(node.depth, self.nodes[node.parent as usize].depth + 1);
-                if node.depth as usize % MILESTONE == 0 {
-                    let at = self.milestones.find(node.key).expect("a milestone");
-                    assert_eq!(self.milestones.slot(at).complete, complete);
-                    milestones += 1;
+                for (place, table) in self.milestones.iter().enumerate() {
+                    if (node.depth as usize).is_multiple_of(MILESTONES[place]) {
+                        let at = table.find(node.key).expect("a milestone");
+                        assert_eq!(table.slot(at).complete, complete);
+                        milestones[place] += 1;
+                    }
                 }
             }
             assert!(node.held != NOBODY || node.child != NONE, "a node that nothing needs");
@@ -310,7 +306,20 @@ impl NodeTree {
                 child = self.nodes[child as usize].next;
             }
         }
-        assert_eq!(self.milestones.len(), milestones);
+        assert_eq!(self.milestones.each_ref().map(KeyTable::len), milestones);
         self.sets.check(mentioned.into_iter().filter(|set| !set.is_empty()));
+    }
+}
+
+/// Says of a milestone what the table says of it. No mention of the set is counted.
+fn mark(milestones: &mut KeyTable, key: u64, node: u32, complete: SetId) {
+    match (milestones.find(key), complete.is_empty()) {
+        (Some(at), true) => milestones.remove(at),
+        (Some(at), false) => *milestones.complete_mut(at) = complete,
+        (None, true) => {}
+        (None, false) => {
+            let at = milestones.insert(key, node);
+            *milestones.complete_mut(at) = complete;
+        }
     }
 }

@@ -6,12 +6,12 @@
 //!                     ^     ^                   lengths: 6 for C, 5 for B without C, 3 for A without B
 //! ```
 //!
-//! A search looks at eight places of what is left, all at once, and goes on between two of them; first among the milestones, which are
-//! every eighth block and a table of their own, then among the seven behind the last. 625 blocks are two rounds and one. O(log blocks) for
-//! the longest prefix, and so much again for each other length.
+//! A search looks at eight places of what is left, all at once, and goes on between two of them; first among the milestones, every 64th
+//! block and every eighth, which have tables of their own, then among the seven behind the last. O(log blocks) for the longest prefix, and
+//! so much again for each other length.
 
 use super::key_table::{AT_ONCE, KeyTable};
-use super::node_tree::MILESTONE;
+use super::node_tree::{MILESTONE, MILESTONES};
 use super::tier::Tier;
 use super::worker_index::{WorkerId, WorkerIndex};
 use super::worker_sets::{SetId, Workers};
@@ -106,10 +106,14 @@ impl WorkerIndex {
     #[inline]
     fn last(&self, keys: &[u64], high: usize, than: SetId) -> Step {
         let none = Step { blocks: 0, complete: SetId::EMPTY };
-        // Milestones first: their table is a small one.
-        let milestones = high.div_ceil(MILESTONE);
-        let low = last_in(&self.tree.milestones, keys, MILESTONE, none, milestones, than);
-        let low = Step { blocks: low.blocks * MILESTONE, ..low };
+        let mut low = none;
+        // Milestones first, the rarest of them before the others: their tables are small ones.
+        for (table, unit) in self.tree.milestones.iter().zip(MILESTONES) {
+            let scaled = Step { blocks: low.blocks / unit, ..low };
+            let above = if low.blocks > 0 { low.blocks + unit * MILESTONE } else { high };
+            let found = last_in(table, keys, unit, scaled, high.min(above).div_ceil(unit), than);
+            low = Step { blocks: found.blocks * unit, ..found };
+        }
         last_in(&self.tree.table, keys, 1, low, high.min(low.blocks + MILESTONE), than)
     }
 }
