@@ -1,0 +1,77 @@
+//! A connection from which no more is read than was asked for: what a server sends beyond that ends it.
+//!
+//! The client keeps what it reads until an answer is whole, and an answer is as long as its server says. So everyone who asks says first how
+//! much the answer may have, and takes back what it has not had.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes that may still come.
+#[derive(Debug, Default)]
+pub(super) struct Allowance(AtomicU64);
+
+impl Allowance {
+    pub(super) fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Allowance(AtomicU64::new(bytes)))
+    }
+
+    /// Allows so many bytes more.
+    pub(super) fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes back what was allowed and did not come.
+    pub(super) fn take_back(&self, bytes: u64) {
+        let less = |allowed: u64| Some(allowed.saturating_sub(bytes));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Whether so many bytes may come.
+    fn spend(&self, bytes: u64) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |allowed| allowed.checked_sub(bytes)).is_ok()
+    }
+}
+
+/// A stream whose reads are counted.
+pub(super) struct Metered<S> {
+    stream: S,
+    allowance: Arc<Allowance>,
+}
+
+impl<S> Metered<S> {
+    pub(super) fn new(stream: S, allowance: Arc<Allowance>) -> Self {
+        Metered { stream, allowance }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let bytes = (buf.filled().len() - before) as u64;
+        if bytes > 0 && !self.allowance.spend(bytes) {
+            buf.set_filled(before);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "more than was asked for")));
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,128 @@
+//! What servers answer, as values or faults. Of what they say about a fault, nothing but a known code is passed on.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use redis::{ErrorKind, RedisError, ServerError, Value};
+
+use crate::backend::Replies;
+use crate::fault::{Fault, FaultKind};
+
+/// Codes of servers that mean something to us. Any other is `Garbage`.
+const CODES: [(&str, FaultKind); 16] = [
+    ("NOAUTH", FaultKind::Refused),
+    ("WRONGPASS", FaultKind::Refused),
+    ("NOPERM", FaultKind::Refused),
+    ("OOM", FaultKind::Full),
+    ("MISCONF", FaultKind::Full),
+    ("READONLY", FaultKind::ReadOnly),
+    ("LOADING", FaultKind::Unreachable),
+    ("MASTERDOWN", FaultKind::Unreachable),
+    ("CLUSTERDOWN", FaultKind::Unreachable),
+    ("TRYAGAIN", FaultKind::Unreachable),
+    ("MOVED", FaultKind::Unreachable),
+    ("ASK", FaultKind::Unreachable),
+    ("NOREPLICAS", FaultKind::Full),
+    ("BUSY", FaultKind::Unreachable),
+    ("CROSSSLOT", FaultKind::Garbage),
+    ("ERR", FaultKind::Garbage),
+];
+
+fn of_code(code: &str) -> Fault {
+    match CODES.iter().find(|(name, _)| *name == code) {
+        Some((name, kind)) => Fault::new(*kind, *name),
+        None => Fault::new(FaultKind::Garbage, "an error without a code that is known"),
+    }
+}
+
+/// What the system said, of an error that has it within.
+fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
+    let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    shared.downcast_ref::<std::io::Error>().map(std::io::Error::kind)
+}
+
+/// What a client's error is.
+pub(super) fn fault(error: &RedisError) -> Fault {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => Fault::new(FaultKind::Refused, "WRONGPASS"),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+            Fault::new(FaultKind::Garbage, "an answer that makes no sense")
+        }
+        ErrorKind::Io if error.is_timeout() => Fault::new(FaultKind::TimedOut, "no answer in time"),
+        ErrorKind::Io => match io_kind(error) {
+            Some(std::io::ErrorKind::InvalidData) => Fault::new(FaultKind::Garbage, "more than was asked for"),
+            Some(kind) => Fault::new(FaultKind::Unreachable, kind.to_string()),
+            None => Fault::new(FaultKind::Unreachable, "the connection broke"),
+        },
+        _ => match error.code() {
+            Some(code) => of_code(code),
+            None => Fault::new(FaultKind::Unreachable, "the connection broke"),
+        },
+    }
+}
+
+/// What an error is that was the answer to who we are. A server that has no room for one more, or not that database, says `ERR`.
+pub(super) fn fault_of_greeting(error: &RedisError) -> Fault {
+    match fault(error) {
+        Fault { kind: FaultKind::Garbage, about } if about == "ERR" => {
+            Fault::new(FaultKind::Unreachable, "the server refused the connection or the database")
+        }
+        fault => fault,
+    }
+}
+
+/// What a command's error is.
+pub(super) fn fault_of_command(error: &ServerError) -> Option<Fault> {
+    match error.code() {
+        // A key that holds something else is somebody else's.
+        "WRONGTYPE" => None,
+        code => Some(of_code(code)),
+    }
+}
+
+/// The slot's new place, if a command was sent to the wrong one.
+pub(super) fn is_moved(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN"))
+}
+
+/// About how many bytes an answer had, and no more.
+pub(super) fn bytes(value: &Value) -> u64 {
+    match value {
+        Value::BulkString(value) => 5 + value.len() as u64,
+        Value::Array(values) => 4 + values.iter().map(bytes).sum::<u64>(),
+        _ => 4,
+    }
+}
+
+/// Reads each answer. Where nothing but errors came, or one makes no sense, the first fault is that of the batch.
+pub(super) fn read<T: Default>(
+    values: Vec<Result<Value, Fault>>,
+    mut one: impl FnMut(usize, Value) -> Option<T>,
+) -> Result<Replies<T>, Fault> {
+    let mut replies = Replies { each: Vec::with_capacity(values.len()), fault: None };
+    let mut is_answered = values.is_empty();
+    for (index, value) in values.into_iter().enumerate() {
+        let read = match value {
+            Ok(Value::ServerError(error)) => fault_of_command(&error).map_or(Ok(T::default()), Err),
+            Ok(value) => match one(index, value) {
+                Some(read) => Ok(read),
+                None => return Err(Fault::new(FaultKind::Garbage, "an answer of another type")),
+            },
+            Err(fault) => Err(fault),
+        };
+        match read {
+            Ok(read) => {
+                is_answered = true;
+                replies.each.push(read);
+            }
+            Err(fault) => {
+                replies.each.push(T::default());
+                replies.fault.get_or_insert(fault);
+            }
+        }
+    }
+    match replies.fault {
+        Some(fault) if !is_answered => Err(fault),
+        _ => Ok(replies),
+    }
+}
