@@ -2,6 +2,7 @@ import { count, flag, isArray, known, list, type Names, optional, text, typedArr
 import { invalid } from '../border/errors.js'
 import { checkDType, type DType } from '../border/host-array.js'
 import { readDevice } from '../border/process.js'
+import { readTiers, type TierOptions } from '../store/tiers.js'
 import { type EvictionPolicy, readEviction } from './eviction.js'
 import { type HuggingFaceConfig, type ModelDescription, readModel } from './model-description.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
@@ -35,6 +36,11 @@ interface PageOptions {
   readonly now?: () => number
   /** The most bytes that it may keep on each device, with the staging of low-bit pages. */
   readonly memoryLimitBytes?: number
+  /**
+   * What lies below the pool: the host's memory, a folder, a store that machines share. Blocks go there, and come back for a prompt that is
+   * looked for with {@link BringOptions}. With a folder or a store, `prefixKey` has to be given.
+   */
+  readonly tiers?: TierOptions
 }
 
 /**
@@ -111,7 +117,7 @@ export type PagedKvCacheOptions = UniformCacheOptions | ModelCacheOptions
 /** @internal Options of either kind, each read once. */
 export type GivenOptions = { readonly [Name in keyof UniformCacheOptions | keyof ModelCacheOptions]?: unknown }
 
-const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, capacity: 0, device: 0 } as const
+const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, tiers: 0, capacity: 0, device: 0 } as const
 const ALIKE = { numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, window: 0, sinks: 0 } as const
 const OF_MODELS = { memoryBytes: 0, maxSequences: 0, maxPrefillTokens: 0 } as const
 
@@ -127,7 +133,7 @@ export function readOptions(options: unknown) {
     const value = given[name]
     if (value !== undefined) throw invalid(name, value, model === undefined ? 'none without a model' : 'none beside a model, which says it of each layer')
   }
-  return { form, clock: new Clock(optional(callable, 'now', given.now) ?? Date.now) }
+  return { form, tiers: optional((_, value) => readTiers(value), 'tiers', given.tiers), clock: new Clock(optional(callable, 'now', given.now) ?? Date.now) }
 }
 
 function readAlike(given: GivenOptions) {

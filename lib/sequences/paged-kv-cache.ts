@@ -1,7 +1,7 @@
 import type { NativePagedKvCache } from '#binding'
 
 import { arrayKind, arrayLength, count, known, type Names, optional } from '../border/check.js'
-import { KvTideError } from '../border/errors.js'
+import { invalid, KvTideError } from '../border/errors.js'
 import { type DType, dtypeRow, type Float16ArrayLike, meta, readArray, type TensorData } from '../border/host-array.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { type Kv, kvOfViews, put, readTensor, type TensorArgument, type TokenSource } from '../border/tensor.js'
@@ -10,10 +10,11 @@ import { loadCache, type LoadOptions, loadPrompts, loadSequence, type LoadSequen
 import type { FileOptions } from '../store/progress.js'
 import { saveBytes, saveFile } from '../store/save.js'
 import type { SavedSource } from '../store/source.js'
+import { type BringOptions, CacheTiers } from '../store/tiers.js'
 import { type CacheEvents, type EventsOptions, readEvents } from './cache-events.js'
 import { type PagedKvCacheOptions, readOptions } from './options.js'
 import { type PageFormat, readDType, roomIn } from './page-format.js'
-import { type AdmissionOptions, admitPrompt, type AllocationOptions, type Explanation, findPrefix, type Lacking, type MatchOptions, type PrefixKeys, type PrefixMatch, type PromptOptions, readAllocation, readExplanation, readKeys } from './prompt.js'
+import { type AdmissionOptions, admitPrompt, type AllocationOptions, type Explanation, type Lacking, type MatchOptions, matchPrompt, type PrefixKeys, type PrefixMatch, type PromptOptions, readAllocation, readExplanation, readKeys } from './prompt.js'
 import { readCapacities, seqOf, SequenceBatch, type SequenceList } from './sequence-batch.js'
 import { createSequence, Sequence, type SequenceOptions } from './sequence.js'
 import { SharedCache } from './shared-cache.js'
@@ -117,9 +118,11 @@ export class PagedKvCache extends Owner {
   declare readonly device: string
 
   constructor(options: PagedKvCacheOptions) {
-    const { form, clock } = readOptions(options)
+    const { form, tiers, clock } = readOptions(options)
     const native = 'model' in form ? binding.NativePagedKvCache.ofModel(form) : new binding.NativePagedKvCache(form)
-    super(INTERNAL, new SharedCache(native, clock, form.events, Sequence, [form.keyFormat, form.valueFormat]), PagedKvCache)
+    const shared = new SharedCache(native, clock, form.events, Sequence, [form.keyFormat, form.valueFormat])
+    super(INTERNAL, shared, PagedKvCache)
+    if (tiers !== undefined) shared.tiers = new CacheTiers(shared, tiers, form.dtype)
     const { blockSize, dtype, keyFormat, valueFormat, hadamard } = form
     const groups = readGroups(native.groups(), 'model' in form ? form.devices : [form.device])
     const { numKvHeads, headDim, valueHeadDim, device } = groups[0] as LayerGroup
@@ -254,8 +257,24 @@ export class PagedKvCache extends Owner {
    * the prompt is never found, since its logits are needed. Of a sliding group, its sinks, the tokens that the
    * next token sees and the last token have to be found.
    */
-  match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
-    return findPrefix(own(this), tokens, options)
+  match(tokens: TokenIds, options?: MatchOptions): PrefixMatch
+  /**
+   * The same with what lies in tiers below the cache: blocks that are found there are brought back first, as far as there is room and until the
+   * deadline. Everything that comes was verified. Other calls go on meanwhile.
+   */
+  match(tokens: TokenIds, options: MatchOptions & BringOptions): Promise<PrefixMatch>
+  match(tokens: TokenIds, options: MatchOptions & Partial<BringOptions> = {}): PrefixMatch | Promise<PrefixMatch> {
+    return matchPrompt(own(this), tokens, options)
+  }
+
+  /**
+   * Waits until everything that went down to the tiers so far lies where it belongs: before a process ends, for example. Answers `false` where
+   * that was not so within this many milliseconds.
+   */
+  async flush(milliseconds = 10_000): Promise<boolean> {
+    const shared = own(this)
+    if (shared.tiers === undefined) throw invalid('this', 'a cache without tiers', 'one that was made with the option tiers')
+    return shared.tiers.flush(count('milliseconds', milliseconds))
   }
 
   /**
@@ -413,7 +432,8 @@ export class PagedKvCache extends Owner {
 
   /** What the cache costs, and what its pools hold. */
   stats(): PagedStats {
-    return pagedStats(own(this).native.stats())
+    const shared = own(this)
+    return pagedStats(shared.native.stats(), shared.tiers?.stats())
   }
 
   /** Throws `INTERNAL` when its bookkeeping is inconsistent, which would be a defect of this package. O(blocks). */

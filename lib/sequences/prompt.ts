@@ -3,6 +3,7 @@ import type { NativePagedPrefix, NativePrefixNamer } from '#binding'
 import { arrayKind, count, flag, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { checkInternal, INTERNAL, Owner, settle } from '../border/owner.js'
+import type { BringOptions } from '../store/tiers.js'
 import type { SharedCache } from './shared-cache.js'
 import { readTokens } from './tokens.js'
 
@@ -189,6 +190,7 @@ export function readExplanation(shared: SharedCache, tokens: unknown, options: u
 }
 
 const MATCH: Names<MatchOptions> = { ...PROMPT, partial: 0 }
+const BRING: Names<MatchOptions & BringOptions> = { ...MATCH, tiers: 0, deadline: 0, signal: 0 }
 
 /** How a prompt is looked for. */
 export interface MatchOptions extends PromptOptions {
@@ -222,4 +224,25 @@ export function findPrefix(shared: SharedCache, tokens: unknown, options: unknow
   const isPartial = optional(flag, 'partial', partial) ?? false
   const native = shared.ticked().findPrefix(readTokens('tokens', tokens), prompt.salt, prompt.saltFrom, prompt.extra, isPartial)
   return new PrefixMatch(INTERNAL, native)
+}
+
+/** @internal The same; with tiers, once what lies there was brought. */
+export function matchPrompt(shared: SharedCache, tokens: unknown, options: unknown): PrefixMatch | Promise<PrefixMatch> {
+  const { salt, saltFrom, extra, partial, tiers, deadline, signal } = known<MatchOptions & BringOptions>('options', options, BRING)
+  const found = { salt, saltFrom, extra, partial }
+  if (tiers !== undefined) return bringAndFind(shared, tokens, found, { tiers, deadline, signal })
+  for (const [name, value] of Object.entries({ deadline, signal })) if (value !== undefined) throw invalid(name, value, 'none without tiers')
+  return findPrefix(shared, tokens, found)
+}
+
+/** What is given may change meanwhile: each of it is read, and copied, before anything is waited for. */
+async function bringAndFind(shared: SharedCache, tokens: unknown, { partial, ...given }: GivenPrompt & { readonly partial: unknown }, options: { readonly [Name in keyof BringOptions]?: unknown }): Promise<PrefixMatch> {
+  if (shared.tiers === undefined) throw invalid('tiers', options.tiers, 'none in a cache that was made without the option tiers')
+  const [own, prompt, isPartial] = [readTokens('tokens', tokens).slice(), copyOf(readPrompt(given)), optional(flag, 'partial', partial)]
+  await shared.tiers.bring(own, prompt, options)
+  return findPrefix(shared, own, { ...prompt, partial: isPartial })
+}
+
+function copyOf({ salt, saltFrom, extra }: Prompt): Prompt {
+  return { salt: salt.slice(), saltFrom, extra: extra?.map(({ start, end, key }) => ({ start, end, key: key.slice() })) }
 }

@@ -3,6 +3,7 @@ import type { NativePagedKvCache } from '#binding'
 import { count } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import type { Class } from '../border/owner.js'
+import type { CacheTiers } from '../store/tiers.js'
 import type { PageFormat } from './page-format.js'
 
 /** A time or a duration in whole milliseconds; a fraction is cut off. */
@@ -57,6 +58,8 @@ export class SharedCache {
   readonly #groups: readonly number[]
   /** Whether the model has a learned logit for each query head. */
   readonly hasSinkLogits: boolean
+  /** What lies below it. */
+  tiers: CacheTiers | undefined
   readonly #waiting = new Set<Waiting>()
   #isWaking = false
   #isEnded = false

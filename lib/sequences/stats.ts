@@ -1,6 +1,7 @@
 import type { NativePagedStats, NativePool } from '#binding'
 
 import type { CacheStats } from '../border/stats.js'
+import type { TiersStats } from '../store/tiers.js'
 
 /** The blocks of a pool, and what happened to them. */
 export interface PoolStats {
@@ -28,6 +29,8 @@ export interface PagedStats extends CacheStats, PoolStats {
   readonly hitRate: number
   /** Bytes of keys and values, by the kind of memory. */
   readonly tierBytes: { readonly cpu: number }
+  /** What lies in the tiers below it, if it has some. */
+  readonly tiers?: TiersStats
   /** The pool of each group of layers, in the order of {@link PagedKvCache.groups}. */
   readonly pools: readonly PoolStats[]
 }
@@ -37,7 +40,7 @@ function poolStats({ totalBlocks, freeBlocks, cachedBlocks, activeBlocks, copies
 }
 
 /** @internal Combines the counts of all groups. A prompt is looked for in all groups at once, so the counts of the first stand for all. */
-export function pagedStats({ costs, pools }: NativePagedStats): PagedStats {
+export function pagedStats({ costs, pools }: NativePagedStats, tiers?: TiersStats): PagedStats {
   const each = pools.map(poolStats)
   const { promptTokens, hitTokens } = pools[0] as NativePool
   const total = (of: keyof PoolStats): number => each.reduce((sum, pool) => sum + pool[of], 0)
@@ -53,6 +56,7 @@ export function pagedStats({ costs, pools }: NativePagedStats): PagedStats {
     hitTokens,
     hitRate: promptTokens === 0 ? 0 : hitTokens / promptTokens,
     tierBytes: { cpu: costs.bufferBytes },
+    ...(tiers === undefined ? {} : { tiers }),
     pools: each,
   }
 }

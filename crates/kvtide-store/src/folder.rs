@@ -65,14 +65,31 @@ struct Found {
 impl Folder {
     /// Opens a folder, and makes it where there is none. Refused where it is a link, or where others may write to it. O(entries).
     pub fn open(root: &Path, limit: u64) -> Result<Self> {
-        make_folder(root)?;
-        let folder = Folder { root: root.to_owned(), limit, uncounted: AtomicI64::new(0), made: AtomicU64::new(0) };
-        folder.sweep();
-        if let Some(mut file) = folder.lock() {
-            // Who was killed in the middle of a call has not counted what it added.
-            let _ = write_count(&mut file, folder.make_room());
-        }
+        let folder = Folder::open_untidied(root, limit)?;
+        folder.tidy();
         Ok(folder)
+    }
+
+    /// The same without looking at the entries: somebody calls [`Folder::tidy`] later. O(1).
+    pub fn open_untidied(root: &Path, limit: u64) -> Result<Self> {
+        make_folder(root)?;
+        Ok(Folder { root: root.to_owned(), limit, uncounted: AtomicI64::new(0), made: AtomicU64::new(0) })
+    }
+
+    /// Removes what was left behind by processes that ended early, and counts what is there. O(entries).
+    pub fn tidy(&self) {
+        self.sweep();
+        if let Some(mut file) = self.lock() {
+            // Who was killed in the middle of a call has not counted what it added.
+            let _ = write_count(&mut file, self.make_room());
+        }
+    }
+
+    /// The bytes of all entries as they were counted last; counted anew where that cannot be read.
+    #[must_use]
+    pub fn counted_bytes(&self) -> u64 {
+        let counted = self.lock().and_then(|mut file| read_count(&mut file));
+        counted.unwrap_or_else(|| self.usage().bytes)
     }
 
     /// The entries of keys, none longer than `bytes_max`: nothing where there is none, or where it cannot be read.

@@ -99,7 +99,8 @@ impl Tiers {
             let (blocks, bytes) = top.memory.usage();
             ("memory", top.counts.stats(blocks, bytes))
         });
-        top.chain(self.inner.lower.iter().map(|lower| (lower.name, lower.counts.stats(0, 0)))).collect()
+        let bytes = |lower: &Lower| lower.store().and_then(|store| store.bytes()).unwrap_or(0);
+        top.chain(self.inner.lower.iter().map(|lower| (lower.name, lower.counts.stats(0, bytes(lower))))).collect()
     }
 
     /// The entries that wait for the tier that only the caller reaches, some at a time: to be encoded on another thread.

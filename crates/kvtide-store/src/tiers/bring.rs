@@ -183,8 +183,9 @@ impl Inner {
     }
 }
 
-/// Blocks on their way back.
-#[derive(Debug)]
+/// Blocks on their way back, shared by who waits for them and who lets prompts find them. Where they were not named when the last of
+/// these is dropped, they are free again.
+#[derive(Clone, Debug)]
 pub struct Bring {
     work: Arc<Work>,
 }
@@ -256,7 +257,7 @@ impl Bring {
     }
 
     /// Lets prompts find what came. Answers how many blocks came from each tier, by its place.
-    pub fn end(self, cache: &mut PagedKvCache) -> Result<Vec<u32>> {
+    pub fn end(&self, cache: &mut PagedKvCache) -> Result<Vec<u32>> {
         let work = &self.work;
         cache.end_return(&work.returning)?;
         let mut came = vec![0; work.inner.lower.len() + 1];

@@ -26,6 +26,14 @@ pub trait EntryStore: Send + Sync + std::fmt::Debug {
     /// Removes entries that were found to be damaged.
     fn remove_many(&self, keys: &[StoreKey], deadline: Instant);
 
+    /// Called once, on the thread that writes, before anything is written: for what takes long.
+    fn begin(&self) {}
+
+    /// The bytes of entries that it keeps, where it knows: for statistics.
+    fn bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether it can be reached, as far as is known: where not, nothing is copied for it.
     fn is_available(&self) -> bool {
         true
@@ -33,6 +41,14 @@ pub trait EntryStore: Send + Sync + std::fmt::Debug {
 }
 
 impl EntryStore for Folder {
+    fn begin(&self) {
+        self.tidy();
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        Some(self.counted_bytes())
+    }
+
     fn get_many(&self, keys: &[StoreKey], bytes_max: usize, deadline: Instant) -> Vec<Option<Vec<u8>>> {
         let get = |key| if Instant::now() < deadline { self.get_many(&[key], bytes_max).pop().flatten() } else { None };
         keys.iter().copied().map(get).collect()

@@ -120,6 +120,7 @@ impl Mover {
     /// Writes what waits, until it has ended.
     pub fn run(&self, lower: &[Lower], form: &[u8; 32]) {
         let is_ours = |tier: usize| lower[tier].store().is_some();
+        lower.iter().filter_map(Lower::store).for_each(|store| store.begin());
         let mut state = self.state();
         loop {
             if state.has_ended {
