@@ -1,0 +1,217 @@
+//! A publisher and followers over sockets of this machine: gaps, restarts, subscribers that do not read.
+
+use std::time::Duration;
+
+use kvtide_router::{
+    Batch, BlockHash, Event, Followed, Follower, FollowerOptions, Publisher, PublisherOptions, StoredBlocks,
+};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+
+fn stored(number: u64) -> Event {
+    let hashes = vec![BlockHash::Number(number)];
+    Event::Stored(StoredBlocks { hashes, tokens: vec![1, 2, 3, 4], block_size: 4, ..StoredBlocks::default() })
+}
+
+fn options() -> PublisherOptions {
+    let replay_endpoint = Some("tcp://127.0.0.1:0".to_owned());
+    PublisherOptions { replay_endpoint, topic: "kv@pod@model".to_owned(), ..PublisherOptions::default() }
+}
+
+async fn bind(options: PublisherOptions) -> Publisher {
+    Publisher::bind(&Handle::current(), options).await.unwrap()
+}
+
+fn follow(publisher: &Publisher, replays: bool) -> Follower {
+    let options = FollowerOptions {
+        endpoint: publisher.endpoint().to_owned(),
+        replay_endpoint: publisher.replay_endpoint().filter(|_| replays).map(str::to_owned),
+        topic: "kv@".to_owned(),
+        patience: Duration::from_secs(2),
+        silence: Duration::from_millis(100),
+        queue: 4,
+    };
+    Follower::start(&Handle::current(), options).unwrap()
+}
+
+async fn next(follower: &mut Follower) -> Option<(u64, Vec<Event>)> {
+    match timeout(Duration::from_secs(20), follower.next()).await.expect("something comes").expect("a follower") {
+        Followed::Batch { number, batch: Batch { events, .. } } => Some((number, events)),
+        Followed::Lost => None,
+    }
+}
+
+/// The same endpoints again, also where the system is slow to give them free.
+async fn bind_again(publisher: Publisher, first: u64) -> Publisher {
+    let endpoint = publisher.endpoint().to_owned();
+    let replay_endpoint = publisher.replay_endpoint().map(str::to_owned);
+    publisher.close().await;
+    for _ in 0..100 {
+        let options = PublisherOptions {
+            endpoint: endpoint.clone(),
+            replay_endpoint: replay_endpoint.clone(),
+            first,
+            ..options()
+        };
+        match Publisher::bind(&Handle::current(), options).await {
+            Ok(publisher) => return publisher,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+    panic!("{endpoint} is not given free");
+}
+
+#[tokio::test]
+async fn a_follower_gets_what_came_before_it_and_what_comes_after() {
+    let publisher = bind(options()).await;
+    for number in 0..100 {
+        assert_eq!(publisher.publish(vec![stored(number)]).unwrap(), number);
+    }
+    let mut follower = follow(&publisher, true);
+    for number in 0..200 {
+        if number >= 100 {
+            publisher.publish(vec![stored(number)]).unwrap();
+        }
+        assert_eq!(next(&mut follower).await, Some((number, vec![stored(number)])));
+    }
+    publisher.close().await;
+}
+
+#[tokio::test]
+async fn what_is_no_longer_kept_is_lost() {
+    let publisher = bind(PublisherOptions { history_batches: 10, ..options() }).await;
+    for number in 0..100 {
+        publisher.publish(vec![stored(number)]).unwrap();
+    }
+    let mut follower = follow(&publisher, true);
+    assert_eq!(next(&mut follower).await, None);
+    for number in 90..100 {
+        assert_eq!(next(&mut follower).await, Some((number, vec![stored(number)])));
+    }
+}
+
+#[tokio::test]
+async fn without_replays_what_came_before_is_lost() {
+    let publisher = bind(options()).await;
+    publisher.publish(vec![stored(0)]).unwrap();
+    let mut follower = follow(&publisher, false);
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        publisher.publish(vec![Event::Cleared]).unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        while let Ok(Some(followed)) = timeout(Duration::from_millis(20), follower.next()).await {
+            seen.push(followed);
+        }
+    }
+    assert_eq!(seen[0], Followed::Lost);
+    let numbers: Vec<u64> = (seen[1..].iter())
+        .map(|followed| match followed {
+            Followed::Batch { number, .. } => *number,
+            Followed::Lost => panic!("lost twice"),
+        })
+        .collect();
+    assert!(numbers.is_sorted() && numbers[0] > 0);
+}
+
+#[tokio::test]
+async fn a_publisher_that_begins_anew_is_noticed_also_where_its_numbers_fit() {
+    for (before, after) in [(5, 3), (5, 5), (5, 20)] {
+        let publisher = bind(options()).await;
+        for number in 0..before {
+            publisher.publish(vec![stored(number)]).unwrap();
+        }
+        let mut follower = follow(&publisher, true);
+        for number in 0..before {
+            assert_eq!(next(&mut follower).await, Some((number, vec![stored(number)])));
+        }
+        let publisher = bind_again(publisher, 0).await;
+        for number in 0..after {
+            publisher.publish(vec![stored(1000 + number)]).unwrap();
+        }
+        assert_eq!(next(&mut follower).await, None, "{before}, {after}");
+        for number in 0..after {
+            assert_eq!(next(&mut follower).await, Some((number, vec![stored(1000 + number)])));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_follower_may_come_first_and_a_connection_may_break() {
+    let publisher = bind(options()).await;
+    let mut follower = follow(&publisher, true);
+    publisher.publish(vec![stored(0)]).unwrap();
+    assert_eq!(next(&mut follower).await, Some((0, vec![stored(0)])));
+    let publisher = bind_again(publisher, 1).await;
+    publisher.publish(vec![Event::Cleared]).unwrap();
+    // The new one does not keep what the follower saw last.
+    assert_eq!(next(&mut follower).await, None);
+    assert_eq!(next(&mut follower).await, Some((1, vec![Event::Cleared])));
+}
+
+#[tokio::test]
+async fn frames_are_as_vllm_sends_them() {
+    let publisher = bind(options()).await;
+    let mut events = SubSocket::new();
+    events.subscribe("kv@pod").await.unwrap();
+    events.connect(publisher.endpoint()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for number in 0..3 {
+        publisher.publish(vec![stored(number)]).unwrap();
+    }
+    let frames = timeout(Duration::from_secs(5), events.recv()).await.unwrap().unwrap().into_vec();
+    assert_eq!((frames.len(), &frames[0][..], &frames[1][..]), (3, &b"kv@pod@model"[..], &[0; 8][..]));
+    // [ts, events, nil]
+    assert_eq!((frames[2][0], frames[2][1], frames[2].last()), (0x93, 0xcb, Some(&0xc0)));
+
+    let mut replay = DealerSocket::new();
+    replay.connect(publisher.replay_endpoint().unwrap()).await.unwrap();
+    for nonsense in [&b"x"[..], &[0; 9], &[]] {
+        let mut message = ZmqMessage::from(Vec::new());
+        message.push_back(nonsense.to_vec().into());
+        replay.send(message).await.unwrap();
+    }
+    let mut message = ZmqMessage::from(Vec::new());
+    message.push_back(1u64.to_be_bytes().to_vec().into());
+    replay.send(message).await.unwrap();
+    for number in [1u64, 2, u64::MAX] {
+        let frames = timeout(Duration::from_secs(5), replay.recv()).await.unwrap().unwrap().into_vec();
+        assert_eq!((frames.len(), frames[0].len(), &frames[1][..]), (3, 0, &number.to_be_bytes()[..]));
+        assert_eq!(frames[2].is_empty(), number == u64::MAX);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_does_not_read_holds_nobody_up() {
+    let publisher = bind(PublisherOptions { history_bytes: 1 << 20, ..options() }).await;
+    let mut silent = SubSocket::new();
+    silent.subscribe("").await.unwrap();
+    silent.connect(publisher.endpoint()).await.unwrap();
+    // Not taken from until the end: its queue of four is full at once.
+    let mut follower = follow(&publisher, true);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let tokens: Vec<u32> = (0..2000).map(|token| 100_000 + token).collect();
+    for number in 0..5_000u64 {
+        let hashes = vec![BlockHash::Number(number)];
+        let blocks = StoredBlocks { hashes, tokens: tokens.clone(), block_size: 2000, ..StoredBlocks::default() };
+        publisher.publish(vec![Event::Stored(blocks)]).unwrap();
+    }
+    publisher.publish(vec![Event::Cleared]).unwrap();
+    // It still comes to the end, with a loss or without.
+    let mut last = None;
+    while last != Some(5_000) {
+        last = next(&mut follower).await.map_or(last, |(number, _)| Some(number));
+    }
+}
+
+#[tokio::test]
+async fn endpoints_that_are_none_are_refused() {
+    let wrong = PublisherOptions { endpoint: "nowhere".to_owned(), ..PublisherOptions::default() };
+    let error = Publisher::bind(&Handle::current(), wrong).await.unwrap_err();
+    assert_eq!((error.code().as_str(), error.details().len()), ("IO_ERROR", 3));
+    let taken = bind(PublisherOptions::default()).await;
+    let wrong = PublisherOptions { endpoint: taken.endpoint().to_owned(), ..PublisherOptions::default() };
+    assert_eq!(Publisher::bind(&Handle::current(), wrong).await.unwrap_err().code().as_str(), "IO_ERROR");
+    let wrong = FollowerOptions { endpoint: "nowhere".to_owned(), ..FollowerOptions::default() };
+    assert_eq!(Follower::start(&Handle::current(), wrong).unwrap_err().code().as_str(), "IO_ERROR");
+}
