@@ -109,7 +109,7 @@ export class GuardedBlockStore {
       for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
         const left = deadline - performance.now()
         if (left <= 0) break
-        const outcome = await Promise.race([this.#attempt(bytes, work), sleep(left, LATE, { signal: ended.signal, ref: false })])
+        const outcome = await Promise.race([this.#attempt(bytes, work), sleep(left, LATE, { signal: ended.signal })])
         if (outcome === LATE || outcome === REFUSED) break
         if (outcome !== undefined) return outcome.answer
         await sleep(Math.min(Math.random() * pause, Math.max(deadline - performance.now(), 0)))

@@ -10,6 +10,8 @@ import type { PageFormat } from '../sequences/page-format.js'
 import type { Prompt } from '../sequences/prompt.js'
 import type { SharedCache, Waiting } from '../sequences/shared-cache.js'
 import { type BlockStore, GuardedBlockStore } from './block-store.js'
+import type { ObjectStore } from './object-store.js'
+import type { RedisStore } from './redis-store.js'
 import { SharedStore, type StoreEvent, type StoreFault, type StoreHealth } from './shared-store.js'
 import { readPath } from './source.js'
 
@@ -43,7 +45,7 @@ export interface DiskTier {
 /** A store that machines share. */
 export interface StoreTier {
   /** A store that is built in, or one of your own. */
-  readonly store: SharedStore | BlockStore
+  readonly store: RedisStore | ObjectStore | BlockStore
   /** `'commit'` by default. */
   readonly policy?: TierPolicy
   /** 32 bytes that all who share it know: what was written without them is a miss. */

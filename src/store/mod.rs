@@ -2,6 +2,7 @@
 
 mod envelope;
 mod load;
+mod runtime;
 mod save;
 mod shared_store;
 mod tensors;

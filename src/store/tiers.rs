@@ -116,7 +116,7 @@ impl NativePagedKvCache {
             }
             if let Some(tier) = &options.store {
                 let place = match store {
-                    Some(store) => LowerPlace::Store(Arc::new(SharedStore(envelope.wrap(store.store())?))),
+                    Some(store) => LowerPlace::Store(Arc::new(SharedStore(envelope.wrap(store.store()?)?))),
                     None => LowerPlace::Caller,
                 };
                 lower.push(LowerOptions { name: "store", place, policy: tier.policy()? });

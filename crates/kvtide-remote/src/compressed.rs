@@ -105,6 +105,10 @@ impl<S: Store> Store for Compressed<S> {
         self.store.put_many(&entries, deadline)
     }
 
+    fn is_available(&self) -> bool {
+        self.store.is_available()
+    }
+
     fn remove_many(&self, keys: &[String], deadline: Instant) {
         self.store.remove_many(keys, deadline);
     }

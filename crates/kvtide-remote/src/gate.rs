@@ -283,6 +283,16 @@ impl Gate {
         self.events.pop_front()
     }
 
+    /// Whether an operation would be let through now, or would have to wait for others alone.
+    #[must_use]
+    pub fn is_open(&self, now: Duration) -> bool {
+        match self.health.state {
+            State::Available => true,
+            State::Unavailable => now >= self.until,
+            State::Probing => false,
+        }
+    }
+
     /// When the next operation is let through to see whether the store is there again, if it is unavailable.
     #[must_use]
     pub fn unavailable_until(&self) -> Option<Duration> {

@@ -89,6 +89,10 @@ impl<S: Store> Store for Sealed<S> {
         self.store.put_many(&sealed, deadline)
     }
 
+    fn is_available(&self) -> bool {
+        self.store.is_available()
+    }
+
     fn remove_many(&self, keys: &[String], deadline: Instant) {
         self.store.remove_many(keys, deadline);
     }

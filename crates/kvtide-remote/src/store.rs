@@ -17,6 +17,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Adds values, unless they are there. Answers how many of them are certainly there now.
     fn put_many(&self, entries: &[(String, &[u8])], deadline: Instant) -> usize;
 
+    /// Whether it is asked at all now: what is made for it while it is not is made for nothing.
+    fn is_available(&self) -> bool {
+        true
+    }
+
     /// Removes values that were found to be damaged, as far as that can be done before the deadline.
     fn remove_many(&self, keys: &[String], deadline: Instant);
 }
@@ -32,6 +37,10 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     fn put_many(&self, entries: &[(String, &[u8])], deadline: Instant) -> usize {
         (**self).put_many(entries, deadline)
+    }
+
+    fn is_available(&self) -> bool {
+        (**self).is_available()
     }
 
     fn remove_many(&self, keys: &[String], deadline: Instant) {

@@ -72,6 +72,10 @@ impl Desk {
         self.gate().health().clone()
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.gate().is_open(self.start.elapsed())
+    }
+
     pub(super) fn next_event(&self) -> Option<Event> {
         self.gate().next_event()
     }

@@ -234,6 +234,10 @@ impl<B: Backend> Store for Guarded<B> {
         count
     }
 
+    fn is_available(&self) -> bool {
+        self.desk.is_open()
+    }
+
     fn remove_many(&self, keys: &[String], deadline: Instant) {
         let batches = self.batches(|_| KEY_BYTES, keys.len());
         let call = |range: Range<usize>| self.backend.remove(&keys[range]);

@@ -101,6 +101,10 @@ impl EntryStore for SharedStore {
     fn remove_many(&self, keys: &[StoreKey], deadline: Instant) {
         self.0.remove_many(&texts(keys), deadline);
     }
+
+    fn is_available(&self) -> bool {
+        self.0.is_available()
+    }
 }
 
 /// How many keys are remembered as being there.
