@@ -121,8 +121,11 @@ impl Link {
         let unfinished = Unfinished { link: self, number };
         allowance.add(bytes_max);
         let count = commands.len();
-        let values =
-            connection.send_packed_commands(commands, 0, count).await.map_err(|error| replies::fault(&error))?;
+        let answered = connection.send_packed_commands(commands, 0, count).await;
+        let values = answered.map_err(|error| match allowance.is_exceeded() {
+            true => Fault::new(FaultKind::Garbage, "more than was asked for"),
+            false => replies::fault(&error),
+        })?;
         if values.len() != count {
             return Err(Fault::new(FaultKind::Garbage, "another number of answers than of commands"));
         }

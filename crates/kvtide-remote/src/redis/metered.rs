@@ -6,34 +6,45 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that may still come.
 #[derive(Debug, Default)]
-pub(super) struct Allowance(AtomicU64);
+pub(super) struct Allowance {
+    bytes: AtomicU64,
+    is_exceeded: AtomicBool,
+}
 
 impl Allowance {
     pub(super) fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Allowance(AtomicU64::new(bytes)))
+        Arc::new(Allowance { bytes: AtomicU64::new(bytes), is_exceeded: AtomicBool::new(false) })
     }
 
     /// Allows so many bytes more.
     pub(super) fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Takes back what was allowed and did not come.
     pub(super) fn take_back(&self, bytes: u64) {
         let less = |allowed: u64| Some(allowed.saturating_sub(bytes));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Whether so many bytes may come.
     fn spend(&self, bytes: u64) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |allowed| allowed.checked_sub(bytes)).is_ok()
+        let less = |allowed: u64| allowed.checked_sub(bytes);
+        let may_come = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        self.is_exceeded.fetch_or(!may_come, Ordering::Relaxed);
+        may_come
+    }
+
+    /// Whether more has come than may: the client only says that the connection broke.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.is_exceeded.load(Ordering::Relaxed)
     }
 }
 

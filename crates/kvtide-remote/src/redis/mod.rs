@@ -81,7 +81,7 @@ impl Redis {
 impl Backend for Redis {
     async fn get(&self, keys: &[String], bytes_max: usize) -> Result<Replies<Option<Vec<u8>>>, Fault> {
         let answers = self.answers(Batch::get(&self.prefix, keys, bytes_max)).await;
-        replies::read(answers, |_, value| match value {
+        replies::read(answers, |value| match value {
             // What is not there is empty.
             Value::BulkString(bytes) => Some((!bytes.is_empty() && bytes.len() <= bytes_max).then_some(bytes)),
             Value::Nil => Some(None),
@@ -91,7 +91,7 @@ impl Backend for Redis {
 
     async fn has(&self, keys: &[String]) -> Result<Replies<bool>, Fault> {
         let answers = self.answers(Batch::has(&self.prefix, keys)).await;
-        replies::read(answers, |_, value| match value {
+        replies::read(answers, |value| match value {
             Value::Int(count) => Some(count > 0),
             _ => None,
         })
@@ -99,15 +99,16 @@ impl Backend for Redis {
 
     async fn put(&self, entries: &[(String, &[u8])]) -> Result<Replies<bool>, Fault> {
         let answers = self.answers(Batch::put(&self.prefix, entries, self.ttl_millis)).await;
-        replies::read(answers, |_, value| match value {
+        let read = replies::read(answers, |value| match value {
             // It was there before.
             Value::Okay | Value::Nil => Some(true),
             _ => None,
-        })
+        });
+        replies::of_writes(read)
     }
 
     async fn remove(&self, keys: &[String]) -> Result<Replies<()>, Fault> {
         let answers = self.answers(Batch::remove(&self.prefix, keys)).await;
-        replies::read(answers, |_, value| matches!(value, Value::Int(_)).then_some(()))
+        replies::of_writes(replies::read(answers, |value| matches!(value, Value::Int(_)).then_some(())))
     }
 }

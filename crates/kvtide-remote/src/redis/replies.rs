@@ -50,7 +50,6 @@ pub(super) fn fault(error: &RedisError) -> Fault {
         }
         ErrorKind::Io if error.is_timeout() => Fault::new(FaultKind::TimedOut, "no answer in time"),
         ErrorKind::Io => match io_kind(error) {
-            Some(std::io::ErrorKind::InvalidData) => Fault::new(FaultKind::Garbage, "more than was asked for"),
             Some(kind) => Fault::new(FaultKind::Unreachable, kind.to_string()),
             None => Fault::new(FaultKind::Unreachable, "the connection broke"),
         },
@@ -80,6 +79,18 @@ pub(super) fn fault_of_command(error: &ServerError) -> Option<Fault> {
     }
 }
 
+/// The faults of writes: who may read and not write is let in all the same.
+pub(super) fn of_writes<T>(read: Result<Replies<T>, Fault>) -> Result<Replies<T>, Fault> {
+    let milder = |fault: Fault| match fault.about.as_str() {
+        "NOPERM" => Fault { kind: FaultKind::ReadOnly, ..fault },
+        _ => fault,
+    };
+    match read {
+        Ok(replies) => Ok(Replies { fault: replies.fault.map(milder), ..replies }),
+        Err(fault) => Err(milder(fault)),
+    }
+}
+
 /// The slot's new place, if a command was sent to the wrong one.
 pub(super) fn is_moved(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK" | "CLUSTERDOWN"))
@@ -97,14 +108,14 @@ pub(super) fn bytes(value: &Value) -> u64 {
 /// Reads each answer. Where nothing but errors came, or one makes no sense, the first fault is that of the batch.
 pub(super) fn read<T: Default>(
     values: Vec<Result<Value, Fault>>,
-    mut one: impl FnMut(usize, Value) -> Option<T>,
+    one: impl Fn(Value) -> Option<T>,
 ) -> Result<Replies<T>, Fault> {
     let mut replies = Replies { each: Vec::with_capacity(values.len()), fault: None };
     let mut is_answered = values.is_empty();
-    for (index, value) in values.into_iter().enumerate() {
+    for value in values {
         let read = match value {
             Ok(Value::ServerError(error)) => fault_of_command(&error).map_or(Ok(T::default()), Err),
-            Ok(value) => match one(index, value) {
+            Ok(value) => match one(value) {
                 Some(read) => Ok(read),
                 None => return Err(Fault::new(FaultKind::Garbage, "an answer of another type")),
             },

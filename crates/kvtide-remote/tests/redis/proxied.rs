@@ -1,0 +1,104 @@
+//! A server whose answers are late, cut, missing, or somebody else's.
+
+use std::time::{Duration, Instant};
+
+use kvtide_remote::{Guarded, Redis, Store};
+
+use crate::support::proxy::{Mischief, Proxy};
+use crate::support::redis_server::{RedisServer, store};
+use crate::support::{entries, events, eventually, in_time, keys, later, soon, value};
+
+const COUNT: usize = 60;
+const BYTES: usize = 30_000;
+
+struct Scene {
+    _server: RedisServer,
+    proxy: Proxy,
+    store: Guarded<Redis>,
+    values: Vec<Vec<u8>>,
+}
+
+fn scene() -> Option<Scene> {
+    let server = RedisServer::start(&[])?;
+    let proxy = Proxy::before(server.port);
+    let store = store(&proxy.url());
+    let values: Vec<Vec<u8>> = (0..COUNT).map(|index| value(index, BYTES)).collect();
+    assert_eq!(store.put_many(&entries(&keys(COUNT), &values), later()), COUNT);
+    Some(Scene { _server: server, proxy, store, values })
+}
+
+impl Scene {
+    /// Reads everything: how much came, none of it wrong.
+    fn read(&self, deadline: Instant) -> usize {
+        let found = in_time(deadline, || self.store.get_many(&keys(COUNT), BYTES, deadline));
+        let right =
+            found.iter().zip(&self.values).all(|(found, value)| found.as_ref().is_none_or(|found| found == value));
+        assert!(right, "a wrong value");
+        found.iter().flatten().count()
+    }
+
+    /// Whatever happens to answers, it is one event, and none is wrong; afterwards all is well again, which is one event more.
+    fn goes_through(&self, mischief: Mischief, faults: &[&str]) {
+        self.proxy.does(mischief.clone());
+        for _ in 0..6 {
+            self.read(soon());
+        }
+        let seen = events(&self.store);
+        assert!(seen.len() == 1 && faults.contains(&seen[0].as_str()), "{mischief:?}: {seen:?}");
+        self.proxy.does(Mischief::None);
+        eventually("all is well again", || self.read(later()) == COUNT);
+        assert_eq!(events(&self.store), ["+"]);
+    }
+}
+
+#[test]
+fn answers_that_are_late_cut_or_missing_are_misses_and_one_event() {
+    let Some(scene) = scene() else { return };
+    scene.goes_through(Mischief::Close, &["-unreachable"]);
+    scene.goes_through(Mischief::Cut, &["-unreachable", "-garbage"]);
+    scene.goes_through(Mischief::Silence, &["-timedOut"]);
+    scene.goes_through(Mischief::Delay(Duration::from_millis(500)), &["-timedOut"]);
+}
+
+#[test]
+fn answers_that_are_somebody_elses_are_misses_and_one_event() {
+    let Some(scene) = scene() else { return };
+    let any = ["-garbage", "-unreachable", "-timedOut"];
+    for garbage in [
+        &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+        b"\x15\x03\x01\x00\x02\x02\x16",
+        b":1\r\n",
+        b"$-7\r\n",
+        b"$x\r\n",
+        b"*1152921504606846976\r\n",
+        b"%4611686018427387904\r\n",
+        b"$1099511627776\r\n",
+        b"$9223372036854775807\r\nabc",
+        b"-ERR no\r\n",
+    ] {
+        scene.goes_through(Mischief::Say(garbage.to_vec()), &any);
+    }
+    scene.goes_through(Mischief::Say(b"*1\r\n".repeat(5000)), &any);
+}
+
+/// Memory of this process, in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
+}
+
+#[test]
+fn an_answer_without_an_end_takes_no_more_memory_than_was_asked_for() {
+    let Some(scene) = scene() else { return };
+    let before = resident();
+    let mut flood = b"$1099511627776\r\n".to_vec();
+    flood.resize(1 << 20, b'x');
+    scene.proxy.does(Mischief::Flood(flood));
+    let deadline = Instant::now() + Duration::from_secs(2);
+    assert_eq!(scene.read(deadline), 0);
+    assert_eq!(events(&scene.store), ["-garbage"]);
+    let more = resident().saturating_sub(before);
+    assert!(more < 300 << 20, "{more} bytes more");
+    scene.proxy.does(Mischief::None);
+    eventually("all is well again", || scene.read(later()) == COUNT);
+}
