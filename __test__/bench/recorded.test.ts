@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 
 import test from 'ava'
 
-import { BAND_MIN, recordOf, unrecorded, worseThan, type Recorded } from '../../bench/report/recorded.js'
+import { BAND_MIN, recordOf, unrecorded, withRatios, worseThan, type Recorded } from '../../bench/report/recorded.js'
 import { claim, report, workload } from './reports.js'
 
 const recorded: Recorded = {
@@ -18,7 +18,7 @@ const run = (ours: number, peers: number): ReturnType<typeof report> =>
   report(workload('a', [claim('a/ours-over-peer', ours), claim('a/peer-over-ours', peers, { toReach: 'more' })]))
 
 test('a time is not compared with another run', t => {
-  const timed = report(workload('a', [claim('a/ours-over-peer', 2), claim('a/us', 3, { isTime: true })]))
+  const timed = report(workload('a', [claim('a/ours-over-peer', 2), claim('a/us', 3, { ofThisRun: true })]))
   t.deepEqual(Object.keys(recordOf('', [timed]).ratios), ['a/ours-over-peer'])
   t.deepEqual(unrecorded(recorded, [timed]), [])
   const ratios = Object.keys((JSON.parse(readFileSync(new URL('../../bench/recorded.json', import.meta.url), 'utf8')) as Recorded).ratios)
@@ -60,6 +60,19 @@ test('what is recorded of a run is no regression of it', t => {
   t.deepEqual(worseThan(record, reports), [])
   t.deepEqual(unrecorded(record, reports), [])
   t.deepEqual(Object.values(record.ratios).map(({ better }) => better), ['less', 'more', 'less'])
+})
+
+test('what could not run here stays as it was recorded; what was not measured any more goes', t => {
+  const ran = { ...report(workload('b', [claim('b/ratio', 3)])), skipped: [{ id: 'a', skipped: 'not installed' }] }
+  const before = { ...recorded.ratios, 'b/ratio': { ratio: 1, better: 'less', band: 2 }, 'c/gone': { ratio: 1, better: 'less', band: 2 } } as const
+  const { ratios } = recordOf('', [ran], before)
+  t.deepEqual(ratios, { ...recorded.ratios, 'b/ratio': { ratio: 3, better: 'less', band: BAND_MIN } })
+})
+
+test('ratios of some workloads more leave the others as they are', t => {
+  const { cpu, ratios } = withRatios(recorded, report(workload('a', [claim('a/ours-over-peer', 7)]), workload('b', [claim('b/ratio', 3)])))
+  t.is(cpu, 'a processor')
+  t.deepEqual(Object.values(ratios).map(({ ratio }) => ratio), [7, 10, 3])
 })
 
 test('the band is what the rounds differed by, and a quarter at least', t => {

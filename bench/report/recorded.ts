@@ -33,12 +33,25 @@ function record({ ratio, low, high, toReach }: Claim): RecordedRatio {
   return { ratio: rounded(ratio), better: lessIsBetter(toReach) ? 'less' : 'more', band }
 }
 
-/** What is compared: a time has its ratio beside it. */
+/** What is compared with other runs. */
 const claimsOf = (reports: readonly Report[]): Claim[] =>
-  reports.flatMap(({ workloads }) => workloads.flatMap(({ claims }) => claims.filter(({ isTime }) => isTime !== true)))
+  reports.flatMap(({ workloads }) => workloads.flatMap(({ claims }) => claims.filter(({ ofThisRun }) => ofThisRun !== true)))
 
-export function recordOf(cpu: string, reports: readonly Report[]): Recorded {
-  return { cpu, ratios: Object.fromEntries(claimsOf(reports).map(claim => [claim.id, record(claim)])) }
+const ratiosOf = (reports: readonly Report[]): Recorded['ratios'] => Object.fromEntries(claimsOf(reports).map(claim => [claim.id, record(claim)]))
+
+/** Starts of ids of what could not run here. */
+const skippedIn = (reports: readonly Report[]): string[] => reports.flatMap(report => report.skipped ?? []).map(({ id }) => `${id}/`)
+
+/** What a run records. Of a workload that could not run here, what was recorded before stays. */
+export function recordOf(cpu: string, reports: readonly Report[], before: Recorded['ratios'] = {}): Recorded {
+  const skipped = skippedIn(reports)
+  const staying = Object.entries(before).filter(([id]) => skipped.some(start => id.startsWith(start)))
+  return { cpu, ratios: { ...ratiosOf(reports), ...Object.fromEntries(staying) } }
+}
+
+/** The same record with the ratios of some workloads more, or anew. */
+export function withRatios({ cpu, ratios }: Recorded, report: Report): Recorded {
+  return { cpu, ratios: { ...ratios, ...ratiosOf([report]) } }
 }
 
 /**
@@ -46,7 +59,7 @@ export function recordOf(cpu: string, reports: readonly Report[]): Recorded {
  * its workload could not run here.
  */
 export function worseThan(recorded: Recorded, reports: readonly Report[], only = ''): Worse[] {
-  const skipped = reports.flatMap(report => report.skipped ?? []).map(({ id }) => `${id}/`)
+  const skipped = skippedIn(reports)
   const measured = new Map(claimsOf(reports).map(({ id, ratio }) => [id, ratio]))
   return Object.entries(recorded.ratios)
     .filter(([id]) => id.startsWith(only) && !skipped.some(start => id.startsWith(start)))

@@ -36,8 +36,8 @@ export interface Claim {
   readonly limit: number | null
   /** Why it is no better, in what the same run has measured; otherwise the limit tells. */
   readonly why: string | null
-  /** It is a time: to be reached, and not to be held against another run. */
-  readonly isTime?: true
+  /** A time, or how far off a number is: to be reached, and not to be held against another run. */
+  readonly ofThisRun?: true
 }
 
 export interface Workload {
@@ -121,7 +121,7 @@ export function excessOf(measured: readonly Measured[], { id, over, under, says,
   const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
   const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
   const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
-  const excess = { id: `${id}-us`, says: `${says}, in microseconds more`, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, isTime: true } as const
+  const excess = { id: `${id}-us`, says: `${says}, in microseconds more`, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, ofThisRun: true } as const
   return [excess, claimOf(measured, { id, says, over, under, toReach: 'less' })]
 }
 

@@ -9,12 +9,14 @@ import { growable } from '../workloads/growable.js'
 import { besideLlamaCpp, clients, decode, prefill, shared } from '../workloads/onnx.js'
 import { paged } from '../workloads/paged.js'
 import { prepare } from '../workloads/prepare.js'
+import { attentionBesidePyTorch } from '../workloads/pytorch.js'
 import { rollback } from '../workloads/rollback.js'
 import { rotating } from '../workloads/rotating.js'
 import { saving } from '../workloads/saving.js'
 import { step } from '../workloads/step.js'
 import { transformers } from '../workloads/transformers.js'
 import { view } from '../workloads/view.js'
+import { machineHere } from './machine.js'
 import { readArguments } from './suites.js'
 
 /** For rounds of seconds; those of the clients take minutes. */
@@ -30,6 +32,7 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-prepare': rounds => prepare({ sequences: 1000, blocks: 512 }, rounds),
   'js-view': rounds => view(4096, rounds),
   'js-attention': rounds => attentionOverCaches(8192, rounds),
+  'js-attention-pytorch': rounds => attentionBesidePyTorch(8192, rounds),
   'js-onnx-256-1': rounds => decode(256, 1, 1, rounds, { peer: 1 }),
   'js-onnx-256-2': rounds => decode(256, 1, 2, rounds, { peer: 1 }),
   'js-onnx-2048-1': rounds => decode(2048, 1, 1, rounds, { peer: 1.7 }),
@@ -47,6 +50,7 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-onnx-llama-cpp-8-2': rounds => besideLlamaCpp(8, 256, 64, 2, few(rounds)),
 }
 
+const machine = machineHere()
 const { only, rounds, out } = readArguments(process.argv.slice(2))
 const workloads: Workload[] = []
 const skipped: Skipped[] = []
@@ -59,5 +63,5 @@ for (const [id, run] of Object.entries(WORKLOADS)) {
 }
 
 const engine = `Node ${process.versions.node}, V8 ${process.versions.v8}`
-const report: Report = { suite: 'javascript', rounds, engine, workloads, skipped }
+const report: Report = { suite: 'javascript', rounds, machine, engine, workloads, skipped }
 if (out !== undefined) writeFileSync(out, `${JSON.stringify(report, null, 2)}\n`)

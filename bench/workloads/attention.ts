@@ -7,16 +7,16 @@ import { read } from '../run/machine.js'
 import { lane, measure, pause, type Contestant } from '../run/rounds.js'
 import { HEAD_DIM, HEADS } from './rows.js'
 
-const QUERY_HEADS = 32
+export const QUERY_HEADS = 32
 
 /** Layers of so many bytes that go around the last cache of the processor: more than eight times of it. */
-function layersBeyondCaches(layerBytes: number): number {
+export function layersBeyondCaches(layerBytes: number): number {
   // Where the system does not say, it is taken for that of a large processor.
   const cache = Number.parseInt(read('/sys/devices/system/cpu/cpu0/cache/index3/size'), 10) * 1024 || 32 * 2 ** 20
   return Math.floor((8 * cache) / layerBytes) + 1
 }
 
-function noise(count: number, seed: number): Float32Array {
+export function noise(count: number, seed: number): Float32Array {
   let state = seed
   return Float32Array.from({ length: count }, () => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
@@ -24,7 +24,7 @@ function noise(count: number, seed: number): Float32Array {
   })
 }
 
-function filled(keys: number): { readonly cache: KvCache; readonly rows: LayerRows } {
+export function filled(keys: number): { readonly cache: KvCache; readonly rows: LayerRows } {
   const cache = new KvCache({ batchSize: 1, numKvHeads: HEADS, initialCapacity: keys, maxSeqLen: keys, headDim: HEAD_DIM })
   const token = (seed: number): { data: Float32Array; shape: number[] } => ({ data: noise(keys * HEADS * HEAD_DIM, seed), shape: [1, HEADS, keys, HEAD_DIM] })
   const rows = { k: token(3), v: token(5) }
@@ -32,7 +32,7 @@ function filled(keys: number): { readonly cache: KvCache; readonly rows: LayerRo
   return { cache, rows: { k: rows.k.data, v: rows.v.data } }
 }
 
-function ours(name: string, threads: number, caches: readonly KvCache[], q: Float32Array, out: Float32Array): Contestant {
+export function ours(name: string, threads: number, caches: readonly KvCache[], q: Float32Array, out: Float32Array): Contestant {
   const query = { data: q, shape: [1, QUERY_HEADS, 1, HEAD_DIM] }
   return lane('ours', name, caches.length, () => {
     for (const cache of caches) attend(query, cache.getKv(), { threads }, out)
@@ -45,19 +45,22 @@ function theirs(name: string, threads: number, run: Attention, layers: readonly 
   return lane('peer', name, 1, () => run(layers[turn++ % layers.length] as LayerRows), { shared: threads > 1, after: pause })
 }
 
-const name = (what: string, threads: number): string => (threads === 1 ? what : `${what}, ${threads} threads`)
+export const named = (what: string, threads: number): string => (threads === 1 ? what : `${what}, ${threads} threads`)
 
 function ratios(id: string): Ratio[] {
   return [1, 2].flatMap(threads =>
     ['Attention', 'GroupQueryAttention'].map(operator => {
-      const [over, under] = [name(`onnxruntime ${operator}`, threads), name('kvtide', threads)]
+      const [over, under] = [named(`onnxruntime ${operator}`, threads), named('kvtide', threads)]
       return { id: `${id}/${operator.toLowerCase()}-over-ours${threads === 1 ? '' : '-2'}`, says: `${over} / ${under}`, over, under, toReach: 'more' as const }
     }),
   )
 }
 
+/** The largest one of an element; not a number where one is none. */
+export const difference = (one: Float32Array, other: Float32Array): number => one.reduce((most, value, index) => Math.max(most, Math.abs(value - (other[index] as number))), 0)
+
 function agree(what: string, one: Float32Array, other: Float32Array): void {
-  const largest = one.reduce((most, value, index) => Math.max(most, Math.abs(value - (other[index] as number))), 0)
+  const largest = difference(one, other)
   if (!(largest < 1e-4)) throw new Error(`${what} differs from kvtide by ${largest}`)
 }
 
@@ -74,14 +77,14 @@ export async function attentionOverCaches(keys: number, rounds: number, layers?:
   const [own, other] = [new Float32Array(q.length), new Float32Array(q.length)]
   const lanes: Contestant[] = []
   for (const threads of [1, 2]) {
-    const mine = ours(name('kvtide', threads), threads, caches, q, own)
+    const mine = ours(named('kvtide', threads), threads, caches, q, own)
     lanes.push(mine)
     await mine.round()
     for (const [operator, make] of [['Attention', attention], ['GroupQueryAttention', groupQueryAttention]] as const) {
       const run = await make(onnxruntime, sizes, threads, q, other)
       await run(rows[0] as LayerRows)
       agree(operator, other, own)
-      lanes.push(theirs(name(`onnxruntime ${operator}`, threads), threads, run, rows))
+      lanes.push(theirs(named(`onnxruntime ${operator}`, threads), threads, run, rows))
     }
   }
   const measured = await measure(lanes, rounds)
