@@ -1,6 +1,7 @@
 //! What routing by prefixes is worth, as a table in markdown: `cargo run --release -p kvtide-router --example simulate -- requests=1000000`.
 //!
-//! Parameters are `name=number`: requests, workers, blocks, rate, prefill, systems, zipf, system, turns, question, answer, think, seed, weight.
+//! Parameters are `name=number`: requests, workers, blocks, rate, prefill, systems, zipf, system, turns, question, answer, think, seed, weight; `only=3`
+//! runs the third way of choosing alone.
 
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use kvtide_router::{Routing, SimulatorOptions, simulate};
 
 fn main() {
     let mut options = SimulatorOptions::default();
-    let mut load_weight = 1.0;
+    let (mut load_weight, mut only) = (1.0, 0);
     for argument in std::env::args().skip(1) {
         let number = |text: &str| text.parse::<f64>().ok().filter(|number| *number >= 0.0);
         let Some((name, value)) = argument.split_once('=').and_then(|(name, text)| Some((name, number(text)?))) else {
@@ -31,6 +32,7 @@ fn main() {
             "think" => trace.think_time = value,
             "seed" => trace.seed = value as u64,
             "weight" => load_weight = value,
+            "only" => only = value as usize,
             _ => {
                 eprintln!("{name:?} is not known");
                 std::process::exit(2);
@@ -50,7 +52,8 @@ fn main() {
         ("longest prefix", Routing::LongestPrefix),
         ("prefix and load", Routing::Cost { load_weight }),
     ];
-    for (name, routing) in all {
+    for (name, routing) in all.into_iter().enumerate().filter(|(at, _)| only == 0 || at + 1 == only).map(|(_, row)| row)
+    {
         let start = Instant::now();
         let report = simulate(&options, routing).expect("workers and memory");
         println!(

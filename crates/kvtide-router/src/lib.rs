@@ -32,8 +32,8 @@ mod zmq;
 
 pub use error::{Error, Result};
 pub use index::{
-    Choice, HeldPrefix, IndexUsage, Policy, Tier, TierCounts, WORKERS_MAX, WorkerFeed, WorkerId, WorkerIndex, WorkerPrefix,
-    Workers,
+    Choice, HeldPrefix, IndexUsage, Policy, Tier, TierCounts, WORKERS_MAX, WorkerFeed, WorkerId, WorkerIndex,
+    WorkerPrefix, Workers,
 };
 pub use simulator::{Report, Routing, SimulatorOptions, TraceOptions, simulate};
 pub use wire::{Batch, BlockHash, Event, ExtraKeys, RemovedBlocks, StoredBlocks, decode, encode};

@@ -12,7 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kvtide_router::{
-    Batch, BlockHash, Event, Publisher, PublisherOptions, RemovedBlocks, StoredBlocks, WorkerFeed, WorkerIndex, WorkerPrefix,
+    Batch, BlockHash, Event, Publisher, PublisherOptions, RemovedBlocks, StoredBlocks, WorkerFeed, WorkerIndex,
+    WorkerPrefix,
 };
 use serde_json::{Value, json};
 use support::{Numbers, mix, seed};
@@ -104,7 +105,9 @@ struct Worker {
 
 /// The key of a prefix.
 fn key(tokens: &[u32]) -> u64 {
-    tokens.chunks(BLOCK).fold(7, |before, block| block.iter().fold(before, |sum, &token| mix(sum ^ u64::from(token) + 1)))
+    tokens
+        .chunks(BLOCK)
+        .fold(7, |before, block| block.iter().fold(before, |sum, &token| mix(sum ^ (u64::from(token) + 1))))
 }
 
 fn keys(tokens: &[u32]) -> Vec<u64> {
@@ -121,7 +124,8 @@ impl Worker {
     /// Computes a prompt: the blocks that are missing are stored.
     fn compute(&mut self, tokens: &[u32]) -> Vec<Event> {
         let prefixes: Vec<&[u32]> = (1..=tokens.len() / BLOCK).map(|blocks| &tokens[..blocks * BLOCK]).collect();
-        let new: Vec<&[u32]> = prefixes.into_iter().filter(|&prefix| !self.held.iter().any(|held| held == prefix)).collect();
+        let new: Vec<&[u32]> =
+            prefixes.into_iter().filter(|&prefix| !self.held.iter().any(|held| held == prefix)).collect();
         let Some(first) = new.first() else { return Vec::new() };
         // What is evicted goes from its end on, so that what is missing is one piece.
         let before = first.len() - BLOCK;
@@ -139,7 +143,8 @@ impl Worker {
     fn evict(&mut self, numbers: &mut Numbers, count: usize) -> Vec<Event> {
         let mut hashes = Vec::new();
         for _ in 0..count {
-            let is_leaf = |prefix: &Vec<u32>| !self.held.iter().any(|held| held.len() > prefix.len() && held.starts_with(prefix));
+            let is_leaf =
+                |prefix: &Vec<u32>| !self.held.iter().any(|held| held.len() > prefix.len() && held.starts_with(prefix));
             let leaves: Vec<usize> = (0..self.held.len()).filter(|&at| is_leaf(&self.held[at])).collect();
             let Some(&at) = leaves.get(numbers.below(leaves.len().max(1) as u64) as usize) else { break };
             hashes.push(BlockHash::Number(key(&self.held.remove(at))));
@@ -193,11 +198,8 @@ async fn dynamo_finds_what_the_index_finds() {
         let replay_endpoint = Some("tcp://127.0.0.1:0".to_owned());
         let options = PublisherOptions { replay_endpoint, ..PublisherOptions::default() };
         let publisher = Publisher::bind(&Handle::current(), options).await.unwrap();
-        let mut worker = Worker {
-            feed: WorkerFeed::new(index.add_worker().unwrap()),
-            publisher: Some(publisher),
-            held: Vec::new(),
-        };
+        let mut worker =
+            Worker { feed: WorkerFeed::new(index.add_worker().unwrap()), publisher: Some(publisher), held: Vec::new() };
         if at == 0 {
             // One that has published before anybody listens.
             let events = worker.compute(&prompt(&mut numbers));
@@ -240,7 +242,8 @@ async fn await_worker(indexer: &Indexer, worker: &mut Worker, index: &mut Worker
     let mut marks = 0;
     loop {
         // More of them, since a subscriber that has to connect again learns of a gap from the next message alone.
-        let tokens: Vec<u32> = (0..BLOCK as u32).map(|token| 1_000_000 + (at * 10_000 + round * 500 + marks) as u32 * 8 + token).collect();
+        let tokens: Vec<u32> =
+            (0..BLOCK as u32).map(|token| 1_000_000 + (at * 10_000 + round * 500 + marks) as u32 * 8 + token).collect();
         marks += 1;
         let events = worker.compute(&tokens);
         worker.tell(index, events);

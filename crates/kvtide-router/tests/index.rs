@@ -257,7 +257,8 @@ fn each_length_of_a_long_prompt_is_found() {
         assert_eq!(index.find(&keys[..long]).blocks, long);
         let mut lengths = Vec::new();
         index.lengths(&keys, &mut lengths);
-        let expected: Vec<usize> = [long.max(short), long.min(short)].into_iter().filter(|&length| length > 0).collect();
+        let expected: Vec<usize> =
+            [long.max(short), long.min(short)].into_iter().filter(|&length| length > 0).collect();
         assert_eq!(lengths.iter().map(|prefix| prefix.blocks).collect::<Vec<_>>(), expected);
     }
 }

@@ -13,7 +13,9 @@ fn report(routing: Routing) -> Report {
 
 #[test]
 fn the_same_options_give_the_same_report() {
-    for routing in [Routing::RoundRobin, Routing::LeastLoaded, Routing::LongestPrefix, Routing::Cost { load_weight: 1.0 }] {
+    for routing in
+        [Routing::RoundRobin, Routing::LeastLoaded, Routing::LongestPrefix, Routing::Cost { load_weight: 1.0 }]
+    {
         assert_eq!(report(routing), report(routing));
     }
 }

@@ -41,9 +41,10 @@ fn event() -> impl Strategy<Value = Event> {
             sliding_window,
         })
     });
-    let removed = (vec(hash(), 0..5), of(text()), of(any::<u32>()), of(text())).prop_map(
-        |(hashes, medium, group, spec_kind)| Event::Removed(RemovedBlocks { hashes, medium, group, spec_kind }),
-    );
+    let removed =
+        (vec(hash(), 0..5), of(text()), of(any::<u32>()), of(text())).prop_map(|(hashes, medium, group, spec_kind)| {
+            Event::Removed(RemovedBlocks { hashes, medium, group, spec_kind })
+        });
     prop_oneof![4 => stored, 2 => removed, 1 => Just(Event::Cleared)]
 }
 
@@ -61,20 +62,25 @@ fn what_is_written_is_read_again() {
 
 #[test]
 fn damaged_and_random_bytes_are_refused_or_read_but_never_panic() {
-    run("damage", 3000, (batch(), vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), any::<u16>()), |(batch, damage, cut)| {
-        let mut bytes = encode(&batch);
-        for length in 0..bytes.len().min(200) {
-            prop_assert!(decode(&bytes[..length]).is_err(), "cut at {}", length);
-        }
-        for (place, byte) in damage {
-            let place = place.index(bytes.len());
-            bytes[place] = byte;
-        }
-        let _ = decode(&bytes);
-        bytes.truncate(cut as usize % (bytes.len() + 1));
-        let _ = decode(&bytes);
-        Ok(())
-    });
+    run(
+        "damage",
+        3000,
+        (batch(), vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), any::<u16>()),
+        |(batch, damage, cut)| {
+            let mut bytes = encode(&batch);
+            for length in 0..bytes.len().min(200) {
+                prop_assert!(decode(&bytes[..length]).is_err(), "cut at {}", length);
+            }
+            for (place, byte) in damage {
+                let place = place.index(bytes.len());
+                bytes[place] = byte;
+            }
+            let _ = decode(&bytes);
+            bytes.truncate(cut as usize % (bytes.len() + 1));
+            let _ = decode(&bytes);
+            Ok(())
+        },
+    );
     run("noise", 3000, vec(any::<u8>(), 0..300), |bytes| {
         let _ = decode(&bytes);
         Ok(())

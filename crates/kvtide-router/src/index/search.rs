@@ -67,7 +67,8 @@ impl WorkerIndex {
         let mut before = SetId::EMPTY;
         let mut step = self.longest(keys);
         while step.blocks > 0 {
-            lengths.extend(self.joined(before, step.complete).map(|worker| WorkerPrefix { worker, blocks: step.blocks }));
+            lengths
+                .extend(self.joined(before, step.complete).map(|worker| WorkerPrefix { worker, blocks: step.blocks }));
             before = step.complete;
             step = self.shorter(keys, step);
         }

@@ -4,16 +4,16 @@
 //! ```text
 //! trace          who asks what when: sessions of several turns, each behind a system prompt that others share
 //! worker_cache   the blocks of one worker, the least recently used out first
-//! simulator      brings them together: chooses, looks up, computes, evicts, tells the index
+//! cluster        brings them together: chooses, looks up, computes, evicts, tells the index
 //! ```
 //!
 //! A worker computes one prompt after the other; decoding runs beside that and costs nothing here. The index is told at once. O(blocks of
 //! prompts).
 
+mod cluster;
 mod random;
-mod simulator;
 mod trace;
 mod worker_cache;
 
-pub use simulator::{Report, Routing, SimulatorOptions, simulate};
+pub use cluster::{Report, Routing, SimulatorOptions, simulate};
 pub use trace::TraceOptions;

@@ -150,7 +150,8 @@ impl Trace {
         let Reverse(session) = self.sessions.pop()?;
         let Session { time, prompt, turns } = session;
         let answer = self.random.count(self.options.answer_tokens);
-        let tokens = (prompt.tokens.saturating_add(answer)).saturating_add(self.random.count(self.options.question_tokens));
+        let tokens =
+            (prompt.tokens.saturating_add(answer)).saturating_add(self.random.count(self.options.question_tokens));
         if turns > 1 && tokens <= self.options.tokens_max {
             let time = time + self.random.exponential(self.options.think_time);
             self.sessions.push(Reverse(Session { time, prompt: Prompt { tokens, ..prompt }, turns: turns - 1 }));

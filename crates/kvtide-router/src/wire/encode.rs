@@ -1,8 +1,6 @@
 //! Batches to bytes: an array, with maps as events, and optional fields left out. O(bytes).
 
-use rmp::encode::{
-    ByteBuf, write_array_len, write_bin, write_f64, write_map_len, write_nil, write_str, write_uint,
-};
+use rmp::encode::{ByteBuf, write_array_len, write_bin, write_f64, write_map_len, write_nil, write_str, write_uint};
 
 use super::event::{Batch, BlockHash, Event, ExtraKeys, RemovedBlocks, StoredBlocks};
 

@@ -4,7 +4,9 @@
 //! is passed over without recursion. O(bytes).
 
 use rmp::Marker;
-use rmp::decode::{RmpRead, read_array_len, read_bin_len, read_f32, read_f64, read_int, read_map_len, read_marker, read_str_len};
+use rmp::decode::{
+    RmpRead, read_array_len, read_bin_len, read_f32, read_f64, read_int, read_map_len, read_marker, read_str_len,
+};
 
 use crate::error::{Error, Result};
 
@@ -30,7 +32,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a value, or a nil as none.
-    pub(super) fn optional<T>(&mut self, what: &'static str, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
+    pub(super) fn optional<T>(
+        &mut self,
+        what: &'static str,
+        read: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
         if self.peek(what)? == Marker::Null {
             self.rest = &self.rest[1..];
             return Ok(None);
@@ -49,7 +55,11 @@ impl<'a> Reader<'a> {
     }
 
     /// An array, read element by element.
-    pub(super) fn list<T>(&mut self, what: &'static str, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    pub(super) fn list<T>(
+        &mut self,
+        what: &'static str,
+        mut read: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
         let length = self.array(what)?;
         let mut list = Vec::with_capacity(length.min(AHEAD));
         for _ in 0..length {

@@ -21,9 +21,9 @@ where
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     match runner.run(&strategy, test) {
         Ok(()) => {}
-        Err(TestError::Fail(why, value)) => panic!(
-            "{name}: {why}\nsmallest input: {value:#?}\nrepeat with KVTIDE_SEED={seed} KVTIDE_CASES={cases}"
-        ),
+        Err(TestError::Fail(why, value)) => {
+            panic!("{name}: {why}\nsmallest input: {value:#?}\nrepeat with KVTIDE_SEED={seed} KVTIDE_CASES={cases}")
+        }
         Err(TestError::Abort(why)) => panic!("{name}: given up, {why}; seed {seed}"),
     }
 }

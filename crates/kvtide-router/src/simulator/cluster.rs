@@ -102,7 +102,8 @@ pub fn simulate(options: &SimulatorOptions, routing: Routing) -> Result<Report> 
     let most = cluster.computed.iter().copied().fold(0.0, f64::max);
     let average = all / cluster.computed.len() as f64;
     waits.sort_unstable_by(f32::total_cmp);
-    let percentile = |part: f64| waits.get((waits.len().saturating_sub(1) as f64 * part) as usize).map_or(0.0, |&wait| wait.into());
+    let percentile =
+        |part: f64| waits.get((waits.len().saturating_sub(1) as f64 * part) as usize).map_or(0.0, |&wait| wait.into());
     report.busy = average / end;
     report.imbalance = if average > 0.0 { most / average } else { 1.0 };
     (report.wait_p50, report.wait_p99) = (percentile(0.5), percentile(0.99));
