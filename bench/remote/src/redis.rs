@@ -16,10 +16,15 @@ fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-fn store(server: &Server, connections: usize, runtime: &tokio::runtime::Handle) -> Result<Guarded<Redis>> {
+fn store(
+    server: &Server,
+    connections: usize,
+    batch_bytes: usize,
+    runtime: &tokio::runtime::Handle,
+) -> Result<Guarded<Redis>> {
     let urls = vec![format!("redis://127.0.0.1:{}", server.port)];
     let options = RedisOptions { urls, connections, ..RedisOptions::default() };
-    Ok(Redis::guarded(&options, GuardOptions::default(), runtime.clone(), None)?)
+    Ok(Redis::guarded(&options, GuardOptions { batch_bytes, ..GuardOptions::default() }, runtime.clone(), None)?)
 }
 
 pub fn measure(server: &Server) -> Result<()> {
@@ -34,7 +39,7 @@ fn values(server: &Server, bytes: usize, runtime: &tokio::runtime::Handle) -> Re
     let keys: Vec<String> = (0..VALUES).map(|index| format!("{bytes}-{index}")).collect();
     let value = vec![7u8; bytes];
     let entries: Vec<(String, &[u8])> = keys.iter().map(|key| (key.clone(), &value[..])).collect();
-    let filled = store(server, 2, runtime)?.put_many(&entries, later());
+    let filled = store(server, 2, 256 << 10, runtime)?.put_many(&entries, later());
     server.prepare(bytes)?;
     let amount = Amount::moved(bytes * VALUES, 0);
     let mut lanes = Vec::new();
@@ -46,16 +51,21 @@ fn values(server: &Server, bytes: usize, runtime: &tokio::runtime::Handle) -> Re
         });
         lanes.push(lane.of(amount));
     }
-    for connections in [1, 2, 4] {
-        let store = store(server, connections, runtime)?;
+    for (connections, batch) in [(2, 256 << 10), (2, 1 << 20), (2, 4 << 20), (4, 256 << 10)] {
+        let store = store(server, connections, batch, runtime)?;
         let keys = &keys;
-        let lane = Lane::making(Role::Ours, format!("get_many, {connections} connections"), 1, move || {
-            let found = store.get_many(keys, bytes, later());
-            if found.iter().flatten().count() < filled {
-                return Err("a value is missing".into());
-            }
-            Ok(found)
-        });
+        let lane = Lane::making(
+            Role::Ours,
+            format!("get_many, {connections} connections, batches of {} KiB", batch >> 10),
+            1,
+            move || {
+                let found = store.get_many(keys, bytes, later());
+                if found.iter().flatten().count() < filled {
+                    return Err("a value is missing".into());
+                }
+                Ok(found)
+            },
+        );
         lanes.push(lane.of(amount));
     }
     show(&format!("{filled} values of {} KiB", bytes >> 10), &rounds(lanes, 15)?);
@@ -65,7 +75,7 @@ fn values(server: &Server, bytes: usize, runtime: &tokio::runtime::Handle) -> Re
 fn small_keys(server: &Server, runtime: &tokio::runtime::Handle) -> Result<()> {
     let keys: Vec<String> = (0..SMALL).map(|index| format!("small-{index}")).collect();
     let entries: Vec<(String, &[u8])> = keys.iter().map(|key| (key.clone(), &b"sixteen bytes ok"[..])).collect();
-    let store = store(server, 2, runtime)?;
+    let store = store(server, 2, 256 << 10, runtime)?;
     let there = store.put_many(&entries, later());
     let (store, keys) = (&store, &keys);
     let one_call = Lane::making(Role::Ours, format!("{there} small values in one call"), 1, move || {

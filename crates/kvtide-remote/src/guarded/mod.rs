@@ -58,7 +58,7 @@ impl Default for GuardOptions {
             attempts_max: 3,
             attempt_timeout: Duration::from_secs(2),
             pause: Duration::from_millis(20),
-            batch_bytes: 1 << 20,
+            batch_bytes: 256 << 10,
             batch_keys: 1000,
         }
     }
