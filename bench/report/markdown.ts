@@ -27,15 +27,17 @@ function machineOf({ cpu, features, cores, caches, memory, hugePages, kernel, ru
   return lines.map(line => `- ${line}`).join('\n')
 }
 
+/** A row for each ratio that has a target. */
+export function targetRows(workload: Workload): string[][] {
+  return workload.claims.flatMap(claim => {
+    if (claim.met === null) return []
+    const limit = claim.limit === null ? '' : digits(claim.limit)
+    return [[titleOf(workload), claim.says, ratioText(claim), limit, boundText(claim.toReach), claim.met ? 'met' : `**not met**: ${reason(claim)}`]]
+  })
+}
+
 function targetsOf(workloads: readonly Workload[]): string {
-  const rows = workloads.flatMap(workload =>
-    workload.claims.flatMap(claim => {
-      if (claim.met === null) return []
-      const limit = claim.limit === null ? '' : digits(claim.limit)
-      return [[titleOf(workload), claim.says, ratioText(claim), limit, boundText(claim.toReach), claim.met ? 'met' : `**not met**: ${reason(claim)}`]]
-    }),
-  )
-  return tableOf(['workload', 'ratio', 'measured (spread)', 'bare memory', 'to reach', 'result'], rows)
+  return tableOf(['workload', 'ratio', 'measured (spread)', 'bare memory', 'to reach', 'result'], workloads.flatMap(targetRows))
 }
 
 export function resultsPage(version: string, { peers, javascript, native, pool }: Run, gpu?: GpuResults): string {

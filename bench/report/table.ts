@@ -9,8 +9,8 @@ export function digits(value: number): string {
 
 export const spreadText = ({ median, p10, p90 }: Spread): string => `${digits(median)} (${digits(p10)} to ${digits(p90)})`
 
-const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
+export const rowOf = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
 
 export function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
+  return [rowOf(head), rowOf(head.map(() => '---')), ...rows.map(rowOf)].join('\n')
 }

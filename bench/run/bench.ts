@@ -1,22 +1,25 @@
 // `npm run bench`: measures everything, then writes bench/RESULTS.md, bench/results.svg and bench/pool.svg.
 //
-//   npm run bench -- [--rounds <n>] [--record] [--from <folder>] [--only <suite>]
+//   npm run bench -- [--rounds <n>] [--record] [--from <folder>] [--only <suite>|js-…] [--add <report>]
 //
 // With --record, the ratios become the ones that `npm run bench:check` holds later runs against. With --from, the pages are
 // written from the reports in a folder, and nothing is measured. With --only, one suite is measured (peers, javascript, native
-// or pool), and the rest of the pages is from the reports that earlier runs have left.
+// or pool), and the rest of the pages is from the reports that earlier runs have left. With the start of an id of the TypeScript suite
+// in its place, the pages stay as they are but for those workloads; --add does the same with a report that was written before.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { chart } from '../report/chart.js'
+import { panelsIn, withReport } from '../report/added.js'
+import { chart, type Panel } from '../report/chart.js'
 import { readResults } from '../report/gpu.js'
 import { resultsPage } from '../report/markdown.js'
 import { poolPanels } from '../report/pool.js'
 import { readmeChart } from '../report/readme.js'
-import { recordOf, type Recorded } from '../report/recorded.js'
+import { recordOf, withRatios, type Recorded } from '../report/recorded.js'
+import type { Report } from '../report/report.js'
 import { build, readArguments, readRun, REPORTS, root, runJavaScript, runNative, runPeers, runPool, type Run } from './suites.js'
 
-const { only, rounds, record, from } = readArguments(process.argv.slice(2))
+const { only, rounds, record, from, add } = readArguments(process.argv.slice(2))
 
 const SUITES: { readonly [S in keyof Run]-?: () => Run[S] } = {
   peers: () => runPeers({ only: '', rounds }),
@@ -25,26 +28,51 @@ const SUITES: { readonly [S in keyof Run]-?: () => Run[S] } = {
   pool: runPool,
 }
 
+type Files = Readonly<Record<string, string>>
+
+const read = (name: string): string => readFileSync(join(root, 'bench', name), 'utf8')
+const recordedBefore = (): Recorded => JSON.parse(read('recorded.json')) as Recorded
+
+/** The chart of everything. Rates of memory alone are in the page; as times per MiB they would say little there. */
+const results = (panels: readonly Panel[]): string =>
+  chart('What each workload costs in kvtide, in other caches, by hand, and in bare memory', panels.filter(({ title }) => title !== 'memcpy'))
+
+const withRecorded = (recorded: Recorded): Files => ({
+  ...(record === true ? { 'recorded.json': `${JSON.stringify(recorded, null, 2)}\n` } : {}),
+  'readme.svg': readmeChart(record === true ? recorded : recordedBefore()),
+})
+
 function measured(): Run {
-  if (only !== '' && !(only in SUITES)) throw new RangeError(`--only ${only}: expected one of ${Object.keys(SUITES).join(', ')}`)
+  if (only !== '' && !(only in SUITES)) throw new RangeError(`--only ${only}: expected one of ${Object.keys(SUITES).join(', ')}, or the start of an id: js-…`)
   const earlier = only === '' ? {} : readRun(REPORTS)
   if (['', 'peers', 'javascript'].includes(only)) build()
   const wanted = Object.entries(SUITES).filter(([name]) => only === '' || name === only)
   return { ...earlier, ...Object.fromEntries(wanted.map(([name, run]) => [name, run()])) } as Run
 }
 
-const run = from === undefined ? measured() : readRun(from)
-const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
-// Rates of memory alone are in the page; as times per MiB they would say little in a chart.
-const charted = [...run.peers.workloads, ...run.javascript.workloads].filter(({ id }) => id !== 'memcpy')
-const panels = charted.map(({ title, operation, memory, lanes }) => ({ title, subtitle: `per ${operation}, ${memory} memory`, lanes }))
-const recorded = (): string => `${JSON.stringify(recordOf(run.peers.machine?.cpu ?? 'unknown', [run.peers, run.javascript]), null, 2)}\n`
-const files = {
-  'RESULTS.md': resultsPage(version, run, readResults()),
-  'results.svg': chart('What each workload costs in kvtide, in other caches, by hand, and in bare memory', panels),
-  ...(run.pool === undefined ? {} : { 'pool.svg': chart('What the calls of the pool cost as the pool grows, beside one random read of memory of the same size', poolPanels(run.pool)) }),
-  ...(record === true ? { 'recorded.json': recorded() } : {}),
-  'readme.svg': readmeChart(JSON.parse(record === true ? recorded() : readFileSync(join(root, 'bench', 'recorded.json'), 'utf8')) as Recorded),
+function pagesOf(run: Run): Files {
+  const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
+  const panels = [...run.peers.workloads, ...run.javascript.workloads].map(({ title, operation, memory, lanes }) => ({ title, subtitle: `per ${operation}, ${memory} memory`, lanes }))
+  return {
+    'RESULTS.md': resultsPage(version, run, readResults()),
+    'results.svg': results(panels),
+    ...(run.pool === undefined ? {} : { 'pool.svg': chart('What the calls of the pool cost as the pool grows, beside one random read of memory of the same size', poolPanels(run.pool)) }),
+    ...withRecorded(recordOf(run.peers.machine?.cpu ?? 'unknown', [run.peers, run.javascript], recordedBefore().ratios)),
+  }
 }
+
+/** The pages as they are, with some workloads more, or anew. */
+function pagesWith(report: Report): Files {
+  const page = withReport(read('RESULTS.md'), report)
+  return { 'RESULTS.md': page, 'results.svg': results(panelsIn(page)), ...withRecorded(withRatios(recordedBefore(), report)) }
+}
+
+function addedWorkloads(): Report {
+  if (add !== undefined) return JSON.parse(readFileSync(add, 'utf8')) as Report
+  build()
+  return runJavaScript({ only, rounds }, 'added.json')
+}
+
+const files = add !== undefined || only.startsWith('js-') ? pagesWith(addedWorkloads()) : pagesOf(from === undefined ? measured() : readRun(from))
 for (const [name, text] of Object.entries(files)) writeFileSync(join(root, 'bench', name), text)
 console.log(`\nwritten: ${Object.keys(files).map(name => `bench/${name}`).join(', ')}`)

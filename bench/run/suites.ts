@@ -33,11 +33,13 @@ export interface Wanted {
   readonly record?: boolean
   /** A folder with reports of a run that has been made, in the place of a new one. */
   readonly from?: string | undefined
+  /** A report of some workloads, to be put into the pages as they are. */
+  readonly add?: string | undefined
 }
 
 export function readArguments(args: readonly string[]): Wanted {
   const text = { type: 'string' } as const
-  const options = { only: { ...text, default: '' }, rounds: { ...text, default: '31' }, out: text, record: { type: 'boolean', default: false }, from: text } as const
+  const options = { only: { ...text, default: '' }, rounds: { ...text, default: '31' }, out: text, record: { type: 'boolean', default: false }, from: text, add: text } as const
   const { values } = parseArgs({ args: [...args], options })
   const rounds = Number(values.rounds)
   if (!Number.isInteger(rounds) || rounds < 1) throw new RangeError(`--rounds ${values.rounds}: expected a whole number above 0`)
@@ -92,8 +94,8 @@ export function runPeers({ only, rounds }: Wanted): Report {
   return report
 }
 
-export function runJavaScript({ only, rounds }: Wanted): Report {
-  const out = join(REPORTS, 'javascript.json')
+export function runJavaScript({ only, rounds }: Wanted, name = 'javascript.json'): Report {
+  const out = join(REPORTS, name)
   mkdirSync(REPORTS, { recursive: true })
   rmSync(out, { force: true })
   run(process.execPath, ['--import=tsx', 'bench/run/javascript.ts', '--only', only, '--rounds', String(rounds), '--out', out], { GLIBC_TUNABLES: MEMORY.reused })
