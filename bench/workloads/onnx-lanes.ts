@@ -133,13 +133,27 @@ async function decoding(of: LaneOf): Promise<Apart> {
   }
 }
 
+/** What goes in for a prompt behind which nothing is known. */
+function whole(tokens: Uint32Array): Feeds {
+  const nothing = names('past_key_values').map(name => [name, new Tensor('float32', new Float32Array(0), [1, kvHeads, 0, headDim])] as const)
+  return { input_ids: int64([...tokens], [1, tokens.length]), attention_mask: ones(1, tokens.length), ...Object.fromEntries(nothing) }
+}
+
+/** The token that onnxruntime-node has as the likeliest one behind a prompt. */
+export async function likeliest(path: string, tokens: Uint32Array, threads: number): Promise<number> {
+  const session = await sessionOf(path, threads)
+  const { logits } = (await session.run(whole(tokens))) as { logits: onnxruntime.Tensor }
+  const last = (logits.data as Float32Array).subarray(-vocabulary)
+  await session.release()
+  return last.reduce((best, logit, token) => (logit > (last[best] as number) ? token : best), 0)
+}
+
 async function filling(of: LaneOf): Promise<Apart> {
   const { way, path, length, threads } = of
   const tokens = ids(length, 1)
   if (way === 'copying') {
     const session = await sessionOf(path, threads)
-    const nothing = names('past_key_values').map(name => [name, new Tensor('float32', new Float32Array(0), [1, kvHeads, 0, headDim])] as const)
-    const feeds = { input_ids: int64([...tokens], [1, length]), attention_mask: ones(1, length), ...Object.fromEntries(nothing) }
+    const feeds = whole(tokens)
     return { before: collect, round: async () => void (await session.run(feeds)) }
   }
   const model = await modelOf(of)

@@ -14,7 +14,7 @@ import { lane, measure, type Contestant } from '../run/rounds.js'
 import { REPORTS } from '../run/suites.js'
 import { DECODER, writeDecoder } from './decoder.js'
 import { writeGguf } from './gguf.js'
-import { STEPS, ids, type LaneOf } from './onnx-lanes.js'
+import { STEPS, ids, likeliest, type LaneOf } from './onnx-lanes.js'
 
 const { layers } = DECODER
 
@@ -69,7 +69,7 @@ export async function prefill(length: number, threads: number, rounds: number): 
   return { ...workload, memory: 'usual' }
 }
 
-/** The first token of a prompt of which most was computed before, for somebody else. */
+/** The first token of a prompt of which most was computed before, for somebody else: found, computed again, and all again in onnxruntime-node. */
 export async function shared(common: number, own: number, threads: number, rounds: number): Promise<Workload> {
   const id = `js-onnx-shared-${common}-${threads}`
   const path = writeDecoder(join(REPORTS, 'decoder'))
@@ -78,15 +78,27 @@ export async function shared(common: number, own: number, threads: number, round
   using before = model.open({ tokens: known, salt: 'found' })
   await model.run([{ sequence: before }])
   let turn = 0
-  const first = (salt: () => string) => async (): Promise<void> => {
-    turn += 1
-    using sequence = model.open({ tokens: Uint32Array.from([...known, ...ids(own, turn)]), salt: salt() })
-    for await (const _ of model.generate(sequence, { maxTokens: 1, temperature: 0 }));
+  const prompt = (): Uint32Array => Uint32Array.from([...known, ...ids(own, (turn += 1))])
+  const first = async (tokens: Uint32Array, salt: string): Promise<number | undefined> => {
+    using sequence = model.open({ tokens, salt })
+    for await (const token of model.generate(sequence, { maxTokens: 1, temperature: 0 })) return token
+    return undefined
   }
-  const measured = await measureLong([lane('baseline', 'computed anew', 1, first(() => `${turn}`), { shared: true }), lane('ours', 'found', 1, first(() => 'found'), { shared: true })], rounds)
+  const asked = prompt()
+  const [theirs, mine] = [await likeliest(path, asked, threads), await first(asked, 'found')]
+  if (theirs !== mine) throw new Error(`kvtide's first token is ${mine}, that of onnxruntime-node ${theirs}`)
+  const of: LaneOf = { what: 'prefill', way: 'copying', path, length: common + own, rows: 1, threads }
+  const peer = await apart(new URL('onnx-lanes.ts', import.meta.url), of)
+  const measured = await measureLong([
+    lane('peer', 'onnxruntime-node, the whole prompt', 1, () => peer.round(), { shared: true }),
+    lane('baseline', 'computed anew', 1, async () => void (await first(prompt(), `${turn}`)), { shared: true }),
+    lane('ours', 'found', 1, async () => void (await first(prompt(), 'found')), { shared: true }),
+  ], rounds)
+  peer.end()
   before.dispose()
   await model.dispose()
   return workloadOf(id, `The first token of a prompt of ${common} shared tokens and ${own} new ones, ${many(threads)}`, 'prompt', measured, [
+    { id: `${id}/peer-over-found`, over: 'onnxruntime-node, the whole prompt', under: 'found', toReach: 'more' },
     { id: `${id}/anew-over-found`, over: 'computed anew', under: 'found', toReach: { atLeast: 8 } },
   ])
 }
