@@ -197,11 +197,14 @@ impl Cluster {
 
     fn keep(&mut self, worker: usize) -> Result<()> {
         self.evicted.clear();
+        // A worker tells what is new, behind what it had.
+        let had = self.caches[worker].length(&self.keys);
         let kept = self.caches[worker].put(&self.keys, &mut self.evicted);
         if let Some(index) = &mut self.index {
             let id = WorkerId::of_index(worker);
             index.remove(id, Tier::Gpu, &self.evicted)?;
-            index.store(id, Tier::Gpu, None, &self.keys[..kept])?;
+            let new = &self.keys[had.min(kept)..kept];
+            index.store(id, Tier::Gpu, had.checked_sub(1).map(|last| self.keys[last]), new)?;
         }
         Ok(())
     }
