@@ -28,6 +28,8 @@ export { RollbackCache, RollbackMark, type RollbackCacheOptions } from './lib/co
 export { RotatingCache, type RotatingCacheOptions } from './lib/contiguous/rotating-cache.js'
 export { RotatingKvCache } from './lib/contiguous/rotating-kv-cache.js'
 export { RotatingSnapshot, type RotatingKvCacheOptions } from './lib/contiguous/rotating.js'
+export { type EventPublisher, publishEvents, type PublishOptions } from './lib/router/event-publisher.js'
+export { type Following, type FollowOptions, type FollowStats, PrefixRouter, type Route, type RouteOptions } from './lib/router/prefix-router.js'
 export type { CacheEvent, CacheEvents } from './lib/sequences/cache-events.js'
 export type { EvictionPolicy } from './lib/sequences/eviction.js'
 export type { ModelDescription, ModelLayer } from './lib/sequences/model-description.js'

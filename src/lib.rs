@@ -31,6 +31,7 @@ mod blocks;
 mod border;
 mod contiguous;
 mod onnx;
+mod router;
 mod sampling;
 mod sequences;
 mod store;

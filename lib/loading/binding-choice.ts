@@ -10,9 +10,9 @@ const CUDA_PLATFORM = 'linux-x64-gnu'
 const CUDA_FILE = `kvtide-cuda.${CUDA_PLATFORM}.node`
 const CUDA_PACKAGE = `kvtide-cuda-${CUDA_PLATFORM}`
 
-/** Which of the package's two addons this process runs on. */
+/** Which of the package's addons this process runs on: the ordinary one, the one with the network, or the one with CUDA and the network. */
 export interface BindingChoice {
-  readonly kind: 'cpu' | 'cuda'
+  readonly kind: 'cpu' | 'net' | 'cuda'
   /** The file of the addon. */
   readonly file: string
   /** Why it was chosen. */
@@ -31,17 +31,17 @@ export interface Surroundings {
   readonly platform: Platform
 }
 
-/** Chooses the addon with CUDA where it is installed, unless `KVTIDE_DEVICE` is `cpu`. It can do everything that the ordinary one can. */
+/** Chooses the addon with CUDA where it is installed, unless `KVTIDE_DEVICE` is `cpu`. It can do everything that the others can. */
 export function chooseBinding(around: Surroundings): BindingChoice {
   const { wanted = '', named = '', platform } = around
   if (!['', 'auto', 'cpu', 'cuda'].includes(wanted)) {
     throw invalid('KVTIDE_DEVICE', wanted, 'auto, cpu or cuda')
   }
   if (named !== '') {
-    const kind = basename(named).startsWith('kvtide-cuda.') ? 'cuda' : 'cpu'
-    return { kind, file: resolve(named), reason: 'NAPI_RS_NATIVE_LIBRARY_PATH names it' }
+    const kind = /^kvtide-(cuda|net)\./.exec(basename(named))?.[1] as 'cuda' | 'net' | undefined
+    return { kind: kind ?? 'cpu', file: resolve(named), reason: 'NAPI_RS_NATIVE_LIBRARY_PATH names it' }
   }
-  if (wanted === 'cpu') return { kind: 'cpu', file: ordinaryFile(around), reason: 'KVTIDE_DEVICE is cpu' }
+  if (wanted === 'cpu') return withoutCuda(around, 'KVTIDE_DEVICE is cpu')
   const hasCuda = platform.name === CUDA_PLATFORM
   const file = hasCuda ? found(around, CUDA_FILE, CUDA_PACKAGE) : undefined
   if (file !== undefined) return { kind: 'cuda', file, reason: 'it is installed' }
@@ -49,7 +49,15 @@ export function chooseBinding(around: Surroundings): BindingChoice {
     const reason = hasCuda ? `install it with \`npm install ${CUDA_PACKAGE}@${around.version}\`` : 'there is none for this platform'
     throw notFound(`KVTIDE_DEVICE is cuda, and the addon with CUDA is not there: ${reason}`, platform, reason)
   }
-  return { kind: 'cpu', file: ordinaryFile(around), reason: 'the addon with CUDA is not installed' }
+  return withoutCuda(around, 'the addon with CUDA is not installed')
+}
+
+/** The addon with the network where it is installed: it can do everything that the ordinary one can. */
+function withoutCuda(around: Surroundings, reason: string): BindingChoice {
+  const { name } = around.platform
+  const net = found(around, `kvtide-net.${name}.node`, `kvtide-net-${name}`)
+  if (net !== undefined) return { kind: 'net', file: net, reason: `it is installed; ${reason}` }
+  return { kind: 'cpu', file: ordinaryFile(around), reason }
 }
 
 /** The file of the ordinary addon of this platform. */

@@ -7,12 +7,12 @@ import { fileProblem, libcProblem } from './addon-file.js'
 import { chooseBinding, loadedAddons, notedBinding, noteBinding, notFound, refuseSecond, type BindingChoice } from './binding-choice.js'
 import { KvTideError } from '../border/errors.js'
 import { mappedFiles, platformOf, runtimeProblem } from './platform.js'
+import { version as expected } from './version.js'
 
 /** The native addon. Only this file loads it. */
 type Binding = typeof Native
 
 const require = createRequire(import.meta.url)
-const { version: expected } = require('#package') as { version: string }
 const maps = mappedFiles()
 const platform = platformOf(process.platform, process.arch, maps)
 

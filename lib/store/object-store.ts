@@ -1,6 +1,7 @@
 import { fields, known, type Names, optional, text } from '../border/check.js'
 import { INTERNAL } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
+import { needsNet } from '../loading/net.js'
 import { SharedStore } from './shared-store.js'
 
 /** Where an object store is, and how it is used. */
@@ -33,6 +34,7 @@ export class ObjectStore extends SharedStore {
   constructor(options: ObjectStoreOptions) {
     const { url, options: given, roots } = known<ObjectStoreOptions>('options', options, OPTIONS)
     const pairs = Object.entries(fields<Record<string, string>>('options.options', given ?? {}))
+    needsNet('ObjectStore', binding.NativeSharedStore.objects)
     const native = binding.NativeSharedStore.objects({
       url: text('url', url),
       options: Object.fromEntries(pairs.map(([name, value]) => [name, text(`options.options.${name}`, value)])),

@@ -1,6 +1,7 @@
 import { count, flag, isArray, known, list, type Names, optional, text } from '../border/check.js'
 import { INTERNAL } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
+import { needsNet } from '../loading/net.js'
 import { SharedStore } from './shared-store.js'
 
 /** Where Redis or Valkey is, and how it is used. */
@@ -47,6 +48,7 @@ export class RedisStore extends SharedStore {
   constructor(options: RedisStoreOptions) {
     const { url, cluster, username, password, database, prefix, ttl, connections, roots } = known<RedisStoreOptions>('options', options, OPTIONS)
     const urls = isArray(url) ? list('url', url, text) : [text('url', url)]
+    needsNet('RedisStore', binding.NativeSharedStore.redis)
     const native = binding.NativeSharedStore.redis({
       urls,
       isCluster: optional(flag, 'cluster', cluster) ?? false,

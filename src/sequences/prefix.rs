@@ -296,7 +296,7 @@ pub(crate) fn names(keys: &[BlockKey]) -> Vec<String> {
 fn native(event: &Event) -> NativeEvent {
     let none = NativeEvent { kind: "cleared", key: None, parent: None, tokens: None };
     match event {
-        Event::Stored { key, parent, tokens } => NativeEvent {
+        Event::Stored { key, parent, tokens, .. } => NativeEvent {
             kind: "stored",
             key: Some(hex(key)),
             parent: Some(hex(parent)),

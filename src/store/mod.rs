@@ -2,9 +2,12 @@
 
 mod envelope;
 mod load;
-mod runtime;
+#[cfg(feature = "net")]
+pub(crate) mod runtime;
 mod save;
 mod shared_store;
+#[cfg(feature = "net")]
+mod store_services;
 mod tensors;
 mod tiers;
 mod watch;

@@ -1,19 +1,15 @@
 //! Stores that others run: called from here, or by JavaScript through the same gate.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtide_remote::{
-    Answered, Backend, Event, Fault, FaultKind, Gate, GateOptions, GuardOptions, Guarded, Health, ObjectStorage,
-    ObjectStorageOptions, Outcome as Settled, Permit, Redis, RedisOptions, Refusal, State, Store,
+    Answered, Event, Fault, FaultKind, Gate, GateOptions, Health, Outcome as Settled, Permit, Refusal, State, Store,
 };
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::runtime;
-use crate::border::argument::{count, optional, whole};
-use crate::border::handle::{Handle, guard};
+use crate::border::handle::Handle;
 use crate::border::refusal::Outcome;
 
 /// How a store has done so far.
@@ -118,48 +114,9 @@ impl NativeGate {
 }
 
 /// A store, and what is asked of it by the way.
-trait Watched: Store {
+pub(super) trait Watched: Store {
     fn health(&self) -> Health;
     fn next_event(&self) -> Option<Event>;
-}
-
-impl<B: Backend> Watched for Guarded<B> {
-    fn health(&self) -> Health {
-        Guarded::health(self)
-    }
-
-    fn next_event(&self) -> Option<Event> {
-        Guarded::next_event(self)
-    }
-}
-
-/// Where Redis is; the TypeScript layer has filled in what was left out.
-#[napi(object, object_to_js = false)]
-pub struct NativeRedisOptions {
-    pub urls: Vec<String>,
-    pub is_cluster: bool,
-    pub prefix: String,
-    pub connections: f64,
-    #[napi(ts_type = "string | undefined")]
-    pub username: Option<String>,
-    #[napi(ts_type = "string | undefined")]
-    pub password: Option<String>,
-    #[napi(ts_type = "number | undefined")]
-    pub database: Option<f64>,
-    /// Milliseconds.
-    #[napi(ts_type = "number | undefined")]
-    pub ttl: Option<f64>,
-    #[napi(ts_type = "string | undefined")]
-    pub roots: Option<String>,
-}
-
-/// Where an object store is.
-#[napi(object, object_to_js = false)]
-pub struct NativeObjectOptions {
-    pub url: String,
-    pub options: HashMap<String, String>,
-    #[napi(ts_type = "string | undefined")]
-    pub roots: Option<String>,
 }
 
 /// A store, until it is disposed of; tiers that use it keep it.
@@ -169,7 +126,8 @@ pub struct NativeSharedStore {
 }
 
 impl NativeSharedStore {
-    fn new(name: &'static str, store: impl Watched + 'static) -> Self {
+    #[cfg(feature = "net")]
+    pub(super) fn new(name: &'static str, store: impl Watched + 'static) -> Self {
         NativeSharedStore { store: Handle::new(name, Arc::new(store)) }
     }
 
@@ -180,38 +138,6 @@ impl NativeSharedStore {
 
 #[napi]
 impl NativeSharedStore {
-    #[napi(factory)]
-    pub fn redis(env: &Env, options: NativeRedisOptions) -> Result<Self> {
-        guard(env, || {
-            let given = RedisOptions {
-                urls: options.urls,
-                is_cluster: options.is_cluster,
-                username: options.username,
-                password: options.password,
-                database: optional("database", options.database, count)?,
-                prefix: options.prefix,
-                ttl: optional("ttl", options.ttl, whole)?.map(Duration::from_millis),
-                connections: count("connections", options.connections)? as usize,
-                roots: options.roots.map(String::into_bytes),
-                ..RedisOptions::default()
-            };
-            let store = Redis::guarded(&given, GuardOptions::default(), runtime::handle()?, None)?;
-            Ok(NativeSharedStore::new("RedisStore", store))
-        })
-    }
-
-    #[napi(factory)]
-    pub fn objects(env: &Env, options: NativeObjectOptions) -> Result<Self> {
-        guard(env, || {
-            let mut pairs: Vec<(String, String)> = options.options.into_iter().collect();
-            pairs.sort();
-            let given =
-                ObjectStorageOptions { url: options.url, options: pairs, roots: options.roots.map(String::into_bytes) };
-            let store = ObjectStorage::guarded(&given, GuardOptions::default(), runtime::handle()?, None)?;
-            Ok(NativeSharedStore::new("ObjectStore", store))
-        })
-    }
-
     #[napi]
     pub fn health(&self, env: &Env) -> Result<NativeHealth> {
         self.store.read(env, |store| Ok((&store.health()).into()))

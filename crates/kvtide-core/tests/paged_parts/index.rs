@@ -120,7 +120,7 @@ fn of_blocks_of_one_name_another_is_found_once_the_first_is_gone() {
             left.push(block);
         }
         assert_eq!((left, index.len()), (vec![3, 7, 5], 0));
-        let stored = Event::Stored { key, parent: root("a"), tokens: [1, 2].into() };
+        let stored = Event::Stored { key, parent: root("a"), tokens: [1, 2].into(), is_first: true };
         assert_eq!(index.events().since(0).events.concat(), [stored, Event::Removed { key }]);
         index.check_invariants().unwrap();
     }
@@ -176,7 +176,12 @@ fn events_tell_what_can_be_found() {
     index.remove(2);
     index.remove(1);
     index.clear();
-    let stored = |at: usize, parent| Event::Stored { key: keys[at], parent, tokens: [[1, 2], [3, 4]][at].into() };
+    let stored = |at: usize, parent| Event::Stored {
+        key: keys[at],
+        parent,
+        tokens: [[1, 2], [3, 4]][at].into(),
+        is_first: at == 0,
+    };
     let expected = [stored(0, root("a")), stored(1, keys[0]), Event::Removed { key: keys[1] }, Event::Cleared];
     assert_eq!(index.events().since(0).events.concat(), expected);
     assert_eq!((found(&index, "a", &[1, 2, 3]), index.len()), (vec![], 0));

@@ -160,6 +160,7 @@ impl PagedKvCache {
         let mut named = 0;
         for (at, group) in self.groups.iter_mut().enumerate() {
             let came: Vec<_> = returning.came(at).collect();
+            group.note_roots(&[*returning.blocks.root()]);
             named = named.max(came.len() as u32);
             group.name_new(&returning.new.pages[at], came.into_iter())?;
         }

@@ -376,8 +376,11 @@ impl PagedKvCache {
 
     /// The group whose blocks decide most of what is found.
     fn followed(&self) -> &PagedPlanner {
-        let planners = self.planners();
-        planners.iter().find(|planner| planner.window().is_none()).unwrap_or(&planners[0])
+        self.groups[self.followed_group()].planner()
+    }
+
+    pub(super) fn followed_group(&self) -> usize {
+        self.groups.iter().position(|group| group.planner().window().is_none()).unwrap_or(0)
     }
 
     fn planners(&self) -> Vec<&PagedPlanner> {

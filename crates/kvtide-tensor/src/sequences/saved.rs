@@ -8,9 +8,9 @@
 //!
 //! The cache goes on meanwhile: nobody waits but for single pieces of at most 1 MiB. O(blocks) here, O(bytes) there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use kvtide_core::paged::{BlockKey, BlockName, PageLayout, SavedContent, SavedRow};
+use kvtide_core::paged::{BlockKey, BlockName, Event, PageLayout, SavedContent, SavedRow};
 
 use super::cache::PagedKvCache;
 use super::prefix_namer::{PrefixNamer, PromptOptions};
@@ -208,6 +208,26 @@ impl PagedKvCache {
         Ok(found)
     }
 
+    /// What prompts find as events: no block before the one that it follows, and those that follow nothing that is found left out. And
+    /// the number of the event that comes next. Of the group whose events [`PagedKvCache::events`] has. O(blocks).
+    pub fn found_events(&mut self) -> Result<(Vec<Event>, u64)> {
+        let (size, group) = (self.block_size() as usize, self.followed_group());
+        let mut found = self.found_blocks()?;
+        let names = found.names.swap_remove(group);
+        let names = names.at(&names.in_order(), size);
+        let mut told: HashSet<BlockKey> = HashSet::new();
+        let mut events = Vec::new();
+        for name in names.iter(size) {
+            let is_first = found.roots.contains(&name.parent);
+            if is_first || told.contains(&name.parent) {
+                told.insert(name.key);
+                let BlockName { key, parent, tokens, .. } = name;
+                events.push(Event::Stored { key, parent, tokens: tokens.into(), is_first });
+            }
+        }
+        Ok((events, self.events(0).next))
+    }
+
     /// The rows of each group that are not found any more, or anew: what was read of them is not what they were.
     pub fn gone(&self, found: &FoundBlocks) -> Result<Vec<Vec<u32>>> {
         self.check_held(found.cache)?;
@@ -280,10 +300,10 @@ impl PagedKvCache {
             group.check_names(pages, names.iter(size))
         })?;
         for ((group, pages), names) in self.groups.iter_mut().zip(&new.pages).zip(names) {
+            group.note_roots(roots);
             let order = names.in_order();
             group.name_pages(pages, &order, names.at(&order, size).iter(size))?;
         }
-        self.groups.iter_mut().for_each(|group| group.note_roots(roots));
         Ok(())
     }
 

@@ -23,6 +23,8 @@ pub enum Event {
         parent: BlockKey,
         /// Its tokens.
         tokens: Box<[u32]>,
+        /// Whether it is the first of its prompts: the name before it is that of no block.
+        is_first: bool,
     },
     /// A block cannot be found any more.
     Removed {
@@ -76,12 +78,12 @@ impl EventLog {
         UnseenEvents { missed: oldest.saturating_sub(number), first, events, next: self.next }
     }
 
-    pub(super) fn stored(&mut self, key: &BlockKey, parent: &BlockKey, tokens: &[u32]) {
+    pub(super) fn stored(&mut self, key: &BlockKey, parent: &BlockKey, tokens: &[u32], is_first: bool) {
         if self.capacity > 0 {
             let mut copy = Vec::new();
             let fits = copy.try_reserve_exact(tokens.len()).is_ok();
             copy.extend_from_slice(if fits { tokens } else { &[] });
-            let event = Event::Stored { key: *key, parent: *parent, tokens: copy.into() };
+            let event = Event::Stored { key: *key, parent: *parent, tokens: copy.into(), is_first };
             if fits { self.push(event) } else { self.miss() }
         }
     }
@@ -154,9 +156,9 @@ mod tests {
     #[test]
     fn keeps_tokens_and_order() {
         let mut log = EventLog::new(8);
-        log.stored(&key(1), &key(0), &[5, 6]);
+        log.stored(&key(1), &key(0), &[5, 6], true);
         log.cleared();
-        let stored = Event::Stored { key: key(1), parent: key(0), tokens: [5, 6].into() };
+        let stored = Event::Stored { key: key(1), parent: key(0), tokens: [5, 6].into(), is_first: true };
         assert_eq!(log.since(0).events.concat(), [stored, Event::Cleared]);
     }
 
@@ -164,7 +166,7 @@ mod tests {
     fn off_keeps_and_counts_nothing() {
         let mut log = EventLog::default();
         log.removed(&key(1));
-        log.stored(&key(1), &key(0), &[5, 6]);
+        log.stored(&key(1), &key(0), &[5, 6], true);
         assert_eq!((log.next(), log.since(0).missed, log.since(0).events.concat().len()), (0, 0, 0));
     }
 

@@ -145,7 +145,9 @@ impl PrefixIndex {
         }
         self.records.insert(block, parent);
         self.len += 1;
-        self.events.stored(key, parent, self.tokens.row(block));
+        // Whoever brings a first block has noted its root before.
+        let is_first = self.roots.kept.contains(parent);
+        self.events.stored(key, parent, self.tokens.row(block), is_first);
         true
     }
 

@@ -64,6 +64,12 @@ impl PromptBlocks {
         self.keys.is_empty()
     }
 
+    /// The key of no token, which those of its blocks are made from.
+    #[must_use]
+    pub fn root(&self) -> &BlockKey {
+        &self.root
+    }
+
     /// Groups of layers.
     #[must_use]
     pub fn groups(&self) -> usize {
