@@ -14,7 +14,7 @@ const crate = (name: string): Crate => own.find(one => one.name === name) as Cra
 const number = (version: string): number => version.split('.').reduce((sum, part, at) => sum + Number(part) * 1000 ** (2 - at), 0)
 
 test('six crates are published', t => {
-  t.deepEqual(own.map(({ name }) => name), ['kvtide-core', 'kvtide-cuda', 'kvtide-onnx', 'kvtide-sample', 'kvtide-store', 'kvtide-tensor'])
+  t.deepEqual(own.map(({ name }) => name), ['kvtide-core', 'kvtide-cuda', 'kvtide-onnx', 'kvtide-remote', 'kvtide-router', 'kvtide-sample', 'kvtide-store', 'kvtide-tensor'])
 })
 
 test('what stands against publishing one is named', t => {

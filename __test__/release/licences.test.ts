@@ -53,10 +53,11 @@ test('in which addons a crate is', t => {
   t.is(where(all, all), 'all')
   t.is(where(['a', 'b'], all), 'all but cuda')
   t.is(where(['cuda'], all), 'cuda')
+  t.is(where(['net a', 'cuda'], ['a', 'net a', 'cuda']), 'all that have the network')
 })
 
 test('each platform has its addon, Apple silicon with Metal', t => {
-  t.deepEqual((addons() as { name: string; features: string[] }[]).filter(({ features }) => features.length > 0).map(({ name, features }) => [name, ...features]), [['aarch64-apple-darwin', 'metal'], ['cuda', 'cuda']])
+  t.deepEqual((addons() as { name: string; features: string[] }[]).filter(({ name, features }) => features.length > 0 && !name.startsWith('net ')).map(({ name, features }) => [name, ...features]), [['aarch64-apple-darwin', 'metal'], ['cuda', 'cuda', 'net']])
 })
 
 test('THIRD_PARTY.md is what cargo knows, and every crate of an addon is on it', async t => {

@@ -1,6 +1,6 @@
 // `npm run build:cuda`: the addon with CUDA, beside the ordinary one, on a machine that needs neither GPU nor driver nor CUDA.
 //
-//   toolkit (CUDA_HOME, or wheels)  ->  link stubs  ->  napi build --features cuda  ->  strip, describe
+//   toolkit (CUDA_HOME, or wheels)  ->  link stubs  ->  napi build --features cuda,net  ->  strip, describe
 //
 // What is compiled lies in target/ with everything else: cargo tells builds with and without the feature apart, and makes
 // neither of them twice.
@@ -17,7 +17,7 @@ async function build() {
   // The generated types go to a folder of their own: the package has those of the ordinary build.
   const output = join(cudaFolder, 'output')
   const named = ['--config-path', 'scripts/cuda/napi.json', '--output-dir', output, '--no-js', '--dts', 'binding.d.cts']
-  await must('napi', ['build', '--platform', '--release', '--no-const-enum', '--features', 'cuda', ...named], { env })
+  await must('napi', ['build', '--platform', '--release', '--no-const-enum', '--features', 'cuda,net', ...named], { env })
 
   const built = join(output, ADDON)
   await must('strip', ['--strip-all', built])

@@ -20,19 +20,21 @@ const folder = join(root, 'target', 'pack')
 
 const TARGET = 'x86_64-unknown-linux-gnu'
 const ADDON = 'kvtide.linux-x64-gnu.node'
+const NET_ADDON = 'kvtide-net.linux-x64-gnu.node'
 
 async function packages() {
   if (process.platform !== 'linux' || process.arch !== 'x64') throw new Missing(`the addon is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
   const missing = ['cargo', 'tar', 'xz', 'readelf'].filter(program => !exists(program))
   if (missing.length > 0) throw new Missing(`${missing.join(', ')} ${missing.length > 1 ? 'are' : 'is'} missing`)
   const addons = join(folder, 'addons')
+  await buildAddon(TARGET, addons, ['--target-dir', join(folder, 'target')], true)
   await buildAddon(TARGET, addons, ['--target-dir', join(folder, 'target')])
   rmSync(join(addons, CUDA_ADDON), { force: true })
   if (existsSync(join(root, CUDA_ADDON))) {
     copyFileSync(join(root, CUDA_ADDON), join(addons, CUDA_ADDON))
     console.log(`${CUDA_ADDON}\n${describe(join(addons, CUDA_ADDON))}`)
   }
-  const packed = await makePackages({ addons, to: join(folder, 'packages'), only: [ADDON, CUDA_ADDON] })
+  const packed = await makePackages({ addons, to: join(folder, 'packages'), only: [ADDON, NET_ADDON, CUDA_ADDON] })
   console.log(report(packed))
   return packed.made
 }
@@ -47,11 +49,12 @@ async function standIns() {
 }
 
 /** One node: kvtide is installed by its name, tried, and tried without what it needs and with what it may have. */
-async function onNode(stranger, [kvtide, addon, cuda]) {
+async function onNode(stranger, [kvtide, addon, net, cuda]) {
   await stranger.install('kvtide')
   stranger.checkPackages(kvtide.name, addon.name)
   await stranger.checkAll([kvtide, addon])
   await withoutAddon(stranger, kvtide, addon)
+  await withNet(stranger, net)
   if (cuda !== undefined) await withCuda(stranger, cuda)
 }
 
@@ -66,13 +69,20 @@ async function withoutAddon(stranger, { name }, addon) {
   stranger.expect('what the error says to do', await stranger.use('node', ['quick-start.mjs']), PROGRAMS[0].printed)
 }
 
+/** The addon with the network is taken once it is installed. */
+async function withNet(stranger, { name, version }) {
+  await stranger.install(`${name}@${version}`)
+  await stranger.checkDoctor(/^chosen +net: it is installed/m)
+  await stranger.checkPrograms('node')
+}
+
 /** The addon with CUDA is taken once it is installed, also where there is no GPU, unless it is not wanted. */
 async function withCuda(stranger, { name, version }) {
   stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor']), new RegExp(`npm install ${name}@${version}`))
   await stranger.install(`${name}@${version}`)
   await stranger.checkDoctor(/^chosen +cuda: it is installed$/m, /^device cuda +(usable$|not usable: \w)/m)
   await stranger.checkPrograms('node')
-  stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor'], { KVTIDE_DEVICE: 'cpu' }), /^chosen +cpu: KVTIDE_DEVICE is cpu$/m)
+  stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor'], { KVTIDE_DEVICE: 'cpu' }), /^chosen +net: it is installed; KVTIDE_DEVICE is cpu$/m)
 }
 
 async function onBun(at, url, made) {
@@ -98,7 +108,7 @@ async function strangers(made, at, url) {
     await onNode(new Stranger(own, { path: paths[index], registry: url }), made)
     // What one node has installed, the others run.
     for (const path of paths) await new Stranger(own, { path }).checkPrograms('node')
-    console.log(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon${made.length > 2 ? ', CUDA' : ''}, other nodes`)
+    console.log(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon, network${made.length > 3 ? ', CUDA' : ''}, other nodes`)
   }
   console.log(await onBun(at, url, made))
 }

@@ -23,14 +23,14 @@ export function rootManifest(manifest) {
   const { version, napi, imports } = manifest
   const kept = Object.entries(manifest).filter(([field]) => !OURS.has(field))
   const { '#binding': _, ...imported } = imports
-  const cuda = cudaPackage(manifest).manifest.name
+  const taken = [cudaPackage(manifest), ...napi.targets.map(target => netPackage(manifest, target))].map(({ manifest: { name } }) => name).sort()
   return {
     ...Object.fromEntries(kept),
     imports: imported,
     optionalDependencies: Object.fromEntries(napi.targets.map(target => [`kvtide-${platform(target).suffix}`, version]).sort()),
     // Taken when it is there, never installed by itself. As a peer it is found below any package manager's folders, in this version alone.
-    peerDependencies: { ...manifest.peerDependencies, [cuda]: version },
-    peerDependenciesMeta: { ...manifest.peerDependenciesMeta, [cuda]: { optional: true } },
+    peerDependencies: { ...manifest.peerDependencies, ...Object.fromEntries(taken.map(name => [name, version])) },
+    peerDependenciesMeta: { ...manifest.peerDependenciesMeta, ...Object.fromEntries(taken.map(name => [name, { optional: true }])) },
   }
 }
 
@@ -39,6 +39,20 @@ export function platformPackage(manifest, target) {
   return addonPackage(manifest, target, `kvtide-${suffix}`, `kvtide.${suffix}.node`, {
     description: `The native addon of kvtide for ${suffix}`,
     about: 'It is installed along with [kvtide](https://github.com/kvtide/kvtide), which takes the one of the system: there is nothing here to import.',
+  })
+}
+
+/** The addon with the network: as large again, for those who share stores or publish events. */
+export function netPackage(manifest, target) {
+  const { suffix } = platform(target)
+  const name = `kvtide-net-${suffix}`
+  return addonPackage(manifest, target, name, `kvtide-net.${suffix}.node`, {
+    description: `The native addon of kvtide with Redis, object stores and ZeroMQ for ${suffix}`,
+    about: `Installed beside [kvtide](https://github.com/kvtide/kvtide) in the same version, it is what kvtide runs on:
+
+\`\`\`sh
+npm install kvtide@${manifest.version} ${name}@${manifest.version}
+\`\`\``,
   })
 }
 

@@ -10,9 +10,9 @@ import { join, relative, resolve } from 'node:path'
 import { compile } from '../compile.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { repository, root, run } from '../steps.mjs'
-import { cudaPackage, platformPackage, rootManifest } from './manifests.mjs'
+import { cudaPackage, netPackage, platformPackage, rootManifest } from './manifests.mjs'
 
-export const addonPackages = manifest => [...manifest.napi.targets.map(target => platformPackage(manifest, target)), cudaPackage(manifest)]
+export const addonPackages = manifest => [platformPackage, netPackage].flatMap(make => manifest.napi.targets.map(target => make(manifest, target))).concat(cudaPackage(manifest))
 
 /**
  * Makes the packages in `to`, of the addons in `addons`; `only` are the files of addons to look at, all unless it is given.

@@ -1,8 +1,9 @@
-// `node scripts/release/addon.mjs <target>`: the addon of a target as it is published, into `--to`, a folder (target/addons unless given).
+// `node scripts/release/addon.mjs <target>`: the addon of a target as it is published, into `--to`, a folder (target/addons unless given);
+// with `--net` the one that speaks to others over the network.
 //
 // Linux is linked on x64 against old libraries: glibc 2.28 at most by toolchains of napi, each of one hash, musl by zig; macOS and Windows are
 // built on their own machines. No folder of the machine goes into it, so that two builds are the same.
-import { existsSync, mkdirSync, readdirSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 
@@ -12,7 +13,7 @@ import { given, main, Refusal } from '../refusal.mjs'
 import { must, root } from '../steps.mjs'
 import { addons } from './cargo.mjs'
 
-/** Linkers of an old system with its libraries, from the npm registry; the addon contains no C, so that it takes no more. */
+/** Linkers of an old system with its libraries, from the npm registry; what is C in it is compiled with them too. */
 const TOOLCHAINS = {
   'x86_64-unknown-linux-gnu': { name: '@napi-rs/cross-toolchain-x64-target-x86_64', version: '1.0.0', sha256: '351f6ee9bc8e444dfb8ac6eddfe9daed02c9508399bd20c511e3f9e027d6e988' },
   'aarch64-unknown-linux-gnu': { name: '@napi-rs/cross-toolchain-x64-target-aarch64', version: '1.0.3', sha256: '8ec59a37c2a8cac720d0f92e9c19b2940a427ef1f32ddde43e800a8043301e51' },
@@ -20,15 +21,15 @@ const TOOLCHAINS = {
 
 /** The newest glibc that an addon may ask for: that of Debian 10, RHEL 8 and Ubuntu 20.04. */
 const GLIBC_MAX = '2.28'
-const BYTES_MAX = 12e6
+const BYTES_MAX = { kvtide: 12e6, 'kvtide-net': 22e6 }
 
 /** Libraries of every system with glibc, and the one that comes with gcc. */
 const LIBRARIES = /^(lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d+)$/
 
-export function buildArgs(target) {
-  const known = addons().filter(({ name }) => name !== 'cuda')
-  const { features } = known.find(({ name }) => name === target) ?? {}
-  if (features === undefined) throw new Refusal(`${JSON.stringify(target)} is no target, expected one of ${known.map(({ name }) => name).join(', ')}`)
+export function buildArgs(target, net = false) {
+  const known = addons().filter(({ name }) => name !== 'cuda' && !name.startsWith('net '))
+  if (!known.some(({ name }) => name === target)) throw new Refusal(`${JSON.stringify(target)} is no target, expected one of ${known.map(({ name }) => name).join(', ')}`)
+  const { features } = addons().find(({ name }) => name === (net ? `net ${target}` : target))
   const cross = target.endsWith('linux-musl') ? ['--cross-compile'] : []
   return ['--platform', '--release', '--no-const-enum', '--target', target, ...features.flatMap(feature => ['--features', feature]), ...cross]
 }
@@ -59,18 +60,23 @@ export function addonLine(name, { bytes, glibc, libraries, stripped }) {
   if (compareVersions(glibc, GLIBC_MAX) > 0) throw new Refusal(`${name} needs glibc ${glibc}, and may need ${GLIBC_MAX}`)
   if (unknown.length > 0) throw new Refusal(`${name} needs ${unknown.join(', ')}, which not every system has`)
   if (!stripped) throw new Refusal(`${name} is not stripped`)
-  if (bytes >= BYTES_MAX) throw new Refusal(`${name} has ${size}, and may have less than ${BYTES_MAX / 1e6} MB`)
-  return `${name}  ${size} of less than ${BYTES_MAX / 1e6} MB, glibc ${glibc} or later (at most ${GLIBC_MAX})`
+  const most = BYTES_MAX[name.split('.')[0]]
+  if (bytes >= most) throw new Refusal(`${name} has ${size}, and may have less than ${most / 1e6} MB`)
+  return `${name}  ${size} of less than ${most / 1e6} MB, glibc ${glibc} or later (at most ${GLIBC_MAX})`
 }
 
-export async function buildAddon(target, to, more = []) {
-  const args = buildArgs(target)
+export async function buildAddon(target, to, more = [], net = false) {
+  const args = buildArgs(target, net)
   mkdirSync(to, { recursive: true })
   const tools = target in TOOLCHAINS ? await toolchain(target) : undefined
-  const env = { ...remapped(root), ...(tools && { [`CARGO_TARGET_${target.toUpperCase().replaceAll('-', '_')}_LINKER`]: `${tools}gcc` }) }
+  const underscored = target.replaceAll('-', '_')
+  const programs = tools && { [`CARGO_TARGET_${underscored.toUpperCase()}_LINKER`]: `${tools}gcc`, [`CC_${underscored}`]: `${tools}gcc`, [`AR_${underscored}`]: `${tools}ar` }
+  const env = { ...remapped(root), ...programs }
   await must('napi', ['build', ...args, ...more, '--output-dir', to, '--no-js', '--dts', 'binding.d.cts'], { env })
-  const name = readdirSync(to).find(file => file.endsWith('.node') && !file.startsWith('kvtide-cuda'))
-  if (name === undefined) throw new Refusal(`napi has built nothing for ${target}`)
+  const built = readdirSync(to).find(file => /^kvtide\..*\.node$/.test(file))
+  if (built === undefined) throw new Refusal(`napi has built nothing for ${target}`)
+  const name = net ? built.replace(/^kvtide/, 'kvtide-net') : built
+  if (net) renameSync(join(to, built), join(to, name))
   if (tools !== undefined) {
     // Not by napi's own flag: cargo does not look at RUSTFLAGS where the encoded ones are set.
     await must(`${tools}strip`, ['--strip-all', join(to, name)])
@@ -80,8 +86,8 @@ export async function buildAddon(target, to, more = []) {
 }
 
 async function build() {
-  const { to = join(root, 'target', 'addons'), words } = given({ to: { type: 'string' } }, ['the target'])
-  console.log(`${await buildAddon(words[0], resolve(to))} is built`)
+  const { to = join(root, 'target', 'addons'), net, words } = given({ to: { type: 'string' }, net: { type: 'boolean' } }, ['the target'])
+  console.log(`${await buildAddon(words[0], resolve(to), [], net)} is built`)
 }
 
 await main(import.meta.url, 'there is no addon', build)

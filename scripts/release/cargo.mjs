@@ -21,7 +21,8 @@ export const published = found => members(found).filter(({ publish }) => publish
 /** The addons: what each is called, the system it is for, the features that it is built with. */
 export function addons() {
   const cpu = repository.napi.targets.map(target => ({ name: target, target, features: target === 'aarch64-apple-darwin' ? ['metal'] : [] }))
-  return [...cpu, { name: 'cuda', target: 'x86_64-unknown-linux-gnu', features: ['cuda'] }]
+  const net = cpu.map(({ name, target, features }) => ({ name: `net ${name}`, target, features: [...features, 'net'] }))
+  return [...cpu, ...net, { name: 'cuda', target: 'x86_64-unknown-linux-gnu', features: ['cuda', 'net'] }]
 }
 
 /** What is linked into an addon, as `name version`: no build scripts, no procedural macros, no tests. */

@@ -17,7 +17,8 @@ const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 /** Addons differ by platform: their sizes are looked at by themselves. */
 const OF_ADDON = /\.node$/
 
-export const BUDGETS = { root: 640_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
+/** The addon of a checkout has the network: the ordinary one, of 12 MB, is built and measured as a release builds it (addon.mjs). */
+export const BUDGETS = { root: 760_000, 'kvtide.linux-x64-gnu.node': 22_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
 
 export function within(name, bytes, budget) {
   if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)
