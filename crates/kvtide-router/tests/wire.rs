@@ -93,6 +93,8 @@ fn lengths_that_nothing_follows_are_refused_at_once() {
     let start = [0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(decode(&huge).unwrap_err().code().as_str(), "CORRUPT");
     assert_eq!(decode(&[&start[..], &huge].concat()).unwrap_err().code().as_str(), "CORRUPT");
+    let lists = [&start[..], b"\x91\x81\xacblock_hashes", &huge].concat();
+    assert_eq!(decode(&lists).unwrap_err().code().as_str(), "CORRUPT");
     let maps = [&start[..], &[0x91, 0xdf, 0xff, 0xff, 0xff, 0xff]].concat();
     assert_eq!(decode(&maps).unwrap_err().code().as_str(), "CORRUPT");
     // Arrays in arrays, a million deep, in a field that nobody knows.
