@@ -1,4 +1,5 @@
 // Everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
+import { libraries, tested } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 
 const full = process.argv.includes('--full')
@@ -8,10 +9,11 @@ const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-store', '-p', 'kvtide-tensor', '-p', 'decoder', '-p', 'kvtide-bench', '-p', 'kvtide-bench-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
+  ['rust lint', 'cargo', ['clippy', '--release', ...tested, '-p', 'kvtide-remote-bench', '--all-targets', ...target, '--', '-D', 'warnings']],
   ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
-  ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings']],
-  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-store', '-p', 'kvtide-tensor', '-p', 'decoder', '--features', 'kvtide-tensor/captured-steps', ...target], { RUSTDOCFLAGS: '-D warnings' }],
+  ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', '--features', 'net', ...target, '--', '-D', 'warnings']],
+  ['lint of the addon without the network', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings']],
+  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', ...libraries, '-p', 'kvtide-cuda', '-p', 'decoder', '--features', 'kvtide-tensor/captured-steps', ...target], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['types of the inspector\'s page', 'tsc', ['-p', 'lib/inspector/page']],

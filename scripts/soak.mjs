@@ -1,5 +1,6 @@
 // The property tests for as long as wanted, with new seeds: KVTIDE_CASES sequences each (a million unless set), or with
 // KVTIDE_HOURS round after round of them (ten thousand unless set) until the time is up.
+import { libraries } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 
 const hours = process.env.KVTIDE_HOURS === undefined ? 0 : Number(process.env.KVTIDE_HOURS)
@@ -8,7 +9,7 @@ if (!(hours >= 0 && Number.isFinite(hours))) {
   process.exit(1)
 }
 const cases = process.env.KVTIDE_CASES ?? (hours > 0 ? '10000' : '1000000')
-const args = ['test', '--release', ...onTarget(), '-p', 'kvtide-core', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-store', '-p', 'kvtide-tensor']
+const args = ['test', '--release', ...onTarget(), ...libraries]
 const end = Date.now() + hours * 3_600_000
 let rounds = 0
 do {

@@ -1,12 +1,12 @@
 // `npm test`: the Rust tests, then the TypeScript ones, and one line that counts both.
+import { tested } from './crates.mjs'
 import { rustCounts } from './cuda/carried/parts.mjs'
 import { onTarget, run } from './steps.mjs'
 
 // The examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
 
-const crates = ['kvtide-core', 'kvtide-onnx', 'kvtide-sample', 'kvtide-store', 'kvtide-tensor', 'decoder', 'kvtide-bench', 'kvtide-bench-cuda'].flatMap(name => ['-p', name])
-const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...crates])
+const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...tested])
 const ofRust = rustCounts(rust.output)
 
 // The addon that was just built is the ordinary one; one with CUDA that lies there may be older.

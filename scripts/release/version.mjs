@@ -14,7 +14,7 @@ import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 
 /** Crates of this repository in a Cargo.lock: those without a source. */
-const LOCKED = /(\[\[package\]\]\nname = "(?:kvtide(?:-core|-cuda|-tensor|-bench|-bench-cuda)?|decoder)"\nversion = ")([^"]+)("\n(?!source))/g
+const LOCKED = /(\[\[package\]\]\nname = "(?:kvtide(?:-[a-z-]+)?|decoder)"\nversion = ")([^"]+)("\n(?!source))/g
 
 /** Where the version stands: text before it, the version, text behind it. */
 const PLACES = [
