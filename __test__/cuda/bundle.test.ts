@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { folder, root } from '../support/packaging/scripts.js'
-import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/bundle.mjs'
+import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine, STARTED } from '../../scripts/cuda/bundle.mjs'
 import { countKernelTests, programsOf } from '../../scripts/cuda/programs.mjs'
 
 test('packages come with all they depend on', t => {
@@ -61,7 +61,7 @@ test('what is carried is there, and imports nothing but its like and node itself
     const text = readFileSync(join(root, 'scripts', 'cuda', 'carried', name), 'utf8')
     for (const [, of = ''] of text.matchAll(/^import .*from '([^']*)'/gm)) t.true(of.startsWith('node:') || CARRIED.includes(of.replace('./', '')), `${name}: ${of}`)
   }
-  t.deepEqual(readdirSync(join(root, 'scripts', 'cuda', 'carried')).sort(), [...CARRIED].sort())
+  t.deepEqual(readdirSync(join(root, 'scripts', 'cuda', 'carried')).sort(), [...CARRIED, STARTED].sort())
 })
 
 test('tests of kernels are counted in their sources', t => {

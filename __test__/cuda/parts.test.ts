@@ -113,23 +113,25 @@ test('the summary counts what a GPU is needed for, and fails for what has failed
 
 const onLinux = process.platform === 'linux' ? test : test.skip
 
-onLinux('run.sh starts the node beside it, and needs no other program for that', t => {
+onLinux('run.sh starts the node that was unpacked, and needs no other program for that', t => {
   const at = folder(t)
   copyFileSync(join(root, 'scripts/cuda/carried/run.sh'), join(at, 'run.sh'))
-  writeFileSync(join(at, 'node'), '#!/bin/sh\necho "started $1 with $LD_LIBRARY_PATH"\nexit 3\n')
-  for (const file of ['run.sh', 'node']) chmodSync(join(at, file), 0o755)
+  mkdirSync(join(at, 'unpacked'))
+  writeFileSync(join(at, 'unpacked', 'node'), '#!/bin/sh\necho "started $1 with $LD_LIBRARY_PATH"\nexit 3\n')
+  for (const file of ['run.sh', 'unpacked/node']) chmodSync(join(at, file), 0o755)
   const env = { PATH: '', LD_LIBRARY_PATH: '/of/mine' }
   for (const [command, cwd] of [[join(at, 'run.sh'), '/'], ['./run.sh', at]] as const) {
     const error = t.throws(() => execFileSync(command, { cwd, env, stdio: 'pipe' })) as Error & { status: number; stdout: Buffer; stderr: Buffer }
     t.deepEqual([error.status, String(error.stderr)], [3, ''])
-    t.true(String(error.stdout).includes(`started ${join(at, 'run.mjs')} with /of/mine`), String(error.stdout))
+    t.true(String(error.stdout).includes(`started ${join(at, 'unpacked', 'run.mjs')} with /of/mine`), String(error.stdout))
   }
 })
 
 onLinux('run.sh finds libraries wherever they are', t => {
   const at = folder(t)
   copyFileSync(join(root, 'scripts/cuda/carried/run.sh'), join(at, 'run.sh'))
-  writeFileSync(join(at, 'node'), '#!/bin/sh\nexit 0\n')
+  mkdirSync(join(at, 'unpacked'))
+  writeFileSync(join(at, 'unpacked', 'node'), '#!/bin/sh\nexit 0\n')
   const put = (...places: string[]): string => {
     const to = join(at, ...places.slice(0, -1))
     mkdirSync(to, { recursive: true })
@@ -142,7 +144,7 @@ onLinux('run.sh finds libraries wherever they are', t => {
   writeFileSync(join(at, 'bin', 'ldconfig'), `#!/bin/sh\necho '\tlibcublas.so.13 (libc6,x86-64) => ${bare}/libcublas.so.13'\n`)
   writeFileSync(join(at, 'bin', 'python3'), `#!/bin/sh\necho '${join(at, 'site')}'\n`)
   writeFileSync(join(at, 'bin', 'find'), '#!/bin/sh\n')
-  for (const file of ['run.sh', 'node', 'bin/ldconfig', 'bin/python3', 'bin/find']) chmodSync(join(at, file), 0o755)
+  for (const file of ['run.sh', 'unpacked/node', 'bin/ldconfig', 'bin/python3', 'bin/find']) chmodSync(join(at, file), 0o755)
   const said = String(execFileSync(join(at, 'run.sh'), { env: { PATH: join(at, 'bin') } }))
   const [, path] = /^LD_LIBRARY_PATH=(.*)$/m.exec(said) ?? []
   for (const found of [bare, ...wheels]) t.true(path?.split(':').includes(found), said)

@@ -8,7 +8,7 @@ import test from 'ava'
 import { readResults } from '../../bench/report/gpu.js'
 import { folder, root, type TurnReport } from '../support/packaging/scripts.js'
 import { asked, merged, turnsOf } from '../../scripts/cuda/carried/turns.mjs'
-import { CARRIED } from '../../scripts/cuda/bundle.mjs'
+import { CARRIED, STARTED } from '../../scripts/cuda/bundle.mjs'
 
 const lane = (name: string, ...nanoseconds: number[]) => ({ name, role: 'ours' as const, bytes: 1, flops: null, nanoseconds, host: nanoseconds })
 
@@ -46,19 +46,22 @@ test('what is asked for has defaults, and is refused by name', t => {
 
 const onLinux = process.platform === 'linux' ? test : test.skip
 
-/** The carried files in a folder, with this node, a program that leaves a report, and what says whether there is a GPU. */
-function carried(at: string, program: string, device: string): void {
+/** run.sh in a folder, and what it unpacks: this node, a program that leaves a report, and what says whether there is a GPU. */
+function carried(to: string, program: string, device: string): void {
+  const at = join(to, 'unpacked')
   for (const of of ['bench', 'kernels', 'package/lib/cli']) mkdirSync(join(at, of), { recursive: true })
   writeFileSync(join(at, 'package', 'package.json'), '{ "type": "module" }')
   writeFileSync(join(at, 'package', 'lib', 'cli', 'doctor.js'), `export const doctor = { run: () => ({ text: 'device cuda     ${device}' }) }\n`)
   for (const file of CARRIED) copyFileSync(join(root, 'scripts', 'cuda', 'carried', file), join(at, file))
+  copyFileSync(join(root, 'scripts', 'cuda', 'carried', STARTED), join(to, STARTED))
   copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(at, 'bench', 'peers.py'))
   // It looks through the whole disk.
-  writeFileSync(join(at, 'find'), '#!/bin/sh\n')
+  writeFileSync(join(to, 'find'), '#!/bin/sh\n')
   writeFileSync(join(at, 'node'), `#!/bin/sh\nexec '${process.execPath}' "$@"\n`)
   writeFileSync(join(at, 'bench', 'kvtide-bench-cuda'), program)
-  writeFileSync(join(at, 'python'), '#!/bin/sh\necho "peers with $LD_LIBRARY_PATH"\nexit 2\n')
-  for (const file of ['run.sh', 'find', 'node', 'python', join('bench', 'kvtide-bench-cuda')]) chmodSync(join(at, file), 0o755)
+  writeFileSync(join(to, 'python'), '#!/bin/sh\necho "peers with $LD_LIBRARY_PATH"\nexit 2\n')
+  for (const file of [STARTED, 'find', 'python']) chmodSync(join(to, file), 0o755)
+  for (const file of ['node', join('bench', 'kvtide-bench-cuda')]) chmodSync(join(at, file), 0o755)
 }
 
 onLinux('run.sh bench writes one file, and fails where a program has', t => {
@@ -83,8 +86,8 @@ onLinux('run.sh bench writes one file, and fails where a program has', t => {
 onLinux('without a GPU all parts are skipped by name, and that fails where a GPU is required', t => {
   const at = folder(t)
   carried(at, '#!/bin/sh\nexit 1\n', 'not usable: no NVIDIA driver: libcuda.so.1 not found')
-  writeFileSync(join(at, 'kernels', 'graph'), "#!/bin/sh\necho 'one: test'\n")
-  chmodSync(join(at, 'kernels', 'graph'), 0o755)
+  writeFileSync(join(at, 'unpacked', 'kernels', 'graph'), "#!/bin/sh\necho 'one: test'\n")
+  chmodSync(join(at, 'unpacked', 'kernels', 'graph'), 0o755)
   const run = (...args: string[]) => spawnSync(join(at, 'run.sh'), args, { env: { PATH: `${at}:${process.env['PATH']}`, OUT: join(at, 'out') }, encoding: 'utf8' })
   const parts = ['graph', 'sanitize', 'bench', 'prefill']
   const skipped = run(...parts)

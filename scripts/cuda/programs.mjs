@@ -1,4 +1,5 @@
-// Programs for GPUs that run without cargo, linked with the same stubs as the addon: the kernels' tests, and bench/cuda.
+// Programs for GPUs that run without cargo, linked with the same stubs as the addon: the kernels' tests, and bench/cuda. What unpacks them
+// (unpack) is linked with none of them.
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -12,16 +13,18 @@ export function programsOf(messages, kind) {
   return found.map(({ executable, target }) => ({ name: target.name, file: executable }))
 }
 
-async function compiled(env, args, kind, features = 'cuda') {
-  const { code, output } = await run('cargo', [...args, '--release', '--features', features, '--message-format', 'json-render-diagnostics', ...onTarget()], { env, silent: true })
+async function compiled(env, args, kind, features) {
+  const { code, output } = await run('cargo', [...args, '--release', '--features', features.join(), '--message-format', 'json-render-diagnostics', ...onTarget()], { env, silent: true })
   const programs = programsOf(output, kind)
   if (code !== 0 || programs.length === 0) throw new Refusal(`cargo ${args.join(' ')} has failed:\n${output.split('\n').filter(line => !line.startsWith('{')).join('\n')}`)
   return programs
 }
 
-export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test', 'cuda,captured-steps')
+export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test', ['cuda', 'captured-steps'])
 
-export const buildBench = env => compiled(env, ['build', '--package', 'kvtide-bench-cuda'], 'bin')
+export const buildBench = env => compiled(env, ['build', '--package', 'kvtide-bench-cuda'], 'bin', ['cuda'])
+
+export const buildUnpacker = () => compiled({}, ['build', '--package', 'kvtide-unpack'], 'bin', [])
 
 /** How many tests of kernels there are, from their sources: where no program is built. */
 export function countKernelTests(folder = join(root, 'crates', 'kvtide-cuda', 'tests')) {

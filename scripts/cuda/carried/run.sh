@@ -3,7 +3,8 @@
 #
 #   run.sh [--require-gpu] [--out <folder>] [caches] [kernels] [graph] [sanitize] [bench [<start of an id> ...] [options]]
 #
-# It brings its own node, and needs no other program but tar, once. run.mjs says what the parts are.
+# It brings its own node, unpacks it and all else into a folder beside this file when it is first run, and needs no other program but tar for
+# that. run.mjs says what the parts are.
 here=${0%/*}
 [ "$here" = "$0" ] && here=.
 here=$(cd "$here" && pwd) || exit 1
@@ -75,9 +76,5 @@ export LD_LIBRARY_PATH
 echo "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
 for group in $missing; do echo "not found: $(names "$group")"; done
 
-# Removed once it is unpacked: what was interrupted begins anew.
-if [ -e "$here/rest.tar.br" ]; then
-  "$here/node" "$here/unpack.mjs" || exit 1
-  rm -f "$here/rest.tar.br"
-fi
-exec "$here/node" "$here/run.mjs" "$@"
+[ -d "$here/unpacked" ] || "$here/unpack" "$here/carried.packed" "$here/unpacked" || exit 1
+exec "$here/unpacked/node" "$here/unpacked/run.mjs" "$@"
