@@ -1,6 +1,6 @@
 import type { NativeCacheEvent, NativeFollowing, NativePrefixRouter } from '#binding'
 
-import { arrayKind, fields, float, isArray, known, list, type Names, optional, text, typedArray } from '../border/check.js'
+import { arrayKind, fields, flag, float, isArray, known, list, type Names, optional, text, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { INTERNAL, nativeThis, Owner } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
@@ -50,10 +50,13 @@ const WORKERS_MAX = 1024
 const EVENTS: readonly string[] = ['stored', 'removed', 'cleared']
 
 function readEvent(argument: string, value: unknown): NativeCacheEvent {
-  const { type, key, parent } = fields<{ type: string; key: string; parent: string }>(argument, value)
+  const { type, key, parent, isFirst } = fields<{ type: string; key: string; parent: string; isFirst: boolean }>(argument, value)
   if (typeof type !== 'string' || !EVENTS.includes(type)) throw invalid(`${argument}.type`, type, EVENTS.map(name => `'${name}'`).join(' or '))
   if (type === 'cleared') return { kind: type } as NativeCacheEvent
-  return { kind: type as 'stored', key: text(`${argument}.key`, key), parent: type === 'stored' ? text(`${argument}.parent`, parent) : undefined }
+  const name = text(`${argument}.key`, key)
+  if (type === 'removed') return { kind: type, key: name, parent: undefined }
+  const before = text(`${argument}.parent`, parent)
+  return { kind: 'stored', key: name, parent: flag(`${argument}.isFirst`, isFirst) ? undefined : before }
 }
 
 /**

@@ -15,6 +15,8 @@ interface StoredEvent {
   readonly key: string
   /** The name of the tokens before it. That of a prompt's first block is the name of no block. */
   readonly parent: string
+  /** Whether it is the first block of its prompts. */
+  readonly isFirst: boolean
   /** Its tokens. */
   readonly tokens: Uint32Array
 }
@@ -152,8 +154,8 @@ class Reader implements Waiting {
   }
 }
 
-function eventOf(number: number, { kind, key, parent, tokens }: NativeEvent): CacheEvent {
-  if (kind === 'stored') return { number, type: kind, key: key as string, parent: parent as string, tokens: new Uint32Array(tokens as number[]) }
+function eventOf(number: number, { kind, key, parent, tokens, isFirst }: NativeEvent): CacheEvent {
+  if (kind === 'stored') return { number, type: kind, key: key as string, parent: parent as string, isFirst, tokens: new Uint32Array(tokens as number[]) }
   return kind === 'removed' ? { number, type: kind, key: key as string } : { number, type: kind }
 }
 

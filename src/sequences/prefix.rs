@@ -224,6 +224,7 @@ pub struct NativeEvent {
     pub parent: Option<String>,
     #[napi(ts_type = "number[] | undefined")]
     pub tokens: Option<Vec<u32>>,
+    pub is_first: bool,
 }
 
 /// What a reader has not seen yet.
@@ -294,13 +295,14 @@ pub(crate) fn names(keys: &[BlockKey]) -> Vec<String> {
 }
 
 fn native(event: &Event) -> NativeEvent {
-    let none = NativeEvent { kind: "cleared", key: None, parent: None, tokens: None };
+    let none = NativeEvent { kind: "cleared", key: None, parent: None, tokens: None, is_first: false };
     match event {
-        Event::Stored { key, parent, tokens, .. } => NativeEvent {
+        Event::Stored { key, parent, tokens, is_first } => NativeEvent {
             kind: "stored",
             key: Some(hex(key)),
             parent: Some(hex(parent)),
             tokens: Some(tokens.to_vec()),
+            is_first: *is_first,
         },
         Event::Removed { key } => NativeEvent { kind: "removed", key: Some(hex(key)), ..none },
         Event::Cleared => none,
