@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises'
 
 import test from 'ava'
 
-import { PagedKvCache, type CacheEvent, type CacheEvents, type UniformCacheOptions } from '../../index.js'
+import { PagedKvCache, PrefixRouter, type CacheEvent, type CacheEvents, type UniformCacheOptions } from '../../index.js'
 import { layered } from '../support/layered.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
@@ -43,8 +43,8 @@ test('what is stored, removed and cleared comes in order, by name', async t => {
   using events = cache.events()
   const seq = feed(cache, span(0, 8))
   const [first, second] = await take(events, 2)
-  t.deepEqual(first, { number: 0, type: 'stored', key: first?.type === 'stored' ? first.key : '', parent: first?.type === 'stored' ? first.parent : '', tokens: Uint32Array.from(span(0, 4)) })
-  t.like(second, { number: 1, type: 'stored', parent: first?.type === 'stored' ? first.key : '', tokens: Uint32Array.from(span(4, 8)) })
+  t.deepEqual(first, { number: 0, type: 'stored', isFirst: true, key: first?.type === 'stored' ? first.key : '', parent: first?.type === 'stored' ? first.parent : '', tokens: Uint32Array.from(span(0, 4)) })
+  t.like(second, { number: 1, type: 'stored', isFirst: false, parent: first?.type === 'stored' ? first.key : '', tokens: Uint32Array.from(span(4, 8)) })
   cache.dropSequence(seq)
   cache.ensureCapacity(cache.createSequence(), 16)
   const removed = await take(events, 2)
@@ -160,4 +160,28 @@ test('a call on something else is refused', async t => {
     throwsCode(t, 'INVALID_ARGUMENT', () => prototype.return.call(self as never))
   }
   t.is(events[Symbol.asyncIterator](), events)
+})
+
+test('a replay tells what prompts find, also after evictions, and where events go on', async t => {
+  using cache = new PagedKvCache({ capacity: 5, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, events: 100 })
+  using router = new PrefixRouter()
+  router.addWorker('one')
+  const prompts = [[1, 2, 3, 4, 5, 6, 7], [1, 2, 8, 9, 10], [11, 12, 13, 14, 15], [1, 2, 3, 4, 16, 17, 18]]
+  for (const tokens of prompts) {
+    const seq = cache.openSequence({ prefix: cache.match(tokens) })
+    const rest = tokens.slice(seq.length)
+    const rows = { data: new Float32Array(rest.length), shape: [1, 1, rest.length, 1] }
+    seq.append({ tokens: rest, k: rows, v: rows })
+    cache.dropSequence(seq)
+    router.apply('one', cache.replay().events)
+    for (const asked of prompts) {
+      using match = cache.match(asked)
+      t.is(router.route(cache.keys(asked))?.blocks, match.length / 2, `${tokens}: ${asked}`)
+    }
+  }
+  t.true(cache.stats().evictions > 0)
+  const { next } = cache.replay()
+  using after = cache.events({ from: next })
+  cache.forgetPrefixes()
+  t.is((await after.next()).value?.number, next)
 })

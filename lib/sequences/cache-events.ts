@@ -159,6 +159,20 @@ function eventOf(number: number, { kind, key, parent, tokens, isFirst }: NativeE
   return kind === 'removed' ? { number, type: kind, key: key as string } : { number, type: kind }
 }
 
+/** What prompts find in a cache, as events, and the number of the event that comes next. */
+export interface CacheReplay {
+  /** `cleared`, and a `stored` for each block, none before the one that it follows. All have the number `next`. */
+  readonly events: readonly CacheEvent[]
+  /** `events({ from: next })` goes on from there. */
+  readonly next: number
+}
+
+/** @internal */
+export function readReplay(shared: SharedCache): CacheReplay {
+  const { first: next, events } = shared.native.foundEvents()
+  return { events: [{ number: next, type: 'cleared' }, ...events.map(event => eventOf(next, event))], next }
+}
+
 class Events extends Owner implements CacheEvents {
   constructor(reader: Reader) {
     super(INTERNAL, reader, Events)

@@ -11,7 +11,7 @@ import type { FileOptions } from '../store/progress.js'
 import { saveBytes, saveFile } from '../store/save.js'
 import type { SavedSource } from '../store/source.js'
 import { type BringOptions, CacheTiers } from '../store/tiers.js'
-import { type CacheEvents, type EventsOptions, readEvents } from './cache-events.js'
+import { type CacheEvents, type CacheReplay, type EventsOptions, readEvents, readReplay } from './cache-events.js'
 import { type PagedKvCacheOptions, readOptions } from './options.js'
 import { type PageFormat, readDType, roomIn } from './page-format.js'
 import { type AdmissionOptions, admitPrompt, type AllocationOptions, type Explanation, type Lacking, type MatchOptions, matchPrompt, type PrefixKeys, type PrefixMatch, type PromptOptions, readAllocation, readExplanation, readKeys } from './prompt.js'
@@ -302,6 +302,14 @@ export class PagedKvCache extends Owner {
    */
   events(options: EventsOptions = {}): CacheEvents {
     return readEvents(own(this), options)
+  }
+
+  /**
+   * What prompts find now, as events: for a router that begins to follow this cache, or has missed some. Blocks that follow nothing that is
+   * there are left out: no prompt finds them. O(blocks).
+   */
+  replay(): CacheReplay {
+    return readReplay(own(this))
   }
 
   /** The names of a prompt's whole blocks, whether they are in the cache or not. {@link PrefixNamer} says what names depend on, and needs no cache. */

@@ -273,6 +273,18 @@ impl NativePagedKvCache {
     }
 }
 
+#[napi]
+impl NativePagedKvCache {
+    /// What prompts find, as events; `first` is the number of the event that comes next.
+    #[napi]
+    pub fn found_events(&mut self, env: &Env) -> Result<NativeEvents> {
+        self.cache.change(env, |cache| {
+            let (events, next) = cache.found_events()?;
+            Ok(NativeEvents { missed: 0.0, first: number(next), events: events.iter().map(native).collect() })
+        })
+    }
+}
+
 impl NativeEvents {
     /// What was not seen yet, at most `most` events.
     fn of(unseen: UnseenEvents<'_>, most: f64) -> Outcome<Self> {
