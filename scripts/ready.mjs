@@ -9,7 +9,7 @@ const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', ...tested, '-p', 'kvtide-remote-bench', '--all-targets', ...target, '--', '-D', 'warnings']],
+  ['rust lint', 'cargo', ['clippy', '--release', ...tested, '-p', 'kvtide-remote-bench', '-p', 'kvtide-unpack', '--all-targets', ...target, '--', '-D', 'warnings']],
   ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
   ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', '--features', 'net', ...target, '--', '-D', 'warnings']],
   ['lint of the addon without the network', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings']],
