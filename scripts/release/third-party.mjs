@@ -77,8 +77,8 @@ export function where(names, all) {
   if (names.length === all.length) return 'all'
   const cpu = all.filter(name => name !== 'cuda')
   if (cpu.every(name => names.includes(name))) return 'all but cuda'
-  const net = all.filter(name => name.startsWith('net ') || name === 'cuda')
-  if (net.length > 0 && net.every(name => names.includes(name)) && names.length === net.length) return 'all that have the network'
+  const net = all.filter(name => name.startsWith('net '))
+  if (net.length > 0 && [...net, 'cuda'].every(name => names.includes(name)) && names.length === net.length + 1) return 'all that have the network'
   return names.join(', ')
 }
 
