@@ -81,6 +81,32 @@ for (const [name, backend, other] of [[F32[0], 'graph', 'plain'], [F16, 'parts',
   })
 }
 
+const inTiers = (folder: string): string => `{ memoryBytes: 2 ** 23, prefixKey: new Uint8Array(32), tiers: { disk: { path: ${JSON.stringify(folder)} } } }`
+
+test('a model finds in a folder what another process has computed', async t => {
+  const folder = await mkdtemp(join(tmpdir(), 'kvtide-'))
+  const file = graphFile(F32[0] as string)
+  const { code, err } = await runProcess(`
+    const { OnnxModel } = await import(${from('../../onnx.ts')})
+    const model = await OnnxModel.load(${JSON.stringify(file)}, { threads: 1, cache: ${inTiers(folder)} })
+    const chat = model.open({ tokens: ${JSON.stringify(promptOf('p100'))} })
+    for await (const token of model.generate(chat, { maxTokens: 1 })) { if (token === -1) break }
+    if (!(await model.cache.flush())) throw new Error('it was not written')
+    await model[Symbol.asyncDispose]()`)
+  t.is(code, 0, err)
+  const cache = { memoryBytes: 2 ** 23, prefixKey: new Uint8Array(32), tiers: { disk: { path: folder } } }
+  await using model = await OnnxModel.load(file, { threads: 1, cache })
+  using chat = model.open({ tokens: promptOf('p100') })
+  t.is(chat.length, 0, 'nobody waits for a disk when a sequence is opened')
+  t.deepEqual(await read(model, chat, 64), greedyOf('p100'))
+  t.is(model.cache.stats().tiers?.disk?.found, 6)
+  t.is(model.cache.stats().hitTokens, 96)
+  // And a branch of it, of which the start is there.
+  using branch = model.open({ tokens: promptOf('branch60') })
+  t.deepEqual(await read(model, branch, 64), greedyOf('branch60'))
+  await rm(folder, { recursive: true })
+})
+
 test('what is pending comes along, and what a generation has not given out does not', async t => {
   await using model = await OnnxModel.load(graphFile(F32[0] as string), { threads: 1, cache: { memoryBytes: 2 ** 23 } })
   using pending = model.open({ tokens: promptOf('p33') })

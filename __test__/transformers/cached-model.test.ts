@@ -1,7 +1,7 @@
 // kvtide/transformers with the real transformers.js, on files of this project.
 import test from 'ava'
 
-import { isKvTideError, PagedKvCache } from '../../index.js'
+import { type BlockStore, isKvTideError, PagedKvCache } from '../../index.js'
 import { CachedModel, type DynamicCache as Cache, type TransformersTensor } from '../../transformers.js'
 import { references } from '../support/llama/references.js'
 import { greedyOf, promptOf } from '../support/onnx/chat.js'
@@ -43,6 +43,23 @@ test('all prompts give the reference tokens, and again what was found', async t 
   t.is(cached.cache.stats().hitTokens - hitTokens, found.reduce((sum, tokens) => sum + tokens, 0))
   t.deepEqual(cached.cache.sequenceIds(), [])
   cached.cache.checkInvariants()
+})
+
+test('what lies in tiers below the cache is found, and counts once', async t => {
+  const kept = new Map<string, Uint8Array>()
+  const store: BlockStore = {
+    getMany: async keys => keys.map(key => kept.get(key)),
+    hasMany: async keys => keys.map(key => kept.has(key)),
+    putMany: async entries => entries.forEach(({ key, value }) => kept.set(key, value.slice())),
+  }
+  const options = { cache: { ...CACHE, prefixKey: new Uint8Array(32), tiers: { store: { store } } } }
+  using first = await CachedModel.of(model, options)
+  t.deepEqual(await continued(first, promptOf('p100')), greedyOf('p100'))
+  t.true(await first.cache.flush())
+  using second = await CachedModel.of(model, options)
+  t.deepEqual(await continued(second, promptOf('p100')), greedyOf('p100'))
+  const { promptTokens, hitTokens } = second.cache.stats()
+  t.deepEqual([promptTokens, hitTokens], [promptOf('p100').length, 96])
 })
 
 test('a chat goes on, is edited in the middle, cropped and forked', async t => {

@@ -161,6 +161,8 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   readonly #waiting: Waiting[] = []
   readonly #left: (() => void)[] = []
   readonly #onAbort = (): void => void this.#end({ cause: aborted(this.#settings.signal) })
+  /** Done when what lies in tiers below the cache was brought. */
+  #brought: Promise<void> | undefined
   #task: GenerationTask | undefined
   #isOver = false
   /** Why the next call is refused. */
@@ -193,6 +195,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   /** The next token. */
   async next(): Promise<IteratorResult<number, undefined>> {
     Generation.#check(this)
+    if (this.#task === undefined && !this.#isOver && this.#state.shared.tiers !== undefined) await (this.#brought ??= this.#state.bring(this.#settings.tokens))
     return await new Promise((resolve, reject) => {
       this.#waiting.push({ resolve, reject })
       try {

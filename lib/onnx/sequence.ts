@@ -5,7 +5,7 @@ import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { checkInternal, INTERNAL, liveArgument, nativeThis } from '../border/owner.js'
 import { Snapshot } from '../border/snapshot.js'
 import { type BeginOptions, draftOf } from '../contiguous/kv-transaction.js'
-import { findPrefix, type PrefixMatch, type PromptOptions, readExplanation } from '../sequences/prompt.js'
+import { findPrefix, type PrefixMatch, type PromptOptions, readExplanation, readPrompt } from '../sequences/prompt.js'
 import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { append, type TokenIds, type Tokens } from '../sequences/tokens.js'
@@ -174,6 +174,17 @@ export class SequenceState {
     }
     this.computed = 0
     return true
+  }
+
+  /** Brings what lies in tiers below the cache of its tokens and of those that follow, unless that takes too long. */
+  async bring(more: Uint32Array): Promise<void> {
+    const { tiers } = this.shared
+    if (tiers === undefined) return
+    const ids = new Uint32Array(this.log.length + more.length)
+    ids.set(this.log.view())
+    ids.set(more, this.log.length)
+    // Whatever stands against it stands against the generation as well, and is told there.
+    await tiers.bring(ids, readPrompt(this.prompt), { tiers: 'all' }).catch(() => 0)
   }
 
   /** Takes what the cache has of the first `length` tokens without the last of them, where that is more than the sequence has. */

@@ -11,7 +11,7 @@ import { pastLayers } from '../onnx/past-layers.js'
 import { type LayerPorts, OnnxPorts, type OnnxSession, readSession, refusedPort } from '../onnx/ports.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
-import { type PromptOptions, promptOf } from '../sequences/prompt.js'
+import { promptOf, type PromptOptions, readPrompt } from '../sequences/prompt.js'
 import { Sequence } from '../sequences/sequence.js'
 import type { SequenceHandle, SharedCache } from '../sequences/shared-cache.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
@@ -125,6 +125,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     if (sequence !== undefined && Object.keys(prompt).length > 0) throw invalid('sequence', sequence, 'none beside salt, saltFrom and extra: a sequence has its own')
     // Nothing changes by it, but with a transaction open it is refused: now, and not when the answer is there.
     if (sequence !== undefined) (sequence as Sequence).truncate((sequence as Sequence).length)
+    await bringBack(cache, ids, sequence === undefined ? prompt : undefined)
     // A fork, so that the sequence itself stays as it is until all went well.
     using own = sequence === undefined ? startOf(cache, ids, prompt) : (sequence as Sequence).fork()
     own.resume(ids)
@@ -253,6 +254,12 @@ function liveCache(cache: unknown): PagedKvCache {
 function checkSequence(cache: PagedKvCache, sequence: unknown): void {
   const { shared } = liveArgument<SequenceHandle>('sequence', sequence, Sequence)
   if (shared !== nativeArgument<SharedCache>('cache', cache, PagedKvCache)) throw invalid('sequence', sequence, "a sequence of this model's cache")
+}
+
+/** Brings what lies in tiers below the cache of a prompt, unless that takes too long. */
+async function bringBack(cache: PagedKvCache, ids: Uint32Array, prompt: PromptOptions | undefined): Promise<void> {
+  const { tiers } = liveArgument<SharedCache>('cache', cache, PagedKvCache)
+  if (prompt !== undefined) await tiers?.bring(ids, readPrompt(prompt), { tiers: 'all' })
 }
 
 /** A new sequence with what is there of a prompt. */
