@@ -35,13 +35,8 @@ fn prompt(system: usize, shared: usize, own: usize) -> Vec<u64> {
     (0..BLOCKS).map(key).collect()
 }
 
-fn main() {
-    let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
-    let (blocks, workers) = (arguments.next().unwrap_or(1_000_000), arguments.next().unwrap_or(64));
-    let mut numbers = Numbers(1);
-    let mut index = WorkerIndex::new();
-    let ids: Vec<WorkerId> = (0..workers).map(|_| index.add_worker().expect("a worker")).collect();
-
+/// Stores prompts until there are so many blocks, and says how fast that was.
+fn fill(index: &mut WorkerIndex, ids: &[WorkerId], blocks: usize, numbers: &mut Numbers) -> Vec<Vec<u64>> {
     let mut prompts = Vec::new();
     let (mut events, start) = (0, Instant::now());
     while index.usage().blocks < blocks {
@@ -50,7 +45,7 @@ fn main() {
         // Two of three prompts lie at one worker, the others at two; of each some is there.
         for _ in 0..1 + usize::from(numbers.below(3) == 0) {
             let there = 100 + numbers.below(BLOCKS - 99);
-            index.store(ids[numbers.below(workers)], Tier::Gpu, None, &keys[..there]).expect("memory");
+            index.store(ids[numbers.below(ids.len())], Tier::Gpu, None, &keys[..there]).expect("memory");
             events += there;
         }
         prompts.push(keys);
@@ -67,6 +62,17 @@ fn main() {
         usage.bytes as f64 / usage.blocks as f64,
         events as f64 / storing / 1e6
     );
+    prompts
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
+    let (blocks, workers) = (arguments.next().unwrap_or(1_000_000), arguments.next().unwrap_or(64));
+    let mut numbers = Numbers(1);
+    let mut index = WorkerIndex::new();
+    let ids: Vec<WorkerId> = (0..workers).map(|_| index.add_worker().expect("a worker")).collect();
+
+    let prompts = fill(&mut index, &ids, blocks, &mut numbers);
 
     println!("\n| look-up of {BLOCKS} blocks | a second | mean | p50 | p99 | p99.9 |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: |");
