@@ -28,6 +28,7 @@ export { RollbackCache, RollbackMark, type RollbackCacheOptions } from './lib/co
 export { RotatingCache, type RotatingCacheOptions } from './lib/contiguous/rotating-cache.js'
 export { RotatingKvCache } from './lib/contiguous/rotating-kv-cache.js'
 export { RotatingSnapshot, type RotatingKvCacheOptions } from './lib/contiguous/rotating.js'
+export { DynamoRouter, type DynamoRouterOptions } from './lib/router/dynamo-router.js'
 export { type EventPublisher, publishEvents, type PublishOptions } from './lib/router/event-publisher.js'
 export { type Following, type FollowOptions, type FollowStats, PrefixRouter, type Route, type RouteOptions } from './lib/router/prefix-router.js'
 export type { CacheEvent, CacheEvents, CacheReplay } from './lib/sequences/cache-events.js'

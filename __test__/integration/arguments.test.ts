@@ -10,10 +10,12 @@ import { contiguousRows } from '../support/arguments/rows-contiguous.js'
 import { modelRows } from '../support/arguments/rows-model.js'
 import { otherRows } from '../support/arguments/rows-others.js'
 import { pagedRows } from '../support/arguments/rows-paged.js'
+import { routerRows } from '../support/arguments/rows-router.js'
+import { storeRows } from '../support/arguments/rows-stores.js'
 
 inOwnFolder()
 
-const rows = [...contiguousRows, ...attendRows, ...pagedRows, ...modelRows, ...otherRows]
+const rows = [...contiguousRows, ...attendRows, ...pagedRows, ...modelRows, ...storeRows, ...routerRows, ...otherRows]
 const { limitBytes } = kvtide.memoryStats()
 
 test.serial('the table has a row for every export and every member, and no other', async t => {

@@ -6,6 +6,8 @@ import { INTERNAL, nativeThis, Owner } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
 import type { CacheEvent } from '../sequences/cache-events.js'
+import { readEndpoint } from './endpoint.js'
+import { readRouteOptions } from './route-options.js'
 
 /** How a worker is chosen. */
 export interface RouteOptions {
@@ -42,10 +44,43 @@ export interface FollowStats {
   readonly losses: number
 }
 
-const ROUTE: Names<RouteOptions> = { loadWeight: 0 }
 const FOLLOW: Names<FollowOptions> = { endpoint: 0, replayEndpoint: 0, topic: 0 }
 
 const WORKERS_MAX = 1024
+
+/** A router, and what it follows: that goes on until it is ended, whoever holds its object. */
+class Routing {
+  readonly native: NativePrefixRouter = new binding.NativePrefixRouter()
+  readonly followed = new Set<Followed>()
+
+  /** Ends what is followed of a worker. */
+  leave(worker: string): void {
+    for (const following of this.followed) if (following.worker === worker) following.dispose()
+  }
+
+  dispose(): void {
+    for (const following of this.followed) following.dispose()
+    this.native.dispose()
+  }
+}
+
+class Followed {
+  readonly worker: string
+  readonly native: NativeFollowing
+  readonly #routing: Routing
+
+  constructor(routing: Routing, worker: string, native: NativeFollowing) {
+    this.#routing = routing
+    this.worker = worker
+    this.native = native
+    routing.followed.add(this)
+  }
+
+  dispose(): void {
+    this.#routing.followed.delete(this)
+    this.native.dispose()
+  }
+}
 
 const EVENTS: readonly string[] = ['stored', 'removed', 'cleared']
 
@@ -82,7 +117,7 @@ function readEvent(argument: string, value: unknown): NativeCacheEvent {
  */
 export class PrefixRouter extends Owner {
   constructor() {
-    super(INTERNAL, new binding.NativePrefixRouter(), PrefixRouter)
+    super(INTERNAL, new Routing(), PrefixRouter)
   }
 
   /** Adds a worker, which has nothing yet; at most 1,024. */
@@ -95,7 +130,10 @@ export class PrefixRouter extends Owner {
 
   /** A worker is gone, with all that it had. */
   removeWorker(worker: string): void {
-    own(this).removeWorker(text('worker', worker))
+    const routing = nativeThis<Routing>(this, PrefixRouter)
+    const name = text('worker', worker)
+    routing.native.removeWorker(name)
+    routing.leave(name)
   }
 
   /** How busy a worker is, in any unit; 0 until it is said. */
@@ -112,23 +150,24 @@ export class PrefixRouter extends Owner {
   }
 
   /**
-   * Follows what a worker publishes with {@link publishEvents}, or what vLLM does, until the answer is disposed of. Nothing is lost silently: what
+   * Follows what a worker publishes with {@link publishEvents}, or what vLLM does, until the answer is disposed of, the worker removed, or the router
+   * disposed of. Nothing is lost silently: what
    * was missed is asked for again, and where that is not to be had the worker counts as empty.
    */
   follow(worker: string, options: FollowOptions): Following {
-    const native = own(this)
+    const routing = nativeThis<Routing>(this, PrefixRouter)
+    const { native } = routing
     const name = text('worker', worker)
     const given = known<FollowOptions>('options', options, FOLLOW)
-    const [endpoint, replay, topic] = [text('endpoint', given.endpoint), optional(text, 'replayEndpoint', given.replayEndpoint), optional(text, 'topic', given.topic) ?? '']
+    const [endpoint, replay, topic] = [readEndpoint('endpoint', given.endpoint), optional(readEndpoint, 'replayEndpoint', given.replayEndpoint), optional(text, 'topic', given.topic) ?? '']
     needsNet('PrefixRouter.follow', native.follow)
-    return new Following(INTERNAL, native.follow(name, endpoint, replay, topic))
+    return new Following(INTERNAL, new Followed(routing, name, native.follow(name, endpoint, replay, topic)))
   }
 
   /** The worker for a prompt, by the names of its blocks; `undefined` where there are no workers. */
   route(keys: readonly string[] | BigUint64Array, options: RouteOptions = {}): Route | undefined {
     const native = own(this)
-    const { loadWeight } = known<RouteOptions>('options', options, ROUTE)
-    const weight = optional((argument, value) => float(argument, value, number => number >= 0, 'a finite number from 0 on'), 'loadWeight', loadWeight) ?? -1
+    const weight = readRouteOptions(options) ?? -1
     const found = isArray(keys) ? native.routeNames(list('keys', keys, text), weight) : native.route(readKeys(keys), weight)
     return found === null ? undefined : { worker: found.worker, blocks: found.blocks }
   }
@@ -164,19 +203,19 @@ function readKeys(keys: unknown): BigUint64Array {
 }
 
 function own(self: unknown): NativePrefixRouter {
-  return nativeThis<NativePrefixRouter>(self, PrefixRouter)
+  return nativeThis<Routing>(self, PrefixRouter).native
 }
 
 /** A worker that is followed, until this is disposed of. */
 export class Following extends Owner {
   /** @internal */
-  constructor(token: unknown, native: NativeFollowing) {
-    super(token, native, Following)
+  constructor(token: unknown, followed: Followed) {
+    super(token, followed, Following)
   }
 
   /** How much has come. */
   stats(): FollowStats {
-    const [batches, losses] = nativeThis<NativeFollowing>(this, Following).counts() as [number, number]
+    const [batches, losses] = nativeThis<Followed>(this, Following).native.counts() as [number, number]
     return { batches, losses }
   }
 }

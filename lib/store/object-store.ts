@@ -2,7 +2,7 @@ import { fields, known, type Names, optional, text } from '../border/check.js'
 import { INTERNAL } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
-import { SharedStore } from './shared-store.js'
+import { certificates, SharedStore } from './shared-store.js'
 
 /** Where an object store is, and how it is used. */
 export interface ObjectStoreOptions {
@@ -33,12 +33,12 @@ const OPTIONS: Names<ObjectStoreOptions> = { url: 0, options: 0, roots: 0 }
 export class ObjectStore extends SharedStore {
   constructor(options: ObjectStoreOptions) {
     const { url, options: given, roots } = known<ObjectStoreOptions>('options', options, OPTIONS)
-    const pairs = Object.entries(fields<Record<string, string>>('options.options', given ?? {}))
+    const pairs = Object.entries(given === undefined ? {} : fields<Record<string, string>>('options.options', given))
     needsNet('ObjectStore', binding.NativeSharedStore.objects)
     const native = binding.NativeSharedStore.objects({
       url: text('url', url),
       options: Object.fromEntries(pairs.map(([name, value]) => [name, text(`options.options.${name}`, value)])),
-      roots: optional(text, 'roots', roots),
+      roots: optional(certificates, 'roots', roots),
     })
     super(INTERNAL, native, ObjectStore)
   }

@@ -2,7 +2,7 @@ import { count, flag, isArray, known, list, type Names, optional, text } from '.
 import { INTERNAL } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
-import { SharedStore } from './shared-store.js'
+import { certificates, SharedStore } from './shared-store.js'
 
 /** Where Redis or Valkey is, and how it is used. */
 export interface RedisStoreOptions {
@@ -58,7 +58,7 @@ export class RedisStore extends SharedStore {
       prefix: optional(text, 'prefix', prefix) ?? 'kvtide:',
       ttl: optional((argument, value) => count(argument, value, 1), 'ttl', ttl),
       connections: optional((argument, value) => count(argument, value, 1), 'connections', connections) ?? 2,
-      roots: optional(text, 'roots', roots),
+      roots: optional(certificates, 'roots', roots),
     })
     super(INTERNAL, native, RedisStore)
   }

@@ -1,3 +1,5 @@
+import { text } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 import { Owner } from '../border/owner.js'
 
 /** What can be wrong with a store. `refused` will not get better by itself: a wrong password, no such bucket. */
@@ -22,6 +24,13 @@ export interface StoreHealth {
   readonly bytesOut: number
   /** The last fault, in words without secrets. */
   readonly lastFault?: string | undefined
+}
+
+/** @internal Certificates in PEM: at least one. */
+export function certificates(argument: string, value: unknown): string {
+  const pem = text(argument, value)
+  if (pem.includes('-----BEGIN CERTIFICATE-----')) return pem
+  throw invalid(argument, value, 'certificates in PEM')
 }
 
 /** A store that is built in. */
