@@ -1,3 +1,5 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+
 import type { NativeBring, NativeLookup, NativePagedKvCache, NativeSharedStore, NativeTiers } from '#binding'
 
 import { count, fields, flag, isArray, known, list, type Names, optional, typedArray, whole } from '../border/check.js'
@@ -191,7 +193,7 @@ function elementBytes(dtype: DType, formats: readonly [PageFormat, PageFormat]):
 /** @internal The tiers of a cache: blocks go down at the end of each turn in which something changed. */
 export class CacheTiers implements Waiting {
   readonly #shared: SharedCache
-  readonly #native: NativeTiers
+  readonly native: NativeTiers
   readonly #store: ReturnType<typeof readStoreTier> | undefined
   /** The places of the tiers: memory is 0, the others are counted from 1. */
   readonly #places = new Map<unknown, number>()
@@ -204,7 +206,7 @@ export class CacheTiers implements Waiting {
     this.#shared = shared
     this.#store = store
     const tiers = Object.fromEntries(Object.entries({ memory, disk, store: store?.form }).filter(([, tier]) => tier !== undefined))
-    this.#native = shared.native.attachTiers({ ...tiers, pendingBytes }, store?.shared, envelope)
+    this.native = shared.native.attachTiers({ ...tiers, pendingBytes }, store?.shared, envelope)
     if (memory !== undefined) this.#places.set('memory', 0)
     if (disk !== undefined) this.#places.set('disk', 1)
     if (store !== undefined) this.#places.set('store', disk === undefined ? 1 : 2)
@@ -214,14 +216,7 @@ export class CacheTiers implements Waiting {
   /** Hands down what got a name, a part of it in each turn. */
   wake(): void {
     if (this.#isHanding || this.#shared.isEnded) return
-    let isMore: boolean
-    try {
-      isMore = this.#shared.native.handDown(TURN_BYTES)
-    } catch (error) {
-      if (!isKvTideError(error) || error.code !== 'BUSY') throw error
-      isMore = true
-    }
-    if (isMore) {
+    if (this.#handDown()) {
       this.#isHanding = true
       setImmediate(() => {
         this.#isHanding = false
@@ -232,13 +227,23 @@ export class CacheTiers implements Waiting {
     this.#tell()
   }
 
+  /** Whether there is more to hand down: also where a background call has the cache. */
+  #handDown(): boolean {
+    try {
+      return this.#shared.native.handDown(TURN_BYTES)
+    } catch (error) {
+      if (!isKvTideError(error) || error.code !== 'BUSY') throw error
+      return true
+    }
+  }
+
   end(): void {
     this.#shared.leave(this)
   }
 
   /** What there is in each tier. */
   stats(): TiersStats {
-    const each = this.#native.stats().map(({ name, ...stats }) => [name, name === 'store' ? { ...stats, health: this.#health() } : stats])
+    const each = this.native.stats().map(({ name, ...stats }) => [name, name === 'store' ? { ...stats, health: this.#health() } : stats])
     return Object.fromEntries(each) as TiersStats
   }
 
@@ -250,10 +255,13 @@ export class CacheTiers implements Waiting {
   async flush(milliseconds: number): Promise<boolean> {
     const deadline = performance.now() + milliseconds
     const left = (): number => Math.max(0, Math.floor(deadline - performance.now()))
-    while (left() > 0 && this.#shared.native.handDown(TURN_BYTES)) await new Promise(resolve => setImmediate(resolve))
+    while (left() > 0 && this.#handDown()) await new Promise(resolve => setImmediate(resolve))
     this.#write()
-    await this.#isWriting
-    return this.#native.flush(left())
+    const ended = new AbortController()
+    // A store of the caller's may take as long as it likes.
+    await Promise.race([this.#isWriting, sleep(left(), undefined, { signal: ended.signal }).catch(() => {})])
+    ended.abort()
+    return this.native.flush(left())
   }
 
   /** Brings what the tiers have of a prompt into the cache: how many blocks came. Tokens and prompt stay as they are meanwhile. */
@@ -262,7 +270,7 @@ export class CacheTiers implements Waiting {
     const until = performance.now() + (optional(count, 'deadline', deadline) ?? DEADLINE_MS)
     const left = (): number => Math.max(0, Math.floor(until - performance.now()))
     return StopSignal.guard(signal, async stop => {
-      const lookup = await this.#whenFree(left, native => this.#native.lookUp(native, tokens, prompt.salt, prompt.saltFrom, prompt.extra, places))
+      const lookup = await this.#whenFree(left, native => this.native.lookUp(native, tokens, prompt.salt, prompt.saltFrom, prompt.extra, places))
       if (lookup === undefined) return 0
       await lookup.ask(left())
       await this.#askOwn(lookup, left)
@@ -322,7 +330,7 @@ export class CacheTiers implements Waiting {
   }
 
   async #writeAll(store: GuardedBlockStore): Promise<void> {
-    for (let pending = this.#native.takePending(); pending !== null; pending = this.#native.takePending()) {
+    for (let pending = this.native.takePending(); pending !== null; pending = this.native.takePending()) {
       const given = await pending.encode()
       const entries = []
       for (let entry = given.next(); entry !== null; entry = given.next()) entries.push(entry)

@@ -9,5 +9,5 @@ mod shared_store;
 #[cfg(feature = "net")]
 mod store_services;
 mod tensors;
-mod tiers;
+pub(crate) mod tiers;
 mod watch;

@@ -80,7 +80,27 @@ impl From<(&'static str, TierStats)> for NativeTierStats {
 #[napi]
 pub struct NativeTiers {
     tiers: Tiers,
+    /// By their places.
+    #[cfg_attr(not(feature = "net"), expect(dead_code, reason = "events alone are told by their names"))]
+    names: Vec<&'static str>,
     envelope: Arc<Envelope>,
+}
+
+#[cfg(feature = "net")]
+impl NativeTiers {
+    pub(crate) fn follow(&self, group: usize) {
+        self.tiers.follow(group);
+    }
+
+    /// What happened in the tiers since the last call. What was too much to be kept is not told: others believe that it is there or is not.
+    pub(crate) fn events(&self) -> Vec<kvtide_store::TierEvent> {
+        self.tiers.take_events().0
+    }
+
+    /// What a tier is called, by its place.
+    pub(crate) fn name(&self, place: usize) -> &'static str {
+        self.names.get(place).copied().unwrap_or_default()
+    }
 }
 
 /// The moment so many milliseconds from now.
@@ -123,7 +143,8 @@ impl NativePagedKvCache {
             }
             let pending_bytes = whole("pendingBytes", options.pending_bytes)?;
             let tiers = TierOptions { memory, lower, pending_bytes, budget: Some(budget()) };
-            Ok(NativeTiers { tiers: Tiers::attach(cache, tiers)?, envelope: envelope.shared() })
+            let names = std::iter::once("memory").chain(tiers.lower.iter().map(|lower| lower.name)).collect();
+            Ok(NativeTiers { tiers: Tiers::attach(cache, tiers)?, names, envelope: envelope.shared() })
         })
     }
 

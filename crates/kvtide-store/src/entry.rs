@@ -23,6 +23,23 @@ pub struct StoreKey {
     pub group: u16,
 }
 
+impl StoreKey {
+    /// The key of a name: 64 digits, a point, a number.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let (digits, group) = name.split_once('.')?;
+        let is_lower = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if digits.len() != 64 || !digits.bytes().all(is_lower) || !group.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let mut key = [0; 32];
+        for (byte, two) in key.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()?;
+        }
+        Some(StoreKey { block: BlockKey(key), group: group.parse().ok()? })
+    }
+}
+
 impl std::fmt::Display for StoreKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.block.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;

@@ -18,6 +18,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use twox_hash::XxHash3_64;
@@ -36,6 +37,9 @@ const STALE: Duration = Duration::from_secs(60 * 60);
 
 const USAGE: &str = "usage";
 
+/// Entries that made room and were not asked for, at most.
+const EVICTED_MAX: usize = 1 << 16;
+
 /// A folder of entries.
 #[derive(Debug)]
 pub struct Folder {
@@ -44,6 +48,8 @@ pub struct Folder {
     /// Bytes that were added or removed and are not in the count yet.
     uncounted: AtomicI64,
     made: AtomicU64,
+    /// What made room here and was not asked for yet.
+    evicted: Mutex<Vec<StoreKey>>,
 }
 
 /// What a folder holds.
@@ -73,7 +79,13 @@ impl Folder {
     /// The same without looking at the entries: somebody calls [`Folder::tidy`] later. O(1).
     pub fn open_untidied(root: &Path, limit: u64) -> Result<Self> {
         make_folder(root)?;
-        Ok(Folder { root: root.to_owned(), limit, uncounted: AtomicI64::new(0), made: AtomicU64::new(0) })
+        Ok(Folder {
+            root: root.to_owned(),
+            limit,
+            uncounted: AtomicI64::new(0),
+            made: AtomicU64::new(0),
+            evicted: Mutex::default(),
+        })
     }
 
     /// Removes what was left behind by processes that ended early, and counts what is there. O(entries).
@@ -185,7 +197,8 @@ impl Folder {
     fn entries(&self) -> Vec<Found> {
         let mut found = Vec::new();
         self.each_file(|path, about| {
-            let is_entry = path.file_name().and_then(|name| name.to_str()).is_some_and(is_name);
+            let is_entry =
+                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| StoreKey::parse(name).is_some());
             if is_entry {
                 let used = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                 found.push(Found { path, bytes: about.len(), used });
@@ -249,9 +262,22 @@ impl Folder {
             }
             if fs::remove_file(&entry.path).is_ok() {
                 bytes -= entry.bytes;
+                self.note_evicted(&entry.path);
             }
         }
         bytes
+    }
+
+    fn note_evicted(&self, path: &Path) {
+        let mut evicted = self.evicted.lock().unwrap_or_else(PoisonError::into_inner);
+        if evicted.len() < EVICTED_MAX {
+            evicted.extend(path.file_name().and_then(|name| name.to_str()).and_then(StoreKey::parse));
+        }
+    }
+
+    /// What made room in this process since the last call; of much, a part.
+    pub(crate) fn take_evicted(&self) -> Vec<StoreKey> {
+        std::mem::take(&mut self.evicted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The file of the count, locked until it is dropped; none where that takes too long.
@@ -270,14 +296,6 @@ impl Folder {
             }
         }
     }
-}
-
-/// Whether a name is that of an entry: 64 digits, a point, a number.
-fn is_name(name: &str) -> bool {
-    let digits = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    name.split_once('.').is_some_and(|(key, group)| {
-        key.len() == 64 && digits(key) && !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit())
-    })
 }
 
 fn read_count(file: &mut File) -> Option<u64> {

@@ -60,8 +60,8 @@ pub use sink::{Sink, sweep};
 pub use source::Source;
 pub use tensors::{Place, TensorFile};
 pub use tiers::{
-    Bring, EntryStore, Lookup, LowerOptions, LowerPlace, MemoryOptions, Pending, Policy, SharedStore, TierOptions,
-    TierSet, TierStats, Tiers,
+    Bring, EntryStore, Lookup, LowerOptions, LowerPlace, MemoryOptions, Pending, Policy, SharedStore, TierEvent,
+    TierOptions, TierSet, TierStats, Tiers,
 };
 pub use watch::Watch;
 

@@ -12,6 +12,7 @@ use super::lower::Lower;
 use super::memory::{Block, Memory};
 use super::mover::Mover;
 use super::options::{LowerPlace, Policy, TierOptions};
+use super::told::{TierEvent, Told};
 use crate::entry::StoreKey;
 use crate::error::{Error, Result};
 use crate::identity::Identity;
@@ -44,6 +45,7 @@ pub(super) struct Inner {
     pub is_forgotten: AtomicBool,
     /// Threads that bring blocks.
     pub fetchers: AtomicUsize,
+    told: Told,
 }
 
 impl Tiers {
@@ -69,11 +71,12 @@ impl Tiers {
             budget,
             is_forgotten: AtomicBool::new(false),
             fetchers: AtomicUsize::new(0),
+            told: Told::default(),
         });
         cache.set_below(inner.clone())?;
         if inner.lower.iter().any(|lower| lower.store().is_some()) {
             let moved = inner.clone();
-            let work = move || moved.mover.run(&moved.lower, &moved.form);
+            let work = move || moved.mover.run(&moved.lower, &moved.form, &moved.told);
             let started = std::thread::Builder::new().name("kvtide-tiers".to_owned()).spawn(work);
             started.map_err(|reason| Error::io("start", "a thread".as_ref(), reason))?;
         }
@@ -101,6 +104,17 @@ impl Tiers {
         });
         let bytes = |lower: &Lower| lower.store().and_then(|store| store.bytes()).unwrap_or(0);
         top.chain(self.inner.lower.iter().map(|lower| (lower.name, lower.counts.stats(0, bytes(lower))))).collect()
+    }
+
+    /// Notes from now on what happens in the tiers to blocks of a group of layers.
+    pub fn follow(&self, group: usize) {
+        self.inner.told.follow(group as u16);
+    }
+
+    /// What happened since the last call, in order, and whether more did that is not told. What other processes remove from a folder is not.
+    #[must_use]
+    pub fn take_events(&self) -> (Vec<TierEvent>, bool) {
+        self.inner.told.take()
     }
 
     /// The entries that wait for the tier that only the caller reaches, some at a time: to be encoded on another thread.
@@ -220,8 +234,10 @@ impl Below for Inner {
         }
         let Some(top) = self.top.as_ref().filter(|top| top.policy.wants(why, false)) else { return };
         Counts::add(&top.counts.stored, 1);
+        self.told.stored(0, &key, &block.tokens);
         let next = self.lower.iter().position(|lower| lower.policy == Policy::Eviction && !has_forgotten);
         for (key, gone) in top.memory.put(key, block) {
+            self.told.removed(0, &key);
             if let Some(next) = next {
                 self.send(next, key, gone);
             }

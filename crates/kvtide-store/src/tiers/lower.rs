@@ -29,6 +29,11 @@ pub trait EntryStore: Send + Sync + std::fmt::Debug {
     /// Called once, on the thread that writes, before anything is written: for what takes long.
     fn begin(&self) {}
 
+    /// The entries that it has let go of since the last call, as far as it knows.
+    fn take_removed(&self) -> Vec<StoreKey> {
+        Vec::new()
+    }
+
     /// The bytes of entries that it keeps, where it knows: for statistics.
     fn bytes(&self) -> Option<u64> {
         None
@@ -43,6 +48,10 @@ pub trait EntryStore: Send + Sync + std::fmt::Debug {
 impl EntryStore for Folder {
     fn begin(&self) {
         self.tidy();
+    }
+
+    fn take_removed(&self) -> Vec<StoreKey> {
+        self.take_evicted()
     }
 
     fn bytes(&self) -> Option<u64> {

@@ -19,9 +19,11 @@ mod lower;
 mod memory;
 mod mover;
 mod options;
+mod told;
 
 pub use attached::{Pending, Tiers};
 pub use bring::{Bring, Lookup, TierSet};
 pub use counts::TierStats;
 pub use lower::{EntryStore, SharedStore};
 pub use options::{LowerOptions, LowerPlace, MemoryOptions, Policy, TierOptions};
+pub use told::TierEvent;

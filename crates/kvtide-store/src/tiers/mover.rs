@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::counts::Counts;
 use super::lower::Lower;
 use super::memory::Block;
+use super::told::Told;
 use crate::entry::StoreKey;
 
 /// Blocks that are written in one call at most, and their bytes.
@@ -118,7 +119,7 @@ impl Mover {
     }
 
     /// Writes what waits, until it has ended.
-    pub fn run(&self, lower: &[Lower], form: &[u8; 32]) {
+    pub fn run(&self, lower: &[Lower], form: &[u8; 32], told: &Told) {
         let is_ours = |tier: usize| lower[tier].store().is_some();
         lower.iter().filter_map(Lower::store).for_each(|store| store.begin());
         let mut state = self.state();
@@ -134,13 +135,16 @@ impl Mover {
             };
             state.is_busy = true;
             drop(state);
-            write(&lower[tier], batch, form);
+            write(&lower[tier], batch, form, |key, tokens| match tokens {
+                Some(tokens) => told.stored(tier + 1, key, tokens),
+                None => told.removed(tier + 1, key),
+            });
             state = self.state();
         }
     }
 }
 
-fn write(lower: &Lower, batch: Batch, form: &[u8; 32]) {
+fn write(lower: &Lower, batch: Batch, form: &[u8; 32], tell: impl Fn(&StoreKey, Option<&[u32]>)) {
     let Some(store) = lower.store() else { return };
     let deadline = Instant::now() + PATIENCE;
     let keys: Vec<StoreKey> = batch.iter().map(|(key, _)| *key).collect();
@@ -148,15 +152,17 @@ fn write(lower: &Lower, batch: Batch, form: &[u8; 32]) {
     let new = batch.iter().zip(there.iter().chain(std::iter::repeat(&false))).filter(|(_, is_there)| !**is_there);
     let entries: Vec<(StoreKey, Vec<u8>)> =
         new.filter_map(|((key, block), _)| Some((*key, block.encode(key, form)?))).collect();
-    drop(batch);
-    if entries.is_empty() {
-        return;
-    }
-    let stored = store.put_many(&entries, deadline).min(entries.len());
+    let stored = match entries.is_empty() {
+        true => 0,
+        false => store.put_many(&entries, deadline).min(entries.len()),
+    };
     Counts::add(&lower.counts.stored, stored);
     Counts::add(&lower.counts.dropped, entries.len() - stored);
     if stored < entries.len() {
         // Which of them is not said: all may come again.
         lower.unnote(&keys);
+    } else {
+        batch.iter().for_each(|(key, block)| tell(key, Some(&block.tokens)));
     }
+    store.take_removed().iter().for_each(|key| tell(key, None));
 }

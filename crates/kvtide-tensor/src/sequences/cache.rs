@@ -379,7 +379,9 @@ impl PagedKvCache {
         self.groups[self.followed_group()].planner()
     }
 
-    pub(super) fn followed_group(&self) -> usize {
+    /// The group that [`PagedKvCache::events`] are of.
+    #[must_use]
+    pub fn followed_group(&self) -> usize {
         self.groups.iter().position(|group| group.planner().window().is_none()).unwrap_or(0)
     }
 
