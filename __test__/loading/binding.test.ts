@@ -2,11 +2,15 @@
 import test from 'ava'
 
 import { chooseBinding, loadedAddons, refuseSecond, type Surroundings } from '../../lib/loading/binding-choice.js'
+import { needsNet } from '../../lib/loading/net.js'
 import { throwsCode } from '../support/throws.js'
 import { tsxUrl } from '../support/packaging/child.js'
 import { ADDON_FILE, addonPath, answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy, PLATFORM, VERSION } from '../support/packaging/package-copy.js'
 
 const onCudaPlatform = process.platform === 'linux' && process.arch === 'x64' ? test : test.skip
+
+const NET_FILE = `kvtide-net.${PLATFORM}.node`
+const NET_PACKAGE = `kvtide-net-${PLATFORM}`
 
 /** Loads a copy, and answers which addon it took. */
 const chosenBy = (copy: PackageCopy): string => `return (await import('${copy.url('lib/loading/binding.ts')}')).bindingChoice`
@@ -54,6 +58,54 @@ onCudaPlatform('an addon with CUDA that does not load is an error that says how 
   t.is(error.code, 'BINDING_NOT_FOUND')
   t.true(error.message.includes(file) && error.message.includes('KVTIDE_DEVICE=cpu'), error.message)
   t.deepEqual(await answerOf(use(copy), 'cpu'), [7])
+})
+
+test('the addon with the network is taken where it lies beside or is installed, before the ordinary one', async t => {
+  const beside = new PackageCopy(t)
+  const file = beside.addAddon(NET_FILE)
+  for (const wanted of ['', 'auto', 'cpu']) t.is(chooseBinding(around(beside, { wanted })).file, file, wanted)
+  t.deepEqual(await answerOf(chosenBy(beside), 'cpu'), { kind: 'net', file, reason: 'it is installed; KVTIDE_DEVICE is cpu' })
+  const installed = new PackageCopy(t)
+  const own = installed.addPackage(NET_PACKAGE, NET_FILE)
+  t.deepEqual(chooseBinding(around(installed)), { kind: 'net', file: own, reason: 'it is installed; the addon with CUDA is not installed' })
+  t.deepEqual(await answerOf(use(installed)), [7])
+  // It alone will do.
+  installed.remove(ADDON_FILE)
+  t.is(chooseBinding(around(installed)).file, own)
+  installed.remove(`node_modules/${NET_PACKAGE}/${NET_FILE}`)
+  t.regex(throwsCode(t, 'BINDING_NOT_FOUND', () => chooseBinding(around(installed))).message, /kvtide-net.* is missing from its package/)
+})
+
+test('the addon with the network has the version of the package, and the platform of the process', t => {
+  const copy = new PackageCopy(t)
+  const file = copy.addPackage(NET_PACKAGE, NET_FILE, { version: '9.9.9', text: 'never loaded' })
+  throwsCode(t, 'BINDING_MISMATCH', () => chooseBinding(around(copy)), { file, version: '9.9.9', expected: VERSION })
+  const other = new PackageCopy(t)
+  other.addPackage('kvtide-net-sunos-x64', 'kvtide-net.sunos-x64.node')
+  t.is(chooseBinding(around(other)).kind, 'cpu')
+})
+
+onCudaPlatform('of all addons the one with CUDA is taken, and without it the one with the network', t => {
+  const copy = new PackageCopy(t)
+  const [cuda, net] = [copy.addPackage(CUDA_PACKAGE, CUDA_FILE), copy.addPackage(NET_PACKAGE, NET_FILE)]
+  for (const wanted of [undefined, 'auto', 'cuda']) t.deepEqual(chooseBinding(around(copy, { wanted })), { kind: 'cuda', file: cuda, reason: 'it is installed' })
+  t.is(chooseBinding(around(copy, { wanted: 'cpu' })).file, net)
+  t.is(chooseBinding(around(copy, { named: net })).kind, 'net')
+  t.is(chooseBinding(around(copy, { named: cuda })).kind, 'cuda')
+})
+
+test('an addon with the network that does not load is an error that names it', async t => {
+  const copy = new PackageCopy(t)
+  const file = copy.addAddon(NET_FILE, 'not a library')
+  const error = (await answerOf(chosenBy(copy), 'cpu')) as { code: string; message: string }
+  t.is(error.code, 'BINDING_NOT_FOUND')
+  t.true(error.message.startsWith('the addon with the network ') && error.message.includes(file), error.message)
+})
+
+test('what needs the network says what to install where there is none', t => {
+  t.notThrows(() => needsNet('RedisStore', () => {}))
+  const { message } = throwsCode(t, 'BINDING_NOT_FOUND', () => needsNet('RedisStore', undefined), { platform: PLATFORM, reason: `install it with \`npm install ${NET_PACKAGE}@${VERSION}\`` })
+  t.true(message.startsWith('RedisStore needs the addon'), message)
 })
 
 test('KVTIDE_DEVICE asks for what is not there, or for nothing known', async t => {
@@ -126,6 +178,8 @@ test('the addon that is loaded is told from others', t => {
   const other = `/elsewhere/${ADDON_FILE}`
   t.notThrows(() => refuseSecond(cpu, [cpu.file], undefined))
   t.notThrows(() => refuseSecond(cuda, [cuda.file], cuda.file))
+  const net = { kind: 'net', file: copy.addAddon(NET_FILE), reason: '' } as const
+  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(net, [cpu.file], undefined), { file: net.file, loaded: cpu.file })
   throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cuda, [cpu.file], undefined), { file: cuda.file, loaded: cpu.file })
   throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cuda.file], undefined), { file: cpu.file, loaded: cuda.file })
   throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cpu.file, other], undefined), { file: cpu.file, loaded: other })

@@ -56,7 +56,7 @@ const AGAIN = `remove node_modules and run \`npm install\` on ${platform.name}`
 const messageOf = (cause: unknown): string => (cause instanceof Error ? (cause.message.split('\n', 1)[0] ?? '') : String(cause))
 
 function notLoaded({ kind, file, reason: chosen }: BindingChoice, reason: string, remedy: string, cause?: unknown): KvTideError {
-  const what = kind === 'cuda' ? 'addon with CUDA' : 'native addon'
+  const what = { cuda: 'addon with CUDA', net: 'addon with the network', cpu: 'native addon' }[kind]
   const remedies = [
     chosen.startsWith('NAPI_RS') ? chosen : remedy,
     kind === 'cuda' ? 'KVTIDE_DEVICE=cpu takes the one without' : '',
