@@ -1,12 +1,13 @@
 import type { NativePublisher } from '#binding'
 
-import { known, type Names, optional, text, whole } from '../border/check.js'
+import { count, known, type Names, optional, text, whole } from '../border/check.js'
 import { liveArgument, INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { SharedCache, Waiting } from '../sequences/shared-cache.js'
 import { invalid } from '../border/errors.js'
+import { readEndpoint } from './endpoint.js'
 
 /** Where the events of a cache are published. */
 export interface PublishOptions {
@@ -24,23 +25,29 @@ export interface PublishOptions {
 
 const OPTIONS: Names<PublishOptions> = { endpoint: 0, replayEndpoint: 0, topic: 0, rank: 0, first: 0 }
 
+const TIERS_MS = 100
+
 /** What is published, until this is disposed of: at the end of each turn in which the cache has changed. */
 class Publishing implements Waiting {
   readonly #shared: SharedCache
   readonly native: NativePublisher
+  /** What a tier has written by itself is looked for from time to time. */
+  readonly #timer: NodeJS.Timeout | undefined
 
   constructor(shared: SharedCache, native: NativePublisher) {
     this.#shared = shared
     this.native = native
     shared.wait(this)
     this.wake()
+    if (shared.tiers !== undefined) this.#timer = setInterval(() => this.wake(), TIERS_MS).unref()
   }
 
   wake(): void {
-    this.native.publish(this.#shared.native)
+    this.native.publish(this.#shared.native, this.#shared.tiers?.native)
   }
 
   end(): void {
+    clearInterval(this.#timer)
     this.#shared.leave(this)
   }
 
@@ -72,7 +79,8 @@ export class EventPublisher extends Owner {
 
 /**
  * Publishes what happens to the blocks that prompts find in a cache, over ZeroMQ, as vLLM does: for {@link PrefixRouter.follow}, for Dynamo's
- * indexer, for llm-d. Everything that is there is published first. Nobody is waited for: who is too slow sees a gap in the numbers, and asks again.
+ * indexer, for llm-d. Everything that is there is published first. Blocks of the cache itself have the medium `GPU`, whatever memory they lie in; those of
+ * its tiers in memory and on disk `CPU` and `DISK`, without what other processes remove from a folder. Nobody is waited for: who is too slow sees a gap in the numbers, and asks again.
  *
  * Events tell the tokens of all prompts, of all tenants: publish them where only those may listen who may know. The cache needs the option `events`.
  */
@@ -80,14 +88,18 @@ export async function publishEvents(cache: PagedKvCache, options: PublishOptions
   const shared = liveArgument<SharedCache>('cache', cache, PagedKvCache)
   const { endpoint, replayEndpoint, topic, rank, first } = known<PublishOptions>('options', options, OPTIONS)
   const given = {
-    endpoint: text('endpoint', endpoint),
-    replayEndpoint: optional(text, 'replayEndpoint', replayEndpoint),
+    endpoint: readEndpoint('endpoint', endpoint),
+    replayEndpoint: optional(readEndpoint, 'replayEndpoint', replayEndpoint),
     topic: optional(text, 'topic', topic) ?? '',
-    rank: optional(whole, 'rank', rank),
+    rank: optional(count, 'rank', rank),
     first: optional(whole, 'first', first) ?? 0,
   }
   if (shared.events === 0) throw invalid('cache', 'a cache without events', 'one that was made with the option events')
   needsNet('publishEvents', binding.bindPublisher)
   const native = await binding.bindPublisher(given)
+  if (shared.isEnded) {
+    native.dispose()
+    liveArgument('cache', cache, PagedKvCache)
+  }
   return new EventPublisher(INTERNAL, new Publishing(shared, native))
 }

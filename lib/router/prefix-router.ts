@@ -7,16 +7,7 @@ import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
 import type { CacheEvent } from '../sequences/cache-events.js'
 import { readEndpoint } from './endpoint.js'
-import { readRouteOptions } from './route-options.js'
-
-/** How a worker is chosen. */
-export interface RouteOptions {
-  /**
-   * How many blocks of computing one unit of load is worth: the worker with the least of both is chosen. Without it, the one with the longest
-   * prefix, and of those the one with the least load.
-   */
-  readonly loadWeight?: number
-}
+import { readRouteOptions, type RouteOptions } from './route-options.js'
 
 /** Where a prompt goes. */
 export interface Route {
@@ -84,13 +75,19 @@ class Followed {
 
 const EVENTS: readonly string[] = ['stored', 'removed', 'cleared']
 
+/** The name of a block. */
+function readName(argument: string, value: unknown): string {
+  if (typeof value === 'string' && /^[\da-f]{64}$/.test(value)) return value
+  throw invalid(argument, value, '64 hexadecimal digits')
+}
+
 function readEvent(argument: string, value: unknown): NativeCacheEvent {
   const { type, key, parent, isFirst } = fields<{ type: string; key: string; parent: string; isFirst: boolean }>(argument, value)
   if (typeof type !== 'string' || !EVENTS.includes(type)) throw invalid(`${argument}.type`, type, EVENTS.map(name => `'${name}'`).join(' or '))
   if (type === 'cleared') return { kind: type } as NativeCacheEvent
-  const name = text(`${argument}.key`, key)
+  const name = readName(`${argument}.key`, key)
   if (type === 'removed') return { kind: type, key: name, parent: undefined }
-  const before = text(`${argument}.parent`, parent)
+  const before = readName(`${argument}.parent`, parent)
   return { kind: 'stored', key: name, parent: flag(`${argument}.isFirst`, isFirst) ? undefined : before }
 }
 
@@ -168,7 +165,7 @@ export class PrefixRouter extends Owner {
   route(keys: readonly string[] | BigUint64Array, options: RouteOptions = {}): Route | undefined {
     const native = own(this)
     const weight = readRouteOptions(options) ?? -1
-    const found = isArray(keys) ? native.routeNames(list('keys', keys, text), weight) : native.route(readKeys(keys), weight)
+    const found = isArray(keys) ? native.routeNames(list('keys', keys, readName), weight) : native.route(readKeys(keys), weight)
     return found === null ? undefined : { worker: found.worker, blocks: found.blocks }
   }
 
@@ -176,17 +173,13 @@ export class PrefixRouter extends Owner {
   lengths(keys: readonly string[]): Route[] {
     const native = own(this)
     if (!isArray(keys)) throw invalid('keys', keys, 'an array of names')
-    return native.lengths(list('keys', keys, text)).map(({ worker, blocks }) => ({ worker, blocks }))
+    return native.lengths(list('keys', keys, readName)).map(({ worker, blocks }) => ({ worker, blocks }))
   }
 
   /** Names in the form in which {@link route} is fastest: eight bytes each. */
   static shortKeys(keys: readonly string[]): BigUint64Array {
     if (!isArray(keys)) throw invalid('keys', keys, 'an array of names')
-    const bytes = list('keys', keys, (argument, value) => {
-      const key = text(argument, value)
-      if (!/^[\da-f]{64}$/.test(key)) throw invalid(argument, key, '64 hexadecimal digits')
-      return Buffer.from(key.slice(0, 16), 'hex')
-    })
+    const bytes = list('keys', keys, (argument, key) => Buffer.from(readName(argument, key).slice(0, 16), 'hex'))
     return BigUint64Array.from(bytes, eight => eight.readBigUInt64LE())
   }
 
