@@ -58,7 +58,7 @@ type Action =
 const worker = fc.constantFrom(...WORKERS)
 const path = fc.stringMatching(new RegExp(`^[01]{1,${DEPTH}}$`))
 const action: fc.Arbitrary<Action> = fc.oneof(
-  { weight: 2, arbitrary: fc.record({ kind: fc.constantFrom('add', 'remove', 'clear'), worker }) as fc.Arbitrary<Action> },
+  { weight: 3, arbitrary: fc.record({ kind: fc.constantFrom('add', 'remove', 'clear'), worker }) as fc.Arbitrary<Action> },
   { weight: 6, arbitrary: fc.record({ kind: fc.constant('store'), worker, path }) as fc.Arbitrary<Action> },
   { weight: 4, arbitrary: fc.record({ kind: fc.constantFrom('evict', 'drop'), worker, path }) as fc.Arbitrary<Action> },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('load'), worker, load: fc.integer({ min: -3, max: 6 }) }) as fc.Arbitrary<Action> },
@@ -132,6 +132,7 @@ test('routes and lengths are those of a list of names', t => {
   check(t, given, ({ actions, paths }) => {
     using router = new PrefixRouter()
     const oracle = new Oracle()
+    for (const name of WORKERS.slice(1)) act(router, oracle, { kind: 'add', worker: name })
     for (const one of actions) {
       act(router, oracle, one)
       for (const of of paths) compare(router, oracle, of)

@@ -14,7 +14,8 @@ const server = SERVERS.find(name => spawnSync(name, ['--version']).status === 0)
 export const withRedis: typeof test = server === undefined ? (test.skip as typeof test) : test
 if (server === undefined) console.warn('SKIPPED: redis-server is not installed')
 
-async function freePort(): Promise<number> {
+/** A port of the loopback that nobody has now. */
+export async function freePort(): Promise<number> {
   const listening = createServer()
   await new Promise<void>(resolve => listening.listen(0, '127.0.0.1', resolve))
   const { port } = listening.address() as AddressInfo

@@ -7,8 +7,8 @@ import { invalid, KvTideError } from '../border/errors.js'
 import { INTERNAL, nativeThis, Owner } from '../border/owner.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { readEndpoint } from './endpoint.js'
-import type { FollowOptions, Route, RouteOptions } from './prefix-router.js'
-import { readRouteOptions } from './route-options.js'
+import type { FollowOptions, Route } from './prefix-router.js'
+import { readRouteOptions, type RouteOptions } from './route-options.js'
 
 /** Where Dynamo's indexer is, and what it indexes. */
 export interface DynamoRouterOptions {

@@ -1,5 +1,13 @@
 import { float, known, type Names, optional } from '../border/check.js'
-import type { RouteOptions } from './prefix-router.js'
+
+/** How a worker is chosen. */
+export interface RouteOptions {
+  /**
+   * How many blocks of computing one unit of load is worth: the worker with the least of both is chosen. Without it, the one with the longest
+   * prefix, and of those the one with the least load.
+   */
+  readonly loadWeight?: number
+}
 
 const OPTIONS: Names<RouteOptions> = { loadWeight: 0 }
 
