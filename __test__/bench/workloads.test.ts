@@ -3,15 +3,32 @@ import test from 'ava'
 
 import { RotatingKvCache } from '../../index.js'
 import { BareRows, HEAD_DIM, tokens } from '../../bench/workloads/rows.js'
-import type { Workload } from '../../bench/report/report.js'
+import type { Skipped, Workload } from '../../bench/report/report.js'
+import { deadStore } from '../../bench/workloads/dead-store.js'
 import { growable } from '../../bench/workloads/growable.js'
 import { paged } from '../../bench/workloads/paged.js'
+import { pauses } from '../../bench/workloads/pauses.js'
 import { prepare } from '../../bench/workloads/prepare.js'
 import { rollback } from '../../bench/workloads/rollback.js'
 import { rotating } from '../../bench/workloads/rotating.js'
+import { routing } from '../../bench/workloads/routing.js'
+import { bring } from '../../bench/workloads/tiers.js'
 import { view } from '../../bench/workloads/view.js'
 
-const workloads: Workload[] = [await rotating([64, 128, 256], 1), await growable(16, 1), await rollback(16, 1), await paged(32, 1), await prepare({ sequences: 3, blocks: 4 }, 1), await view(16, 1)]
+const ran: (Workload | Skipped)[] = [
+  await rotating([64, 128, 256], 1),
+  await growable(16, 1),
+  await rollback(16, 1),
+  await paged(32, 1),
+  await prepare({ sequences: 3, blocks: 4 }, 1),
+  await view(16, 1),
+  await routing(160, 4, 1),
+  await bring(32, 'f16', 1),
+  await pauses(32, 1),
+  await deadStore(16, 1, 4),
+]
+const workloads = ran.filter((of): of is Workload => !('skipped' in of))
+for (const of of ran) if ('skipped' in of) console.warn(`SKIPPED ${of.id}: ${of.skipped}`)
 
 test('every workload compares a cache of ours with something', t => {
   for (const { id, lanes, claims } of workloads) {

@@ -5,15 +5,19 @@ import { writeFileSync } from 'node:fs'
 
 import { sectionOf, type Report, type Skipped, type Workload } from '../report/report.js'
 import { attentionOverCaches } from '../workloads/attention.js'
+import { deadStore } from '../workloads/dead-store.js'
 import { growable } from '../workloads/growable.js'
 import { besideLlamaCpp, clients, decode, prefill, shared } from '../workloads/onnx.js'
 import { paged } from '../workloads/paged.js'
+import { pauses } from '../workloads/pauses.js'
 import { prepare } from '../workloads/prepare.js'
 import { attentionBesidePyTorch } from '../workloads/pytorch.js'
 import { rollback } from '../workloads/rollback.js'
 import { rotating } from '../workloads/rotating.js'
+import { routing } from '../workloads/routing.js'
 import { saving } from '../workloads/saving.js'
 import { step } from '../workloads/step.js'
+import { bring } from '../workloads/tiers.js'
 import { transformers } from '../workloads/transformers.js'
 import { view } from '../workloads/view.js'
 import { machineHere } from './machine.js'
@@ -21,6 +25,8 @@ import { readArguments } from './suites.js'
 
 /** For rounds of seconds; those of the clients take minutes. */
 const few = (rounds: number): number => Math.min(rounds, 5)
+
+const some = (rounds: number): number => Math.min(rounds, 7)
 
 /** Every workload by its id, in the order of the report. A new one is a file of bench/workloads and a line here. */
 const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | Skipped>>> = {
@@ -46,6 +52,12 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-onnx-shared-1000-2': rounds => shared(1000, 20, 2, few(rounds)),
   'js-onnx-clients-16-2': rounds => clients(16, 512, 128, 2, Math.min(rounds, 2)),
   'js-saving-1024': rounds => saving(1024, few(rounds)),
+  'js-tiers-16-f32': rounds => bring(16, 'f32', rounds, 2),
+  'js-tiers-2000-f32': rounds => bring(2000, 'f32', some(rounds), 2),
+  'js-tiers-2000-f16': rounds => bring(2000, 'f16', some(rounds)),
+  'js-dead-store-256': rounds => deadStore(256, Math.min(rounds, 11)),
+  'js-pauses-2000': rounds => pauses(2000, some(rounds)),
+  'js-routing-625-64': rounds => routing(625, 64, rounds),
   'js-transformers-1000-2': rounds => transformers(1000, 20, 32, 2, few(rounds)),
   'js-onnx-llama-cpp-8-2': rounds => besideLlamaCpp(8, 256, 64, 2, few(rounds)),
 }

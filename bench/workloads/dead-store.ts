@@ -1,0 +1,120 @@
+// A decode step of a cache whose store is not there, against one without tiers.
+//
+// A step writes a token of each sequence in all layers, attends to them, is committed, and ends when the event loop has turned once: what goes
+// down to the store is copied there. Every step is timed. The lanes take turns, each with as many steps as fill two blocks of each sequence: what
+// one of them leaves to its own threads is done by its own next steps, and not by those of the others. Then its sequences begin anew, with other
+// tokens, so that there are blocks to go down.
+import { setImmediate as turn } from 'node:timers/promises'
+
+import { PagedKvCache, RedisStore } from 'kvtide'
+
+import { claimOf, workloadOf, type Claim, type Measured, type Skipped, type Workload } from '../report/report.js'
+import { missing, Redis } from './redis.js'
+import { normal, SIZES } from './tiers.js'
+
+const SEQUENCES = 8
+const QUERY_HEADS = 32
+const { numLayers, numKvHeads, headDim, blockSize } = SIZES
+
+/** Steps of one beginning: each sequence fills two blocks. */
+const STEPS = 2 * blockSize
+
+/** How often sequences begin anew in a round: the tail that is reported is that of a round. */
+const BEGINNINGS = 8
+
+/** A server, and what becomes of it before anything is timed. */
+type Fate = 'live' | 'killed' | 'stopped'
+
+interface Decoding {
+  readonly name: string
+  readonly begin: () => void
+  readonly step: () => Promise<void>
+  readonly end: () => Promise<void>
+}
+
+/** A cache with a past of this many tokens for each sequence, which forks begin from. */
+function decoding(name: string, past: number, cache: PagedKvCache, end: () => Promise<void>): Decoding {
+  const bases = Array.from({ length: SEQUENCES }, () => cache.openSequence())
+  const rows = { data: normal(numLayers * numKvHeads * past * headDim), shape: [numLayers, numKvHeads, past, headDim] }
+  for (const base of bases) base.append({ k: rows, v: rows, tokens: Array.from({ length: past }, (_, at) => base.id * past + at) })
+  const row = { data: normal(SEQUENCES * numKvHeads * headDim), shape: [numKvHeads, SEQUENCES, headDim] }
+  const q = { data: normal(SEQUENCES * QUERY_HEADS * headDim), shape: [SEQUENCES, QUERY_HEADS, headDim] }
+  let [sequences, token] = [bases.slice(0, 0), 1 << 20]
+  return {
+    name,
+    begin: () => {
+      for (const sequence of sequences) sequence.drop()
+      sequences = bases.map(base => base.fork())
+    },
+    step: async () => {
+      const tokens = sequences.map(() => (token += 1))
+      const step = cache.beginStep({ sequences, tokens })
+      for (let layer = 0; layer < numLayers; layer++) {
+        step.write(layer, row, row)
+        step.attend(layer, q)
+      }
+      step.commit()
+      await turn()
+    },
+    end,
+  }
+}
+
+async function withStore(name: string, past: number, make: (tiers?: object) => PagedKvCache, fate: Fate): Promise<Decoding> {
+  const redis = await Redis.start()
+  const store = new RedisStore({ url: redis.url })
+  const decoded = decoding(name, past, make({ store: { store } }), async () => {
+    store.dispose()
+    if (fate !== 'killed') await redis.end()
+  })
+  // It is connected by then.
+  decoded.begin()
+  for (let step = 0; step < STEPS; step++) await decoded.step()
+  if (fate === 'killed') await redis.end()
+  if (fate === 'stopped') redis.stop()
+  return decoded
+}
+
+/** The tail of each round, so that it has a spread. */
+function tails(of: Measured, share: number, rounds: number): Measured {
+  const steps = of.nanoseconds.length / rounds
+  const tail = (round: number): number => of.nanoseconds.slice(round * steps, (round + 1) * steps).sort((a, b) => a - b)[Math.floor(share * steps)] as number
+  return { ...of, nanoseconds: Array.from({ length: rounds }, (_, round) => tail(round)) }
+}
+
+export async function deadStore(past: number, rounds: number, beginnings: number = BEGINNINGS): Promise<Workload | Skipped> {
+  const id = `js-dead-store-${past}`
+  if (missing !== undefined) return { id, skipped: missing }
+  const capacity = SEQUENCES * (past / blockSize + 2 * STEPS / blockSize + 1)
+  const make = (tiers?: object): PagedKvCache =>
+    new PagedKvCache({ capacity, ...SIZES, prefixKey: new Uint8Array(32).fill(7), ...(tiers === undefined ? {} : { tiers }) })
+  const none = 'no tiers'
+  const lanes = [
+    decoding(none, past, make(), async () => {}),
+    decoding(`${none}, again`, past, make(), async () => {}),
+    await withStore('Redis', past, make, 'live'),
+    await withStore('Redis, killed', past, make, 'killed'),
+    await withStore('Redis, stopped', past, make, 'stopped'),
+  ]
+  const measured = lanes.map(({ name }): Measured & { nanoseconds: number[] } => ({ name, role: name.startsWith(none) ? 'baseline' : 'ours', nanoseconds: [] }))
+  for (let beginning = 0; beginning < 1 + rounds * beginnings; beginning++) {
+    for (const at of lanes.keys()) {
+      const index = (beginning + at) % lanes.length
+      lanes[index]?.begin()
+      await turn()
+      for (let step = 0; step < STEPS; step++) {
+        const start = performance.now()
+        await lanes[index]?.step()
+        if (beginning > 0) measured[index]?.nanoseconds.push((performance.now() - start) * 1e6)
+      }
+    }
+  }
+  for (const lane of lanes) await lane.end()
+  const title = `TypeScript: a decode step of ${numLayers} layers and ${SEQUENCES} sequences of ${past} tokens, ${numKvHeads} heads of ${headDim}, f32, with a store that is there and one that is not`
+  const claims = measured.slice(1).flatMap(({ name }): Claim[] => {
+    const of = (share: 'p50' | 'p99', from: readonly Measured[], atMost: number): Claim =>
+      claimOf(from, { id: `${id}/${name.replace(/, | /g, '-').toLowerCase()}-${share}`, says: `${share} of ${name} / ${none}`, over: name, under: none, toReach: { atMost } })
+    return [of('p50', measured.map(lane => tails(lane, 0.5, rounds)), 1.05), of('p99', measured.map(lane => tails(lane, 0.99, rounds)), 1.05)]
+  })
+  return { ...workloadOf(id, title, 'step', measured, []), claims }
+}
