@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 
 import { PagedKvCache, PrefixRouter, publishEvents, type TierOptions } from '../../index.js'
 import { span } from '../support/tokens.js'
@@ -24,12 +24,12 @@ async function holds(call: () => boolean): Promise<boolean> {
   return call()
 }
 
-async function routed(t: import('ava').ExecutionContext, tiers: TierOptions, expected: number): Promise<void> {
+async function routed(t: ExecutionContext, tiers: TierOptions, expected: number): Promise<void> {
   using cache = new PagedKvCache({ ...OPTIONS, tiers })
   using router = new PrefixRouter()
   router.addWorker('one')
   using publisher = await publishEvents(cache, { endpoint: 'tcp://127.0.0.1:0', replayEndpoint: 'tcp://127.0.0.1:0' })
-  using _following = router.follow('one', { endpoint: publisher.endpoint, replayEndpoint: publisher.replayEndpoint as string })
+  router.follow('one', { endpoint: publisher.endpoint, replayEndpoint: publisher.replayEndpoint as string })
   const blocks = (tokens: readonly number[]): number | undefined => router.route(cache.keys(tokens))?.blocks
   compute(cache, span(0, 21))
   t.true(await holds(() => blocks(span(0, 21)) === 5))

@@ -6,7 +6,7 @@ import { setTimeout } from 'node:timers/promises'
 
 import test from 'ava'
 
-import { type BlockStore, PagedKvCache, RedisStore, type StoreEvent, type TierName, type TierOptions, type UniformCacheOptions } from '../../index.js'
+import { attendAsync, type BlockStore, PagedKvCache, RedisStore, type StoreEvent, type TierName, type TierOptions, type UniformCacheOptions } from '../../index.js'
 import { layered } from '../support/layered.js'
 import { Redis, withRedis } from '../support/redis.js'
 import { rejected, throwsCode } from '../support/throws.js'
@@ -156,6 +156,26 @@ test('whatever a store of one\'s own does is a miss in time, and one event', asy
     t.is(compute(other, span(0, 21)).length, 0)
     other.checkInvariants()
   }
+})
+
+test('a flush ends in time, whatever a store of one\'s own does, and also while pages are lent', async t => {
+  const shelf = new Shelf()
+  using cache = cacheOf({ store: { store: shelf } })
+  shelf.misbehave = () => new Promise(() => {})
+  compute(cache, span(0, 21))
+  const start = performance.now()
+  t.false(await cache.flush(50))
+  t.true(performance.now() - start < 1500, 'one call to the store is waited for longer than that')
+  using other = cacheOf({ memory: { limitBytes: 1e6 }, store: { store: new Shelf() } })
+  const kept = other.openSequence()
+  const [k, v] = layered(span(0, 20))
+  kept.append({ k, v, tokens: span(0, 20) })
+  const q = { data: new Float32Array(800), shape: [400, 2, 1] }
+  const reading = attendAsync(q, { cache: other, layer: 0, sequences: span(0, 400).map(() => kept) })
+  throwsCode(t, 'BUSY', () => other.createSequence())
+  t.true(await other.flush())
+  await reading
+  t.is(other.stats().tiers?.store?.stored, 5)
 })
 
 test('a deadline, a signal, and a change of what was given', async t => {

@@ -25,21 +25,21 @@ export interface PublishOptions {
 
 const OPTIONS: Names<PublishOptions> = { endpoint: 0, replayEndpoint: 0, topic: 0, rank: 0, first: 0 }
 
-const TIERS_MS = 100
+const LOOK_MS = 100
 
 /** What is published, until this is disposed of: at the end of each turn in which the cache has changed. */
 class Publishing implements Waiting {
   readonly #shared: SharedCache
   readonly native: NativePublisher
-  /** What a tier has written by itself is looked for from time to time. */
-  readonly #timer: NodeJS.Timeout | undefined
+  /** Looks for what tiers have written by themselves, and for those who have missed more than is kept. */
+  readonly #timer: NodeJS.Timeout
 
   constructor(shared: SharedCache, native: NativePublisher) {
     this.#shared = shared
     this.native = native
     shared.wait(this)
     this.wake()
-    if (shared.tiers !== undefined) this.#timer = setInterval(() => this.wake(), TIERS_MS).unref()
+    this.#timer = setInterval(() => this.wake(), LOOK_MS).unref()
   }
 
   wake(): void {

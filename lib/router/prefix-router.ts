@@ -5,7 +5,6 @@ import { invalid } from '../border/errors.js'
 import { INTERNAL, nativeThis, Owner } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
-import type { CacheEvent } from '../sequences/cache-events.js'
 import { readEndpoint } from './endpoint.js'
 import { readRouteOptions, type RouteOptions } from './route-options.js'
 
@@ -73,6 +72,9 @@ class Followed {
   }
 }
 
+/** What a router has to know of a {@link CacheEvent}: no tokens. */
+export type RoutedEvent = { readonly type: 'stored'; readonly key: string; readonly parent: string; readonly isFirst: boolean } | { readonly type: 'removed'; readonly key: string } | { readonly type: 'cleared' }
+
 const EVENTS: readonly string[] = ['stored', 'removed', 'cleared']
 
 /** The name of a block. */
@@ -139,7 +141,7 @@ export class PrefixRouter extends Owner {
   }
 
   /** Takes in events of a worker's cache, in their order, all of them or none. Where some were missed, begin again with `cleared`. */
-  apply(worker: string, events: readonly CacheEvent[]): void {
+  apply(worker: string, events: readonly RoutedEvent[]): void {
     const native = own(this)
     const name = text('worker', worker)
     if (!isArray(events)) throw invalid('events', events, 'an array of events')

@@ -2,7 +2,7 @@ import { count, flag, isArray, known, list, type Names, optional, text, typedArr
 import { invalid } from '../border/errors.js'
 import { checkDType, type DType } from '../border/host-array.js'
 import { readDevice } from '../border/process.js'
-import { readTiers, type TierOptions } from '../store/tiers.js'
+import { readTiers, type TierOptions } from '../store/tier-options.js'
 import { type EvictionPolicy, readEviction } from './eviction.js'
 import { type HuggingFaceConfig, type ModelDescription, readModel } from './model-description.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'

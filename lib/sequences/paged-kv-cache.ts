@@ -10,7 +10,8 @@ import { loadCache, type LoadOptions, loadPrompts, loadSequence, type LoadSequen
 import type { FileOptions } from '../store/progress.js'
 import { saveBytes, saveFile } from '../store/save.js'
 import type { SavedSource } from '../store/source.js'
-import { type BringOptions, CacheTiers } from '../store/tiers.js'
+import type { BringOptions } from '../store/tier-options.js'
+import { CacheTiers } from '../store/tiers.js'
 import { type CacheEvents, type CacheReplay, type EventsOptions, readEvents, readReplay } from './cache-events.js'
 import { type PagedKvCacheOptions, readOptions } from './options.js'
 import { type PageFormat, readDType, roomIn } from './page-format.js'
@@ -290,7 +291,10 @@ export class PagedKvCache extends Owner {
     return readExplanation(own(this), tokens, options)
   }
 
-  /** From now on prompts find nothing that is in the cache now. */
+  /**
+   * From now on prompts find nothing that is in the cache now, nor in a tier in memory. What lies in a folder or a store stays there for others, and this
+   * cache neither reads nor writes it any more.
+   */
   forgetPrefixes(): void {
     own(this).change(native => native.forgetPrefixes())
   }

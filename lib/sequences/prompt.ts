@@ -3,8 +3,8 @@ import type { NativePagedPrefix, NativePrefixNamer } from '#binding'
 import { arrayKind, count, flag, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { checkInternal, INTERNAL, Owner, settle } from '../border/owner.js'
-import type { BringOptions } from '../store/tiers.js'
-import type { SharedCache } from './shared-cache.js'
+import type { BringOptions } from '../store/tier-options.js'
+import type { Prompt, SharedCache } from './shared-cache.js'
 import { readTokens } from './tokens.js'
 
 const EXTRA: Names<PromptExtra> = { start: 0, end: 0, key: 0 }
@@ -34,13 +34,6 @@ export interface PromptOptions {
 
 /** Salt and extras, as they were given. */
 type GivenPrompt = { readonly [Name in keyof PromptOptions]?: unknown }
-
-/** @internal Salt and extras, read. */
-export interface Prompt {
-  readonly salt: Uint8Array
-  readonly saltFrom: number
-  readonly extra: { start: number; end: number; key: Uint8Array }[] | undefined
-}
 
 const utf8 = new TextEncoder()
 const NO_SALT = new Uint8Array(0)

@@ -1,9 +1,9 @@
-import type { NativePagedKvCache } from '#binding'
+import type { NativePagedKvCache, NativeTiers } from '#binding'
 
 import { count } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import type { Class } from '../border/owner.js'
-import type { CacheTiers } from '../store/tiers.js'
+import type { BringOptions, TiersStats } from '../store/tier-options.js'
 import type { PageFormat } from './page-format.js'
 
 /** A time or a duration in whole milliseconds; a fraction is cut off. */
@@ -46,6 +46,24 @@ export interface Waiting {
   end(): void
 }
 
+/** @internal Salt and extras, read. */
+export interface Prompt {
+  readonly salt: Uint8Array
+  readonly saltFrom: number
+  readonly extra: { start: number; end: number; key: Uint8Array }[] | undefined
+}
+
+/** @internal What lies below a cache. */
+export interface TiersBelow {
+  readonly native: NativeTiers
+  /** What there is in each tier. */
+  stats(): TiersStats
+  /** Waits until what went down is where it belongs; answers whether it is. */
+  flush(milliseconds: number): Promise<boolean>
+  /** Brings what the tiers have of a prompt: how many blocks came. Tokens and prompt stay as they are meanwhile. */
+  bring(tokens: Uint32Array, prompt: Prompt, options: { readonly [Name in keyof BringOptions]?: unknown }): Promise<number>
+}
+
 /** @internal What all objects of one cache share: the native cache, its clock, and who waits for changes. */
 export class SharedCache {
   readonly native: NativePagedKvCache
@@ -59,7 +77,7 @@ export class SharedCache {
   /** Whether the model has a learned logit for each query head. */
   readonly hasSinkLogits: boolean
   /** What lies below it. */
-  tiers: CacheTiers | undefined
+  tiers: TiersBelow | undefined
   readonly #waiting = new Set<Waiting>()
   #isWaking = false
   #isEnded = false

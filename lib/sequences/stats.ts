@@ -1,7 +1,7 @@
 import type { NativePagedStats, NativePool } from '#binding'
 
 import type { CacheStats } from '../border/stats.js'
-import type { TiersStats } from '../store/tiers.js'
+import type { TiersStats } from '../store/tier-options.js'
 
 /** The blocks of a pool, and what happened to them. */
 export interface PoolStats {

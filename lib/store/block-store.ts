@@ -7,7 +7,7 @@ import { binding } from '../loading/binding.js'
 
 /** An entry of a store: a block under its key. */
 export interface StoreEntry {
-  /** 64 hexadecimal digits, a point, and the number of a group of layers. */
+  /** 64 hexadecimal digits, a point, the number of a group of layers, and what the entry is put into. */
   readonly key: string
   readonly value: Uint8Array
 }
@@ -29,6 +29,8 @@ export interface BlockStore {
   putMany(entries: readonly StoreEntry[], call: BlockStoreCall): PromiseLike<unknown>
   /** Whether there are values of keys, in their order. */
   hasMany(keys: readonly string[], call: BlockStoreCall): PromiseLike<readonly boolean[]>
+  /** Removes values that were found to be damaged. Without it they stay, and are misses. */
+  removeMany?(keys: readonly string[], call: BlockStoreCall): PromiseLike<unknown>
 }
 
 /** For how long one attempt is waited for before it counts as a failure of the store. */
@@ -97,6 +99,15 @@ export class GuardedBlockStore {
     return this.#call(bytesOut, milliseconds, false, async call => {
       await this.#store.putMany(entries, call)
       return { answer: true, hits: 0, misses: 0, bytesIn: 0, bytesOut }
+    })
+  }
+
+  /** Removes values, if it can. */
+  async removeMany(keys: readonly string[], milliseconds: number): Promise<void> {
+    if (this.#store.removeMany === undefined) return
+    await this.#call(keys.length, milliseconds, undefined, async call => {
+      await this.#store.removeMany?.(keys, call)
+      return { answer: undefined, hits: 0, misses: 0, bytesIn: 0, bytesOut: 0 }
     })
   }
 

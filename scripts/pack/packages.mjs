@@ -12,7 +12,7 @@ import { given, main, Refusal } from '../refusal.mjs'
 import { repository, root, run } from '../steps.mjs'
 import { cudaPackage, netPackage, platformPackage, rootManifest } from './manifests.mjs'
 
-export const addonPackages = manifest => [platformPackage, netPackage].flatMap(make => manifest.napi.targets.map(target => make(manifest, target))).concat(cudaPackage(manifest))
+export const addonPackages = manifest => [platformPackage, netPackage].flatMap(described => manifest.napi.targets.map(target => described(manifest, target))).concat(cudaPackage(manifest))
 
 /**
  * Makes the packages in `to`, of the addons in `addons`; `only` are the files of addons to look at, all unless it is given.

@@ -99,6 +99,10 @@ impl NativePublisher {
             Err(_) => return Ok(()),
         };
         cache.cache.change(env, |cache| {
+            let was_followed = next.is_some();
+            if publisher.take_behind() {
+                *next = None;
+            }
             let seen = next.and_then(|number| {
                 let unseen = cache.events(number);
                 (unseen.missed == 0).then(|| (unseen.events.concat(), unseen.next))
@@ -107,7 +111,7 @@ impl NativePublisher {
                 Some(seen) => seen,
                 None => {
                     // Others know nothing any more then, of the tiers either.
-                    if let Some(tiers) = tiers.filter(|_| next.is_none()) {
+                    if let Some(tiers) = tiers.filter(|_| !was_followed) {
                         tiers.follow(cache.followed_group());
                     }
                     let (found, after) = cache.found_events()?;

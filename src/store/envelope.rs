@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use kvtide_remote::{Compressed, Sealed, Store};
-use kvtide_store::StoreKey;
+use kvtide_store::{SharedStore, StoreKey};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -68,6 +68,13 @@ impl Wrapping {
         })
     }
 
+    /// What stands behind the keys of such entries: those of others lie beside them.
+    fn suffix(&self) -> String {
+        let compressed = self.element_bytes.map(|bytes| format!("-z{bytes}"));
+        let sealed = self.secret.map(|secret| format!("-s{}", &blake3::keyed_hash(&secret, b"kvtide").to_hex()[..8]));
+        [compressed, sealed].into_iter().flatten().collect()
+    }
+
     /// A store whose entries are put into it: compressed first, then sealed.
     pub fn wrap(&self, store: Arc<dyn Store>) -> Outcome<Arc<dyn Store>> {
         let sealed: Arc<dyn Store> = match self.secret {
@@ -86,16 +93,22 @@ impl Wrapping {
 pub(crate) struct Envelope {
     handed: Arc<Handed>,
     store: Arc<dyn Store>,
+    suffix: String,
 }
 
 impl Envelope {
+    /// The names of entries in the store.
+    pub fn names(&self, keys: &[StoreKey]) -> Vec<String> {
+        keys.iter().map(|key| format!("{key}{}", self.suffix)).collect()
+    }
+
     /// Entries as they are to lie in the store.
     pub fn close(&self, entries: Vec<(StoreKey, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
         let closed = entries.into_iter().filter_map(|(key, bytes)| {
-            let key = key.to_string();
-            self.store.put_many(&[(key.clone(), &bytes)], Instant::now());
-            let closed = self.handed.entries().remove(&key)?;
-            Some((key, closed))
+            let name = self.names(&[key]).pop()?;
+            self.store.put_many(&[(name.clone(), &bytes)], Instant::now());
+            let closed = self.handed.entries().remove(&name)?;
+            Some((name, closed))
         });
         closed.collect()
     }
@@ -108,9 +121,9 @@ impl Envelope {
         let mut copy = Vec::new();
         copy.try_reserve_exact(bytes.len()).ok()?;
         copy.extend_from_slice(bytes);
-        let key = key.to_string();
-        self.handed.entries().insert(key.clone(), copy);
-        self.store.get_many(&[key], most, Instant::now()).pop().flatten()
+        let name = self.names(&[*key]).pop()?;
+        self.handed.entries().insert(name.clone(), copy);
+        self.store.get_many(&[name], most, Instant::now()).pop().flatten()
     }
 
     /// The most bytes in the store of an entry of at most so many.
@@ -131,8 +144,8 @@ impl NativeEnvelope {
     pub fn new(env: &Env, secret: Option<&[u8]>, element_bytes: u32) -> Result<Self> {
         guard(env, || {
             let (handed, wrapping) = (Arc::new(Handed::default()), Wrapping::read(secret, element_bytes)?);
-            let store = wrapping.wrap(handed.clone())?;
-            Ok(NativeEnvelope { wrapping, envelope: Arc::new(Envelope { handed, store }) })
+            let (store, suffix) = (wrapping.wrap(handed.clone())?, wrapping.suffix());
+            Ok(NativeEnvelope { wrapping, envelope: Arc::new(Envelope { handed, store, suffix }) })
         })
     }
 }
@@ -143,7 +156,7 @@ impl NativeEnvelope {
     }
 
     /// A store that is called from here, whose entries are put into the same.
-    pub(super) fn wrap(&self, store: Arc<dyn Store>) -> Outcome<Arc<dyn Store>> {
-        self.wrapping.wrap(store)
+    pub(super) fn wrap(&self, store: Arc<dyn Store>) -> Outcome<SharedStore> {
+        Ok(SharedStore { store: self.wrapping.wrap(store)?, suffix: self.wrapping.suffix() })
     }
 }

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use kvtide_remote::{
     Answered, Event, Fault, FaultKind, Gate, GateOptions, Health, Outcome as Settled, Permit, Refusal, State, Store,
 };
-use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::handle::Handle;
 use crate::border::refusal::Outcome;
 
 /// How a store has done so far.
@@ -119,38 +117,43 @@ pub(super) trait Watched: Store {
     fn next_event(&self) -> Option<Event>;
 }
 
-/// A store, until it is disposed of; tiers that use it keep it.
+/// A store. Once it is disposed of no cache takes it any more; tiers that use it go on, and are told how it does.
 #[napi]
 pub struct NativeSharedStore {
-    store: Handle<Arc<dyn Watched>>,
+    name: &'static str,
+    store: Arc<dyn Watched>,
+    is_disposed: bool,
 }
 
 impl NativeSharedStore {
     #[cfg(feature = "net")]
     pub(super) fn new(name: &'static str, store: impl Watched + 'static) -> Self {
-        NativeSharedStore { store: Handle::new(name, Arc::new(store)) }
+        NativeSharedStore { name, store: Arc::new(store), is_disposed: false }
     }
 
     pub(super) fn store(&self) -> Outcome<Arc<dyn Store>> {
-        Ok(self.store.get()?.clone())
+        match self.is_disposed {
+            true => Err(kvtide_tensor::Error::Disposed { object: self.name }.into()),
+            false => Ok(self.store.clone()),
+        }
     }
 }
 
 #[napi]
 impl NativeSharedStore {
     #[napi]
-    pub fn health(&self, env: &Env) -> Result<NativeHealth> {
-        self.store.read(env, |store| Ok((&store.health()).into()))
+    pub fn health(&self) -> NativeHealth {
+        (&self.store.health()).into()
     }
 
     /// The next change that was not fetched yet.
     #[napi]
-    pub fn next_event(&self, env: &Env) -> Result<Option<NativeStoreEvent>> {
-        self.store.read(env, |store| Ok(store.next_event().map(NativeStoreEvent::from)))
+    pub fn next_event(&self) -> Option<NativeStoreEvent> {
+        self.store.next_event().map(NativeStoreEvent::from)
     }
 
     #[napi]
-    pub fn dispose(&mut self, env: &Env) {
-        self.store.dispose(env, |_| ());
+    pub fn dispose(&mut self) {
+        self.is_disposed = true;
     }
 }

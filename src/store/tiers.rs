@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtide_store::{
-    Bring, EntryStore, Folder, Lookup, LowerOptions, LowerPlace, MemoryOptions, Pending, Policy, SharedStore, StoreKey,
-    TierOptions, TierSet, TierStats, Tiers,
+    Bring, EntryStore, Folder, Lookup, LowerOptions, LowerPlace, MemoryOptions, Pending, Policy, StoreKey, TierOptions,
+    TierSet, TierStats, Tiers,
 };
 use kvtide_tensor::Error;
 use napi::bindgen_prelude::AsyncTask;
@@ -136,7 +136,7 @@ impl NativePagedKvCache {
             }
             if let Some(tier) = &options.store {
                 let place = match store {
-                    Some(store) => LowerPlace::Store(Arc::new(SharedStore(envelope.wrap(store.store()?)?))),
+                    Some(store) => LowerPlace::Store(Arc::new(envelope.wrap(store.store()?)?)),
                     None => LowerPlace::Caller,
                 };
                 lower.push(LowerOptions { name: "store", place, policy: tier.policy()? });
@@ -238,7 +238,7 @@ impl NativeLookup {
     /// What the caller's own store is to be asked for, in the prompt's order.
     #[napi]
     pub fn missing(&self, env: &Env) -> Result<Vec<String>> {
-        guard(env, || with(&self.lookup, |lookup| Ok(texts(&lookup.asked_of_caller()))))
+        guard(env, || with(&self.lookup, |lookup| Ok(self.envelope.names(&lookup.asked_of_caller()))))
     }
 
     /// Notes which of those the caller's store has.
@@ -311,7 +311,7 @@ impl NativeBring {
     pub fn asked(&self, env: &Env) -> Result<Vec<String>> {
         guard(env, || {
             let keys: Vec<StoreKey> = self.get()?.asked_of_caller().into_iter().map(|(key, _)| key).collect();
-            Ok(texts(&keys))
+            Ok(self.envelope.names(&keys))
         })
     }
 
@@ -410,8 +410,4 @@ impl NativeEntries {
         let (key, value) = self.entries.pop()?;
         Some(NativeEntry { key, value: ExternalArray::bytes(value) })
     }
-}
-
-fn texts(keys: &[StoreKey]) -> Vec<String> {
-    keys.iter().map(StoreKey::to_string).collect()
 }

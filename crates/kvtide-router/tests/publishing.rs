@@ -215,3 +215,24 @@ async fn endpoints_that_are_none_are_refused() {
     let wrong = FollowerOptions { endpoint: "nowhere".to_owned(), ..FollowerOptions::default() };
     assert_eq!(Follower::start(&Handle::current(), wrong).unwrap_err().code().as_str(), "IO_ERROR");
 }
+
+#[tokio::test]
+async fn a_publisher_hears_of_who_came_too_late_and_of_nobody_else() {
+    let publisher = bind(PublisherOptions { history_batches: 2, first: 7, ..options() }).await;
+    for number in 7..9 {
+        publisher.publish(vec![stored(number)]).unwrap();
+    }
+    let mut early = follow(&publisher, true);
+    // Who asks from 0 cannot know that nothing was before 7.
+    while next(&mut early).await.is_none() {}
+    assert!(!publisher.take_behind(), "all that there was is there");
+    publisher.publish(vec![stored(9)]).unwrap();
+    let _late = follow(&publisher, true);
+    for _ in 0..1000 {
+        if publisher.take_behind() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody heard of it");
+}

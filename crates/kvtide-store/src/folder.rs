@@ -78,6 +78,9 @@ impl Folder {
 
     /// The same without looking at the entries: somebody calls [`Folder::tidy`] later. O(1).
     pub fn open_untidied(root: &Path, limit: u64) -> Result<Self> {
+        if let Some(parent) = root.parent() {
+            fs::create_dir_all(parent).map_err(|reason| Error::io("create", parent, reason))?;
+        }
         make_folder(root)?;
         Ok(Folder {
             root: root.to_owned(),

@@ -55,7 +55,7 @@ macro_rules! build {
 impl ObjectStorageOptions {
     pub(super) fn open(&self) -> Result<(Arc<dyn ObjectStore>, Path)> {
         // What is wrong with a URL may be its password.
-        let wrong = || Error::argument("url", "a URL", SCHEMES);
+        let wrong = || Error::argument("url", "another text", SCHEMES);
         let url = Url::parse(&self.url).map_err(|_| wrong())?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err(wrong());

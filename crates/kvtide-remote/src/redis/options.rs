@@ -131,7 +131,8 @@ impl Server {
 
 fn server(url: &str) -> Result<Server> {
     // What is wrong with a URL may be its password.
-    let wrong = || Error::argument("url", "a URL", "redis://host:port/database or rediss://…, checked certificates");
+    let wrong =
+        || Error::argument("url", "another text", "redis://host:port/database or rediss://…, checked certificates");
     let secure = url.starts_with("rediss:") || url.starts_with("valkeys:");
     // The client itself has no TLS: this crate makes its connections.
     let plain = match url.split_once(':') {

@@ -8,6 +8,7 @@
 //! `publish` waits for nobody: it encodes, counts and leaves. Where the queue is full, the oldest goes, and subscribers see a gap in the
 //! numbers. O(bytes of the batch).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -81,6 +82,10 @@ struct Shared {
     state: Mutex<State>,
     wake: Notify,
     closing: Notify,
+    /// Whether somebody asked for batches that are not kept any more.
+    is_behind: AtomicBool,
+    /// The number of the first batch.
+    first: u64,
 }
 
 #[derive(Debug)]
@@ -106,7 +111,13 @@ impl Publisher {
             history: History::new(options.history_batches, options.history_bytes),
             queue: History::new(usize::MAX, options.queue_bytes),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Notify::new(), closing: Notify::new() });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            closing: Notify::new(),
+            is_behind: AtomicBool::new(false),
+            first,
+        });
         // Sockets are made on the runtime that they will live on.
         let bind = async move {
             let mut events = PubSocket::new();
@@ -147,6 +158,13 @@ impl Publisher {
         };
         self.shared.wake.notify_one();
         Ok(number)
+    }
+
+    /// Whether somebody has asked since the last call for batches that are not kept any more: who publishes everything anew, after
+    /// [`Event::Cleared`], is followed by that one as well.
+    #[must_use]
+    pub fn take_behind(&self) -> bool {
+        self.shared.is_behind.swap(false, Ordering::AcqRel)
     }
 
     /// Where it is bound.
@@ -240,7 +258,13 @@ async fn answer(mut socket: RouterSocket, shared: Arc<Shared>) {
 
 /// Sends what is kept from a number on, up to what there was when it was asked for.
 async fn replay(mut sender: RouterSendHalf, shared: Arc<Shared>, peer: Bytes, first: u64) {
-    let behind = shared.state().next;
+    let (behind, oldest) = {
+        let state = shared.state();
+        (state.next, state.history.from(first).map_or(state.next, |(number, _)| number))
+    };
+    if first.max(shared.first) < oldest.min(behind) {
+        shared.is_behind.store(true, Ordering::Release);
+    }
     let mut next = first;
     while let Some((number, batch)) = { shared.state().history.from(next) }.filter(|&(number, _)| number < behind) {
         if !send_answer(&mut sender, &peer, number.to_be_bytes(), batch).await {

@@ -87,32 +87,43 @@ impl EntryStore for Folder {
 
 /// A store that others run, as a tier.
 #[derive(Debug)]
-pub struct SharedStore(pub Arc<dyn kvtide_remote::Store>);
+pub struct SharedStore {
+    /// The store.
+    pub store: Arc<dyn kvtide_remote::Store>,
+    /// What stands behind the keys: those whose entries are made otherwise, with another secret for instance, have another.
+    pub suffix: String,
+}
 
-fn texts(keys: &[StoreKey]) -> Vec<String> {
-    keys.iter().map(StoreKey::to_string).collect()
+impl SharedStore {
+    fn name(&self, key: &StoreKey) -> String {
+        format!("{key}{}", self.suffix)
+    }
+
+    fn names(&self, keys: &[StoreKey]) -> Vec<String> {
+        keys.iter().map(|key| self.name(key)).collect()
+    }
 }
 
 impl EntryStore for SharedStore {
     fn get_many(&self, keys: &[StoreKey], bytes_max: usize, deadline: Instant) -> Vec<Option<Vec<u8>>> {
-        self.0.get_many(&texts(keys), bytes_max, deadline)
+        self.store.get_many(&self.names(keys), bytes_max, deadline)
     }
 
     fn has_many(&self, keys: &[StoreKey], deadline: Instant) -> Vec<bool> {
-        self.0.has_many(&texts(keys), deadline)
+        self.store.has_many(&self.names(keys), deadline)
     }
 
     fn put_many(&self, entries: &[(StoreKey, Vec<u8>)], deadline: Instant) -> usize {
-        let entries: Vec<(String, &[u8])> = entries.iter().map(|(key, bytes)| (key.to_string(), &bytes[..])).collect();
-        self.0.put_many(&entries, deadline)
+        let entries: Vec<(String, &[u8])> = entries.iter().map(|(key, bytes)| (self.name(key), &bytes[..])).collect();
+        self.store.put_many(&entries, deadline)
     }
 
     fn remove_many(&self, keys: &[StoreKey], deadline: Instant) {
-        self.0.remove_many(&texts(keys), deadline);
+        self.store.remove_many(&self.names(keys), deadline);
     }
 
     fn is_available(&self) -> bool {
-        self.0.is_available()
+        self.store.is_available()
     }
 }
 
