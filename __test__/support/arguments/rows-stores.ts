@@ -1,5 +1,5 @@
 import { type BlockStore, ObjectStore, PagedKvCache, RedisStore } from '../../../index.js'
-import { all, but, count, flag, optional, options, prompt, text, tokenIds, whole, type Kind } from './kinds.js'
+import { all, but, count, flag, milliseconds, optional, options, prompt, text, tokenIds, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 
@@ -40,7 +40,7 @@ const tiered = new Members('PagedKvCache', cache)
     ...prompt,
     partial: optional(flag),
     tiers: optional({ legal: { 'an empty array': 'ok' } }),
-    deadline: optional(count),
+    deadline: optional(milliseconds),
     signal: optional({ legal: {} }),
   }, ANY), () => ({ tiers: ['memory'], deadline: 10 })))
 
