@@ -1,6 +1,7 @@
 // Dynamo's indexer behind DynamoRouter: what it finds is what PrefixRouter and the caches find; and whatever answers in its place is an error in time.
-import { createServer, type Server } from 'node:http'
+import { createServer, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { json } from 'node:stream/consumers'
 import { setTimeout } from 'node:timers/promises'
 
 import test, { type ExecutionContext } from 'ava'
@@ -156,7 +157,7 @@ withDynamo('workers that are added twice, are gone, and come again; an indexer t
   t.teardown(() => worker.end())
   await worker.publish()
   compute(worker.cache, [1, 2, 3, 4, 5])
-  const options = { url: `${indexer.url}/`, blockSize: BLOCK, model: 'm', deadline: 500 }
+  const options = { url: `${indexer.url}/`, blockSize: BLOCK, model: 'm', deadline: 2000 }
   using dynamo = new DynamoRouter(options)
   using other = new DynamoRouter(options)
   await dynamo.addWorker('one', worker.where)
@@ -180,7 +181,7 @@ withDynamo('workers that are added twice, are gone, and come again; an indexer t
   await dynamo.addWorker('one', worker.where)
   await settled(t, worker, async tokens => (await dynamo.lengths(tokens)).length > 0)
   indexer.signal('SIGSTOP')
-  t.is((await rejected(dynamo.route([1, 2, 3, 4, 5]), 'IO_ERROR')).details.reason, 'no answer in 500 ms')
+  t.is((await rejected(dynamo.route([1, 2, 3, 4, 5]), 'IO_ERROR')).details.reason, 'no answer in 2000 ms')
   indexer.signal('SIGCONT')
   await indexer.stop()
   const { details } = await rejected(dynamo.lengths([1, 2, 3, 4, 5]), 'IO_ERROR')
@@ -194,11 +195,14 @@ withDynamo('workers that are added twice, are gone, and come again; an indexer t
   t.deepEqual(await dynamo.lengths([1, 2, 3, 4, 5]), [{ worker: 'one', blocks: 1 }])
 })
 
-/** A server that answers one thing to everything but registrations. */
-async function answering(t: ExecutionContext, answer: (response: import('node:http').ServerResponse) => void): Promise<string> {
+/** A server that answers one thing to everything but registrations, whose numbers it notes. */
+async function answering(t: ExecutionContext, answer: (response: ServerResponse) => void, registered: number[] = []): Promise<string> {
   const server: Server = createServer((request, response) => {
-    if (request.url === '/register') response.writeHead(201).end('{}')
-    else answer(response)
+    if (request.url !== '/register') return answer(response)
+    void json(request).then(body => {
+      registered.push((body as { instance_id: number }).instance_id)
+      response.writeHead(201).end('{}')
+    })
   })
   await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => {
@@ -225,11 +229,11 @@ test('what is no answer of an indexer is an error, and nothing is routed by it',
 
 test('answers that end too soon, too late or never are errors in time', async t => {
   for (const answer of [
-    (response: import('node:http').ServerResponse) => response.destroy(),
-    (response: import('node:http').ServerResponse) => response.writeHead(200, { 'content-length': 100 }).write('{"instances"'),
+    (response: ServerResponse) => response.destroy(),
+    (response: ServerResponse) => response.writeHead(200, { 'content-length': 100 }).write('{"instances"'),
     () => {},
   ]) {
-    using dynamo = new DynamoRouter({ url: await answering(t, answer), blockSize: 2, deadline: 100 })
+    using dynamo = new DynamoRouter({ url: await answering(t, answer), blockSize: 2, deadline: 2000 })
     await dynamo.addWorker('one', SOMEWHERE)
     await rejected(dynamo.route([1, 2]), 'IO_ERROR')
   }
@@ -240,12 +244,21 @@ test('answers that end too soon, too late or never are errors in time', async t 
 })
 
 test('more than was asked for, and workers of others, count for nothing', async t => {
-  const mine = '27118326006' // whatever a stranger's number is
-  const url = await answering(t, response => response.end(`{"instances":{"${mine}":{"longest_matched":4}},"more":1}`))
+  const registered: number[] = []
+  const url = await answering(t, response => {
+    const [one] = registered as [number]
+    response.end(JSON.stringify({ instances: { [one]: { longest_matched: 1000 }, [one + 1]: { longest_matched: 4 } }, more: 1 }))
+  }, registered)
   using dynamo = new DynamoRouter({ url, blockSize: 2 })
   await dynamo.addWorker('one', SOMEWHERE)
-  t.deepEqual(await dynamo.route([1, 2, 3, 4]), { worker: 'one', blocks: 0 })
-  t.deepEqual(await dynamo.lengths([1, 2, 3, 4]), [])
+  await dynamo.addWorker('two', SOMEWHERE)
+  t.true(registered.every(id => Number.isSafeInteger(id)) && new Set(registered).size === 2)
+  t.deepEqual(await dynamo.route([1, 2, 3, 4, 5]), { worker: 'one', blocks: 2 })
+  t.deepEqual(await dynamo.lengths([1, 2, 3, 4, 5]), [{ worker: 'one', blocks: 2 }])
+  // Another process that asks the same indexer means the same worker.
+  using other = new DynamoRouter({ url, blockSize: 2 })
+  await other.addWorker('one', SOMEWHERE)
+  t.is(registered[2], registered[0])
 })
 
 test('a router that is disposed of ends its calls, and what is given wrongly is refused', async t => {

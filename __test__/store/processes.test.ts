@@ -81,7 +81,7 @@ for (const secret of [undefined, 'ab'.repeat(32)]) {
       return Math.floor((state / 2 ** 32) * limit)
     }
     const folder = await mkdtemp(join(tmpdir(), 'kvtide-processes-'))
-    t.teardown(() => rm(folder, { recursive: true, force: true }))
+    t.teardown(() => rm(folder, { recursive: true, force: true, maxRetries: 20 }))
     const redis = await Redis.start('--maxmemory', '3mb', '--maxmemory-policy', 'allkeys-lru')
     t.teardown(() => redis.stop())
     const proxy = await BrokenProxy.start(Number(new URL(redis.url).port), below)
@@ -104,6 +104,7 @@ for (const secret of [undefined, 'ab'.repeat(32)]) {
     const after = new Computing({ folder, seed: seed + 3 })
     for (let turn = 0; turn < 50; turn++) await after.step()
     t.true(after.progress.brought > 0)
+    t.true(await after.cache.flush())
     after.dispose()
     t.log(`${JSON.stringify(proxy.broken)}, blocks brought: ${lied.brought + lied.progress.brought}, ${told.brought + told.progress.brought}`)
     t.true(lied.brought + lied.progress.brought > 0 && told.brought + told.progress.brought > 0)
