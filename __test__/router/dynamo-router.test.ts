@@ -16,6 +16,9 @@ const SIZES = { capacity: 24, blockSize: BLOCK, numLayers: 1, numKvHeads: 1, hea
 const LOOPBACK = { endpoint: 'tcp://127.0.0.1:0', replayEndpoint: 'tcp://127.0.0.1:0' }
 const SOMEWHERE = { endpoint: 'tcp://127.0.0.1:1' }
 
+/** Blocks by the names of workers. */
+const byWorker = (routes: readonly { worker: string; blocks: number }[]): object => Object.fromEntries(routes.map(({ worker, blocks }) => [worker, blocks]))
+
 function numbers(t: ExecutionContext): (limit: number) => number {
   let state = Number(process.env['KVTIDE_SEED'] ?? Date.now() & 0x7fffffff)
   t.log(`KVTIDE_SEED=${state}`)
@@ -137,10 +140,9 @@ withDynamo('Dynamo finds what PrefixRouter finds, and what the caches find', asy
     }
     for (let turn = 0; turn < 30; turn++) {
       const tokens = prompt(below)
-      const of = (routes: readonly { worker: string; blocks: number }[]): object => Object.fromEntries(routes.map(({ worker, blocks }) => [worker, blocks]))
-      const own = of(workers.map(({ name, cache }) => ({ worker: name, blocks: found(cache, tokens) })).filter(({ blocks }) => blocks > 0))
-      t.deepEqual(of(await dynamo.lengths(tokens)), own, `round ${round}: ${tokens.join()}`)
-      t.deepEqual(of(router.lengths((workers[0] as Worker).cache.keys(tokens))), own, `round ${round}: ${tokens.join()}`)
+      const own = byWorker(workers.map(({ name, cache }) => ({ worker: name, blocks: found(cache, tokens) })).filter(({ blocks }) => blocks > 0))
+      t.deepEqual(byWorker(await dynamo.lengths(tokens)), own, `round ${round}: ${tokens.join()}`)
+      t.deepEqual(byWorker(router.lengths((workers[0] as Worker).cache.keys(tokens))), own, `round ${round}: ${tokens.join()}`)
       const longest = Math.max(0, ...Object.values(own as Record<string, number>))
       t.is((await dynamo.route(tokens))?.blocks, longest)
       compared += 1
@@ -214,7 +216,7 @@ async function answering(t: ExecutionContext, answer: (response: ServerResponse)
 
 test('what is no answer of an indexer is an error, and nothing is routed by it', async t => {
   const bodies = ['', 'nonsense', 'null', '[]', '{}', '{"instances":5}', '{"instances":{"1":null}}', '{"instances":{"1":{}}}', '{"instances":{"1":{"longest_matched":-1}}}', '{"instances":{"1":{"longest_matched":1.5}}}', '{"instances":{"1":{"longest_matched":"4"}}}', '{"instances":{"1":{"longest_matched":4}}', '<html>'.repeat(1000)]
-  for (const [status, body] of [...bodies.map(body => [200, body] as const), [500, '{"instances":{}}'], [404, '{"error":"no such page"}'], [302, '']] as const) {
+  for (const [status, body] of [...bodies.map(answered => [200, answered] as const), [500, '{"instances":{}}'], [404, '{"error":"no such page"}'], [302, '']] as const) {
     const url = await answering(t, response => response.writeHead(status, { location: '/' }).end(body))
     using dynamo = new DynamoRouter({ url, blockSize: 2 })
     await dynamo.addWorker('one', SOMEWHERE)

@@ -103,13 +103,13 @@ test('who comes late gets everything by a replay, and who has no replay what com
   for (const worker of ['early', 'late', 'deaf']) router.addWorker(worker)
   const prompts = Array.from({ length: 40 }, () => prompt(random))
   using publisher = await publishEvents(cache, LOOPBACK)
-  using _early = router.follow('early', followed(publisher))
+  router.follow('early', followed(publisher))
   for (const tokens of prompts) {
     compute(cache, tokens)
     await Promise.resolve()
   }
   await agrees(t, router, 'early', cache, prompts, 'early')
-  using _late = router.follow('late', followed(publisher))
+  router.follow('late', followed(publisher))
   await agrees(t, router, 'late', cache, prompts, 'late')
   using deaf = router.follow('deaf', { endpoint: publisher.endpoint })
   t.true(await holds(() => {
@@ -144,7 +144,7 @@ test('a publisher that comes again on the same endpoint, with nothing of what it
   let cache = new PagedKvCache(SIZES)
   let publisher = await publishEvents(cache, LOOPBACK)
   const where = followed(publisher)
-  using _following = router.follow('one', where)
+  router.follow('one', where)
   for (let life = 0; life < 4; life++) {
     for (const tokens of prompts.slice(life * 10, life * 10 + 10)) compute(cache, tokens)
     await agrees(t, router, 'one', cache, prompts, `life ${life}`)
@@ -225,7 +225,7 @@ test('what is published while the cache is at work elsewhere comes afterwards', 
   using router = new PrefixRouter()
   router.addWorker('one')
   using publisher = await publishEvents(cache, LOOPBACK)
-  using _following = router.follow('one', followed(publisher))
+  router.follow('one', followed(publisher))
   const kept = cache.openSequence()
   const prompts = span(0, 8).map(round => span(round * 1000, round * 1000 + 101))
   kept.append({ k: one(span(0, 1000)), v: one(span(0, 1000)) })

@@ -116,10 +116,10 @@ export class Computing {
 }
 
 async function main(work: Work): Promise<void> {
-  let isStopped = false
-  process.once('message', () => (isStopped = true))
+  const stop = new AbortController()
+  process.once('message', () => stop.abort())
   const computing = new Computing(work)
-  while (!isStopped) {
+  while (!stop.signal.aborted) {
     for (let turn = 0; turn < 5; turn++) await computing.step()
     process.send?.(computing.progress)
     await new Promise(resolve => setImmediate(resolve))
