@@ -50,6 +50,7 @@ test('an addon that asks for more than every system has is refused', t => {
   t.throws(() => addonLine('x.node', { ...good, libraries: ['libc.so.6', 'libstdc++.so.6'] }), { message: 'x.node needs libstdc++.so.6, which not every system has' })
   t.throws(() => addonLine('x.node', { ...good, stripped: false }), { message: 'x.node is not stripped' })
   t.throws(() => addonLine('x.node', { ...good, bytes: 12e6 }), { message: 'x.node has 12.0 MB, and may have less than 12 MB' })
+  t.notThrows(() => addonLine('kvtide-net.x.node', { ...good, bytes: 20e6 }))
 })
 
 onLinux('what an addon needs is read from it', t => {

@@ -21,7 +21,10 @@ const TOOLCHAINS = {
 
 /** The newest glibc that an addon may ask for: that of Debian 10, RHEL 8 and Ubuntu 20.04. */
 const GLIBC_MAX = '2.28'
-const BYTES_MAX = { kvtide: 12e6, 'kvtide-net': 22e6 }
+const BYTES_MAX = 12e6
+
+/** Of the one with the network. */
+const NET_BYTES_MAX = 22e6
 
 /** Libraries of every system with glibc, and the one that comes with gcc. */
 const LIBRARIES = /^(lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d+)$/
@@ -60,7 +63,7 @@ export function addonLine(name, { bytes, glibc, libraries, stripped }) {
   if (compareVersions(glibc, GLIBC_MAX) > 0) throw new Refusal(`${name} needs glibc ${glibc}, and may need ${GLIBC_MAX}`)
   if (unknown.length > 0) throw new Refusal(`${name} needs ${unknown.join(', ')}, which not every system has`)
   if (!stripped) throw new Refusal(`${name} is not stripped`)
-  const most = BYTES_MAX[name.split('.')[0]]
+  const most = name.startsWith('kvtide-net.') ? NET_BYTES_MAX : BYTES_MAX
   if (bytes >= most) throw new Refusal(`${name} has ${size}, and may have less than ${most / 1e6} MB`)
   return `${name}  ${size} of less than ${most / 1e6} MB, glibc ${glibc} or later (at most ${GLIBC_MAX})`
 }
