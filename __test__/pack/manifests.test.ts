@@ -24,8 +24,9 @@ test('targets have the names that npm gives their systems', t => {
 test('kvtide depends on the addon of each platform that the loader knows, in its own version', t => {
   const { optionalDependencies, peerDependencies, peerDependenciesMeta } = rootManifest(repository)
   t.deepEqual(optionalDependencies, Object.fromEntries(PLATFORMS.map(name => [`kvtide-${name}`, VERSION])))
-  t.deepEqual(peerDependencies, { ...RUNTIMES, [CUDA_PACKAGE]: VERSION })
-  t.deepEqual(peerDependenciesMeta, { '@huggingface/transformers': { optional: true }, 'onnxruntime-node': { optional: true }, [CUDA_PACKAGE]: { optional: true } })
+  const taken = [CUDA_PACKAGE, ...PLATFORMS.map(name => `kvtide-net-${name}`)]
+  t.deepEqual(peerDependencies, { ...RUNTIMES, ...Object.fromEntries(taken.map(name => [name, VERSION])) })
+  t.deepEqual(peerDependenciesMeta, { '@huggingface/transformers': { optional: true }, 'onnxruntime-node': { optional: true }, ...Object.fromEntries(taken.map(name => [name, { optional: true }])) })
 })
 
 test('the repository itself depends on no package that has to be published first', t => {
@@ -35,7 +36,7 @@ test('the repository itself depends on no package that has to be published first
 
 test('no package runs anything where it is installed, or tells of the repository', t => {
   const manifests = [rootManifest(repository), ...(addonPackages(repository) as { manifest: { name: string; version: string; imports?: object } }[]).map(({ manifest }) => manifest)]
-  t.is(manifests.length, PLATFORMS.length + 2)
+  t.is(manifests.length, 2 * PLATFORMS.length + 2)
   for (const manifest of manifests) {
     for (const field of ['scripts', 'devDependencies', 'dependencies', 'private', 'ava', 'napi', 'overrides', 'files']) t.false(field in manifest, `${manifest.name}: ${field}`)
     t.is(manifest.version, VERSION)
