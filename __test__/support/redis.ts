@@ -1,75 +1,9 @@
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { createServer, type AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-
 import test from 'ava'
 
-const SERVERS = ['redis-server', 'valkey-server']
+import { missing } from '../../bench/workloads/redis.js'
 
-const server = SERVERS.find(name => spawnSync(name, ['--version']).status === 0)
+export { freePort, Redis } from '../../bench/workloads/redis.js'
 
 /** A test that needs Redis or Valkey: SKIPPED by name where neither is installed. */
-export const withRedis: typeof test = server === undefined ? (test.skip as typeof test) : test
-if (server === undefined) console.warn('SKIPPED: redis-server is not installed')
-
-/** A port of the loopback that nobody has now. */
-export async function freePort(): Promise<number> {
-  const listening = createServer()
-  await new Promise<void>(resolve => listening.listen(0, '127.0.0.1', resolve))
-  const { port } = listening.address() as AddressInfo
-  await new Promise(resolve => listening.close(resolve))
-  return port
-}
-
-/** A server of this test's own, in memory, on the loopback. */
-export class Redis {
-  readonly url: string
-  readonly #port: number
-  readonly #folder: string
-  #process: ChildProcess | undefined
-
-  private constructor(port: number, folder: string) {
-    this.#port = port
-    this.#folder = folder
-    this.url = `redis://127.0.0.1:${port}`
-  }
-
-  static async start(...settings: string[]): Promise<Redis> {
-    const redis = new Redis(await freePort(), await mkdtemp(join(tmpdir(), 'kvtide-redis-')))
-    await redis.run(...settings)
-    return redis
-  }
-
-  async run(...settings: string[]): Promise<void> {
-    const own = ['--port', String(this.#port), '--bind', '127.0.0.1', '--save', '', '--dir', this.#folder, ...settings]
-    const started = spawn(server as string, own, { stdio: ['ignore', 'pipe', 'ignore'] })
-    this.#process = started
-    await new Promise<void>((resolve, reject) => {
-      started.once('exit', code => reject(new Error(`${server} ended with ${code}`)))
-      started.stdout.on('data', (text: Buffer) => {
-        if (text.includes('Ready to accept connections')) resolve()
-      })
-    })
-  }
-
-  /** Stops answering, and goes on. */
-  signal(name: 'SIGSTOP' | 'SIGCONT'): void {
-    this.#process?.kill(name)
-  }
-
-  async kill(): Promise<void> {
-    const running = this.#process
-    this.#process = undefined
-    if (running === undefined) return
-    const ended = new Promise(resolve => running.once('exit', resolve))
-    running.kill('SIGKILL')
-    await ended
-  }
-
-  async stop(): Promise<void> {
-    await this.kill()
-    await rm(this.#folder, { recursive: true, force: true })
-  }
-}
+export const withRedis: typeof test = missing === undefined ? test : (test.skip as typeof test)
+if (missing !== undefined) console.warn(`SKIPPED: ${missing}`)

@@ -65,13 +65,13 @@ async function withStore(name: string, past: number, make: (tiers?: object) => P
   const store = new RedisStore({ url: redis.url })
   const decoded = decoding(name, past, make({ store: { store } }), async () => {
     store.dispose()
-    if (fate !== 'killed') await redis.end()
+    if (fate !== 'killed') await redis.stop()
   })
   // It is connected by then.
   decoded.begin()
   for (let step = 0; step < STEPS; step++) await decoded.step()
-  if (fate === 'killed') await redis.end()
-  if (fate === 'stopped') redis.stop()
+  if (fate === 'killed') await redis.stop()
+  if (fate === 'stopped') redis.signal('SIGSTOP')
   return decoded
 }
 

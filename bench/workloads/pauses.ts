@@ -58,7 +58,7 @@ export async function pauses(tokens: number, rounds: number): Promise<Workload |
   const measured = await measure(lanes.map(({ contestant }) => contestant), rounds, undefined, 1)
   for (const { cache } of lanes) cache.dispose()
   store.dispose()
-  await redis.end()
+  await redis.stop()
   rmSync(folder, { recursive: true })
   const title = `TypeScript: the longest pause of the event loop behind a prefill of ${tokens} tokens, ${((tokens * bytesPerToken('f32')) / 1e6).toFixed(0)} MB that go down`
   const workload = workloadOf(id, title, 'prefill', measured, [])

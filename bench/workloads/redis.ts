@@ -1,16 +1,18 @@
-// A redis-server of a workload's own: in memory, on the loopback, on a port that is free.
+// A redis-server of its user's own: in memory, on the loopback, on a port that is free. For workloads and tests.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 
 const SERVERS = ['redis-server', 'valkey-server']
 
 const server = SERVERS.find(name => spawnSync(name, ['--version']).status === 0)
 
-/** Why a workload that needs one is skipped; nothing where there is one. */
+/** Why what needs one is skipped; nothing where there is one. */
 export const missing: string | undefined = server === undefined ? `${SERVERS.join(' or ')} is not installed` : undefined
 
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const listening = createServer()
   await new Promise<void>(resolve => listening.listen(0, '127.0.0.1', resolve))
   const { port } = listening.address() as AddressInfo
@@ -21,34 +23,50 @@ async function freePort(): Promise<number> {
 /** One that runs. */
 export class Redis {
   readonly url: string
-  readonly #process: ChildProcess
+  readonly #port: number
+  readonly #folder: string
+  #process: ChildProcess | undefined
 
-  private constructor(port: number, started: ChildProcess) {
+  private constructor(port: number, folder: string) {
+    this.#port = port
+    this.#folder = folder
     this.url = `redis://127.0.0.1:${port}`
-    this.#process = started
   }
 
-  static async start(): Promise<Redis> {
-    const port = await freePort()
-    const started = spawn(server as string, ['--port', String(port), '--bind', '127.0.0.1', '--save', '', '--dir', tmpdir()], { stdio: ['ignore', 'pipe', 'ignore'] })
+  static async start(...settings: string[]): Promise<Redis> {
+    const redis = new Redis(await freePort(), await mkdtemp(join(tmpdir(), 'kvtide-redis-')))
+    await redis.run(...settings)
+    return redis
+  }
+
+  async run(...settings: string[]): Promise<void> {
+    const own = ['--port', String(this.#port), '--bind', '127.0.0.1', '--save', '', '--dir', this.#folder, ...settings]
+    const started = spawn(server as string, own, { stdio: ['ignore', 'pipe', 'ignore'] })
+    this.#process = started
     await new Promise<void>((resolve, reject) => {
       started.once('exit', code => reject(new Error(`${server} ended with ${code}`)))
       started.stdout.on('data', (text: Buffer) => {
         if (text.includes('Ready to accept connections')) resolve()
       })
     })
-    return new Redis(port, started)
   }
 
-  /** Stops answering; its connections stay open. */
-  stop(): void {
-    this.#process.kill('SIGSTOP')
+  /** Stops answering, and goes on. */
+  signal(name: 'SIGSTOP' | 'SIGCONT'): void {
+    this.#process?.kill(name)
   }
 
-  /** Ends at once. */
-  async end(): Promise<void> {
-    const ended = new Promise(resolve => this.#process.once('exit', resolve))
-    this.#process.kill('SIGKILL')
+  async kill(): Promise<void> {
+    const running = this.#process
+    this.#process = undefined
+    if (running === undefined) return
+    const ended = new Promise(resolve => running.once('exit', resolve))
+    running.kill('SIGKILL')
     await ended
+  }
+
+  async stop(): Promise<void> {
+    await this.kill()
+    await rm(this.#folder, { recursive: true, force: true })
   }
 }

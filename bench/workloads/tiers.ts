@@ -147,7 +147,7 @@ export async function bring(tokens: number, dtype: Float, rounds: number, thread
     cache.dispose()
     store.dispose()
   }
-  await redis.end()
+  await redis.stop()
   rmSync(folder, { recursive: true })
   // A short prefix is all round trips: what it is held against is computing it.
   const toReach = tokens < AT_ONCE ? 'more' : ({ atLeast: 0.4 } as const)
