@@ -76,6 +76,29 @@ test.serial('a result that one tensor still shows stays', t => {
   t.is(used() - before, cache.stats().bufferBytes)
 })
 
+test.serial('a buffer that the cache has no longer is not held for having been shown', t => {
+  using window = new RotatingCache({ dim: 2, maxSeqLen: 1, sinks: 1, slack: 0, capacitySeqLen: 0 })
+  window.append(rows(1)).dispose()
+  window.reset()
+  using empty = window.snapshot()
+  window.append(rows(2)).dispose()
+  window.restore(empty)
+  t.like(window.stats(), { bufferBytes: 4, heldBytes: 0, usedBytes: 4 }, 'restored')
+
+  using grown = new RotatingKvCache({ maxSeqLen: 8, capacitySeqLen: 2 })
+  end(grown.append(rows(1), rows(1)))
+  end(grown.append(rows(MANY), rows(MANY)))
+  t.is(grown.stats().heldBytes, 8 * (MANY + 1), 'a long append keeps its own result, and not the smaller buffer')
+
+  using drafted = new RotatingKvCache({ maxSeqLen: 8 })
+  for (const finish of ['rollback', 'dispose'] as const) {
+    const draft = drafted.begin()
+    end(draft.append(rows(2), rows(2)))
+    draft[finish]()
+    t.is(drafted.stats().usedBytes, 0, finish)
+  }
+})
+
 const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }, { kind: 'sliding', window: 4, numKvHeads: 1, headDim: 1 }] } as const
 const layers = (count: number): readonly Kv[] => [0, 1].map(() => ({ k: rows(count), v: rows(count) })) as unknown as Kv[]
 

@@ -37,7 +37,7 @@ class SharedBuffer {
  * A contiguous cache's native object, and the buffer that it showed last. As long as its buffer is the same, the cache answers with
  * numbers alone: an object with a finalizer for each answer would cost more than the answer.
  */
-export class CacheHandle<N extends { dispose(): void }> {
+export class CacheHandle<N extends { dispose(): void; letGo(): boolean }> {
   readonly native: N
   #buffer: SharedBuffer | undefined
 
@@ -45,12 +45,17 @@ export class CacheHandle<N extends { dispose(): void }> {
     this.native = native
   }
 
+  /** Runs a call that may leave the cache with another buffer, and shows nothing. */
   change<R>(call: (native: N) => R): R {
-    return call(this.native)
+    const answer = call(this.native)
+    this.changed()
+    return answer
   }
 
-  /** Nobody waits for changes of a contiguous cache. */
-  changed(): void {}
+  /** Lets go of a buffer that the cache has no longer. */
+  changed(): void {
+    if (this.#buffer !== undefined && this.native.letGo()) this.#keep(undefined)
+  }
 
   dispose(): void {
     this.native.dispose()
@@ -60,7 +65,10 @@ export class CacheHandle<N extends { dispose(): void }> {
   /** What the cache shows; `buffer` is the answer of the call that showed it. */
   view(buffer: NativeBuffer | null): PendingView {
     const kind = meta[SHOWN]
-    if (kind === ONCE) return new PendingView(new SharedBuffer(buffer as NativeBuffer))
+    if (kind === ONCE) {
+      this.changed()
+      return new PendingView(new SharedBuffer(buffer as NativeBuffer))
+    }
     if (kind === KEEP && buffer !== null) this.#keep(new SharedBuffer(buffer))
     return new PendingView(this.#buffer as SharedBuffer)
   }

@@ -108,6 +108,7 @@ interface NativeDrafts {
 
 interface NativeCache extends NativeDrafts {
   dispose(): void
+  letGo(): boolean
   appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
 }
 

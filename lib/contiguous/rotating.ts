@@ -97,7 +97,8 @@ export abstract class Rotating extends Owner {
 
   /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
   restore(snapshot: RotatingSnapshot): void {
-    nativeRotating(this).restore(nativeSnapshot(snapshot))
+    const from = nativeSnapshot(snapshot)
+    rotatingHandle(this, Rotating).change(native => native.restore(from))
   }
 
   /**

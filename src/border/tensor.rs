@@ -97,6 +97,11 @@ impl CacheViews {
         }
     }
 
+    /// True when the buffer that JavaScript keeps is not `buffer`, which the cache has now: JavaScript then lets go of it.
+    pub fn let_go(&mut self, buffer: Option<u64>) -> bool {
+        self.kept.take_if(|kept| buffer != Some(*kept)).is_some()
+    }
+
     /// Writes the numbers of what is shown to `meta`. Answers the buffer when JavaScript does not have it.
     pub fn show(&mut self, shown: &Shown, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
         let missing = || kvtide_core::Error::argument("meta", "too few numbers", "room for what is shown");

@@ -113,6 +113,12 @@ impl NativeRollbackCache {
         self.cache.read(env, |cache| Ok(cache.stats().into()))
     }
 
+    /// Whether JavaScript keeps a buffer that the cache has no longer. It lets go of it then.
+    #[napi]
+    pub fn let_go(&mut self) -> bool {
+        self.cache.get().is_ok_and(|cache| self.views.let_go(cache.buffer_id()))
+    }
+
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
         self.views.children.release();

@@ -155,6 +155,11 @@ impl Contiguous {
         }
     }
 
+    /// The number of its buffer, as [`Shown::buffer_id`] has it; nothing where there is none.
+    pub fn buffer_id(&self) -> Option<u64> {
+        self.buffer.as_ref().map(|buffer| buffer.id)
+    }
+
     /// Ends the cache: its views are refused from now on, its memory goes with the last of them.
     pub fn close(&mut self) {
         self.life.close();

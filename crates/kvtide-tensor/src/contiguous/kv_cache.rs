@@ -220,6 +220,12 @@ impl KvCache {
         Ok(())
     }
 
+    /// The number of the buffer that it has now, as [`Shown::buffer_id`] has it.
+    #[must_use]
+    pub fn buffer_id(&self) -> Option<u64> {
+        self.rows.buffer_id()
+    }
+
     /// What it costs.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -194,6 +194,12 @@ impl RollbackCache {
         Ok(tree.depths().into_iter().map(|depth| self.committed_len() + depth).collect())
     }
 
+    /// The number of the buffer that it has now, as [`Shown::buffer_id`] has it.
+    #[must_use]
+    pub fn buffer_id(&self) -> Option<u64> {
+        self.rows.buffer_id()
+    }
+
     /// What it costs.
     #[must_use]
     pub fn stats(&self) -> Stats {

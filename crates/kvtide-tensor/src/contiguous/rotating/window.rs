@@ -167,6 +167,12 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(())
     }
 
+    /// The number of the buffer that it has now, as [`Shown::buffer_id`] has it.
+    #[must_use]
+    pub fn buffer_id(&self) -> Option<u64> {
+        self.rows.buffer_id()
+    }
+
     /// What it costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
