@@ -158,6 +158,24 @@ test('whatever a store of one\'s own does is a miss in time, and one event', asy
   }
 })
 
+test('nothing is copied for a store of one\'s own that is not there, until it is there again', async t => {
+  const shelf = new Shelf()
+  const events: string[] = []
+  using cache = cacheOf({ store: { store: shelf, onChange: ({ type }) => events.push(type) } })
+  shelf.misbehave = () => { throw new Error('out of order') }
+  for (let turn = 0; turn < 4; turn++) await cache.match(span(0, 21), { tiers: 'all' })
+  compute(cache, span(0, 21))
+  t.true(await cache.flush())
+  t.like(cache.stats().tiers?.store, { stored: 0, dropped: 0 })
+  shelf.misbehave = undefined
+  for (let turn = 1; turn < 400 && shelf.values.size === 0; turn++) {
+    compute(cache, span(1000 * turn, 1000 * turn + 21))
+    await setTimeout(10)
+  }
+  t.true(shelf.values.size > 0)
+  t.deepEqual(events, ['unavailable', 'available'])
+})
+
 test('a flush ends in time, whatever a store of one\'s own does, and also while pages are lent', async t => {
   const shelf = new Shelf()
   using cache = cacheOf({ store: { store: shelf } })

@@ -41,6 +41,10 @@ const ATTEMPTS = 3
 /** The longest pause before the second attempt; it doubles with each one. */
 const PAUSE_MS = 20
 
+/** A key of no block, and how long the question for it may take: it finds out whether a store is there again. */
+const NOBODY = `${'0'.repeat(64)}.0`
+const ASK_MS = 1000
+
 const BUSY = -2
 
 /** What an answer held, for the gate: values that were found and that were not, bytes that came in and went out. */
@@ -65,6 +69,13 @@ export class GuardedBlockStore {
 
   constructor(store: BlockStore) {
     this.#store = store
+  }
+
+  /** Whether it can be reached, as far as is known. Where not, it is asked for no block from time to time whether it is there again. */
+  isAvailable(): boolean {
+    const pause = this.gate.unavailableFor()
+    if (pause === 0) void this.hasMany([NOBODY], ASK_MS)
+    return pause < 0
   }
 
   /** The values of keys, at most `bytesMax` long: those that come within this many milliseconds. */

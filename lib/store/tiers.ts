@@ -71,6 +71,8 @@ export class CacheTiers implements TiersBelow, Waiting {
 
   /** Whether there is more to hand down: also where a background call has the cache. */
   #handDown(): boolean {
+    const own = this.#store?.own
+    if (own !== undefined) this.native.setReachable(own.isAvailable())
     try {
       return this.#shared.native.handDown(TURN_BYTES)
     } catch (error) {
@@ -178,6 +180,10 @@ export class CacheTiers implements TiersBelow, Waiting {
 
   async #writeAll(store: GuardedBlockStore): Promise<void> {
     for (let pending = this.native.takePending(); pending !== null; pending = this.native.takePending()) {
+      if (!store.isAvailable()) {
+        pending.settle(false)
+        continue
+      }
       const given = await pending.encode()
       const entries = []
       for (let entry = given.next(); entry !== null; entry = given.next()) entries.push(entry)

@@ -85,6 +85,12 @@ impl NativeGate {
         }
     }
 
+    /// For how many milliseconds the store is not asked yet; -1 where it is available.
+    #[napi]
+    pub fn unavailable_for(&self) -> f64 {
+        self.gate.unavailable_for(self.now()).map_or(-1.0, |pause| pause.as_secs_f64() * 1000.0)
+    }
+
     #[napi]
     pub fn answered(&mut self, permit: f64, hits: f64, misses: f64, bytes_in: f64, bytes_out: f64) {
         let [hits, misses, bytes_in, bytes_out] = [hits, misses, bytes_in, bytes_out].map(|number| number as u64);

@@ -190,6 +190,12 @@ impl NativeTiers {
         })
     }
 
+    /// Says whether the caller's own store can be reached: while it cannot, no block is copied for it.
+    #[napi]
+    pub fn set_reachable(&self, is_reachable: bool) {
+        self.tiers.set_reachable(is_reachable);
+    }
+
     /// Blocks for the caller's own store.
     #[napi]
     pub fn take_pending(&self) -> Option<NativePending> {

@@ -8,7 +8,7 @@
 //! not get smaller is kept as it is. A length is compared with `bytes_max` before memory is taken; content that does not come out at that
 //! length is a miss. O(bytes).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::planes;
@@ -105,8 +105,8 @@ impl<S: Store> Store for Compressed<S> {
         self.store.put_many(&entries, deadline)
     }
 
-    fn is_available(&self) -> bool {
-        self.store.is_available()
+    fn unavailable_for(&self) -> Option<Duration> {
+        self.store.unavailable_for()
     }
 
     fn remove_many(&self, keys: &[String], deadline: Instant) {

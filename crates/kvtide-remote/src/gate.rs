@@ -283,13 +283,14 @@ impl Gate {
         self.events.pop_front()
     }
 
-    /// Whether an operation would be let through now, or would have to wait for others alone.
+    /// For how long nothing is let through yet, unless it is available. Zero where the next operation would find out whether it is.
     #[must_use]
-    pub fn is_open(&self, now: Duration) -> bool {
+    pub fn unavailable_for(&self, now: Duration) -> Option<Duration> {
         match self.health.state {
-            State::Available => true,
-            State::Unavailable => now >= self.until,
-            State::Probing => false,
+            State::Available => None,
+            State::Unavailable => Some(self.until.saturating_sub(now)),
+            // Whoever asks will know.
+            State::Probing => Some(self.options.backoff_min),
         }
     }
 

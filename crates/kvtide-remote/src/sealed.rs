@@ -8,7 +8,7 @@
 //! O(bytes), and a copy of each value that is added.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::store::Store;
 
@@ -89,8 +89,8 @@ impl<S: Store> Store for Sealed<S> {
         self.store.put_many(&sealed, deadline)
     }
 
-    fn is_available(&self) -> bool {
-        self.store.is_available()
+    fn unavailable_for(&self) -> Option<Duration> {
+        self.store.unavailable_for()
     }
 
     fn remove_many(&self, keys: &[String], deadline: Instant) {

@@ -3,7 +3,7 @@
 //! A value that is not there, comes too late, is too long or cannot be reached is a miss. A caller that wants to know why looks at the
 //! store's health; a caller that wants pages goes on without.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A store of values that never change under keys that say all of what they are.
 pub trait Store: Send + Sync + std::fmt::Debug {
@@ -17,9 +17,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Adds values, unless they are there. Answers how many of them are certainly there now.
     fn put_many(&self, entries: &[(String, &[u8])], deadline: Instant) -> usize;
 
-    /// Whether it is asked at all now: what is made for it while it is not is made for nothing.
-    fn is_available(&self) -> bool {
-        true
+    /// For how long it is not asked yet, unless it is available, as far as is known: what is made for it meanwhile is made for nothing.
+    /// Zero where a small question would find out whether it is there again.
+    fn unavailable_for(&self) -> Option<Duration> {
+        None
     }
 
     /// Removes values that were found to be damaged, as far as that can be done before the deadline.
@@ -39,8 +40,8 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         (**self).put_many(entries, deadline)
     }
 
-    fn is_available(&self) -> bool {
-        (**self).is_available()
+    fn unavailable_for(&self) -> Option<Duration> {
+        (**self).unavailable_for()
     }
 
     fn remove_many(&self, keys: &[String], deadline: Instant) {

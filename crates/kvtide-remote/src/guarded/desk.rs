@@ -72,8 +72,8 @@ impl Desk {
         self.gate().health().clone()
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.gate().is_open(self.start.elapsed())
+    pub(super) fn unavailable_for(&self) -> Option<Duration> {
+        self.gate().unavailable_for(self.start.elapsed())
     }
 
     pub(super) fn next_event(&self) -> Option<Event> {

@@ -234,8 +234,8 @@ impl<B: Backend> Store for Guarded<B> {
         count
     }
 
-    fn is_available(&self) -> bool {
-        self.desk.is_open()
+    fn unavailable_for(&self) -> Option<Duration> {
+        self.desk.unavailable_for()
     }
 
     fn remove_many(&self, keys: &[String], deadline: Instant) {

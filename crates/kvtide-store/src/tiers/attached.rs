@@ -117,6 +117,11 @@ impl Tiers {
         self.inner.told.take()
     }
 
+    /// Says whether the tier that only the caller reaches can be reached. While it cannot, nothing is copied for it.
+    pub fn set_reachable(&self, is_reachable: bool) {
+        self.inner.lower.iter().for_each(|lower| lower.is_reachable.store(is_reachable, Ordering::Relaxed));
+    }
+
     /// The entries that wait for the tier that only the caller reaches, some at a time: to be encoded on another thread.
     #[must_use]
     pub fn take_pending(&self) -> Option<Pending> {
@@ -166,16 +171,25 @@ impl Inner {
         StoreKey { block: *key, group: group as u16 }
     }
 
-    /// Whether a tier takes what leaves the cache, and not what the tier above it lets go of.
-    fn is_asked(&self, lower: &Lower) -> bool {
-        self.top.is_none() || lower.policy != Policy::Eviction
+    /// Whether a tier takes a block that leaves the cache now. What the tier above it lets go of is another matter.
+    fn wants_lower(&self, lower: &Lower, key: &StoreKey, why: Descent) -> bool {
+        let has_forgotten = self.is_forgotten.load(Ordering::Acquire);
+        let is_asked = self.top.is_none() || lower.policy != Policy::Eviction;
+        if has_forgotten || !is_asked || !lower.wants(key, why) {
+            return false;
+        }
+        let is_available = lower.is_available();
+        if !is_available {
+            self.mover.ask();
+        }
+        is_available
     }
 
     fn block(
         &self,
         group: usize,
         name: &BlockName<'_>,
-        copy: &mut dyn FnMut(&mut [u8]) -> kvtide_tensor::Result<()>,
+        copy: &mut dyn FnMut(&mut Vec<u8>) -> kvtide_tensor::Result<()>,
     ) -> Option<Block> {
         let bytes = self.page_bytes[group];
         let (mut page, mut tokens, mut extras) = (Vec::new(), Vec::new(), Vec::new());
@@ -183,7 +197,6 @@ impl Inner {
         page.try_reserve_exact(bytes).ok()?;
         tokens.try_reserve_exact(name.tokens.len()).ok()?;
         extras.try_reserve_exact(name.extras.len()).ok()?;
-        page.resize(bytes, 0);
         copy(&mut page).ok()?;
         tokens.extend_from_slice(name.tokens);
         extras.extend_from_slice(name.extras);
@@ -193,7 +206,10 @@ impl Inner {
     /// Lets a block wait for a tier, if there is room.
     fn send(&self, tier: usize, key: StoreKey, block: Arc<Block>) {
         let lower = &self.lower[tier];
-        if self.mover.has_room(block.bytes()) {
+        if !lower.is_available() {
+            self.mover.ask();
+            Counts::add(&lower.counts.dropped, 1);
+        } else if self.mover.has_room(block.bytes()) {
             lower.note(key);
             self.mover.push(tier, key, block);
         } else {
@@ -205,11 +221,9 @@ impl Inner {
 impl Below for Inner {
     fn wants(&self, group: usize, key: &BlockKey, why: Descent) -> bool {
         let key = Inner::key(group, key);
-        let has_forgotten = self.is_forgotten.load(Ordering::Acquire);
-        let wants_lower = |lower: &Lower| !has_forgotten && self.is_asked(lower) && lower.wants(&key, why);
         // Asked first: a block that is there is used by this.
         let wants_top = self.top.as_ref().is_some_and(|top| top.policy.wants(why, false) && !top.memory.contains(&key));
-        wants_top || self.lower.iter().any(wants_lower)
+        wants_top || self.lower.iter().any(|lower| self.wants_lower(lower, &key, why))
     }
 
     fn take(
@@ -217,7 +231,7 @@ impl Below for Inner {
         group: usize,
         name: &BlockName<'_>,
         why: Descent,
-        copy: &mut dyn FnMut(&mut [u8]) -> kvtide_tensor::Result<()>,
+        copy: &mut dyn FnMut(&mut Vec<u8>) -> kvtide_tensor::Result<()>,
     ) {
         let key = Inner::key(group, &name.key);
         let Some(block) = self.block(group, name, copy).map(Arc::new) else {
@@ -226,15 +240,15 @@ impl Below for Inner {
             }
             return;
         };
-        let has_forgotten = self.is_forgotten.load(Ordering::Acquire);
         for (tier, lower) in self.lower.iter().enumerate() {
-            if !has_forgotten && self.is_asked(lower) && lower.wants(&key, why) {
+            if self.wants_lower(lower, &key, why) {
                 self.send(tier, key, block.clone());
             }
         }
         let Some(top) = self.top.as_ref().filter(|top| top.policy.wants(why, false)) else { return };
         Counts::add(&top.counts.stored, 1);
         self.told.stored(0, &key, &block.tokens);
+        let has_forgotten = self.is_forgotten.load(Ordering::Acquire);
         let next = self.lower.iter().position(|lower| lower.policy == Policy::Eviction && !has_forgotten);
         for (key, gone) in top.memory.put(key, block) {
             self.told.removed(0, &key);

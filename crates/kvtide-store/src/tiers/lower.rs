@@ -1,8 +1,9 @@
 //! Tiers below memory: a store of entries, and what is known to lie there.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvtide_tensor::Descent;
 
@@ -39,9 +40,10 @@ pub trait EntryStore: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Whether it can be reached, as far as is known: where not, nothing is copied for it.
-    fn is_available(&self) -> bool {
-        true
+    /// For how long it is not asked yet, unless it can be reached, as far as is known: nothing is copied for it meanwhile. Zero where
+    /// a small question would find out whether it is there again.
+    fn unavailable_for(&self) -> Option<Duration> {
+        None
     }
 }
 
@@ -122,8 +124,8 @@ impl EntryStore for SharedStore {
         self.store.remove_many(&self.names(keys), deadline);
     }
 
-    fn is_available(&self) -> bool {
-        self.store.is_available()
+    fn unavailable_for(&self) -> Option<Duration> {
+        self.store.unavailable_for()
     }
 }
 
@@ -139,12 +141,15 @@ pub(super) struct Lower {
     pub counts: Counts,
     /// Keys of blocks that went there.
     known: Mutex<HashSet<StoreKey>>,
+    /// Whether its caller, where only the caller reaches it, can reach it.
+    pub is_reachable: AtomicBool,
 }
 
 impl Lower {
     pub fn new(options: LowerOptions) -> Self {
         let LowerOptions { name, place, policy } = options;
-        Lower { name, place, policy, counts: Counts::default(), known: Mutex::default() }
+        let is_reachable = AtomicBool::new(true);
+        Lower { name, place, policy, counts: Counts::default(), known: Mutex::default(), is_reachable }
     }
 
     pub fn store(&self) -> Option<&Arc<dyn EntryStore>> {
@@ -154,14 +159,18 @@ impl Lower {
         }
     }
 
-    fn is_available(&self) -> bool {
-        self.store().is_none_or(|store| store.is_available())
+    /// Whether it can be reached, as far as is known: where not, nothing goes there.
+    pub fn is_available(&self) -> bool {
+        match self.store() {
+            Some(store) => store.unavailable_for().is_none(),
+            None => self.is_reachable.load(Ordering::Relaxed),
+        }
     }
 
     /// Whether a block that leaves the cache goes there. What another tier lets go of is not asked here.
     pub fn wants(&self, key: &StoreKey, why: Descent) -> bool {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(key);
-        self.is_available() && self.policy.wants(why, why != Descent::Named && known())
+        self.policy.wants(why, why != Descent::Named && known())
     }
 
     /// Notes that blocks are there, or on their way.

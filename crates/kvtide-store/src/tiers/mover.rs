@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use kvtide_core::paged::BlockKey;
+
 use super::counts::Counts;
 use super::lower::Lower;
 use super::memory::Block;
@@ -18,6 +20,10 @@ const BATCH_BYTES: u64 = 32 << 20;
 
 /// How long one call to a store may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the question may take whether a store is there again, and how long to wait at least before the next one.
+const ASK_PATIENCE: Duration = Duration::from_secs(1);
+const ASK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A block on its way to a tier.
 #[derive(Debug)]
@@ -35,6 +41,8 @@ struct State {
     waiting: VecDeque<Waiting>,
     bytes: u64,
     is_busy: bool,
+    /// Whether something was to go to a store that cannot be reached.
+    is_asking: bool,
     has_ended: bool,
 }
 
@@ -66,6 +74,15 @@ impl Mover {
         state.bytes += block.bytes();
         state.waiting.push_back(Waiting { tier, key, block });
         self.changed.notify_all();
+    }
+
+    /// Finds out, on the thread that writes, when a store that cannot be reached is there again.
+    pub fn ask(&self) {
+        let mut state = self.state();
+        if !state.is_asking {
+            state.is_asking = true;
+            self.changed.notify_all();
+        }
     }
 
     /// Lets go of all that waits.
@@ -130,7 +147,20 @@ impl Mover {
             let Some((tier, batch)) = Self::take(&mut state, is_ours) else {
                 state.is_busy = false;
                 self.changed.notify_all();
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                if !state.is_asking {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                drop(state);
+                let again = lower.iter().filter_map(|lower| ask(lower)).min();
+                state = self.state();
+                state.is_asking = again.is_some();
+                if let Some(pause) = again
+                    && state.waiting.is_empty()
+                    && !state.has_ended
+                {
+                    state = self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+                }
                 continue;
             };
             state.is_busy = true;
@@ -144,11 +174,26 @@ impl Mover {
     }
 }
 
+/// Asks a store that cannot be reached whether it is there again, once that is worth a question. Answers when to ask next, if it is not.
+fn ask(lower: &Lower) -> Option<Duration> {
+    let store = lower.store()?;
+    if store.unavailable_for()?.is_zero() {
+        // A key of no block.
+        store.has_many(&[StoreKey { block: BlockKey([0; 32]), group: 0 }], Instant::now() + ASK_PATIENCE);
+    }
+    store.unavailable_for().map(|pause| pause.max(ASK_PAUSE))
+}
+
 fn write(lower: &Lower, batch: Batch, form: &[u8; 32], tell: impl Fn(&StoreKey, Option<&[u32]>)) {
     let Some(store) = lower.store() else { return };
     let deadline = Instant::now() + PATIENCE;
     let keys: Vec<StoreKey> = batch.iter().map(|(key, _)| *key).collect();
     let there = store.has_many(&keys, deadline);
+    if !lower.is_available() {
+        // Entries would be made for nothing.
+        Counts::add(&lower.counts.dropped, keys.len());
+        return lower.unnote(&keys);
+    }
     let new = batch.iter().zip(there.iter().chain(std::iter::repeat(&false))).filter(|(_, is_there)| !**is_there);
     let entries: Vec<(StoreKey, Vec<u8>)> =
         new.filter_map(|((key, block), _)| Some((*key, block.encode(key, form)?))).collect();

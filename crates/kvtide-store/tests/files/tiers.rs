@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use kvtide_core::paged::BlockKey;
 use kvtide_store::{
     EntryStore, Folder, LowerOptions, LowerPlace, MemoryOptions, Policy, StoreKey, TierOptions, TierSet, Tiers,
 };
@@ -27,6 +28,8 @@ struct Toy {
     /// Changes a bit of each value that is read.
     is_broken: AtomicBool,
     removed: Mutex<Vec<StoreKey>>,
+    /// The keys that were asked for.
+    asked: Mutex<Vec<StoreKey>>,
 }
 
 impl EntryStore for Toy {
@@ -45,6 +48,7 @@ impl EntryStore for Toy {
     }
 
     fn has_many(&self, keys: &[StoreKey], _: Instant) -> Vec<bool> {
+        self.asked.lock().unwrap().extend(keys);
         let entries = self.entries.lock().unwrap();
         keys.iter().map(|key| entries.contains_key(key)).collect()
     }
@@ -61,8 +65,8 @@ impl EntryStore for Toy {
         self.removed.lock().unwrap().extend(keys);
     }
 
-    fn is_available(&self) -> bool {
-        !self.is_down.load(Ordering::Relaxed)
+    fn unavailable_for(&self) -> Option<Duration> {
+        self.is_down.load(Ordering::Relaxed).then_some(Duration::ZERO)
     }
 }
 
@@ -252,6 +256,35 @@ fn a_store_that_is_down_costs_no_copy_and_is_a_miss() {
     assert!(tiers.flush(later()));
     let stats = tiers.stats()[0].1;
     assert_eq!((stats.stored, stats.dropped), (0, 0), "nothing was copied for it");
+    // It is asked, about no block, until it is there again.
+    let question = [StoreKey { block: BlockKey([0; 32]), group: 0 }];
+    let started = Instant::now();
+    while toy.asked.lock().unwrap().len() < 3 {
+        assert!(started.elapsed() < PATIENCE, "nobody asks");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(toy.asked.lock().unwrap().chunks(1).all(|asked| asked == question));
+    toy.is_down.store(false, Ordering::Relaxed);
+    compute(&mut cache, &[7; 9]);
+    assert!(tiers.flush(later()));
+    assert_eq!(tiers.stats()[0].1.stored, 2, "it is there again");
+}
+
+#[test]
+fn a_tier_that_only_the_caller_reaches_takes_nothing_while_it_cannot_be_reached() {
+    let (_, form) = forms().remove(0);
+    let mut cache = form.cache();
+    let tiers = attach(
+        &mut cache,
+        None,
+        vec![LowerOptions { name: "store", place: LowerPlace::Caller, policy: Policy::Commit }],
+    );
+    tiers.set_reachable(false);
+    compute(&mut cache, &[1; 9]);
+    assert!(tiers.take_pending().is_none());
+    tiers.set_reachable(true);
+    compute(&mut cache, &[2; 9]);
+    assert_eq!(tiers.take_pending().unwrap().encode().len(), 2);
 }
 
 /// A store that answers only when it is let go.

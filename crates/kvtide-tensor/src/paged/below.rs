@@ -28,8 +28,8 @@ pub trait Below: Send + Sync + std::fmt::Debug {
     /// Whether it would take a block of a group now.
     fn wants(&self, group: usize, key: &BlockKey, why: Descent) -> bool;
 
-    /// Takes a block that it wanted. `copy` fills as many bytes as a block of the group has, all layers.
-    fn take(&self, group: usize, name: &BlockName<'_>, why: Descent, copy: &mut dyn FnMut(&mut [u8]) -> Result<()>);
+    /// Takes a block that it wanted. `copy` adds as many bytes as a block of the group has, all layers, for which there must be room.
+    fn take(&self, group: usize, name: &BlockName<'_>, why: Descent, copy: &mut dyn FnMut(&mut Vec<u8>) -> Result<()>);
 
     /// Nothing of what it took is to be found any more.
     fn forget(&self);
@@ -94,7 +94,7 @@ impl PageGroup {
             if let Some(name) = self.planner.block_name(block)
                 && taker.wants(*at, &name.key, why)
             {
-                taker.take(*at, &name, why, &mut |out| self.slabs.slab.fetch_block(block, out));
+                taker.take(*at, &name, why, &mut |out| self.slabs.slab.add_block(block, out));
                 copied += self.slabs.slab.layout.block_bytes();
             }
         }
