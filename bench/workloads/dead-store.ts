@@ -1,9 +1,9 @@
 // A decode step of a cache whose store is not there, against one without tiers.
 //
 // A step writes a token of each sequence in all layers, attends to them, is committed, and ends when the event loop has turned once: what goes
-// down to the store is copied there. Every step is timed. The lanes take turns, each with as many steps as fill two blocks of each sequence: what
-// one of them leaves to its own threads is done by its own next steps, and not by those of the others. Then its sequences begin anew, with other
-// tokens, so that there are blocks to go down.
+// down to the store is copied there. Every step is timed. The lanes take turns, each with as many steps as fill two blocks of each sequence, and
+// some more: what one of them leaves to its own threads slows its own next steps down, and not those of the others. What is left of it then is
+// waited for beside the clock. Its sequences begin anew, with other tokens, so that there are blocks to go down.
 import { setImmediate as turn } from 'node:timers/promises'
 
 import { PagedKvCache, RedisStore } from 'kvtide'
@@ -16,8 +16,11 @@ const SEQUENCES = 8
 const QUERY_HEADS = 32
 const { numLayers, numKvHeads, headDim, blockSize } = SIZES
 
-/** Steps of one beginning: each sequence fills two blocks. */
-const STEPS = 2 * blockSize
+/** Steps of one beginning: each sequence fills two blocks, and half of another one. */
+const STEPS = 2.5 * blockSize
+
+/** For how long what goes down is waited for behind them. */
+const FLUSH_MS = 500
 
 /** How often sequences begin anew in a round: the tail that is reported is that of a round. */
 const BEGINNINGS = 8
@@ -29,6 +32,7 @@ interface Decoding {
   readonly name: string
   readonly begin: () => void
   readonly step: () => Promise<void>
+  readonly rest: () => Promise<unknown>
   readonly end: () => Promise<void>
 }
 
@@ -56,6 +60,7 @@ function decoding(name: string, past: number, cache: PagedKvCache, end: () => Pr
       step.commit()
       await turn()
     },
+    rest: async () => cache.stats().tiers === undefined || cache.flush(FLUSH_MS),
     end,
   }
 }
@@ -85,7 +90,7 @@ function tails(of: Measured, share: number, rounds: number): Measured {
 export async function deadStore(past: number, rounds: number, beginnings: number = BEGINNINGS): Promise<Workload | Skipped> {
   const id = `js-dead-store-${past}`
   if (missing !== undefined) return { id, skipped: missing }
-  const capacity = SEQUENCES * (past / blockSize + 2 * STEPS / blockSize + 1)
+  const capacity = SEQUENCES * Math.ceil(past / blockSize + 2 * STEPS / blockSize + 1)
   const make = (tiers?: object): PagedKvCache =>
     new PagedKvCache({ capacity, ...SIZES, prefixKey: new Uint8Array(32).fill(7), ...(tiers === undefined ? {} : { tiers }) })
   const none = 'no tiers'
@@ -107,6 +112,7 @@ export async function deadStore(past: number, rounds: number, beginnings: number
         await lanes[index]?.step()
         if (beginning > 0) measured[index]?.nanoseconds.push((performance.now() - start) * 1e6)
       }
+      await lanes[index]?.rest()
     }
   }
   for (const lane of lanes) await lane.end()
