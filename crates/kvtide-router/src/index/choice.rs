@@ -54,7 +54,7 @@ impl WorkerIndex {
             let chosen = if longest.blocks > 0 {
                 self.least_busy(self.tree.sets.members(longest.complete))
             } else {
-                self.least_busy(self.workers())
+                self.least
             };
             let cost = (keys.len() - longest.blocks) as f64;
             return Ok(chosen.map(|(worker, _)| Choice { worker, blocks: longest.blocks, cost }));
@@ -63,7 +63,7 @@ impl WorkerIndex {
     }
 
     fn cheapest(&self, keys: &[u64], mut step: Step, weight: f64) -> Option<Choice> {
-        let (_, least) = self.least_busy(self.workers())?;
+        let (_, least) = self.least?;
         let mut best: Option<Choice> = None;
         let mut before = SetId::EMPTY;
         loop {
@@ -79,8 +79,9 @@ impl WorkerIndex {
                     best = Some(Choice { worker, blocks: step.blocks, cost });
                 }
             }
-            // Whoever has less computes a block more at least, and is no less busy than the least.
-            if step.blocks == 0 || best.is_some_and(|best| computed + 1.0 + weight * least >= best.cost) {
+            // Nobody is less busy than the least: to cost less, a prefix has to be longer than that.
+            let enough = best.map_or(-1.0, |best| keys.len() as f64 + weight * least - best.cost);
+            if step.blocks == 0 || enough >= 0.0 && self.is_last(keys, step, enough as usize + 1) {
                 return best;
             }
             before = step.complete;
@@ -88,7 +89,8 @@ impl WorkerIndex {
         }
     }
 
-    fn least_busy(&self, workers: impl Iterator<Item = WorkerId>) -> Option<(WorkerId, f64)> {
+    /// Of those that are alike the one with the lowest number.
+    pub(super) fn least_busy(&self, workers: impl Iterator<Item = WorkerId>) -> Option<(WorkerId, f64)> {
         let mut best: Option<(WorkerId, f64)> = None;
         for worker in workers {
             let load = self.load(worker).unwrap_or(0.0);

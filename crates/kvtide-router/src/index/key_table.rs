@@ -119,11 +119,11 @@ impl KeyTable {
 
     /// Those who have everything up to each of some keys; nobody where a key is not there.
     #[inline]
-    pub(super) fn complete_of(&self, keys: [u64; AT_ONCE]) -> [SetId; AT_ONCE] {
+    pub(super) fn complete_of<const N: usize>(&self, keys: [u64; N]) -> [SetId; N] {
         let starts = keys.map(|key| self.start(key));
         // No branch between these: the processor waits for all of them together.
         let firsts = starts.map(|at| self.slots[at]);
-        let mut complete = [SetId::EMPTY; AT_ONCE];
+        let mut complete = [SetId::EMPTY; N];
         for (place, first) in firsts.iter().enumerate() {
             if first.key == keys[place] {
                 // A free slot has no set either.

@@ -98,6 +98,11 @@ impl WorkerIndex {
         self.last(keys, than.blocks, than.complete)
     }
 
+    /// Whether nobody but the members of a step has a prefix of this length at least.
+    pub(super) fn is_last(&self, keys: &[u64], step: Step, length: usize) -> bool {
+        length >= step.blocks || self.tree.table.complete_of([keys[length - 1]])[0] == step.complete
+    }
+
     /// Members of a set that are not in a part of it.
     pub(super) fn joined(&self, part: SetId, whole: SetId) -> impl Iterator<Item = WorkerId> {
         self.tree.sets.members(whole).filter(move |&worker| !self.tree.sets.contains(part, worker))

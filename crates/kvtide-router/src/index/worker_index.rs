@@ -54,11 +54,13 @@ pub struct WorkerIndex {
     pub(super) loads: Vec<Option<f64>>,
     /// The workers that there are, as a set's words.
     pub(super) present: Vec<u64>,
+    /// The least busy of them, and how busy it is.
+    pub(super) least: Option<(WorkerId, f64)>,
 }
 
 impl Default for WorkerIndex {
     fn default() -> Self {
-        WorkerIndex { tree: NodeTree::new(), loads: Vec::new(), present: Vec::new() }
+        WorkerIndex { tree: NodeTree::new(), loads: Vec::new(), present: Vec::new(), least: None }
     }
 }
 
@@ -83,6 +85,7 @@ impl WorkerIndex {
         }
         self.loads[index] = Some(0.0);
         self.present[index / 64] |= 1 << (index % 64);
+        self.least = self.least_busy(self.workers());
         Ok(worker)
     }
 
@@ -91,6 +94,7 @@ impl WorkerIndex {
         self.clear(worker)?;
         self.loads[worker.index()] = None;
         self.present[worker.index() / 64] &= !(1 << (worker.index() % 64));
+        self.least = self.least_busy(self.workers());
         Ok(())
     }
 
@@ -100,13 +104,18 @@ impl WorkerIndex {
         super::Workers::of_words(&self.present)
     }
 
-    /// How busy a worker is, in the caller's unit: a finite number.
+    /// How busy a worker is, in the caller's unit: a finite number. O(1), and O(workers) where the least busy one is busier now.
     pub fn set_load(&mut self, worker: WorkerId, load: f64) -> Result<()> {
         self.check_worker(worker)?;
         if !load.is_finite() {
             return Err(CoreError::argument("load", load.to_string(), "a finite number").into());
         }
         self.loads[worker.index()] = Some(load);
+        match self.least {
+            Some((least, of)) if least != worker && (of < load || of == load && least < worker) => {}
+            Some((least, of)) if least != worker || load <= of => self.least = Some((worker, load)),
+            _ => self.least = self.least_busy(self.workers()),
+        }
         Ok(())
     }
 
@@ -167,6 +176,7 @@ impl WorkerIndex {
         for (index, load) in self.loads.iter().enumerate() {
             assert_eq!(self.present[index / 64] >> (index % 64) & 1 == 1, load.is_some());
         }
+        assert_eq!(self.least, self.least_busy(self.workers()), "the least busy");
     }
 
     pub(super) fn check_worker(&self, worker: WorkerId) -> Result<()> {
