@@ -229,6 +229,22 @@ test('what is no answer of an indexer is an error, and nothing is routed by it',
   }
 })
 
+test('prompts spread over workers that are alike, and those that begin alike do not', async t => {
+  const url = await answering(t, response => response.writeHead(200).end('{"instances":{}}'))
+  using dynamo = new DynamoRouter({ url, blockSize: 2 })
+  const names = ['one', 'two', 'three', 'four']
+  for (const name of names) await dynamo.addWorker(name, SOMEWHERE)
+  const counts = new Map<string | undefined, number>()
+  for (let prompt = 0; prompt < 200; prompt++) {
+    const route = await dynamo.route([prompt, 7, 1])
+    t.deepEqual(await dynamo.route([prompt, 7, 2, 3]), route)
+    counts.set(route?.worker, (counts.get(route?.worker) ?? 0) + 1)
+  }
+  t.true(names.every(name => (counts.get(name) ?? 0) > 25), JSON.stringify([...counts]))
+  dynamo.setLoad('three', -1)
+  t.is((await dynamo.route([1, 7, 1]))?.worker, 'three')
+})
+
 test('answers that end too soon, too late or never are errors in time', async t => {
   for (const answer of [
     (response: ServerResponse) => response.destroy(),

@@ -226,13 +226,14 @@ export class DynamoRouter extends Owner {
     const indexer = own(this)
     const [ids, weight] = [readTokens('tokens', tokens), readRouteOptions(options)]
     const blocks = indexer.workers.size === 0 ? new Map<string, number>() : await indexer.query(ids)
-    let best: (Route & { readonly load: number; readonly cost: number }) | undefined
+    const start = ids.subarray(0, indexer.blockSize)
+    let best: (Route & { readonly load: number; readonly cost: number; readonly rank: number }) | undefined
     for (const [worker, { id, load }] of indexer.workers) {
       const has = blocks.get(String(id)) ?? 0
-      // Of two that cost as much, the one with more of the prompt, then the one with less load, then the one that was added first.
-      const cost = weight === undefined ? -has : weight * load - has
-      const order = best === undefined ? -1 : cost - best.cost || best.blocks - has || load - best.load
-      if (order < 0) best = { worker, blocks: has, load, cost }
+      // Of two that cost as much, the one with more of the prompt, then the one with less load, then the one that the prompt's start says.
+      const [cost, rank] = [weight === undefined ? -has : weight * load - has, rankOf(id, start)]
+      const order = best === undefined ? -1 : cost - best.cost || best.blocks - has || load - best.load || rank - best.rank
+      if (order < 0) best = { worker, blocks: has, load, cost, rank }
     }
     return best && { worker: best.worker, blocks: best.blocks }
   }
@@ -244,6 +245,13 @@ export class DynamoRouter extends Owner {
     const all = [...indexer.workers].map(([worker, { id }]) => ({ worker, blocks: blocks.get(String(id)) ?? 0 }))
     return all.filter(of => of.blocks > 0).sort((one, other) => other.blocks - one.blocks)
   }
+}
+
+/** A number that a worker has for prompts that begin alike, as good as random: prompts spread over workers that are alike. */
+function rankOf(id: number, tokens: Uint32Array): number {
+  let mixed = id
+  for (const token of tokens) mixed = Math.imul(mixed ^ token, 0x9e37_79b1) ^ (mixed >>> 15)
+  return Math.imul(mixed ^ (mixed >>> 16), 0x85eb_ca6b) >>> 0
 }
 
 function own(self: unknown): Indexer {

@@ -4,7 +4,7 @@ import { float, known, type Names, optional } from '../border/check.js'
 export interface RouteOptions {
   /**
    * How many blocks of computing one unit of load is worth: the worker with the least of both is chosen. Without it, the one with the longest
-   * prefix, and of those the one with the least load.
+   * prefix, and of those the one with the least load. Of workers that are alike the start of the prompt says which one.
    */
   readonly loadWeight?: number
 }

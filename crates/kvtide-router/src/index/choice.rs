@@ -5,7 +5,8 @@
 //! Cost            least (blocks to compute + load_weight · load): a long prefix at a busy worker may lose to a short one elsewhere
 //! ```
 //!
-//! Of workers that are alike the one with the lowest number. O(workers of the longest prefix) besides the search; by cost O(workers), and a
+//! Of workers that are alike the start of the prompt says which one: prompts spread over them before anybody says how busy they are, and
+//! those that begin alike come together. O(workers of the longest prefix) besides the search; by cost O(workers), and a
 //! search for each length that could still win.
 
 use kvtide_core::Error as CoreError;
@@ -52,9 +53,9 @@ impl WorkerIndex {
         let longest = self.longest(keys);
         let Some(weight) = weight else {
             let chosen = if longest.blocks > 0 {
-                self.least_busy(self.tree.sets.members(longest.complete))
+                self.least_busy(self.tree.sets.members(longest.complete), keys)
             } else {
-                self.least
+                self.least_busy(self.workers(), keys)
             };
             let cost = (keys.len() - longest.blocks) as f64;
             return Ok(chosen.map(|(worker, _)| Choice { worker, blocks: longest.blocks, cost }));
@@ -63,15 +64,15 @@ impl WorkerIndex {
     }
 
     fn cheapest(&self, keys: &[u64], mut step: Step, weight: f64) -> Option<Choice> {
-        let (_, least) = self.least?;
+        let least = self.least?;
         let mut best: Option<Choice> = None;
         let mut before = SetId::EMPTY;
         loop {
             let computed = (keys.len() - step.blocks) as f64;
             let joined = if step.blocks > 0 {
-                self.least_busy(self.joined(before, step.complete))
+                self.least_busy(self.joined(before, step.complete), keys)
             } else {
-                self.least_busy(self.workers().filter(|&worker| !self.tree.sets.contains(before, worker)))
+                self.least_busy(self.workers().filter(|&worker| !self.tree.sets.contains(before, worker)), keys)
             };
             if let Some((worker, load)) = joined {
                 let cost = computed + weight * load;
@@ -89,15 +90,22 @@ impl WorkerIndex {
         }
     }
 
-    /// Of those that are alike the one with the lowest number.
-    pub(super) fn least_busy(&self, workers: impl Iterator<Item = WorkerId>) -> Option<(WorkerId, f64)> {
+    /// Of those that are alike the one that the start of a prompt says.
+    fn least_busy(&self, workers: impl Iterator<Item = WorkerId>, keys: &[u64]) -> Option<(WorkerId, f64)> {
         let mut best: Option<(WorkerId, f64)> = None;
         for worker in workers {
             let load = self.load(worker).unwrap_or(0.0);
-            if best.is_none_or(|(_, least)| load < least) {
+            let is_less = |(of, least)| load < least || load == least && rank(worker, keys) > rank(of, keys);
+            if best.is_none_or(is_less) {
                 best = Some((worker, load));
             }
         }
         best
     }
+}
+
+/// A number that a worker has for prompts that begin alike, as good as random.
+fn rank(worker: WorkerId, keys: &[u64]) -> u64 {
+    let mixed = (keys.first().unwrap_or(&0) ^ worker.index() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 1
 }

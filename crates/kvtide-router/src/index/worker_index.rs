@@ -54,8 +54,8 @@ pub struct WorkerIndex {
     pub(super) loads: Vec<Option<f64>>,
     /// The workers that there are, as a set's words.
     pub(super) present: Vec<u64>,
-    /// The least busy of them, and how busy it is.
-    pub(super) least: Option<(WorkerId, f64)>,
+    /// How busy the least busy of them is.
+    pub(super) least: Option<f64>,
 }
 
 impl Default for WorkerIndex {
@@ -85,7 +85,7 @@ impl WorkerIndex {
         }
         self.loads[index] = Some(0.0);
         self.present[index / 64] |= 1 << (index % 64);
-        self.least = self.least_busy(self.workers());
+        self.least = self.least_load();
         Ok(worker)
     }
 
@@ -94,7 +94,7 @@ impl WorkerIndex {
         self.clear(worker)?;
         self.loads[worker.index()] = None;
         self.present[worker.index() / 64] &= !(1 << (worker.index() % 64));
-        self.least = self.least_busy(self.workers());
+        self.least = self.least_load();
         Ok(())
     }
 
@@ -110,12 +110,12 @@ impl WorkerIndex {
         if !load.is_finite() {
             return Err(CoreError::argument("load", load.to_string(), "a finite number").into());
         }
-        self.loads[worker.index()] = Some(load);
-        match self.least {
-            Some((least, of)) if least != worker && (of < load || of == load && least < worker) => {}
-            Some((least, of)) if least != worker || load <= of => self.least = Some((worker, load)),
-            _ => self.least = self.least_busy(self.workers()),
-        }
+        let before = self.loads[worker.index()].replace(load).unwrap_or(f64::NEG_INFINITY);
+        self.least = match self.least {
+            Some(least) if load <= least => Some(load),
+            Some(least) if before > least => Some(least),
+            _ => self.least_load(),
+        };
         Ok(())
     }
 
@@ -176,7 +176,11 @@ impl WorkerIndex {
         for (index, load) in self.loads.iter().enumerate() {
             assert_eq!(self.present[index / 64] >> (index % 64) & 1 == 1, load.is_some());
         }
-        assert_eq!(self.least, self.least_busy(self.workers()), "the least busy");
+        assert_eq!(self.least, self.least_load(), "the least load");
+    }
+
+    fn least_load(&self) -> Option<f64> {
+        self.loads.iter().copied().flatten().min_by(f64::total_cmp)
     }
 
     pub(super) fn check_worker(&self, worker: WorkerId) -> Result<()> {
