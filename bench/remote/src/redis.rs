@@ -1,5 +1,6 @@
 //! The hit path: many values in one call, beside redis-benchmark over as many connections; and many small keys in one call or one by one.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtide_bench::{Amount, Lane, Result, Role, Took, measure as rounds};
@@ -11,6 +12,7 @@ use crate::show;
 const VALUES: usize = 1000;
 const SMALL: usize = 10_000;
 const ONE_BY_ONE: usize = 1000;
+const THREADS: usize = 3;
 
 fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
@@ -68,8 +70,30 @@ fn values(server: &Server, bytes: usize, runtime: &tokio::runtime::Handle) -> Re
         );
         lanes.push(lane.of(amount));
     }
+    for connections in [2, 4] {
+        let store = store(server, connections, 256 << 10, runtime)?;
+        let name = format!("as tiers do, {connections} connections: 8 MiB or 32 a call, {THREADS} threads");
+        let keys = &keys;
+        lanes.push(Lane::making(Role::Ours, name, 1, move || streamed(&store, keys, bytes, filled)).of(amount));
+    }
     show(&format!("{filled} values of {} KiB", bytes >> 10), &rounds(lanes, 15)?);
     Ok(())
+}
+
+/// Asks for some values at a time from each thread, and lets go of them before the next ones, as tiers do.
+fn streamed(store: &Guarded<Redis>, keys: &[String], bytes: usize, filled: usize) -> Result<()> {
+    let calls: Vec<&[String]> = keys.chunks(((8 << 20) / bytes).clamp(1, 32)).collect();
+    let (next, found) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some(keys) = calls.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    found.fetch_add(store.get_many(keys, bytes, later()).iter().flatten().count(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    if found.into_inner() < filled { Err("a value is missing".into()) } else { Ok(()) }
 }
 
 fn small_keys(server: &Server, runtime: &tokio::runtime::Handle) -> Result<()> {
