@@ -235,9 +235,9 @@ test('prompts spread over workers that are alike, and those that begin alike do 
   const names = ['one', 'two', 'three', 'four']
   for (const name of names) await dynamo.addWorker(name, SOMEWHERE)
   const counts = new Map<string | undefined, number>()
-  for (let prompt = 0; prompt < 200; prompt++) {
-    const route = await dynamo.route([prompt, 7, 1])
-    t.deepEqual(await dynamo.route([prompt, 7, 2, 3]), route)
+  for (let first = 0; first < 200; first++) {
+    const route = await dynamo.route([first, 7, 1])
+    t.deepEqual(await dynamo.route([first, 7, 2, 3]), route)
     counts.set(route?.worker, (counts.get(route?.worker) ?? 0) + 1)
   }
   t.true(names.every(name => (counts.get(name) ?? 0) > 25), JSON.stringify([...counts]))

@@ -158,6 +158,39 @@ test('whatever a store of one\'s own does is a miss in time, and one event', asy
   }
 })
 
+test('await using writes what waits, once', async t => inFolder(async folder => {
+  const cache = cacheOf({ disk: { path: folder } })
+  {
+    await using held = cache
+    compute(held, span(0, 21))
+  }
+  throwsCode(t, 'DISPOSED', () => cache.stats())
+  await cache[Symbol.asyncDispose]()
+  await rejected(PagedKvCache.prototype[Symbol.asyncDispose].call({} as PagedKvCache), 'INVALID_ARGUMENT')
+  {
+    await using later = cacheOf({ disk: { path: folder } })
+    t.is((await later.match(span(0, 21), { tiers: 'all' })).length, 20)
+  }
+  await using plain = new PagedKvCache(OPTIONS)
+  t.is(plain.capacity, 64)
+}))
+
+test('how long a look in the tiers takes at most is said with the tiers, or by the call', async t => {
+  const shelf = new Shelf()
+  shelf.misbehave = () => new Promise(() => {})
+  using short = cacheOf({ store: { store: shelf }, deadline: 20 })
+  using usual = cacheOf({ store: { store: shelf } })
+  using long = cacheOf({ store: { store: shelf }, deadline: 5000 })
+  const order: string[] = []
+  const look = async (name: string, cache: PagedKvCache, deadline?: number): Promise<unknown> => {
+    await cache.match(span(0, 21), { tiers: 'all', ...(deadline === undefined ? {} : { deadline }) })
+    return order.push(name)
+  }
+  await Promise.all([look('usual', usual), look('said by the call', long, 200), look('said with the tiers', short)])
+  t.deepEqual(order, ['said with the tiers', 'said by the call', 'usual'])
+  throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ store: { store: shelf }, deadline: -1 }))
+})
+
 test('nothing is copied for a store of one\'s own that is not there, until it is there again', async t => {
   const shelf = new Shelf()
   const events: string[] = []

@@ -154,6 +154,12 @@ export function asBits(array: ArrayBufferView): Uint16Array {
   return new Uint16Array(bufferOf(array) as ArrayBuffer, offsetOf(array), arrayLength(array))
 }
 
+/** A time or a duration in whole milliseconds; a fraction is cut off. */
+export function milliseconds(argument: string, value: unknown): number {
+  if (typeof value === 'number' && value >= 0 && value <= Number.MAX_SAFE_INTEGER) return Math.floor(value)
+  throw invalid(argument, value, `milliseconds from 0 to ${Number.MAX_SAFE_INTEGER}`)
+}
+
 /** Whole numbers of 32 bits: an `Int32Array` as it is, or a copy of an array. */
 export function integers(argument: string, value: unknown): Int32Array {
   if (arrayKind(value) !== undefined) return typedArray(argument, value, ['Int32Array'])

@@ -181,8 +181,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   }
 
   /**
-   * Ends it, behind the step that is being computed: what is generated or run is refused with `DISPOSED`, and its memory is given back. A
-   * second time does nothing.
+   * Ends it, behind the step that is being computed: what is generated or run is refused with `DISPOSED`, what waits for tiers is written, and
+   * its memory is given back. A second time does nothing.
    */
   dispose(): Promise<void> {
     OnnxModel.#checkThis(this)
@@ -223,7 +223,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   async #end(): Promise<void> {
     await this.#scheduler.dispose()
     await this.#backend.dispose()
-    this.cache.dispose()
+    await this.cache[Symbol.asyncDispose]()
   }
 }
 

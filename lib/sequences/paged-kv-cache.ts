@@ -3,7 +3,7 @@ import type { NativePagedKvCache } from '#binding'
 import { arrayKind, arrayLength, count, known, type Names, optional } from '../border/check.js'
 import { invalid, KvTideError } from '../border/errors.js'
 import { type DType, dtypeRow, type Float16ArrayLike, meta, readArray, type TensorData } from '../border/host-array.js'
-import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { type Kv, kvOfViews, put, readTensor, type TensorArgument, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import { loadCache, type LoadOptions, loadPrompts, loadSequence, type LoadSequenceOptions } from '../store/load.js'
@@ -25,6 +25,9 @@ import { beginStep, type Step, type StepOptions } from './step.js'
 import { readTokens, type TokenIds } from './tokens.js'
 
 const APPEND: Names<AppendOptions> = { tokens: 0 }
+
+/** For how long what goes down to tiers is waited for. */
+const FLUSH_MS = 10_000
 
 /** What is known of appended tokens besides their keys and values. */
 interface AppendOptions {
@@ -270,12 +273,19 @@ export class PagedKvCache extends Owner {
 
   /**
    * Waits until everything that went down to the tiers so far lies where it belongs: before a process ends, for example. Answers `false` where
-   * that was not so within this many milliseconds.
+   * that was not so within this many milliseconds. `await using` does so by itself.
    */
-  async flush(milliseconds = 10_000): Promise<boolean> {
+  async flush(milliseconds: number = FLUSH_MS): Promise<boolean> {
     const shared = own(this)
     if (shared.tiers === undefined) throw invalid('this', 'a cache without tiers', 'one that was made with the option tiers')
     return shared.tiers.flush(count('milliseconds', milliseconds))
+  }
+
+  /** As {@link dispose}, for `await using`: what waits for its tiers is written before, as {@link flush} does it. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const shared = nativeArgument<SharedCache>('this', this, PagedKvCache)
+    if (!shared.isEnded) await shared.tiers?.flush(FLUSH_MS)
+    endThis(this, PagedKvCache)
   }
 
   /**

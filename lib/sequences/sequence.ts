@@ -1,6 +1,6 @@
 import type { NativePagedPrefix } from '#binding'
 
-import { count, known, type Names, optional } from '../border/check.js'
+import { count, known, milliseconds, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { readSnapshot, Snapshot } from '../border/snapshot.js'
@@ -10,7 +10,7 @@ import { binding } from '../loading/binding.js'
 import type { FileOptions } from '../store/progress.js'
 import { saveBytes, saveFile } from '../store/save.js'
 import { PrefixMatch, PROMPT, type PromptOptions, readPrompt, refusePrompt } from './prompt.js'
-import { milliseconds, SequenceHandle, type SharedCache } from './shared-cache.js'
+import { SequenceHandle, type SharedCache } from './shared-cache.js'
 import { append, type KvArrays, readTokens, roomFor, type TokenIds, type Tokens } from './tokens.js'
 import { openOn, type Transaction } from './transaction.js'
 

@@ -1,16 +1,9 @@
 import type { NativePagedKvCache, NativeTiers } from '#binding'
 
-import { count } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+import { count, milliseconds } from '../border/check.js'
 import type { Class } from '../border/owner.js'
 import type { BringOptions, TiersStats } from '../store/tier-options.js'
 import type { PageFormat } from './page-format.js'
-
-/** A time or a duration in whole milliseconds; a fraction is cut off. */
-export function milliseconds(argument: string, value: unknown): number {
-  if (typeof value === 'number' && value >= 0 && value <= Number.MAX_SAFE_INTEGER) return Math.floor(value)
-  throw invalid(argument, value, `milliseconds from 0 to ${Number.MAX_SAFE_INTEGER}`)
-}
 
 /** @internal The clock of a cache, read only while a time limit is in use. */
 export class Clock {

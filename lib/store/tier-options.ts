@@ -1,6 +1,6 @@
 import type { NativeSharedStore } from '#binding'
 
-import { fields, flag, known, type Names, optional, typedArray, whole } from '../border/check.js'
+import { fields, flag, known, milliseconds, type Names, optional, typedArray, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { nativeOf } from '../border/owner.js'
 import type { AsyncOptions } from '../border/stop-signal.js'
@@ -58,6 +58,8 @@ export interface TierOptions {
   readonly store?: StoreTier
   /** The most bytes that wait to be written to the disk and the store, 256 MiB by default. What comes then is not kept there. */
   readonly pendingBytes?: number
+  /** After how many milliseconds whoever looks in the tiers goes on with what is there, unless it says so itself; 1,000 by default. */
+  readonly deadline?: number
 }
 
 /** The name of a tier below a cache. */
@@ -67,7 +69,7 @@ export type TierName = 'memory' | 'disk' | 'store'
 export interface BringOptions extends AsyncOptions {
   /** `'all'`, or some of them. */
   readonly tiers: 'all' | readonly TierName[]
-  /** After how many milliseconds it goes on with what is there; 1,000 by default. */
+  /** After how many milliseconds it goes on with what is there; what the option `tiers` of the cache says by default. */
   readonly deadline?: number
 }
 
@@ -95,7 +97,7 @@ export interface TiersStats {
   readonly store?: TierStats & { readonly health: StoreHealth }
 }
 
-const OPTIONS: Names<TierOptions> = { memory: 0, disk: 0, store: 0, pendingBytes: 0 }
+const OPTIONS: Names<TierOptions> = { memory: 0, disk: 0, store: 0, pendingBytes: 0, deadline: 0 }
 const MEMORY: Names<MemoryTier> = { limitBytes: 0, policy: 0 }
 const DISK: Names<DiskTier> = { path: 0, limitBytes: 0, policy: 0 }
 const STORE: Names<StoreTier> = { store: 0, policy: 0, secret: 0, compress: 0, onChange: 0 }
@@ -103,6 +105,7 @@ const STORE: Names<StoreTier> = { store: 0, policy: 0, secret: 0, compress: 0, o
 const POLICIES: readonly TierPolicy[] = ['eviction', 'commit', 'second-use']
 
 const PENDING_BYTES = 256 * 2 ** 20
+const DEADLINE_MS = 1000
 
 function policy(argument: string, value: unknown): TierPolicy {
   if (POLICIES.includes(value as TierPolicy)) return value as TierPolicy
@@ -155,7 +158,7 @@ export function readStoreTier(given: unknown) {
 
 /** @internal What lies below a cache, read: nothing is opened yet. */
 export function readTiers(value: unknown) {
-  const { memory, disk, store, pendingBytes } = known<TierOptions>('tiers', value, OPTIONS)
+  const { memory, disk, store, pendingBytes, deadline } = known<TierOptions>('tiers', value, OPTIONS)
   const ofMemory = memory === undefined ? undefined : known<MemoryTier>('tiers.memory', memory, MEMORY)
   const ofDisk = disk === undefined ? undefined : known<DiskTier>('tiers.disk', disk, DISK)
   return {
@@ -167,5 +170,6 @@ export function readTiers(value: unknown) {
       policy: optional(policy, 'tiers.disk.policy', ofDisk.policy) ?? ('commit' as const),
     },
     pendingBytes: optional(whole, 'tiers.pendingBytes', pendingBytes) ?? PENDING_BYTES,
+    deadline: optional(milliseconds, 'tiers.deadline', deadline) ?? DEADLINE_MS,
   }
 }

@@ -2,18 +2,17 @@ import { setTimeout as sleep } from 'node:timers/promises'
 
 import type { NativeBring, NativeLookup, NativePagedKvCache, NativeTiers } from '#binding'
 
-import { isArray, list, optional } from '../border/check.js'
+import { isArray, list, milliseconds, optional } from '../border/check.js'
 import { invalid, isKvTideError } from '../border/errors.js'
 import type { DType } from '../border/host-array.js'
 import { StopSignal } from '../border/stop-signal.js'
 import { binding } from '../loading/binding.js'
 import type { PageFormat } from '../sequences/page-format.js'
-import { milliseconds, type Prompt, type SharedCache, type TiersBelow, type Waiting } from '../sequences/shared-cache.js'
+import { type Prompt, type SharedCache, type TiersBelow, type Waiting } from '../sequences/shared-cache.js'
 import type { GuardedBlockStore } from './block-store.js'
 import type { StoreEvent, StoreFault, StoreHealth } from './shared-store.js'
 import type { BringOptions, readStoreTier, readTiers, TiersStats } from './tier-options.js'
 
-const DEADLINE_MS = 1000
 /** What is copied in one turn of the event loop. */
 const TURN_BYTES = 8 * 2 ** 20
 /** For how long a call that writes to a store of the caller's is waited for, and how many bytes of entries are read in one call. */
@@ -34,6 +33,7 @@ export class CacheTiers implements TiersBelow, Waiting {
   readonly #shared: SharedCache
   readonly native: NativeTiers
   readonly #store: ReturnType<typeof readStoreTier> | undefined
+  readonly #deadline: number
   /** The places of the tiers: memory is 0, the others are counted from 1. */
   readonly #places = new Map<unknown, number>()
   #isWriting: Promise<void> | undefined
@@ -42,10 +42,11 @@ export class CacheTiers implements TiersBelow, Waiting {
   readonly #timer: NodeJS.Timeout | undefined
 
   constructor(shared: SharedCache, options: ReturnType<typeof readTiers>, dtype: DType) {
-    const { store, memory, disk, pendingBytes } = options
+    const { store, memory, disk, pendingBytes, deadline } = options
     const envelope = new binding.NativeEnvelope(store?.secret, store?.compress === true ? elementBytes(dtype, shared.formats) : 0)
     this.#shared = shared
     this.#store = store
+    this.#deadline = deadline
     const tiers = Object.fromEntries(Object.entries({ memory, disk, store: store?.form }).filter(([, tier]) => tier !== undefined))
     this.native = shared.native.attachTiers({ ...tiers, pendingBytes }, store?.shared, envelope)
     if (memory !== undefined) this.#places.set('memory', 0)
@@ -114,7 +115,7 @@ export class CacheTiers implements TiersBelow, Waiting {
   /** Brings what the tiers have of a prompt into the cache: how many blocks came. Tokens and prompt stay as they are meanwhile. */
   async bring(tokens: Uint32Array, prompt: Prompt, { tiers, deadline, signal }: { readonly [Name in keyof BringOptions]?: unknown }): Promise<number> {
     const places = readPlaces(tiers, this.#places)
-    const until = performance.now() + (optional(milliseconds, 'deadline', deadline) ?? DEADLINE_MS)
+    const until = performance.now() + (optional(milliseconds, 'deadline', deadline) ?? this.#deadline)
     const left = (): number => Math.min(Math.max(0, Math.floor(until - performance.now())), 2 ** 31 - 1)
     return StopSignal.guard(signal, async stop => {
       const lookup = await this.#whenFree(left, native => this.native.lookUp(native, tokens, prompt.salt, prompt.saltFrom, prompt.extra, places))

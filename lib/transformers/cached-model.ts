@@ -64,7 +64,7 @@ interface Made<M> {
  * // const output = await cached.generate({ ...inputs, max_new_tokens: 200 }) // only what is new is computed
  * ```
  */
-export class CachedModel<M extends TransformersModel = TransformersModel> implements Disposable {
+export class CachedModel<M extends TransformersModel = TransformersModel> implements Disposable, AsyncDisposable {
   /** The model itself. */
   declare readonly model: M
   /** Its cache: sequences, prompts, statistics. */
@@ -202,6 +202,13 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
     CachedModel.prototype.dispose.call(this)
+  }
+
+  /** As {@link dispose}, for `await using`: what waits for tiers of its own cache is written before. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    CachedModel.#checkThis(this)
+    this.#ended = true
+    if (this.#made.isOwn) await this.cache[Symbol.asyncDispose]()
   }
 
   #int64(ids: Uint32Array): TransformersTensor {
