@@ -14,7 +14,7 @@ import type { StoreEvent, StoreFault, StoreHealth } from './shared-store.js'
 import type { BringOptions, readStoreTier, readTiers, TiersStats } from './tier-options.js'
 
 /** What is copied in one turn of the event loop. */
-const TURN_BYTES = 8 * 2 ** 20
+const TURN_BYTES = 2 ** 20
 /** For how long a call that writes to a store of the caller's is waited for, and how many bytes of entries are read in one call. */
 const WRITE_MS = 10_000
 const READ_BYTES = 8 * 2 ** 20
