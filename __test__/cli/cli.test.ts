@@ -29,7 +29,7 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.deepEqual([code, err], [0, ''])
   const rows = Object.fromEntries(out.trimEnd().split('\n').map(line => [line.slice(0, 14).trim(), line.slice(15)]))
   t.deepEqual(Object.keys(rows), [
-    'binary', 'loaded from', 'chosen', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal', 'onnxruntime',
+    'binary', 'loaded from', 'chosen', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal', 'network', 'onnxruntime',
   ])
   t.regex(rows['binary'] ?? '', /^kvtide \d+\.\d+\.\d+, \w+-\w+$/)
   t.regex(rows['loaded from'] ?? '', /kvtide.*\.node$/)
@@ -37,10 +37,11 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.regex(rows['kernels'] ?? '', /^(portable|neon|avx2|avx512)$/)
   t.is(rows['threads'], String(threads()))
   t.is(rows['device cpu'], 'usable')
-  t.regex(rows['chosen'] ?? '', /^(cpu|cuda): \w/)
+  t.regex(rows['chosen'] ?? '', /^(cpu|net|cuda): \w/)
   // An addon with CUDA looks for a driver, the other one says where to get it.
   t.regex(rows['device cuda'] ?? '', rows['chosen']?.startsWith('cuda') ? /^(usable$|not usable: \w)/ : /^not usable: .*(npm install kvtide-cuda-linux-x64-gnu@\d|none for this system)/)
   t.regex(rows['device metal'] ?? '', /^not usable: /)
+  t.regex(rows['network'] ?? '', /^(usable$|not usable: this build has none; install it with `npm install kvtide-net-[\w-]+@\d)/)
   const json = await run('doctor', '--json')
   t.deepEqual(JSON.parse(json.out), rows)
 })

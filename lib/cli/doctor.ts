@@ -1,6 +1,7 @@
 import { isKvTideError } from '../border/errors.js'
 import { memoryStats } from '../border/process.js'
 import { binding, bindingChoice } from '../loading/binding.js'
+import { installNet } from '../loading/net.js'
 import { onnxLibrary, onnxRuntime } from '../onnx/runtime.js'
 import type { Command } from './command.js'
 
@@ -14,7 +15,7 @@ interface DeviceReport {
 export const doctor: Command = {
   usage: '[--json]',
   help: `Prints which binary of kvtide is loaded, why that one, and from where; the platform, what the processor has and which kernels are used for it; threads and
-the memory limit; for each device whether it can be used, or why not; and which onnxruntime is found. Put it into a report of a defect.`,
+the memory limit; for each device, and for the network, whether it can be used, or why not; and which onnxruntime is found. Put it into a report of a defect.`,
   options: {},
   files: 0,
   run() {
@@ -27,6 +28,7 @@ the memory limit; for each device whether it can be used, or why not; and which 
 function report(): readonly (readonly [name: string, value: string])[] {
   const build = binding.buildInfo()
   const limit = memoryStats().limitBytes
+  const network: unknown = binding.NativeSharedStore.redis
   return [
     ['binary', `kvtide ${build.version}, ${build.target}`],
     ['loaded from', bindingChoice.file],
@@ -39,6 +41,7 @@ function report(): readonly (readonly [name: string, value: string])[] {
     ...['cpu', 'cuda', 'metal'].map(deviceReport).map(
       ({ name, usable, reason }) => [`device ${name}`, usable ? 'usable' : `not usable: ${reason}`] as const,
     ),
+    ['network', network === undefined ? `not usable: this build has none; ${answer(installNet)}` : 'usable'],
     ['onnxruntime', answer(onnxReport)],
   ]
 }

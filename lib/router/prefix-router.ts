@@ -191,7 +191,7 @@ export class PrefixRouter extends Owner {
     return new BigUint64Array(view.buffer)
   }
 
-  /** How many workers it knows, how many different blocks they have, and the bytes of memory that this takes. */
+  /** How many workers it knows, how many different blocks they have or name as the ones before, and the bytes of memory that this takes. */
   stats(): { readonly workers: number; readonly blocks: number; readonly bytes: number } {
     const [workers, blocks, bytes] = own(this).usage() as [number, number, number]
     return { workers, blocks, bytes }
