@@ -162,6 +162,18 @@ test('a call on something else is refused', async t => {
   t.is(events[Symbol.asyncIterator](), events)
 })
 
+test('a replay tells what prompts of many tenants find', t => {
+  using cache = new PagedKvCache({ capacity: 300, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, events: 1000 })
+  const tenants = Array.from({ length: 100 }, (_, tenant) => `tenant ${tenant}`)
+  const tokens = [1, 2, 3, 4, 5]
+  const rows = { data: new Float32Array(5), shape: [1, 1, 5, 1] }
+  for (const salt of tenants) cache.openSequence({ salt }).append({ tokens, k: rows, v: rows })
+  using router = new PrefixRouter()
+  router.addWorker('one')
+  router.apply('one', cache.replay().events)
+  for (const salt of tenants) t.is(router.route(cache.keys(tokens, { salt }))?.blocks, 2, salt)
+})
+
 test('a replay tells what prompts find, also after evictions, and where events go on', async t => {
   using cache = new PagedKvCache({ capacity: 5, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, events: 100 })
   using router = new PrefixRouter()

@@ -213,12 +213,14 @@ impl PagedKvCache {
     pub fn found_events(&mut self) -> Result<(Vec<Event>, u64)> {
         let (size, group) = (self.block_size() as usize, self.followed_group());
         let mut found = self.found_blocks()?;
-        let names = found.names.swap_remove(group);
-        let names = names.at(&names.in_order(), size);
+        let (names, blocks) = (found.names.swap_remove(group), found.blocks.swap_remove(group));
+        let order = names.in_order();
+        let planner = self.groups[group].planner();
+        let firsts: Vec<bool> = order.iter().map(|&row| planner.is_first_block(blocks[row as usize].0)).collect();
+        let names = names.at(&order, size);
         let mut told: HashSet<BlockKey> = HashSet::new();
         let mut events = Vec::new();
-        for name in names.iter(size) {
-            let is_first = found.roots.contains(&name.parent);
+        for (name, is_first) in names.iter(size).zip(firsts) {
             if is_first || told.contains(&name.parent) {
                 told.insert(name.key);
                 let BlockName { key, parent, tokens, .. } = name;

@@ -18,7 +18,7 @@
 //! O(1) a block, beside hashing and comparing its tokens. Memory, up to the highest block reserved: `block_size` tokens of 4 bytes,
 //! 55 to 58 bytes of the index (48 record, 6 to 9 tables, 1 evicted), and extras for those blocks that have them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::events::EventLog;
@@ -54,6 +54,8 @@ pub struct PrefixIndex {
     tokens: PerBlock<u32>,
     /// Encoded, of those indexed blocks that have some.
     extras: HashMap<u32, Vec<u8>>,
+    /// The indexed blocks that follow none.
+    firsts: HashSet<u32>,
     len: u32,
     evicted: Evicted,
     roots: Roots,
@@ -70,6 +72,7 @@ impl PrefixIndex {
             records: Records::new(capacity, 256),
             tokens: PerBlock::new(capacity, block_size, 0),
             extras: HashMap::new(),
+            firsts: HashSet::new(),
             len: 0,
             evicted: Evicted::new(capacity),
             roots: Roots::default(),
@@ -143,10 +146,13 @@ impl PrefixIndex {
             Some(encoding) if self.extras.try_reserve(1).is_ok() => drop(self.extras.insert(block, encoding)),
             _ => return false,
         }
-        self.records.insert(block, parent);
-        self.len += 1;
         // Whoever brings a first block has noted its root before.
         let is_first = self.roots.kept.contains(parent);
+        if is_first && self.firsts.try_reserve(1).is_ok() {
+            self.firsts.insert(block);
+        }
+        self.records.insert(block, parent);
+        self.len += 1;
         self.events.stored(key, parent, self.tokens.row(block), is_first);
         true
     }
@@ -156,6 +162,11 @@ impl PrefixIndex {
         let key = *self.key(block).filter(|_| self.is_indexed(block))?;
         let extras = self.extras.get(&block).map_or(&[][..], Vec::as_slice);
         Some(BlockName { key, parent: self.records.parent(block), tokens: self.tokens(block), extras })
+    }
+
+    /// Whether an indexed block follows none: where there was no memory to note it, it does not.
+    pub fn is_first(&self, block: u32) -> bool {
+        self.firsts.contains(&block)
     }
 
     /// Whether some block is found by a key.
@@ -352,13 +363,16 @@ impl PrefixIndex {
             self.records.remove(block);
             return (false, None);
         }
-        let extras = self.extras.remove(&block);
+        let (extras, is_first) = (self.extras.remove(&block), self.firsts.remove(&block));
         let Some(next) = self.records.pass_on(block) else {
             self.len -= 1;
             return (true, Some(key));
         };
         if let Some(extras) = extras {
             self.extras.insert(next, extras);
+        }
+        if is_first {
+            self.firsts.insert(next);
         }
         (true, None)
     }
@@ -367,6 +381,7 @@ impl PrefixIndex {
     pub fn clear(&mut self) {
         self.records.clear();
         self.extras.clear();
+        self.firsts.clear();
         self.evicted.clear();
         self.len = 0;
         self.events.cleared();
@@ -394,7 +409,10 @@ impl PrefixIndex {
 
     /// Bytes taken, without tokens, extras and events.
     pub fn bytes(&self) -> usize {
-        self.records.bytes() + self.evicted.bytes() + self.roots.kept.capacity() * size_of::<BlockKey>()
+        self.records.bytes()
+            + self.evicted.bytes()
+            + self.roots.kept.capacity() * size_of::<BlockKey>()
+            + self.firsts.capacity() * size_of::<u32>()
     }
 
     /// Bytes taken for tokens.
@@ -408,8 +426,8 @@ impl PrefixIndex {
         if indexed != self.len {
             return Err(format!("{indexed} blocks are indexed, {} are counted", self.len));
         }
-        match self.extras.keys().find(|&&block| !self.is_indexed(block)) {
-            Some(block) => Err(format!("block {block} has extras and is not indexed")),
+        match self.extras.keys().chain(&self.firsts).find(|&&block| !self.is_indexed(block)) {
+            Some(block) => Err(format!("block {block} has extras or follows none, and is not indexed")),
             None => Ok(()),
         }
     }

@@ -70,6 +70,12 @@ impl PagedPlanner {
         self.tables.pool().losses(block)
     }
 
+    /// Whether a block that is found follows none.
+    #[must_use]
+    pub fn is_first_block(&self, block: u32) -> bool {
+        self.tables.pool().index().is_first(block)
+    }
+
     /// Under which keys of no token blocks were found, the latest: a hint for explanations.
     #[must_use]
     pub fn roots(&self) -> &[BlockKey] {
