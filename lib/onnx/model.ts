@@ -181,8 +181,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   }
 
   /**
-   * Ends it, behind the step that is being computed: what is generated or run is refused with `DISPOSED`, what waits for tiers is written, and
-   * its memory is given back. A second time does nothing.
+   * Ends it, behind the step that is being computed: what is generated or run is refused with `DISPOSED`, what waits for tiers is written, for ten
+   * seconds at most, and its memory is given back. A second time does nothing.
    */
   dispose(): Promise<void> {
     OnnxModel.#checkThis(this)
@@ -197,7 +197,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
 
   /** As {@link dispose}, for `using`; nobody waits for its end. */
   [Symbol.dispose](): void {
-    void OnnxModel.prototype.dispose.call(this)
+    // Whoever waits for it hears what went wrong.
+    OnnxModel.prototype.dispose.call(this).catch(() => {})
   }
 
   static #checkThis(self: unknown): void {

@@ -1,7 +1,7 @@
 import type { NativePagedKvCache } from '#binding'
 
 import { arrayKind, arrayLength, count, known, type Names, optional } from '../border/check.js'
-import { invalid, KvTideError } from '../border/errors.js'
+import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { type DType, dtypeRow, type Float16ArrayLike, meta, readArray, type TensorData } from '../border/host-array.js'
 import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { type Kv, kvOfViews, put, readTensor, type TensorArgument, type TokenSource } from '../border/tensor.js'
@@ -281,11 +281,17 @@ export class PagedKvCache extends Owner {
     return shared.tiers.flush(count('milliseconds', milliseconds))
   }
 
-  /** As {@link dispose}, for `await using`: what waits for its tiers is written before, as {@link flush} does it. */
+  /** As {@link dispose}, for `await using`: what waits for its tiers is written before, for ten seconds at most. */
   async [Symbol.asyncDispose](): Promise<void> {
     const shared = nativeArgument<SharedCache>('this', this, PagedKvCache)
-    if (!shared.isEnded) await shared.tiers?.flush(FLUSH_MS)
-    endThis(this, PagedKvCache)
+    try {
+      if (!shared.isEnded) await shared.tiers?.flush(FLUSH_MS)
+    } catch (error) {
+      // It was disposed of meanwhile, or is poisoned: there is nothing to write any more.
+      if (!isKvTideError(error)) throw error
+    } finally {
+      endThis(this, PagedKvCache)
+    }
   }
 
   /**
@@ -306,7 +312,9 @@ export class PagedKvCache extends Owner {
    * cache neither reads nor writes it any more.
    */
   forgetPrefixes(): void {
-    own(this).change(native => native.forgetPrefixes())
+    const shared = own(this)
+    shared.change(native => native.forgetPrefixes())
+    shared.tiers?.forget()
   }
 
   /**

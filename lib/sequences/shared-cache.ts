@@ -53,6 +53,8 @@ export interface TiersBelow {
   stats(): TiersStats
   /** Waits until what went down is where it belongs; answers whether it is. */
   flush(milliseconds: number): Promise<boolean>
+  /** Nothing that went down counts any more. */
+  forget(): void
   /** Brings what the tiers have of a prompt: how many blocks came. Tokens and prompt stay as they are meanwhile. */
   bring(tokens: Uint32Array, prompt: Prompt, options: { readonly [Name in keyof BringOptions]?: unknown }): Promise<number>
 }

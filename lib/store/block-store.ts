@@ -43,7 +43,7 @@ const PAUSE_MS = 20
 
 /** A key of no block, and how long the question for it may take: it finds out whether a store is there again. */
 const NOBODY = `${'0'.repeat(64)}.0`
-const ASK_MS = 1000
+const ASK_MS = 3000
 
 const BUSY = -2
 
@@ -62,20 +62,47 @@ class Garbage extends Error {}
 const LATE: unique symbol = Symbol('late')
 const REFUSED: unique symbol = Symbol('refused')
 
+/** What somebody threw, which may be anything. */
+function textOf(error: unknown): string {
+  try {
+    return String(error instanceof Error ? error.message : error).slice(0, 200)
+  } catch {
+    return 'something that has no text'
+  }
+}
+
 /** @internal A store of the caller's, asked so that nobody has to wait for it: the same gate as for those that are built in. */
 export class GuardedBlockStore {
   readonly gate: NativeGate = new binding.NativeGate()
   readonly #store: BlockStore
+  #asking: NodeJS.Timeout | undefined
+  #isEnded = false
 
   constructor(store: BlockStore) {
     this.#store = store
   }
 
-  /** Whether it can be reached, as far as is known. Where not, it is asked for no block from time to time whether it is there again. */
-  isAvailable(): boolean {
+  /** Whether it is worth a call: it can be reached, as far as is known, or the call would find out. */
+  isWorth(): boolean {
+    return this.gate.unavailableFor() <= 0
+  }
+
+  /** Asks for no block, as often as the store may be asked, until it answers or `end` is called. */
+  ask(): void {
     const pause = this.gate.unavailableFor()
-    if (pause === 0) void this.hasMany([NOBODY], ASK_MS)
-    return pause < 0
+    if (pause < 0 || this.#asking !== undefined || this.#isEnded) return
+    this.#asking = setTimeout(() => {
+      this.#asking = undefined
+      if (this.gate.unavailableFor() !== 0) return this.ask()
+      // What it throws the gate has heard.
+      this.hasMany([NOBODY], ASK_MS).then(() => this.ask(), () => {})
+    }, pause).unref()
+  }
+
+  /** Nobody asks it of its own accord any more. */
+  end(): void {
+    this.#isEnded = true
+    clearTimeout(this.#asking)
   }
 
   /** The values of keys, at most `bytesMax` long: those that come within this many milliseconds. */
@@ -159,7 +186,7 @@ export class GuardedBlockStore {
       this.gate.answered(permit, held.hits, held.misses, held.bytesIn, held.bytesOut)
       return held
     } catch (error) {
-      this.gate.failed(permit, error instanceof Garbage ? 'garbage' : 'unreachable', String(error instanceof Error ? error.message : error).slice(0, 200))
+      this.gate.failed(permit, error instanceof Garbage ? 'garbage' : 'unreachable', textOf(error))
       return undefined
     } finally {
       patience.abort()

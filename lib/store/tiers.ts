@@ -73,7 +73,11 @@ export class CacheTiers implements TiersBelow, Waiting {
   /** Whether there is more to hand down: also where a background call has the cache. */
   #handDown(): boolean {
     const own = this.#store?.own
-    if (own !== undefined) this.native.setReachable(own.isAvailable())
+    if (own !== undefined) {
+      const isWorth = own.isWorth()
+      this.native.setReachable(isWorth)
+      if (!isWorth) own.ask()
+    }
     try {
       return this.#shared.native.handDown(TURN_BYTES)
     } catch (error) {
@@ -82,8 +86,15 @@ export class CacheTiers implements TiersBelow, Waiting {
     }
   }
 
+  /** Nothing that went down counts any more: neither disk nor store is asked. */
+  forget(): void {
+    this.#store?.own?.end()
+  }
+
   end(): void {
     clearInterval(this.#timer)
+    this.#store?.own?.end()
+    this.native.end()
     this.#shared.leave(this)
   }
 
@@ -181,7 +192,7 @@ export class CacheTiers implements TiersBelow, Waiting {
 
   async #writeAll(store: GuardedBlockStore): Promise<void> {
     for (let pending = this.native.takePending(); pending !== null; pending = this.native.takePending()) {
-      if (!store.isAvailable()) {
+      if (!store.isWorth()) {
         pending.settle(false)
         continue
       }

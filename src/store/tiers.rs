@@ -190,6 +190,12 @@ impl NativeTiers {
         })
     }
 
+    /// The cache has ended: nothing goes down any more.
+    #[napi]
+    pub fn end(&self) {
+        self.tiers.end();
+    }
+
     /// Says whether the caller's own store can be reached: while it cannot, no block is copied for it.
     #[napi]
     pub fn set_reachable(&self, is_reachable: bool) {

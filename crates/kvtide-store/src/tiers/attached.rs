@@ -95,6 +95,12 @@ impl Tiers {
         move |deadline| inner.mover.drained(deadline)
     }
 
+    /// Nothing goes down any more, and what waits is lost.
+    pub fn end(&self) {
+        self.inner.mover.end();
+        self.inner.is_forgotten.store(true, Ordering::Release);
+    }
+
     /// What there is in each tier, by its name.
     #[must_use]
     pub fn stats(&self) -> Vec<(&'static str, TierStats)> {
@@ -133,8 +139,7 @@ impl Tiers {
 
 impl Drop for Tiers {
     fn drop(&mut self) {
-        self.inner.mover.end();
-        self.inner.is_forgotten.store(true, Ordering::Release);
+        self.end();
     }
 }
 
@@ -178,11 +183,11 @@ impl Inner {
         if has_forgotten || !is_asked || !lower.wants(key, why) {
             return false;
         }
-        let is_available = lower.is_available();
-        if !is_available {
+        let is_worth = lower.is_worth();
+        if !is_worth {
             self.mover.ask();
         }
-        is_available
+        is_worth
     }
 
     fn block(
@@ -206,7 +211,7 @@ impl Inner {
     /// Lets a block wait for a tier, if there is room.
     fn send(&self, tier: usize, key: StoreKey, block: Arc<Block>) {
         let lower = &self.lower[tier];
-        if !lower.is_available() {
+        if !lower.is_worth() {
             self.mover.ask();
             Counts::add(&lower.counts.dropped, 1);
         } else if self.mover.has_room(block.bytes()) {

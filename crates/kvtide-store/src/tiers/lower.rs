@@ -159,10 +159,10 @@ impl Lower {
         }
     }
 
-    /// Whether it can be reached, as far as is known: where not, nothing goes there.
-    pub fn is_available(&self) -> bool {
+    /// Whether it can be reached, as far as is known, or whoever writes to it would find out: where not, nothing goes there.
+    pub fn is_worth(&self) -> bool {
         match self.store() {
-            Some(store) => store.unavailable_for().is_none(),
+            Some(store) => store.unavailable_for().is_none_or(|pause| pause.is_zero()),
             None => self.is_reachable.load(Ordering::Relaxed),
         }
     }

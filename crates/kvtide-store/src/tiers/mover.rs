@@ -22,7 +22,7 @@ const BATCH_BYTES: u64 = 32 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the question may take whether a store is there again, and how long to wait at least before the next one.
-const ASK_PATIENCE: Duration = Duration::from_secs(1);
+const ASK_PATIENCE: Duration = Duration::from_secs(3);
 const ASK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A block on its way to a tier.
@@ -88,7 +88,7 @@ impl Mover {
     /// Lets go of all that waits.
     pub fn clear(&self) {
         let mut state = self.state();
-        (state.bytes, state.waiting) = (0, VecDeque::new());
+        (state.bytes, state.waiting, state.is_asking) = (0, VecDeque::new(), false);
         self.changed.notify_all();
     }
 
@@ -152,11 +152,12 @@ impl Mover {
                     continue;
                 }
                 drop(state);
-                let again = lower.iter().filter_map(|lower| ask(lower)).min();
+                let again = lower.iter().filter_map(ask).min();
                 state = self.state();
-                state.is_asking = again.is_some();
+                // Unless nothing is to go there any more.
+                state.is_asking &= again.is_some();
                 if let Some(pause) = again
-                    && state.waiting.is_empty()
+                    && !state.waiting.iter().any(|waiting| is_ours(waiting.tier))
                     && !state.has_ended
                 {
                     state = self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
@@ -189,7 +190,7 @@ fn write(lower: &Lower, batch: Batch, form: &[u8; 32], tell: impl Fn(&StoreKey, 
     let deadline = Instant::now() + PATIENCE;
     let keys: Vec<StoreKey> = batch.iter().map(|(key, _)| *key).collect();
     let there = store.has_many(&keys, deadline);
-    if !lower.is_available() {
+    if store.unavailable_for().is_some() {
         // Entries would be made for nothing.
         Counts::add(&lower.counts.dropped, keys.len());
         return lower.unnote(&keys);

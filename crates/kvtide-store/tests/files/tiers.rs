@@ -25,6 +25,8 @@ fn later() -> Instant {
 struct Toy {
     entries: Mutex<HashMap<StoreKey, Vec<u8>>>,
     is_down: AtomicBool,
+    /// Whether it may be asked although it is down.
+    is_due: AtomicBool,
     /// Changes a bit of each value that is read.
     is_broken: AtomicBool,
     removed: Mutex<Vec<StoreKey>>,
@@ -66,7 +68,8 @@ impl EntryStore for Toy {
     }
 
     fn unavailable_for(&self) -> Option<Duration> {
-        self.is_down.load(Ordering::Relaxed).then_some(Duration::ZERO)
+        let pause = if self.is_due.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_millis(1) };
+        self.is_down.load(Ordering::Relaxed).then_some(pause)
     }
 }
 
@@ -256,7 +259,8 @@ fn a_store_that_is_down_costs_no_copy_and_is_a_miss() {
     assert!(tiers.flush(later()));
     let stats = tiers.stats()[0].1;
     assert_eq!((stats.stored, stats.dropped), (0, 0), "nothing was copied for it");
-    // It is asked, about no block, until it is there again.
+    // It is asked, about no block, as soon as it may be.
+    toy.is_due.store(true, Ordering::Relaxed);
     let question = [StoreKey { block: BlockKey([0; 32]), group: 0 }];
     let started = Instant::now();
     while toy.asked.lock().unwrap().len() < 3 {
@@ -264,6 +268,10 @@ fn a_store_that_is_down_costs_no_copy_and_is_a_miss() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(toy.asked.lock().unwrap().chunks(1).all(|asked| asked == question));
+    // Who has something for it finds out as well, and loses nothing if it is there.
+    compute(&mut cache, &[6; 9]);
+    assert!(tiers.flush(later()));
+    assert_eq!((tiers.stats()[0].1.stored, tiers.stats()[0].1.dropped), (0, 2));
     toy.is_down.store(false, Ordering::Relaxed);
     compute(&mut cache, &[7; 9]);
     assert!(tiers.flush(later()));

@@ -59,17 +59,21 @@ impl PageGroup {
         }
     }
 
-    /// Hands down blocks that got a name, the oldest first, until `most` bytes were copied. Answers how many bytes that were.
-    pub fn hand_down_named(&mut self, most: usize) -> usize {
-        let Some(below) = &mut self.below else { return 0 };
-        below.named.extend(self.planner.take_named());
+    /// Hands down blocks that [`PageGroup::named_bytes`] counted, the oldest first, until `most` bytes were copied.
+    pub fn hand_down_named(&mut self, most: usize) {
         let mut copied = 0;
         while copied < most
             && let Some(block) = self.below.as_mut().and_then(|below| below.named.pop_front())
         {
             copied += self.hand_down([block], Descent::Named);
         }
-        copied
+    }
+
+    /// Bytes of the blocks that got a name and were not handed down yet; some may have lost it since.
+    pub fn named_bytes(&mut self) -> usize {
+        let Some(below) = &mut self.below else { return 0 };
+        below.named.extend(self.planner.take_named());
+        below.named.len() * self.slabs.slab.layout.block_bytes()
     }
 
     /// Whether some that got a name were not handed down yet.

@@ -18,6 +18,7 @@ use super::hold::Hold;
 use super::slabs::{Holes, Slab};
 use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
+use crate::device::form::Form;
 
 /// Bytes of one look at a slab.
 const MOST: usize = 1 << 20;
@@ -83,12 +84,13 @@ impl Slab {
         pieces.into_iter().try_for_each(|(piece, out)| self.fetch(start + piece * MOST, out))
     }
 
-    /// As [`Slab::fetch_block`], behind what `out` holds. It passes over each piece twice, while it lies in the processor's cache.
+    /// As [`Slab::fetch_block`], behind what `out` holds. It passes over each piece twice, on the host while it lies in the processor's cache.
     pub(super) fn add_block(&self, block: u32, out: &mut Vec<u8>) -> Result<()> {
         let (bytes, begin) = (self.layout.block_bytes(), out.len());
         let start = block as usize * bytes;
-        for at in (0..bytes).step_by(ADDED) {
-            out.resize(begin + bytes.min(at + ADDED), 0);
+        let most = if matches!(self.form()?, Form::Bytes(_)) { ADDED } else { MOST };
+        for at in (0..bytes).step_by(most) {
+            out.resize(begin + bytes.min(at + most), 0);
             self.fetch(start + at, &mut out[begin + at..])?;
         }
         Ok(())

@@ -23,6 +23,9 @@ use super::saved::NewBlocks;
 use crate::base::error::{Error, Result};
 use crate::paged::{Below, Hold, PageGroup};
 
+/// The part of what waits that goes down at one call at least.
+const BACKLOG_PARTS: usize = 16;
+
 /// Blocks of a prompt that come back from below. Dropped, it gives back the blocks that were not named.
 #[derive(Debug)]
 pub struct Returning {
@@ -89,15 +92,19 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Hands down what got a name, until `most` bytes were copied, and answers whether there is more. To be called after whatever may
-    /// have given names; O(1) where nothing did.
+    /// Hands down what got a name, until `most` bytes were copied, or a part of what waits where that is more: whoever has more at each
+    /// call does not fall behind for good. Each group gives its share, and a block at least. Answers whether there is more. To be called
+    /// after whatever may have given names; O(1) where nothing did.
     pub fn hand_down(&mut self, most: usize) -> bool {
-        if !self.has_below {
+        if !self.has_below || !self.groups.iter().any(PageGroup::has_named) {
             return false;
         }
-        let mut left = most;
-        for group in &mut self.groups {
-            left = left.saturating_sub(group.hand_down_named(left));
+        let waiting: Vec<usize> = self.groups.iter_mut().map(PageGroup::named_bytes).collect();
+        let all = waiting.iter().sum::<usize>().max(1);
+        let most = most.max(all / BACKLOG_PARTS);
+        for (group, bytes) in self.groups.iter_mut().zip(waiting) {
+            let share = most as u128 * bytes as u128 / all as u128;
+            group.hand_down_named(usize::try_from(share).unwrap_or(usize::MAX).max(1));
         }
         self.groups.iter().any(PageGroup::has_named)
     }
