@@ -175,8 +175,9 @@ export class KvCache<D extends DType = DType> extends Owner {
 
   /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
   restore(snapshot: Snapshot): void {
+    const cache = handle(this)
     const from = readSnapshot(snapshot, binding.NativeKvSnapshot)
-    handle(this).change(native => native.restore(from))
+    cache.change(native => native.restore(from))
   }
 
   /** Saves what it holds in a file, and answers how many bytes it has. The cache goes on meanwhile. Refused while a transaction is open. */

@@ -97,8 +97,9 @@ export abstract class Rotating extends Owner {
 
   /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
   restore(snapshot: RotatingSnapshot): void {
+    const cache = rotatingHandle(this, Rotating)
     const from = nativeSnapshot(snapshot)
-    rotatingHandle(this, Rotating).change(native => native.restore(from))
+    cache.change(native => native.restore(from))
   }
 
   /**

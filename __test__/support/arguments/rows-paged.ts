@@ -30,6 +30,7 @@ const place = [param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('layer', 
 const made = { prefix: optional({ legal: { 'a PrefixMatch': 'SNAPSHOT_INVALID', 'a disposed PrefixMatch': 'DISPOSED' } }), ...prompt }
 
 const paged = new Members('PagedKvCache', pagedCache)
+  .special('[asyncDispose]', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
   .plain('freeCount', 'totalCount', 'poolUtilization', 'sequenceIds', 'stats', 'indexedKeys', 'replay', 'forgetPrefixes', 'checkInvariants')
   .method('createSequence', some(made))
   .method('openSequence', some(made))

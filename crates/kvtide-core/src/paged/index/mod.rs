@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key -> identity                        a prompt's blocks have names
-//! key -> events, evicted, records, name -> prefix_index -> prefix_match, prompt_blocks -> explain
+//! key -> events, evicted, records, roots, name -> prefix_index -> prefix_match, prompt_blocks -> explain
 //! ```
 //!
 //! What a key leads to is compared once more before it is believed. [`PrefixIndex`] knows blocks by their indices; who holds them,
@@ -19,6 +19,7 @@ mod prefix_index;
 mod prefix_match;
 mod prompt_blocks;
 mod records;
+mod roots;
 
 pub use events::{Event, UnseenEvents};
 pub use explain::{Explanation, MissReason};

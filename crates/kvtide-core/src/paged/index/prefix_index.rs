@@ -18,7 +18,7 @@
 //! O(1) a block, beside hashing and comparing its tokens. Memory, up to the highest block reserved: `block_size` tokens of 4 bytes,
 //! 55 to 58 bytes of the index (48 record, 6 to 9 tables, 1 evicted), and extras for those blocks that have them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::events::EventLog;
@@ -27,6 +27,7 @@ use super::identity::Prompt;
 use super::key::{BlockKey, Extras};
 use super::name::BlockName;
 use super::records::Records;
+use super::roots::{Firsts, Roots};
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
 use crate::paged::per_block::PerBlock;
@@ -55,7 +56,7 @@ pub struct PrefixIndex {
     /// Encoded, of those indexed blocks that have some.
     extras: HashMap<u32, Vec<u8>>,
     /// The indexed blocks that follow none.
-    firsts: HashSet<u32>,
+    firsts: Firsts,
     len: u32,
     evicted: Evicted,
     roots: Roots,
@@ -72,7 +73,7 @@ impl PrefixIndex {
             records: Records::new(capacity, 256),
             tokens: PerBlock::new(capacity, block_size, 0),
             extras: HashMap::new(),
-            firsts: HashSet::new(),
+            firsts: Firsts::default(),
             len: 0,
             evicted: Evicted::new(capacity),
             roots: Roots::default(),
@@ -147,9 +148,9 @@ impl PrefixIndex {
             _ => return false,
         }
         // Whoever brings a first block has noted its root before.
-        let is_first = self.roots.kept.contains(parent);
-        if is_first && self.firsts.try_reserve(1).is_ok() {
-            self.firsts.insert(block);
+        let is_first = self.roots.kept().contains(parent);
+        if is_first {
+            self.firsts.note(block);
         }
         self.records.insert(block, parent);
         self.len += 1;
@@ -166,7 +167,7 @@ impl PrefixIndex {
 
     /// Whether an indexed block follows none: where there was no memory to note it, it does not.
     pub fn is_first(&self, block: u32) -> bool {
-        self.firsts.contains(&block)
+        self.firsts.contains(block)
     }
 
     /// Whether some block is found by a key.
@@ -176,7 +177,7 @@ impl PrefixIndex {
 
     /// The roots under which prefixes were indexed, the latest.
     pub fn roots(&self) -> &[BlockKey] {
-        &self.roots.kept
+        self.roots.kept()
     }
 
     /// Counts a root among those.
@@ -363,7 +364,7 @@ impl PrefixIndex {
             self.records.remove(block);
             return (false, None);
         }
-        let (extras, is_first) = (self.extras.remove(&block), self.firsts.remove(&block));
+        let (extras, is_first) = (self.extras.remove(&block), self.firsts.take(block));
         let Some(next) = self.records.pass_on(block) else {
             self.len -= 1;
             return (true, Some(key));
@@ -372,7 +373,7 @@ impl PrefixIndex {
             self.extras.insert(next, extras);
         }
         if is_first {
-            self.firsts.insert(next);
+            self.firsts.note(next);
         }
         (true, None)
     }
@@ -409,10 +410,7 @@ impl PrefixIndex {
 
     /// Bytes taken, without tokens, extras and events.
     pub fn bytes(&self) -> usize {
-        self.records.bytes()
-            + self.evicted.bytes()
-            + self.roots.kept.capacity() * size_of::<BlockKey>()
-            + self.firsts.capacity() * size_of::<u32>()
+        self.records.bytes() + self.evicted.bytes() + self.roots.bytes() + self.firsts.bytes()
     }
 
     /// Bytes taken for tokens.
@@ -426,60 +424,9 @@ impl PrefixIndex {
         if indexed != self.len {
             return Err(format!("{indexed} blocks are indexed, {} are counted", self.len));
         }
-        match self.extras.keys().chain(&self.firsts).find(|&&block| !self.is_indexed(block)) {
+        match self.extras.keys().copied().chain(self.firsts.all()).find(|&block| !self.is_indexed(block)) {
             Some(block) => Err(format!("block {block} has extras or follows none, and is not indexed")),
             None => Ok(()),
         }
-    }
-}
-
-/// The roots under which prefixes were indexed, none twice: one for each salt, the latest 64. With them an explanation can make the
-/// keys of a prompt again as others have them.
-#[derive(Debug, Default)]
-struct Roots {
-    kept: Vec<BlockKey>,
-    /// The place of the oldest, once all are taken.
-    oldest: usize,
-}
-
-impl Roots {
-    const KEPT_MAX: usize = 64;
-
-    /// Keeps a root; a hint, so that one there is no memory for is not kept.
-    fn note(&mut self, root: &BlockKey) {
-        if self.kept.contains(root) {
-            return;
-        }
-        if self.kept.len() < Roots::KEPT_MAX {
-            if self.kept.try_reserve(1).is_ok() {
-                self.kept.push(*root);
-            }
-            return;
-        }
-        self.kept[self.oldest] = *root;
-        self.oldest = (self.oldest + 1) % Roots::KEPT_MAX;
-    }
-
-    /// All but one.
-    fn others(&self, root: &BlockKey) -> impl Iterator<Item = &BlockKey> {
-        self.kept.iter().filter(move |kept| *kept != root)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keeps_the_latest() {
-        let mut roots = Roots::default();
-        let key = |name: u8| BlockKey([name; 32]);
-        for name in (0..70).chain(0..3) {
-            roots.note(&key(name));
-            roots.note(&key(name));
-        }
-        let mut kept: Vec<_> = roots.others(&key(69)).map(|key| key.0[0]).collect();
-        kept.sort_unstable();
-        assert_eq!(kept, (0..3).chain(9..69).collect::<Vec<_>>());
     }
 }
