@@ -180,9 +180,11 @@ impl Inner {
     fn wants_lower(&self, lower: &Lower, key: &StoreKey, why: Descent) -> bool {
         let has_forgotten = self.is_forgotten.load(Ordering::Acquire);
         let is_asked = self.top.is_none() || lower.policy != Policy::Eviction;
-        if has_forgotten || !is_asked || !lower.wants(key, why) {
-            return false;
-        }
+        !has_forgotten && is_asked && lower.wants(key, why) && self.reaches(lower)
+    }
+
+    /// Whether a tier can be reached, as far as is known. Where not, it is found out when it is there again.
+    fn reaches(&self, lower: &Lower) -> bool {
         let is_worth = lower.is_worth();
         if !is_worth {
             self.mover.ask();
@@ -211,10 +213,7 @@ impl Inner {
     /// Lets a block wait for a tier, if there is room.
     fn send(&self, tier: usize, key: StoreKey, block: Arc<Block>) {
         let lower = &self.lower[tier];
-        if !lower.is_worth() {
-            self.mover.ask();
-            Counts::add(&lower.counts.dropped, 1);
-        } else if self.mover.has_room(block.bytes()) {
+        if self.mover.has_room(block.bytes()) {
             lower.note(key);
             self.mover.push(tier, key, block);
         } else {
@@ -257,8 +256,10 @@ impl Below for Inner {
         let next = self.lower.iter().position(|lower| lower.policy == Policy::Eviction && !has_forgotten);
         for (key, gone) in top.memory.put(key, block) {
             self.told.removed(0, &key);
-            if let Some(next) = next {
-                self.send(next, key, gone);
+            match next {
+                Some(next) if self.reaches(&self.lower[next]) => self.send(next, key, gone),
+                Some(next) => Counts::add(&self.lower[next].counts.dropped, 1),
+                None => {}
             }
         }
     }

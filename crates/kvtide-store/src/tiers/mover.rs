@@ -147,21 +147,7 @@ impl Mover {
             let Some((tier, batch)) = Self::take(&mut state, is_ours) else {
                 state.is_busy = false;
                 self.changed.notify_all();
-                if !state.is_asking {
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                    continue;
-                }
-                drop(state);
-                let again = lower.iter().filter_map(ask).min();
-                state = self.state();
-                // Unless nothing is to go there any more.
-                state.is_asking &= again.is_some();
-                if let Some(pause) = again
-                    && !state.waiting.iter().any(|waiting| is_ours(waiting.tier))
-                    && !state.has_ended
-                {
-                    state = self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
-                }
+                state = self.rest(state, lower);
                 continue;
             };
             state.is_busy = true;
@@ -171,6 +157,25 @@ impl Mover {
                 None => told.removed(tier + 1, key),
             });
             state = self.state();
+        }
+    }
+
+    /// Waits until something may have changed. A store that was to get something and cannot be reached is asked meanwhile.
+    fn rest<'a>(&'a self, state: MutexGuard<'a, State>, lower: &[Lower]) -> MutexGuard<'a, State> {
+        if !state.is_asking {
+            return self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let again = lower.iter().filter_map(ask).min();
+        let mut state = self.state();
+        // Unless nothing is to go there any more.
+        state.is_asking &= again.is_some();
+        let has_work = state.waiting.iter().any(|waiting| lower[waiting.tier].store().is_some());
+        match again {
+            Some(pause) if !has_work && !state.has_ended => {
+                self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
+            }
+            _ => state,
         }
     }
 }

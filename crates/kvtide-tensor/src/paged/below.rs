@@ -59,7 +59,7 @@ impl PageGroup {
         }
     }
 
-    /// Hands down blocks that [`PageGroup::named_bytes`] counted, the oldest first, until `most` bytes were copied.
+    /// Hands down blocks that [`PageGroup::collect_named`] collected, the oldest first, until `most` bytes were copied.
     pub fn hand_down_named(&mut self, most: usize) {
         let mut copied = 0;
         while copied < most
@@ -69,8 +69,8 @@ impl PageGroup {
         }
     }
 
-    /// Bytes of the blocks that got a name and were not handed down yet; some may have lost it since.
-    pub fn named_bytes(&mut self) -> usize {
+    /// Collects the blocks that got a name. Answers the bytes of those that were not handed down yet; some may have lost their name since.
+    pub fn collect_named(&mut self) -> usize {
         let Some(below) = &mut self.below else { return 0 };
         below.named.extend(self.planner.take_named());
         below.named.len() * self.slabs.slab.layout.block_bytes()

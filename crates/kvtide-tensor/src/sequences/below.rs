@@ -99,7 +99,7 @@ impl PagedKvCache {
         if !self.has_below || !self.groups.iter().any(PageGroup::has_named) {
             return false;
         }
-        let waiting: Vec<usize> = self.groups.iter_mut().map(PageGroup::named_bytes).collect();
+        let waiting: Vec<usize> = self.groups.iter_mut().map(PageGroup::collect_named).collect();
         let all = waiting.iter().sum::<usize>().max(1);
         let most = most.max(all / BACKLOG_PARTS);
         for (group, bytes) in self.groups.iter_mut().zip(waiting) {
