@@ -287,10 +287,10 @@ withRedis('machines share what is in Redis; while it is stopped or dead, prompts
     t.is((await there.match(span(0, 21), { tiers: 'all' })).length, 20)
     t.deepEqual(compute(there, span(0, 21)).shown, shown)
   }
-  redis.signal('SIGSTOP')
+  await redis.signal('SIGSTOP')
   using stopped = other()
   for (let turn = 0; turn < 5; turn++) t.is((await stopped.match(span(0, 21), { tiers: 'all', deadline: 50 })).length, 0)
-  redis.signal('SIGCONT')
+  await redis.signal('SIGCONT')
   await redis.kill()
   for (let turn = 0; turn < 5; turn++) t.is((await stopped.match(span(0, 21), { tiers: 'all', deadline: 50 })).length, 0)
   t.is(events.filter(({ type }) => type === 'unavailable').length, 1)

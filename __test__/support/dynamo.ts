@@ -4,7 +4,7 @@ import { setTimeout } from 'node:timers/promises'
 
 import test from 'ava'
 
-import { freePort } from './redis.js'
+import { freePort, signal } from './redis.js'
 
 const folder = process.env['KVTIDE_DYNAMO_PYTHON']
 const python = folder === undefined ? 'python3' : join(folder, 'python3')
@@ -42,8 +42,8 @@ export class Indexer {
   }
 
   /** Stops answering, and goes on. */
-  signal(name: 'SIGSTOP' | 'SIGCONT'): void {
-    this.#process.kill(name)
+  signal(name: 'SIGSTOP' | 'SIGCONT'): Promise<void> {
+    return signal(this.#process, name)
   }
 
   async stop(): Promise<void> {

@@ -76,7 +76,7 @@ async function withStore(name: string, past: number, make: (tiers?: object) => P
   decoded.begin()
   for (let step = 0; step < STEPS; step++) await decoded.step()
   if (fate === 'killed') await redis.stop()
-  if (fate === 'stopped') redis.signal('SIGSTOP')
+  if (fate === 'stopped') await redis.signal('SIGSTOP')
   return decoded
 }
 

@@ -1,9 +1,11 @@
 // A redis-server of its user's own: in memory, on the loopback, on a port that is free. For workloads and tests.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
 
 const SERVERS = ['redis-server', 'valkey-server']
 
@@ -18,6 +20,15 @@ export async function freePort(): Promise<number> {
   const { port } = listening.address() as AddressInfo
   await new Promise(resolve => listening.close(resolve))
   return port
+}
+
+/** Stops a process or lets it go on. On Linux none of its threads runs any more once it is stopped: until then it may answer. */
+export async function signal(running: ChildProcess | undefined, name: 'SIGSTOP' | 'SIGCONT'): Promise<void> {
+  running?.kill(name)
+  const tasks = `/proc/${running?.pid}/task`
+  if (name === 'SIGCONT' || !existsSync(tasks)) return
+  const isStopped = (task: string): boolean => /\) [Tt] /.test(readFileSync(join(tasks, task, 'stat'), 'utf8'))
+  while (!readdirSync(tasks).every(isStopped)) await setTimeout(1)
 }
 
 /** One that runs. */
@@ -52,8 +63,8 @@ export class Redis {
   }
 
   /** Stops answering, and goes on. */
-  signal(name: 'SIGSTOP' | 'SIGCONT'): void {
-    this.#process?.kill(name)
+  signal(name: 'SIGSTOP' | 'SIGCONT'): Promise<void> {
+    return signal(this.#process, name)
   }
 
   async kill(): Promise<void> {
