@@ -182,9 +182,9 @@ withDynamo('workers that are added twice, are gone, and come again; an indexer t
   await other.removeWorker('one')
   await dynamo.addWorker('one', worker.where)
   await settled(t, worker, async tokens => (await dynamo.lengths(tokens)).length > 0)
-  indexer.signal('SIGSTOP')
+  await indexer.signal('SIGSTOP')
   t.is((await rejected(dynamo.route([1, 2, 3, 4, 5]), 'IO_ERROR')).details.reason, 'no answer in 2000 ms')
-  indexer.signal('SIGCONT')
+  await indexer.signal('SIGCONT')
   await indexer.stop()
   const { details } = await rejected(dynamo.lengths([1, 2, 3, 4, 5]), 'IO_ERROR')
   t.deepEqual([details.operation, details.path], ['ask', `${indexer.url}/query`])
@@ -259,6 +259,17 @@ test('answers that end too soon, too late or never are errors in time', async t 
   t.is((await rejected(nobody.addWorker('one', SOMEWHERE), 'IO_ERROR')).details.reason, 'ECONNREFUSED')
   throwsCode(t, 'INVALID_ARGUMENT', () => nobody.setLoad('one', 1))
   t.is(await nobody.route([1, 2]), undefined)
+})
+
+test('an answer that never ends is late also when garbage was collected meanwhile', async t => {
+  const url = await answering(t, response => response.writeHead(200, { 'content-length': 100 }).write('{"instances"'))
+  using dynamo = new DynamoRouter({ url, blockSize: 2, deadline: 300 })
+  await dynamo.addWorker('one', SOMEWHERE)
+  const { gc } = globalThis
+  if (gc === undefined) throw new Error('the tests run with --expose-gc')
+  const collecting = setInterval(() => void gc(), 5)
+  t.teardown(() => clearInterval(collecting))
+  t.is((await rejected(dynamo.route([1, 2]), 'IO_ERROR')).details.reason, 'no answer in 300 ms')
 })
 
 test('more than was asked for, and workers of others, count for nothing', async t => {

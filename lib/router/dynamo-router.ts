@@ -73,10 +73,11 @@ class Indexer {
       call.abort()
     }, this.#deadline)
     this.#calls.add(call)
+    // fetch forgets the signal of a body that is being read once garbage was collected: so it is heard here as well.
+    const ended = new Promise<never>((_, reject) => call.signal.addEventListener('abort', () => reject(call.signal.reason)))
     try {
       const sent = body === undefined ? {} : { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
-      const response = await fetch(this.url + path, { ...sent, redirect: 'error', signal: call.signal })
-      return { status: response.status, body: await response.text() }
+      return await Promise.race([answerOf(this.url + path, { ...sent, redirect: 'error', signal: call.signal }), ended])
     } catch (error) {
       if (this.#isEnded) throw new KvTideError('DISPOSED', 'the DynamoRouter was disposed of', { object: 'DynamoRouter' })
       throw this.failed(path, isLate ? `no answer in ${this.#deadline} ms` : reasonOf(error), error)
@@ -120,6 +121,11 @@ class Indexer {
       return false
     }
   }
+}
+
+async function answerOf(url: string, sent: RequestInit): Promise<Answer> {
+  const response = await fetch(url, sent)
+  return { status: response.status, body: await response.text() }
 }
 
 /** Tokens that were found, by the numbers of workers; nothing where an answer is not one. */
