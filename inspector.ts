@@ -1,5 +1,5 @@
 /**
- * kvtide/inspector: a page that shows a cache while it is in use.
+ * kvtide/inspector: a web page and Prometheus metrics that show a cache while it is in use.
  *
  * @packageDocumentation
  */

@@ -1,5 +1,6 @@
 /**
- * kvtide/onnx: language models in ONNX files on kvtide's pages, run by the onnxruntime that `onnxruntime-node` brings.
+ * kvtide/onnx: runs language models in ONNX files over a paged KV cache, with the onnxruntime that `onnxruntime-node` brings: batched generation, prefix caching,
+ * speculative decoding.
  *
  * @packageDocumentation
  */
@@ -7,7 +8,14 @@ export type { BackendName } from './lib/onnx/backend.js'
 export { Generation, type FinishReason } from './lib/onnx/generation.js'
 export type { BackendRefusal } from './lib/onnx/load.js'
 export { type GenerateOptions, type OnnxAdmission, OnnxModel } from './lib/onnx/model.js'
-export type { GenerateOptionsOf, OnnxCacheOptions, OnnxModelOptions, OpenOptions, RunEntry, RunOptions } from './lib/onnx/options.js'
+export type {
+  GenerateOptionsOf,
+  OnnxCacheOptions,
+  OnnxModelOptions,
+  OpenOptions,
+  RunEntry,
+  RunOptions,
+} from './lib/onnx/options.js'
 export { OnnxPast, type OnnxPastOptions, type OnnxResumed } from './lib/onnx/past.js'
 export type { OnnxNames, OnnxSession } from './lib/onnx/ports.js'
 export { OnnxSequence } from './lib/onnx/sequence.js'

@@ -1,5 +1,5 @@
 /**
- * kvtide/transformers: models of transformers.js whose keys and values are kept in a `PagedKvCache`.
+ * kvtide/transformers: models of transformers.js that keep their keys and values in a `PagedKvCache`, so that prefixes are computed once.
  *
  * @packageDocumentation
  */

@@ -1,4 +1,4 @@
-"""Reads a file that kvtide saved, and says what is in it: python3 examples/read.py chat.kv. Needs numpy and xxhash."""
+"""Verifies a file that kvtide saved, and prints its content: python3 examples/read.py chat.kv. Needs numpy and xxhash."""
 import json
 import struct
 import sys
@@ -15,7 +15,7 @@ def check(holds, what):
 
 
 def read(path):
-    """The metadata and the tensors of a file, all of it verified."""
+    """Returns the metadata and the tensors of a file, after verifying all of it."""
     data = open(path, 'rb').read()
     check(len(data) >= 8, 'no header')
     length = struct.unpack('<Q', data[:8])[0]
@@ -30,7 +30,7 @@ def read(path):
         tensors[name] = np.frombuffer(data, kind, int(np.prod(shape)), start + first).reshape(shape)
         end = last
     check(start + end == len(data), 'bytes behind the last tensor')
-    # Tensors of pages come first, one for each list of sums. The seal is over the header and everything behind the pages.
+    # Tensors of pages come first, one for each list of checksums. The seal is the checksum of the header and of everything behind the pages.
     paged = list(tensors)[: sum(name.startswith('sums.') for name in tensors)]
     behind = start + sum(tensors[name].nbytes for name in paged)
     check(checksum(data[:start] + data[behind:-8]) == tensors['seal'][0], 'the seal')

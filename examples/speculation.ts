@@ -1,4 +1,4 @@
-// Drafts that are verified: a step judges several tokens at once, and the answer stays the same.
+// Speculative decoding: a step verifies several drafted tokens at once, and the answer stays the same.
 //
 //   npx tsx examples/speculation.ts [model.onnx]
 import { PagedKvCache } from 'kvtide'
@@ -11,11 +11,12 @@ const prompt = Array.from({ length: 40 }, (_, at) => 3 + (at % 10)) // text that
 for (const draft of [undefined, 'lookup'] as const) {
   using chat = model.open({ tokens: prompt, salt: draft ?? 'none' })
   const tokens: number[] = []
-  for await (const token of model.generate(chat, { maxTokens: 24, temperature: 0, ...(draft && { draft }) })) tokens.push(token)
+  for await (const token of model.generate(chat, { maxTokens: 24, temperature: 0, ...(draft && { draft }) }))
+    tokens.push(token)
   console.log((draft ?? 'one by one').padEnd(10), tokens.join(' '))
 }
 
-// The same by hand: what is drafted in a transaction leaves no trace unless it is committed. Of plain appends you need none.
+// By hand: tokens that are drafted in a transaction leave no trace unless it is committed. Plain appends need no transaction.
 using cache = new PagedKvCache({ capacity: 16, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 2 })
 using sequence = cache.openSequence()
 const rows = (n: number) => ({ data: new Float32Array(n * 2), shape: [1, 1, n, 2] })

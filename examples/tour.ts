@@ -1,8 +1,8 @@
-// A guided tour: each cache at work on real data, checked against a plain recomputation.
+// A guided tour: each cache works on real data, and its content is compared with a plain recomputation.
 //
 //   npm run tour
 //
-// Exits with 1 when a cache shows anything else than the recomputation.
+// Exits with 1 if the content of a cache differs from the recomputation.
 import {
   isKvTideError,
   KvCache,
@@ -23,12 +23,12 @@ const ROW = HEADS * DIM
 let differences = 0
 const table: Record<string, string | number>[] = []
 
-/** Every token's vector follows from its number, so that any cache's content can be recomputed. */
+/** Computes a token's vector from its number, so that the content of any cache can be recomputed. */
 function element(token: number, index: number): number {
   return Math.fround(Math.sin(token * 0.37 + index * 0.011))
 }
 
-/** Tokens as a model would hand them over: [1, heads, tokens, dim] in memory of its own. */
+/** Returns tokens in the layout of a model: [1, heads, tokens, dim] in a new array. */
 function tokens(numbers: readonly number[]): HostTensor & { readonly data: Float32Array } {
   const data = new Float32Array(ROW * numbers.length)
   for (let head = 0; head < HEADS; head++) {
@@ -44,7 +44,7 @@ function range(start: number, end: number): number[] {
   return Array.from({ length: end - start }, (_, place) => start + place)
 }
 
-/** Compares what a cache shows with the recomputation of the tokens that it should show, bit for bit. */
+/** Compares the content of a cache with the recomputation of the expected tokens, bit for bit. */
 function check(what: string, shown: Tensor, expected: readonly number[]): void {
   const { data } = tokens(expected)
   const actual = shown.toArray()
@@ -117,7 +117,10 @@ function sliding(): void {
     using draft = cache.begin({ maxTokens: 8 })
     draft.append(tokens(range(7000, 7008)), tokens(range(7000, 7008)))
   }
-  check('a draft of 8 that nobody committed left no trace', (cache.currentData() ?? fail()).v, [...range(0, 4), ...range(1744, 2000)])
+  check('a draft of 8 that was not committed left no trace', (cache.currentData() ?? fail()).v, [
+    ...range(0, 4),
+    ...range(1744, 2000),
+  ])
   const chunk = tokens(range(2000, 2040))
   const seen = cache.append(chunk, chunk)
   check('a chunk of 40: everything retained before, and all of it', seen.k, [...range(0, 4), ...range(1744, 2040)])
@@ -174,7 +177,7 @@ function paging(): void {
   console.log(`   blocks         ${cache.totalCount - cache.freeCount} in use after all were dropped`)
 }
 
-/** Tokens of both layers: [2, heads, tokens, dim]. */
+/** Returns tokens of both layers: [2, heads, tokens, dim]. */
 function layers(numbers: readonly number[]): HostTensor {
   const { data } = tokens(numbers)
   const both = new Float32Array(2 * data.length)
@@ -184,7 +187,7 @@ function layers(numbers: readonly number[]): HostTensor {
 }
 
 function sharing(): void {
-  console.log('\nPagedKvCache: a prompt of 100 tokens that is found again, two beams, and a draft')
+  console.log('\nPagedKvCache: a prompt of 100 tokens with a cache hit, two beams, and a draft')
   using cache = new PagedKvCache({ capacity: 48, numLayers: 2, numKvHeads: HEADS, headDim: DIM })
   const shown = (seq: Sequence): Tensor => cache.gather(seq, 1).k.reshape([1, HEADS, seq.length, DIM])
   const prompt = range(0, 100)
@@ -195,14 +198,16 @@ function sharing(): void {
 
   const [match, found] = timed(() => cache.match(prompt, { salt: 'tenant 1' }))
   using stranger = cache.match(prompt, { salt: 'tenant 2' })
-  console.log(`   found          ${match.length} of 100 tokens in ${Math.round(found * 1000)} µs; ${stranger.length} by another tenant`)
+  console.log(
+    `   found          ${match.length} of 100 tokens in ${Math.round(found * 1000)} µs; ${stranger.length} by another tenant`,
+  )
   using chat = cache.openSequence({ prefix: match })
-  check('what was found again, of a sequence that is gone', shown(chat), range(0, 96))
+  check('the cached prefix of a sequence that was dropped', shown(chat), range(0, 96))
   chat.append({ tokens: range(96, 100), k: layers(range(96, 100)), v: layers(range(96, 100)) })
 
   using beam = chat.fork()
   beam.append({ tokens: [500], k: layers([500]), v: layers([500]) })
-  check('a beam, which shares all blocks but the last', shown(beam), [...prompt, 500])
+  check('a beam, which shares all blocks except the last', shown(beam), [...prompt, 500])
   {
     using draft = chat.begin()
     const drafted = layers([100, 700, 101])
@@ -212,11 +217,11 @@ function sharing(): void {
   }
   check('the accepted path of a draft, and nothing of the beam', shown(chat), range(0, 102))
   const { copiesOnWrite, hitTokens } = cache.stats()
-  console.log(`   blocks         ${copiesOnWrite} copied, because they were shared; ${hitTokens} tokens that need not be computed`)
+  console.log(`   blocks         ${copiesOnWrite} copied on write; ${hitTokens} tokens were cache hits`)
 }
 
 function fail(): never {
-  throw new Error('the cache shows nothing')
+  throw new Error('the cache is empty')
 }
 
 console.log(`kvtide, a tour: K and V of ${HEADS} heads and ${DIM} dimensions in f32, ${(ROW * 8) / 1024} KiB a token`)
@@ -226,7 +231,7 @@ drafting()
 paging()
 sharing()
 
-console.log('\nWhat it cost, calls from TypeScript included:')
+console.log('\nCost, including the calls from TypeScript:')
 console.table(table)
 console.log(`native memory in use: ${Math.round(memoryStats().usedBytes / 1024)} KiB`)
 console.log(differences === 0 ? 'everything as recomputed' : `${differences} differences`)

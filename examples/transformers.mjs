@@ -1,4 +1,4 @@
-// transformers.js with its prompts kept: the second request computes only what is new.
+// transformers.js with a prefix cache: the second request computes only its new tokens.
 //
 //   node examples/transformers.mjs
 import { AutoModelForCausalLM, AutoTokenizer } from '@huggingface/transformers'
@@ -11,10 +11,17 @@ const cached = await CachedModel.of(model)
 
 const system = { role: 'system', content: 'You answer in one sentence. '.repeat(10) }
 for (const content of ['What is a window?', 'What is a sink?']) {
-  const inputs = tokenizer.apply_chat_template([system, { role: 'user', content }], { add_generation_prompt: true, return_dict: true })
+  const inputs = tokenizer.apply_chat_template([system, { role: 'user', content }], {
+    add_generation_prompt: true,
+    return_dict: true,
+  })
   const { hitTokens } = cached.cache.stats()
   const output = await cached.generate({ ...inputs, max_new_tokens: 40 })
-  console.log(`${content} ${cached.cache.stats().hitTokens - hitTokens} of ${inputs.input_ids.dims[1]} tokens were there`)
-  console.log(tokenizer.batch_decode(output.slice(null, [inputs.input_ids.dims[1], null]), { skip_special_tokens: true })[0])
+  console.log(
+    `${content} ${cached.cache.stats().hitTokens - hitTokens} of ${inputs.input_ids.dims[1]} tokens were cached`,
+  )
+  console.log(
+    tokenizer.batch_decode(output.slice(null, [inputs.input_ids.dims[1], null]), { skip_special_tokens: true })[0],
+  )
 }
 cached.dispose()

@@ -1,14 +1,25 @@
-// The crates of this repository, as cargo is told of them in several places.
+// The lists of this repository's crates that scripts pass to cargo.
 
 const packages = names => names.flatMap(name => ['-p', name])
 
-/** What the network needs is a feature; with it they are compiled as for the addon of a checkout. */
-const NET = ['--features', 'kvtide-remote/objects,kvtide-remote/redis,kvtide-router/zeromq']
+/** The features for the network, with which the crates are compiled as for the addon of a checkout. */
+const NET = ['--features', 'kvtide-tiers/objects,kvtide-tiers/redis,kvtide-router/zeromq']
 
-const LIBRARIES = ['kvtide-core', 'kvtide-onnx', 'kvtide-remote', 'kvtide-router', 'kvtide-sample', 'kvtide-store', 'kvtide-tensor']
+const LIBRARIES = [
+  'kvtide-core',
+  'kvtide-files',
+  'kvtide-onnx',
+  'kvtide-router',
+  'kvtide-sample',
+  'kvtide-tensor',
+  'kvtide-tiers',
+]
 
-/** Crates that are published, but for the kernels of GPUs, which are compiled apart. */
+/** The published crates, except the GPU kernels, which are compiled separately. */
 export const libraries = [...packages(LIBRARIES), ...NET]
 
-/** Everything whose tests run on any machine. */
-export const tested = [...packages([...LIBRARIES, 'decoder', 'kvtide-bench', 'kvtide-bench-cuda']), ...NET]
+/** All crates whose tests run on any machine. */
+export const tested = [
+  ...packages([...LIBRARIES, 'decoder', 'routing', 'kvtide-bench', 'kvtide-bench-cuda', 'kvtide-bench-pool']),
+  ...NET,
+]

@@ -1,4 +1,4 @@
-// Files of the npm registry, each of one version and one hash, kept from one run to the next.
+// Fetches files from the npm registry, each with a pinned version and hash, and keeps them between runs.
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -6,12 +6,16 @@ import { join } from 'node:path'
 import { Missing, Refusal } from './refusal.mjs'
 import { must, run } from './steps.mjs'
 
-/** A package in `folder`, unpacked. */
+/** Unpacks a package in `folder`. */
 export async function unpacked({ name, version, sha256 }, folder) {
   mkdirSync(folder, { recursive: true })
   const file = join(folder, `${name.replace('@', '').replace('/', '-')}-${version}.tgz`)
   if (!existsSync(file)) {
-    const { code, output } = await run('npm', ['pack', `${name}@${version}`, '--silent', '--pack-destination', folder], { silent: true })
+    const { code, output } = await run(
+      'npm',
+      ['pack', `${name}@${version}`, '--silent', '--pack-destination', folder],
+      { silent: true },
+    )
     if (code !== 0) throw new Missing(`${name} ${version} could not be fetched: ${output.trim()}`)
   }
   const found = createHash('sha256').update(readFileSync(file)).digest('hex')

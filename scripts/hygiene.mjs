@@ -1,4 +1,4 @@
-// `npm run hygiene`: whether what would be released is what it should be. Every check runs, also behind one that has failed.
+// `npm run hygiene`: checks everything that would be released. All checks run, even after a failure.
 import { run } from './steps.mjs'
 
 const CHECKS = {

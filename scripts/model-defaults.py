@@ -1,13 +1,13 @@
-"""What the configuration classes of transformers make of a `config.json`: their defaults, and what small files end up as.
+"""Records how the configuration classes of transformers read a `config.json`: their defaults, and their results for small files.
 
-The tests of `ModelDescription::from_config` compare with it (crates/kvtide-core/tests/model/transformers). Each fixture holds names and
-numbers of one version, which its own name says. To renew one, or to add a version:
+The tests of `ModelDescription::from_config` compare with these records (crates/kvtide-core/tests/model/transformers). Each fixture has the
+names and numbers of one version, and is named for it. To renew one, or to add a version:
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install transformers==5.23.0
     /tmp/venv/bin/python scripts/model-defaults.py crates/kvtide-core/tests/model/transformers
 
-torch is not needed, and nothing is fetched: no model is built, so `described` below says what a model's code does with the class's fields.
-The files are the same for each version: they are drawn with one seed. A new field or family of kvtide's goes into FIELDS or FAMILIES.
+torch is not needed, and nothing is downloaded: no model is built, so `described` below repeats what a model's code does with the class's
+fields. The files are the same for each version, because they are drawn with one seed. Add a new field or family to FIELDS or FAMILIES.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemm
 ABSENT = object()
 LISTED = object()
 
-# The fields that kvtide reads of a text model, each with values to draw. A field that a family's class does not know has to mean nothing.
+# The fields of a text model that kvtide reads, each with values to draw. A field that a family's class does not know must have no effect.
 FIELDS = {
     "num_hidden_layers": [2, 7],
     "hidden_size": [64, 96, 100],
@@ -43,21 +43,21 @@ FIELDS = {
     "attn_logit_softcapping": [30.0],
     "layer_types": [LISTED],
 }
-# Read as well, to refuse what they say.
+# Also read, so that their features are refused.
 FLAGS = ["is_encoder_decoder", "add_cross_attention", "cross_attention_layers", "use_bidirectional_attention"]
-# Their classes keep a list without their models' looking at it.
+# Families whose classes keep a list that their models ignore.
 UNLISTED = ["llama", "phi3"]
 CASES = 40
 
 
 def declared(family):
-    """The fields that a class declares, and their defaults."""
+    """Returns the fields that a class declares, and their defaults."""
     known = text_class(family)
     if dataclasses.is_dataclass(known):
         found = {field.name: field.default for field in dataclasses.fields(known)}
     else:
         found = {name: parameter.default for name, parameter in inspect.signature(known.__init__).parameters.items()}
-    # The class that all others come from has some of them.
+    # Some of them are declared in the base class.
     instance = known()
     found |= {name: getattr(instance, name) for name in FLAGS if name not in found and hasattr(instance, name)}
     return {name: found[name] for name in [*FIELDS, *FLAGS] if name in found}
@@ -68,13 +68,13 @@ def text_class(family):
 
 
 def aliases(family):
-    """Other names of the fields that kvtide reads."""
+    """Returns the other names of the fields that kvtide reads."""
     both = text_class(family).attribute_map | CONFIG_MAPPING[family].attribute_map
     return {name: field for name, field in both.items() if name in FIELDS or field in FIELDS}
 
 
 def files(family):
-    """Small files: nothing, a field at a time, then some of them. With few layers, so that fixtures stay small."""
+    """Yields small files: empty, then with single fields, then with several. They have few layers, so that fixtures stay small."""
     draw = random.Random(family)
     known = [name for name in FIELDS if name != "layer_types" or family not in UNLISTED]
     yield {}
@@ -91,7 +91,7 @@ def drawn(draw, values):
 
 
 def written(family, fields):
-    """A file of these fields, as it would be published."""
+    """Returns a file with these fields, as it would be published."""
     fields = dict(fields)
     if fields.get("layer_types") is LISTED:
         layers = fields["num_hidden_layers"] or 1
@@ -102,7 +102,7 @@ def written(family, fields):
 
 
 def described(file):
-    """What becomes of a file; none where the class refuses it, or no model can be built from it."""
+    """Returns the result of reading a file; None if the class refuses it, or no model can be built from it."""
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "config.json"), "w") as out:
             json.dump(file, out)
@@ -114,9 +114,9 @@ def described(file):
 
 
 def sizes(config, known):
-    """The numbers that a model's attention takes from a configuration."""
+    """Returns the numbers that a model's attention takes from a configuration."""
     layers, queries, keys = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
-    # In a class that has no such field a null says as little as nothing.
+    # In a class without this field, null has no effect.
     dim = getattr(config, "head_dim", None)
     if dim is None and not known.get("head_dim") and config.hidden_size and queries:
         dim = config.hidden_size // queries
@@ -145,7 +145,7 @@ def recorded(family):
 
 
 def lines(families):
-    """JSON with a case a line."""
+    """Returns JSON with one case per line."""
     for family, found in families.items():
         cases = ",\n".join("    " + json.dumps(case) for case in found.pop("cases"))
         rest = json.dumps(found)[:-1]

@@ -1,28 +1,56 @@
-// Everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
+// Checks everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
 import { libraries, tested } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 
 const full = process.argv.includes('--full')
 const target = onTarget()
-// Other people's caches are built in the full run alone: kvtide does not need them.
+// The other caches of bench/peers are built only in the full run: kvtide does not need them.
 const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', ...tested, '-p', 'kvtide-remote-bench', '-p', 'kvtide-unpack', '--all-targets', ...target, '--', '-D', 'warnings']],
-  ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
-  ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', '--features', 'net', ...target, '--', '-D', 'warnings']],
-  ['lint of the addon without the network', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings']],
-  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', ...libraries, '-p', 'kvtide-cuda', '-p', 'decoder', '--features', 'kvtide-tensor/captured-steps', ...target], { RUSTDOCFLAGS: '-D warnings' }],
+  ['rust lint', 'cargo', ['clippy', '--release', ...tested, '--all-targets', ...target, '--', '-D', 'warnings']],
+  [
+    'lint of kernels for GPUs',
+    'cargo',
+    ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...target, '--', '-D', 'warnings'],
+  ],
+  [
+    'addon lint',
+    'cargo',
+    ['clippy', '--release', '-p', 'kvtide', '--features', 'net', ...target, '--', '-D', 'warnings'],
+  ],
+  [
+    'lint of the addon without the network',
+    'cargo',
+    ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings'],
+  ],
+  [
+    'rust docs',
+    'cargo',
+    ['doc', '--release', '--no-deps', '--lib', ...libraries, '-p', 'kvtide-cuda', '-p', 'decoder', ...target],
+    { RUSTDOCFLAGS: '-D warnings' },
+  ],
+  ['format', 'oxfmt', ['--check']],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
-  ['types of the inspector\'s page', 'tsc', ['-p', 'lib/inspector/page']],
+  ["types of the inspector's page", 'tsc', ['-p', 'lib/inspector/page']],
   ['package', 'node', ['scripts/pack/local.mjs', '--here']],
   ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['the start', 'npm', ['start', '--silent']],
   ['tour', 'npm', ['run', 'tour', '--silent']],
-  ['caches and attention over memory that nobody sees', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...target], { KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: '300' }],
-  ['the same from JavaScript', 'ava', ['__test__/devices'], { KVTIDE_KERNELS: 'opaque', KVTIDE_DEVICE: 'cpu', KVTIDE_CASES_JS: '40' }],
+  [
+    'caches and attention over opaque memory',
+    'cargo',
+    ['test', '--release', '-p', 'kvtide-tensor', ...target],
+    { KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: '300' },
+  ],
+  [
+    'the same from JavaScript',
+    'ava',
+    ['__test__/devices'],
+    { KVTIDE_KERNELS: 'opaque', KVTIDE_DEVICE: 'cpu', KVTIDE_CASES_JS: '40' },
+  ],
   ['kernels for GPUs, compiled', 'node', ['scripts/cuda/kernels.mjs']],
   ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs']],
   ...(full
@@ -36,7 +64,11 @@ const steps = [
         ['crates, built from their packages', 'node', ['scripts/release/crates.mjs', '--verify', '--docs']],
         ['the same build twice', 'node', ['scripts/release/reproducible.mjs']],
         ['cargo-deny', 'cargo', ['install', '--locked', '--quiet', '--root', 'target/tools', 'cargo-deny@0.20.2']],
-        ['licences, bans and sources of crates', 'target/tools/bin/cargo-deny', ['check', 'licenses', 'bans', 'sources']],
+        [
+          'licences, bans and sources of crates',
+          'target/tools/bin/cargo-deny',
+          ['check', 'licenses', 'bans', 'sources'],
+        ],
         ['chat server, with clients', 'node', ['scripts/server.mjs']],
         ['soak', 'node', ['scripts/soak.mjs']],
       ]

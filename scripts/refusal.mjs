@@ -1,14 +1,17 @@
-// A reason not to go on that the person at the keyboard can do something about, shown without a stack; and what was asked for.
+// Errors that the user of a script can fix, shown without a stack trace, and the parser of command lines.
 import { realpathSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 
 export class Refusal extends Error {}
 
-/** A program or a server that is not there: what needs it is skipped, by its name. */
+/** A missing program or server: the steps that need it are skipped by name. */
 export class Missing extends Refusal {}
 
-/** Runs `work` where the file of this URL is run and not imported, and says what it refuses; `skips` names what goes without what is missing. */
+/**
+ * Runs `work` if the file of this URL is run and not imported, and prints its refusal. If a program is missing and `skips` is given, it prints
+ * `skips` as skipped instead.
+ */
 export async function main(url, what, work, skips) {
   if (process.argv[1] === undefined || realpathSync(process.argv[1]) !== fileURLToPath(url)) return
   try {
@@ -22,7 +25,7 @@ export async function main(url, what, work, skips) {
 }
 
 /**
- * The options given on the command line, of those that `options` names, and the words beside them, as many as `words` names.
+ * Parses the command line: the options of `options`, and exactly as many positional words as `words` names.
  * Anything else is refused in one line.
  */
 export function given(options = {}, words = [], args = process.argv.slice(2)) {
@@ -33,7 +36,8 @@ export function given(options = {}, words = [], args = process.argv.slice(2)) {
     throw new Refusal(error.message.split(/\.? To specify/)[0])
   }
   const { values, positionals } = parsed
-  if (positionals.length > words.length) throw new Refusal(`unexpected argument ${JSON.stringify(positionals[words.length])}`)
+  if (positionals.length > words.length)
+    throw new Refusal(`unexpected argument ${JSON.stringify(positionals[words.length])}`)
   if (positionals.length < words.length) throw new Refusal(`${words[positionals.length]} is missing`)
   return { ...values, words: positionals }
 }

@@ -1,5 +1,5 @@
-// The property tests for as long as wanted, with new seeds: KVTIDE_CASES sequences each (a million unless set), or with
-// KVTIDE_HOURS round after round of them (ten thousand unless set) until the time is up.
+// Runs the property tests with new seeds for as long as wanted: KVTIDE_CASES sequences each (a million by default), or, with
+// KVTIDE_HOURS, round after round of KVTIDE_CASES (ten thousand by default) until the time is up.
 import { libraries } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 

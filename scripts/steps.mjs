@@ -1,4 +1,4 @@
-// Runs commands one after the other, for the scripts of this folder.
+// Runs commands, one after the other, for the scripts of this folder.
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,7 +12,7 @@ export const root = fileURLToPath(new URL('..', import.meta.url))
 /** The repository's package.json. */
 export const repository = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
-/** A folder that is gone when the process ends, which a command that fails does too. */
+/** Makes a folder that is removed when the process ends, even if it ends because a command failed. */
 export function temporary(name) {
   const folder = mkdtempSync(join(tmpdir(), `kvtide-${name}-`))
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
@@ -22,12 +22,12 @@ export function temporary(name) {
 const searchPath = () => [join(root, 'node_modules', '.bin'), process.env.PATH].join(delimiter)
 const onWindows = process.platform === 'win32'
 
-/** The triple that `napi build` builds for, so that cargo shares what is compiled with it. */
+/** The target triple of `napi build`, so that cargo shares compiled crates with it. */
 export function hostTarget() {
   return /^host: (.+)$/m.exec(ask('rustc', ['-vV']) ?? '')?.[1]
 }
 
-/** The same as cargo is told. */
+/** The same as arguments of cargo. */
 export function onTarget() {
   const target = hostTarget()
   return target === undefined ? [] : ['--target', target]
@@ -37,19 +37,24 @@ export function exists(command) {
   return ask(command, ['--version'], { shell: onWindows }) !== undefined
 }
 
-/** What a command prints, or nothing where it cannot be run or fails. */
+/** Returns the output of a command, or undefined if it can't be run or fails. */
 export function ask(command, args, options = {}) {
   const { status, stdout } = spawnSync(command, args, { encoding: 'utf8', cwd: root, maxBuffer: 2 ** 30, ...options })
   return status === 0 ? stdout : undefined
 }
 
-/** Runs a command, showing what it prints unless it is to be silent; answers its exit code and its output. */
+/** Runs a command and returns its exit code and its output, which is also shown unless it is to be silent. */
 export async function run(command, args, options = {}) {
-  const { code = 1, output } = await runProgram(command, args, { cwd: root, shell: onWindows, ...options, env: { PATH: searchPath(), ...options.env } })
+  const { code = 1, output } = await runProgram(command, args, {
+    cwd: root,
+    shell: onWindows,
+    ...options,
+    env: { PATH: searchPath(), ...options.env },
+  })
   return { code, output }
 }
 
-/** Runs a command and ends the process when it fails. */
+/** Runs a command, and ends the process if it fails. */
 export async function must(command, args, options) {
   const { code, output } = await run(command, args, options)
   if (code !== 0) {

@@ -3,21 +3,26 @@ import { tested } from './crates.mjs'
 import { rustCounts } from './cuda/carried/parts.mjs'
 import { onTarget, run } from './steps.mjs'
 
-// The examples in the documentation run against the compiled package.
+// Examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
 
 const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...tested])
 const ofRust = rustCounts(rust.output)
 
-// The addon that was just built is the ordinary one; one with CUDA that lies there may be older.
+// The addon that was just built is the ordinary one; an existing one with CUDA may be older.
 const ava = await run('ava', process.argv.slice(2), { env: { KVTIDE_DEVICE: process.env.KVTIDE_DEVICE || 'cpu' } })
 const counted = pattern => Number(pattern.exec(ava.output)?.[1] ?? 0)
-// Where a test has failed, ava's summary leaves out how many have passed.
+// If a test fails, ava's summary leaves out the number of passed tests.
 const avaPassed = [...ava.output.matchAll(/^\s*✔ /gm)].length
-const avaFailed = counted(/^\s*(\d+) tests? failed/m) + counted(/^\s*(\d+) (?:unhandled rejections?|uncaught exceptions?)/m)
-const counts = { passed: ofRust.passed + avaPassed, failed: ofRust.failed + avaFailed, skipped: ofRust.skipped + counted(/^\s*(\d+) tests? skipped/m) }
+const avaFailed =
+  counted(/^\s*(\d+) tests? failed/m) + counted(/^\s*(\d+) (?:unhandled rejections?|uncaught exceptions?)/m)
+const counts = {
+  passed: ofRust.passed + avaPassed,
+  failed: ofRust.failed + avaFailed,
+  skipped: ofRust.skipped + counted(/^\s*(\d+) tests? skipped/m),
+}
 
-// A run that broke off before it counted anything has failed too.
+// A run that ended before it counted anything has failed too.
 if (compiled.code !== 0) counts.failed += 1
 if (rust.code !== 0 && ofRust.failed === 0) counts.failed += 1
 if (ava.code !== 0 && avaFailed === 0) counts.failed += 1

@@ -1,37 +1,44 @@
-//! The Node-API addon of kvtide: glue alone, one class a file. Every call runs inside `guard` (`border/handle.rs`), so that a
-//! refusal becomes a coded error and a panic never leaves the addon.
+//! The Node-API addon of kvtide: conversions between JavaScript and the Rust crates, one class per file. A call that
+//! can fail takes the environment and runs inside `guard` or a `Handle` (`border/handle.rs`), so that errors become
+//! JavaScript errors with a code; every other call is marked `catch_unwind`. No panic leaves the addon.
 //!
-//! - **Checks.** The TypeScript layer checks arguments and names the wrong one. What could reach memory is checked here again: numbers
-//!   are taken whole or refused, lengths are compared, memory that other threads can change is refused.
-//! - **Tensors.** One crosses as its typed array, or as the buffer that a cache showed, with a description in a shared `Float64Array`.
-//!   Only one that someone has looked at crosses as a native view (`border/tensor.rs`, `lib/border/tensor-storage.ts`).
-//! - **Results** cross as numbers. A cache hands its buffer over as an object once, and again when it has taken another. Disposing of a
-//!   cache gives back the memory of everything that was made from it.
-//! - **Attention** crosses once: descriptions and options in one array of numbers, and the lists that few calls have in one array
-//!   (`attention/queries.rs`, `lib/attention/attend-call.ts`).
-//! - **Work in the background** is a task, not a thread-safe function. It has copies of JavaScript's memory and pinned views, and lets
-//!   go of them on the JavaScript thread, right before its promise is settled: whether a call is `BUSY` never depends on how fast the
-//!   work was. What a task was called with stays borrowed until then, so an object that may be an argument has no calls that need it
-//!   alone (`&mut self`). A paged cache has such calls; it gives a request, which is started by itself.
-//! - **Sequences** are numbers, so losing an object loses nothing. Snapshots, matches and steps are native objects: what is collected
-//!   gives its blocks back at the cache's next call.
-//! - **Callbacks.** No change of a cache calls JavaScript, which could call the cache: a policy of eviction crosses as a table of ranks,
-//!   and the time comes in before the call. Readers of events are woken by `lib/` and take up to 256 events in a crossing.
-//! - **Memory** of ours that becomes a typed array is freed by `border/external_array.rs`, also where there is no JavaScript any more
-//!   to take it.
-//! - **Loading.** `lib/loading` chooses the addon, looks at the file before it is loaded and refuses a second one. The addon with CUDA
-//!   links with stubs for NVIDIA's libraries, which open the real ones at the first call (`scripts/cuda/stubs.mjs`): so it loads
-//!   anywhere, and every call without them is an error code.
+//! - **Checks.** The TypeScript layer checks arguments and names the wrong one. Everything that could cause an invalid
+//!   memory access is checked here again: numbers must be whole, lengths are compared, and memory that other threads
+//!   can change is refused.
+//! - **Tensors.** A tensor is passed as its typed array, or as the buffer that a cache handed out, with a description
+//!   in a shared `Float64Array`. It becomes a native view only when the caller reads it (`border/tensor.rs`,
+//!   `lib/border/tensor-storage.ts`).
+//! - **Results** are returned as numbers. A cache returns its buffer as an object once, and again after it has
+//!   allocated a new one. Disposing of a cache frees the memory of everything that was made from it.
+//! - **Attention** takes one call: descriptions and options in one array of numbers, and the lists that few calls use
+//!   in one array (`attention/queries.rs`, `lib/attention/attend-call.ts`).
+//! - **Background work** is a task, not a thread-safe function. It owns copies of JavaScript's memory and pins the
+//!   views it reads. It releases both on the JavaScript thread, right before its promise settles, so whether a call
+//!   throws `BUSY` never depends on how fast the work was. The arguments of the call that starts a task stay borrowed
+//!   until then, so a class whose objects may be such arguments has no methods with `&mut self`. A paged cache has such
+//!   methods; it returns a request object instead, and starting that object is a call of its own.
+//! - **Sequences** are numbers, so losing a JavaScript object loses nothing. Snapshots, matches and steps are native
+//!   objects: after garbage collection their blocks are released at the cache's next call.
+//! - **Callbacks.** No change to a cache calls JavaScript, because JavaScript could then call the cache. An eviction
+//!   policy is passed as a table of ranks, and the current time is passed in before each call. `lib/` wakes the readers
+//!   of events; they take up to 256 events per call.
+//! - **Memory** that becomes a typed array is freed by `border/external_array.rs`, even if the JavaScript environment
+//!   that should receive it is already gone.
+//! - **Loading.** `lib/loading` chooses the addon, checks the file before loading it and refuses to load a second one.
+//!   The CUDA addon links against stubs of NVIDIA's libraries, which open the real libraries at the first call
+//!   (`scripts/cuda/stubs.mjs`). So it loads on every machine, and without the libraries every CUDA call returns an
+//!   error code.
 //!
-//! Integer arithmetic is checked in release builds too.
+//! Integer overflow is checked in release builds too.
 #![deny(unsafe_code)]
 
 mod attention;
 mod blocks;
 mod border;
 mod contiguous;
+mod files;
 mod onnx;
 mod router;
 mod sampling;
 mod sequences;
-mod store;
+mod tiers;

@@ -1,7 +1,19 @@
 // Attention over the pages of a PagedKvCache, where they lie: sequences, block tables, step batches, and the rules of a model.
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, attendAsync, type AttendKv, type AttendOptions, type ErrorCode, isKvTideError, memoryStats, PagedKvCache, type PageFormat, type StepArrays, type UniformCacheOptions } from '../../index.js'
+import {
+  attend,
+  attendAsync,
+  type AttendKv,
+  type AttendOptions,
+  type ErrorCode,
+  isKvTideError,
+  memoryStats,
+  PagedKvCache,
+  type PageFormat,
+  type StepArrays,
+  type UniformCacheOptions,
+} from '../../index.js'
 import { digest } from '../support/arguments/digest.js'
 import { collected } from '../support/garbage.js'
 import { distance } from '../support/llama/references.js'
@@ -18,7 +30,13 @@ const QUERY_OFFSETS = [0, 3, 4, 4, 6]
 /** Sums of 32-bit floats in another order; in f16 and bf16 the pages hold what is gathered, so that there it is no more. */
 const TOLERANCE = 2e-6
 
-const SEES: readonly AttendOptions[] = [{}, { window: 5 }, { window: 5, sinks: 2 }, { causal: false, scale: 0.7 }, { softcap: 2, sinkLogits: [0, 1, -1, 2] }]
+const SEES: readonly AttendOptions[] = [
+  {},
+  { window: 5 },
+  { window: 5, sinks: 2 },
+  { causal: false, scale: 0.7 },
+  { softcap: 2, sinkLogits: [0, 1, -1, 2] },
+]
 
 const sequences = span(0, LENGTHS.length)
 
@@ -80,13 +98,22 @@ test('unless offsets say otherwise, each sequence has one query, its last token'
 })
 
 test('draft trees, masks, padding and positions are as over copies', t => {
-  const more: readonly AttendOptions[] = [{ tree: [-1, 0, 0] }, { tree: [-1, 0, 0], window: 2 }, { mask: { data: waves(5, [3, 9]).data as Float32Array, shape: [3, 9] } }, { positions: [1, 8, 4] }, { starts: [3] }]
+  const more: readonly AttendOptions[] = [
+    { tree: [-1, 0, 0] },
+    { tree: [-1, 0, 0], window: 2 },
+    { mask: { data: waves(5, [3, 9]).data as Float32Array, shape: [3, 9] } },
+    { positions: [1, 8, 4] },
+    { starts: [3] },
+  ]
   for (const options of [{}, { keyFormat: 'q4', valueFormat: 'q8', hadamard: true }] as const) {
     using cache = filled([9], options)
     const q = waves(3, [3, HEADS.query, 16])
     for (const sees of more) {
       const { out } = attend(q, { cache, layer: LAYER, sequences: [0] }, { ...sees, qOffsets: [0, 3] })
-      t.true(distance(out.toFloat32Array(), overCopies(cache, [0], [3], q, sees)) < TOLERANCE, JSON.stringify([options, sees]))
+      t.true(
+        distance(out.toFloat32Array(), overCopies(cache, [0], [3], q, sees)) < TOLERANCE,
+        JSON.stringify([options, sees]),
+      )
     }
   }
 })
@@ -121,7 +148,10 @@ test('what another sequence left in a block is not seen, and what was not writte
   const seq = cache.createSequence()
   cache.writeKv(seq, LAYER, 6, new Float32Array(32).fill(1), new Float32Array(32).fill(7))
   const q = { data: new Float32Array(64), shape: [1, HEADS.query, 16] }
-  for (const kv of [{ cache, layer: LAYER, sequences: [seq] }, { cache, layer: LAYER, blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(7) }]) {
+  for (const kv of [
+    { cache, layer: LAYER, sequences: [seq] },
+    { cache, layer: LAYER, blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(7) },
+  ]) {
     t.deepEqual([...new Set(attend(q, kv).out.toArray())], [1])
   }
 })
@@ -146,7 +176,10 @@ for (const options of [{}, { keyFormat: 'q8', valueFormat: 'q4', hadamard: true 
     const kv = { cache, layer: LAYER, sequences: [0, 1] }
     const wanted = attend(q, kv).out
     const before = digest(cache)
-    const running = [attendAsync(q, kv), attendAsync(q, { cache, layer: LAYER, blockTables: tablesOf([5, 9]), lengths: Int32Array.of(5, 9) })]
+    const running = [
+      attendAsync(q, kv),
+      attendAsync(q, { cache, layer: LAYER, blockTables: tablesOf([5, 9]), lengths: Int32Array.of(5, 9) }),
+    ]
     for (const call of changes(cache)) throwsCode(t, 'BUSY', call)
     t.is(digest(cache), before)
     t.deepEqual([cache.gather(0, LAYER).k.shape, cache.readKv(1, LAYER, 8).key.length], [[2, 5, 16], 32])
@@ -263,11 +296,16 @@ test('options that pages do not take are refused, and queries of another shape',
 test('pages of bytes and a cache that was disposed of are refused', t => {
   using bytes = new PagedKvCache({ capacity: 2, numLayers: 1, numKvHeads: 1, headDim: 2, dtype: 'u8' })
   const q = waves(1, [1, 1, 2])
-  const error = throwsCode(t, 'DTYPE_MISMATCH', () => attend(q, { cache: bytes, layer: 0, sequences: [bytes.createSequence()] }))
+  const error = throwsCode(t, 'DTYPE_MISMATCH', () =>
+    attend(q, { cache: bytes, layer: 0, sequences: [bytes.createSequence()] }),
+  )
   t.is(error.details.argument, 'cache')
   const cache = filled([5])
   cache.dispose()
-  for (const kv of [{ cache, layer: 0, sequences: [0] }, { cache, layer: 0, blockTables: Int32Array.of(0), lengths: Int32Array.of(1) }]) {
+  for (const kv of [
+    { cache, layer: 0, sequences: [0] },
+    { cache, layer: 0, blockTables: Int32Array.of(0), lengths: Int32Array.of(1) },
+  ]) {
     throwsCode(t, 'DISPOSED', () => attend(waves(1, [1, HEADS.query, 16]), kv), { object: 'PagedKvCache' })
   }
 })
@@ -302,12 +340,18 @@ test('the tables of each group go to attention as they are', async t => {
     t.deepEqual((await attendAsync(q, kv, { qOffsets })).out.toArray(), wanted, `layer ${layer}`)
     t.notDeepEqual(attend(q, kv, { qOffsets, scale: 9 }).out.toArray(), wanted, `layer ${layer}`)
   }
-  t.true(Array.from((batch.groups[0] as StepArrays).blockTables.subarray(0, 7)).includes(-1), 'a block has left the window')
+  t.true(
+    Array.from((batch.groups[0] as StepArrays).blockTables.subarray(0, 7)).includes(-1),
+    'a block has left the window',
+  )
   step.commit()
   for (let layer = 0; layer < cache.numLayers; layer++) {
     const found = attend(queriesOf(layer, [12, 54]), { cache, layer, sequences: [one, other.id] }).out.toFloat32Array()
     const wanted = [...seen(layer, span(0, 13), 1), ...seen(layer, span(50, 55), 1)]
-    t.true(wanted.every((value, at) => Math.abs(value - (found[at] as number)) < 1e-5), `layer ${layer}`)
+    t.true(
+      wanted.every((value, at) => Math.abs(value - (found[at] as number)) < 1e-5),
+      `layer ${layer}`,
+    )
   }
 })
 
@@ -318,13 +362,27 @@ test('what is asked wrongly of a model is refused', t => {
   const q = queriesOf(0, [2])
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, { cache, layer: cache.numLayers, sequences: [sequence] }))
   throwsCode(t, 'SEQUENCE_NOT_FOUND', () => attend(q, { cache, layer: 0, sequences: [9] }))
-  throwsCode(t, 'INVALID_BLOCK', () => attend(q, { cache, layer: 0, blockTables: Int32Array.of(99, 99), lengths: Int32Array.of(3) }))
+  throwsCode(t, 'INVALID_BLOCK', () =>
+    attend(q, { cache, layer: 0, blockTables: Int32Array.of(99, 99), lengths: Int32Array.of(3) }),
+  )
   using foreign = modelCache()
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, { cache, layer: 0, sequences: [foreign.openSequence()] }))
-  const model = { layers: [{ kind: 'full', numKvHeads: 2, headDim: 2 }], attention: { numQueryHeads: 4, sinkLogits: true } } as const
+  const model = {
+    layers: [{ kind: 'full', numKvHeads: 2, headDim: 2 }],
+    attention: { numQueryHeads: 4, sinkLogits: true },
+  } as const
   using learned = new PagedKvCache({ model, capacity: 1 })
   const kv = { cache: learned, layer: 0, sequences: [learned.openSequence()] }
-  throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv), { argument: 'sinkLogits', value: undefined, expected: 'those of the layer, one for each query head: the model has learned them' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv), {
+    argument: 'sinkLogits',
+    value: undefined,
+    expected: 'the sink logits that the model has learned for the layer, one for each query head',
+  })
   t.is(attend(q, kv, { sinkLogits: [1, 1, 1, 1] }).out.length, 8)
-  throwsCode(t, 'SHAPE_MISMATCH', () => attend({ data: new Float32Array(4), shape: [1, 2, 2] }, kv, { sinkLogits: [1, 1] }), { argument: 'q', value: [1, 2, 2], expected: "4 heads, as the model's description says" })
+  throwsCode(
+    t,
+    'SHAPE_MISMATCH',
+    () => attend({ data: new Float32Array(4), shape: [1, 2, 2] }, kv, { sinkLogits: [1, 1] }),
+    { argument: 'q', value: [1, 2, 2], expected: "4 heads, the number in the model's description" },
+  )
 })

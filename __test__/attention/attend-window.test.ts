@@ -1,7 +1,17 @@
 // Attention over what a cache with a window shows takes that window, however the result is held; copies have none.
 import test from 'ava'
 
-import { attend, attendAsync, type HostTensor, type Kv, type KvSource, PagedKvCache, RotatingKvCache, type Sequence, Tensor } from '../../index.js'
+import {
+  attend,
+  attendAsync,
+  type HostTensor,
+  type Kv,
+  type KvSource,
+  PagedKvCache,
+  RotatingKvCache,
+  type Sequence,
+  Tensor,
+} from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
@@ -10,9 +20,11 @@ const rows = (...data: number[]): HostTensor => ({ data: Float32Array.from(data)
 const zeros = (count: number): HostTensor => rows(...span(0, count).map(() => 0))
 
 /** With keys that are zeros, what a query gets is the mean of the values that it sees: of their positions. */
-const append = (cache: RotatingKvCache, from: number, to: number): Kv => cache.append(zeros(to - from), rows(...span(from, to)))
+const append = (cache: RotatingKvCache, from: number, to: number): Kv =>
+  cache.append(zeros(to - from), rows(...span(from, to)))
 const copy = (of: Tensor): Tensor => Tensor.from(of.toArray(), of.shape)
-const means = (kv: KvSource, queries: number, options = {}): number[] => Array.from(attend(zeros(queries), kv, options).out.toFloat32Array())
+const means = (kv: KvSource, queries: number, options = {}): number[] =>
+  Array.from(attend(zeros(queries), kv, options).out.toFloat32Array())
 
 test('a prompt longer than the window sees no further back than the window', t => {
   using cache = new RotatingKvCache({ maxSeqLen: 4 })
@@ -56,8 +68,18 @@ test('a draft tree sees by its positions, whether it is named or masked', t => {
   const parents = [-1, -1, 0, 1, 2]
   const draft = cache.begin()
   const shown = draft.append(zeros(5), rows(10, 20, 30, 40, 50), { parents })
-  const wanted = [(0 + 4 + 5 + 10) / 4, (0 + 4 + 5 + 20) / 4, (0 + 5 + 10 + 30) / 4, (0 + 5 + 20 + 40) / 4, (0 + 10 + 30 + 50) / 4]
-  const near = (found: number[]): boolean => t.deepEqual(found.map(value => Math.round(value * 1e4) / 1e4), wanted)
+  const wanted = [
+    (0 + 4 + 5 + 10) / 4,
+    (0 + 4 + 5 + 20) / 4,
+    (0 + 5 + 10 + 30) / 4,
+    (0 + 5 + 20 + 40) / 4,
+    (0 + 10 + 30 + 50) / 4,
+  ]
+  const near = (found: number[]): boolean =>
+    t.deepEqual(
+      found.map(value => Math.round(value * 1e4) / 1e4),
+      wanted,
+    )
   near(means(shown, 5, { tree: parents }))
   for (const causal of [true, false]) near(means(shown, 5, { mask: draft.treeMask(), causal }))
   draft.rollback()
@@ -66,7 +88,11 @@ test('a draft tree sees by its positions, whether it is named or masked', t => {
 
 /** A step of one layer, its values the numbers of these tokens. */
 function write(cache: PagedKvCache, sequence: Sequence, values: readonly number[], parents?: readonly number[]): void {
-  const step = cache.beginStep({ sequences: [sequence], offsets: [0, values.length], ...(parents === undefined ? {} : { parents }) })
+  const step = cache.beginStep({
+    sequences: [sequence],
+    offsets: [0, values.length],
+    ...(parents === undefined ? {} : { parents }),
+  })
   const shape = [1, values.length, 1]
   step.write(0, { data: new Float32Array(values.length), shape }, { data: Float32Array.from(values), shape })
   step.commit()
@@ -85,7 +111,10 @@ for (const blockSize of [4, 1]) {
     t.is(kv.k.shape[2], mask.shape[1])
     const seen = Array.from(mask.toFloat32Array(), value => value === 0)
     const columns = mask.shape[1] as number
-    t.deepEqual(span(0, 3).map(row => seen.slice(row * columns, (row + 1) * columns).filter(Boolean).length), [2, 2, 2])
+    t.deepEqual(
+      span(0, 3).map(row => seen.slice(row * columns, (row + 1) * columns).filter(Boolean).length),
+      [2, 2, 2],
+    )
     t.deepEqual(means(kv, 3, { mask, causal: false }), [7, 12, 20])
     t.deepEqual(means(kv, 3, { tree: [-1, -1, 0] }), [7, 12, 20])
     draft.rollback()

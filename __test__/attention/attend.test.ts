@@ -1,6 +1,16 @@
 import test from 'ava'
 
-import { attend, KvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor, type AttendOptions, type ErrorCode, type HostTensor } from '../../index.js'
+import {
+  attend,
+  KvCache,
+  RollbackCache,
+  RotatingCache,
+  RotatingKvCache,
+  Tensor,
+  type AttendOptions,
+  type ErrorCode,
+  type HostTensor,
+} from '../../index.js'
 import { narrow } from '../support/half.js'
 import { naiveRow } from '../support/naive-attention.js'
 import { throwsCode } from '../support/throws.js'
@@ -24,7 +34,11 @@ const keys = (from: number, to: number): HostTensor => rows(...span(from, to).fl
 const values = (from: number, to: number): HostTensor => rows(...span(from, to).flatMap(number => token(number + 0.5)))
 
 /** The output of queries at `positions`, which see the tokens that `shows` says, by number. */
-function naive(queries: readonly number[], seen: readonly number[], shows: (query: number, place: number) => boolean): number[] {
+function naive(
+  queries: readonly number[],
+  seen: readonly number[],
+  shows: (query: number, place: number) => boolean,
+): number[] {
   const of = {
     queries: queries.length,
     queryHeads: 1,
@@ -58,7 +72,11 @@ test('queries are the last tokens, and see what came before them', t => {
 })
 
 test('a window with sinks is read in its two runs, each key at its own position', t => {
-  const [k, v, pair] = [new RotatingCache({ dim: 2, maxSeqLen: 3, sinks: 2, slack: 1 }), new RotatingCache({ dim: 2, maxSeqLen: 3, sinks: 2, slack: 1 }), new RotatingKvCache({ maxSeqLen: 3, sinks: 2, slack: 1 })]
+  const [k, v, pair] = [
+    new RotatingCache({ dim: 2, maxSeqLen: 3, sinks: 2, slack: 1 }),
+    new RotatingCache({ dim: 2, maxSeqLen: 3, sinks: 2, slack: 1 }),
+    new RotatingKvCache({ maxSeqLen: 3, sinks: 2, slack: 1 }),
+  ]
   for (const number of span(0, 11)) {
     k.append(keys(number, number + 1))
     v.append(values(number, number + 1))
@@ -86,7 +104,9 @@ test('a draft tree by its parents is the same as by its mask', t => {
   const parents = [-1, 0, 0, 1]
   const kv = cache.append(keys(4, 8), values(4, 8), { parents })
   const shows = [[4], [4, 5], [4, 6], [4, 5, 7]]
-  const wanted = rounded(naive([4, 5, 6, 7], span(0, 8), (query, key) => key < 4 || (shows[query] as number[]).includes(key)))
+  const wanted = rounded(
+    naive([4, 5, 6, 7], span(0, 8), (query, key) => key < 4 || (shows[query] as number[]).includes(key)),
+  )
   t.deepEqual(rounded(attend(keys(4, 8), kv, { tree: parents }).out.toArray()), wanted)
   t.deepEqual(rounded(attend(keys(4, 8), kv, { tree: Int32Array.from(parents) }).out.toArray()), wanted)
   t.deepEqual(rounded(attend(keys(4, 8), kv, { mask: cache.treeMask(parents), causal: false }).out.toArray()), wanted)
@@ -121,18 +141,38 @@ test('an array for the output that does not fit is refused, and stays as it was'
   const { data } = kv.v
   const own = Float32Array.from([1, 2])
   const shared = { data: own, shape: [1, 1, 1, 2] }
-  throwsCode(t, 'SHAPE_MISMATCH', () => attend(q, kv, {}, new Float32Array(3)), { argument: 'out', value: [3] as never, expected: '2 elements, for [1, 1, 1, 2]' })
-  throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, {}, new Uint16Array(2)), { argument: 'out', value: 'a Uint16Array', expected: 'a Float32Array, for f32' })
+  throwsCode(t, 'SHAPE_MISMATCH', () => attend(q, kv, {}, new Float32Array(3)), {
+    argument: 'out',
+    value: [3] as never,
+    expected: '2 elements, for [1, 1, 1, 2]',
+  })
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, {}, new Uint16Array(2)), {
+    argument: 'out',
+    value: 'a Uint16Array',
+    expected: 'a Float32Array, for f32',
+  })
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, {}, (data as Float32Array).subarray(0, 2)))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(shared, kv, {}, own))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, { sinkLogits: own.subarray(0, 1) }, own))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, { mask: { data: own.subarray(1), shape: [1] } }, own))
-  t.deepEqual([Array.from(own), Array.from(data)], [[1, 2], span(0, 3).flatMap(number => token(number + 0.5)).map(Math.fround)])
+  t.deepEqual(
+    [Array.from(own), Array.from(data)],
+    [
+      [1, 2],
+      span(0, 3)
+        .flatMap(number => token(number + 0.5))
+        .map(Math.fround),
+    ],
+  )
 })
 
 test('a row that sees nothing gives zeros, and a sum of nothing', t => {
   const nothing = { data: new Float32Array(3).fill(-Infinity), shape: [3] }
-  const masked = attend(keys(0, 1), { k: keys(0, 3), v: rows(NaN, 1, Infinity, 2, 3, 4) }, { mask: nothing, returnLse: true })
+  const masked = attend(
+    keys(0, 1),
+    { k: keys(0, 3), v: rows(NaN, 1, Infinity, 2, 3, 4) },
+    { mask: nothing, returnLse: true },
+  )
   t.deepEqual([Array.from(masked.out.toArray()), Array.from(masked.lse)], [[0, 0], [-Infinity]])
   const hidden = { k: rows(NaN, 1, Infinity, 2, 3, 4), v: rows(NaN, 1, Infinity, 2, 3, 4) }
   const padded = attend(keys(0, 3), hidden, { starts: [2], returnLse: true })
@@ -178,7 +218,8 @@ test('what attention answers is a Tensor like any other', t => {
   out.dispose()
   throwsCode(t, 'DISPOSED', () => out.toArray())
   again.dispose()
-  for (const read of [() => again.shape, () => again.toArray(), () => again.data, () => attend(again, kv)]) throwsCode(t, 'DISPOSED', read)
+  for (const read of [() => again.shape, () => again.toArray(), () => again.data, () => attend(again, kv)])
+    throwsCode(t, 'DISPOSED', read)
 })
 
 test('a large output is the same as a small one', t => {
@@ -247,10 +288,22 @@ test('queries, keys and values that do not go together are refused', t => {
     ['SHAPE_MISMATCH', () => attend(q, { k, v, kvOffsets: [0, 2] })],
     ['INVALID_ARGUMENT', () => attend(q, { ...k, k, range: [0, 3] } as never)],
     ['INVALID_ARGUMENT', () => attend(q, { k: { ...k, range: [1, 3] }, v })],
-    ...[[0, 3], [1, 2], [0, 2, 1], [0], [0, -1, 2], [0, 1]].map((kvOffsets): [ErrorCode, () => unknown] => ['INVALID_ARGUMENT', () => attend(flat(1, 2), { k: flat(1, 2, 3, 4), v: flat(1, 2, 3, 4), kvOffsets })]),
-    ['INVALID_ARGUMENT', () => attend(flat(1, 2, 3, 4), { k: flat(1, 2, 3, 4), v: flat(1, 2, 3, 4), kvOffsets: [0, 2] })],
-    ['SHAPE_MISMATCH', () => attend(flat(1, 2), { k: flat(1, 2), v: flat(1, 2), kvOffsets: [0, 1] }, { qOffsets: [0, 1, 1] })],
-    ['INVALID_ARGUMENT', () => attend(flat(1, 2), { k: flat(1, 2), v: flat(1, 2), kvOffsets: [0, 1] }, { qOffsets: [0, 2] })],
+    ...[[0, 3], [1, 2], [0, 2, 1], [0], [0, -1, 2], [0, 1]].map((kvOffsets): [ErrorCode, () => unknown] => [
+      'INVALID_ARGUMENT',
+      () => attend(flat(1, 2), { k: flat(1, 2, 3, 4), v: flat(1, 2, 3, 4), kvOffsets }),
+    ]),
+    [
+      'INVALID_ARGUMENT',
+      () => attend(flat(1, 2, 3, 4), { k: flat(1, 2, 3, 4), v: flat(1, 2, 3, 4), kvOffsets: [0, 2] }),
+    ],
+    [
+      'SHAPE_MISMATCH',
+      () => attend(flat(1, 2), { k: flat(1, 2), v: flat(1, 2), kvOffsets: [0, 1] }, { qOffsets: [0, 1, 1] }),
+    ],
+    [
+      'INVALID_ARGUMENT',
+      () => attend(flat(1, 2), { k: flat(1, 2), v: flat(1, 2), kvOffsets: [0, 1] }, { qOffsets: [0, 2] }),
+    ],
   ]
   for (const [code, call] of refused) throwsCode(t, code, call)
 })
@@ -288,7 +341,10 @@ test('numbers near the end of the floats weigh as they are, and beyond it there 
   t.deepEqual(one(1, [large], [5]), [5, large])
   t.deepEqual(one(1, [large, Math.fround(2.9e38), -large], [5, 6, 7]), [5, large])
   t.deepEqual(one(1, [0, 0], [large, large])[0], large, 'a mean is no larger than what it is of')
-  t.deepEqual(one(1, [0, 0], [1, 3], { causal: false, mask: { data: Float32Array.of(-large, -large), shape: [2] } })[0], 2)
+  t.deepEqual(
+    one(1, [0, 0], [1, 3], { causal: false, mask: { data: Float32Array.of(-large, -large), shape: [2] } })[0],
+    2,
+  )
   t.deepEqual(one(1, [0], [Infinity]), [Infinity, 0])
   t.deepEqual(one(1, [0, 500], [Infinity, 1])[0], Infinity, 'however small its weight')
   t.deepEqual(one(1, [0, 0], [Infinity, -Infinity])[0], NaN)

@@ -3,9 +3,19 @@ import { inspect } from 'node:util'
 
 import test from 'ava'
 
-import { ERROR_CODES, type ErrorCode, type HostTensor, isKvTideError, KvCache, KvTideError, PagedKvCache, RotatingCache, Tensor } from '../../index.js'
+import {
+  ERROR_CODES,
+  type ErrorCode,
+  type HostTensor,
+  isKvTideError,
+  KvCache,
+  KvTideError,
+  PagedKvCache,
+  RotatingCache,
+  Tensor,
+} from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
-import { invalid } from '../../lib/border/errors.js'
+import { invalid } from '../../lib/errors/errors.js'
 import { refusal, throwsCode } from '../support/throws.js'
 import { tokens } from '../support/tokens.js'
 
@@ -38,7 +48,9 @@ test('a refusal of the addon reads as it should', t => {
   t.true(isKvTideError(error))
   t.is(String(error), 'KvTideError [CACHE_OVERFLOW]: cannot append 10 tokens: 4 of 8 used')
   t.deepEqual((error as KvTideError).details, { seqLen: 4, newTokens: 10, maxSeqLen: 8 })
-  t.true((error as KvTideError).stack?.startsWith('KvTideError [CACHE_OVERFLOW]: cannot append 10 tokens: 4 of 8 used\n'))
+  t.true(
+    (error as KvTideError).stack?.startsWith('KvTideError [CACHE_OVERFLOW]: cannot append 10 tokens: 4 of 8 used\n'),
+  )
   t.true((error as KvTideError).stack?.includes('errors.test.ts'), 'the stack leads to the call')
 })
 
@@ -76,7 +88,14 @@ test('the code narrows the details', t => {
 })
 
 test('other errors are told apart', t => {
-  for (const other of [new Error('x'), Object.assign(new Error('x'), { code: 'CACHE_EMPTY', details: {} }), null, undefined, 'CACHE_EMPTY', {}]) {
+  for (const other of [
+    new Error('x'),
+    Object.assign(new Error('x'), { code: 'CACHE_EMPTY', details: {} }),
+    null,
+    undefined,
+    'CACHE_EMPTY',
+    {},
+  ]) {
     t.false(isKvTideError(other))
   }
   class Mine extends KvTideError {}
@@ -122,7 +141,19 @@ test('a message names any value, and never throws of its own', t => {
     [new Float32Array(2), 'Float32Array of 8 bytes'],
     [{}, 'an object'],
     [proxy, 'an object'],
-    [lying, 'an object'],
+    [lying, 'Uint8Array of 2 bytes'],
+    ['a"b\nc\u2028', '"a\\"b\\nc\\u2028"'],
+    [2n ** 300n, 'a bigint of more than 256 bits'],
+    [Promise.resolve(), 'a promise'],
+    [
+      new Proxy([1], {
+        get: () => {
+          throw new Error('mine')
+        },
+      }),
+      'an array',
+    ],
+    ['redis://me:canary@host/1?token=canary', '"redis://…@host/1?token=…"'],
   ] as const) {
     t.is(invalid('it', value, 'else').message, `it is ${shown}, expected else`)
   }
@@ -135,19 +166,33 @@ test('messages say what is open, and count as people do', t => {
   const sequence = cache.openSequence()
   sequence.append({ k: rows(1), v: rows(1) })
   const message = (call: () => unknown): string => (t.throws(call) as Error).message
-  t.is(message(() => sequence.append({ k: rows(2), v: rows(2) })), '2 blocks are needed, 1 is free')
+  t.is(
+    message(() => sequence.append({ k: rows(2), v: rows(2) })),
+    '2 blocks are needed, 1 is free: 1 sequence is open; sequences, snapshots, matches and loads hold 1 block',
+  )
   const step = cache.beginStep({ sequences: [sequence] })
-  t.is(message(() => sequence.snapshot()), 'a step is open on this sequence: commit it or roll it back first')
-  t.is(message(() => sequence.append({ k: rows(1), v: rows(1) })), 'a step is open on this sequence: commit it or roll it back first')
+  t.is(
+    message(() => sequence.append({ k: rows(1), v: rows(1) })),
+    'a step is open on this sequence: commit it or roll it back first',
+  )
   step.rollback()
   const draft = sequence.begin()
-  t.is(message(() => sequence.append({ k: rows(1), v: rows(1) })), 'a transaction is open on this sequence: commit it or roll it back first')
+  t.is(
+    message(() => sequence.append({ k: rows(1), v: rows(1) })),
+    'a transaction is open on this sequence: commit it or roll it back first',
+  )
   draft.rollback()
   using model = new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] }, capacity: 4 })
   const ofModel = model.openSequence()
   model.beginStep({ sequences: [ofModel] })
-  t.is(message(() => ofModel.snapshot()), 'a step is open on this sequence: commit it or roll it back first')
+  t.is(
+    message(() => ofModel.append({ k: rows(1), v: rows(1) })),
+    'a step is open on this sequence: commit it or roll it back first',
+  )
   using growing = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 1, maxSeqLen: 1, headDim: 1 })
   growing.update(rows(1), rows(1))
-  t.is(message(() => growing.update(rows(1), rows(1))), 'cannot append 1 token: 1 of 1 used')
+  t.is(
+    message(() => growing.update(rows(1), rows(1))),
+    'cannot append 1 token: 1 of 1 used',
+  )
 })

@@ -1,7 +1,15 @@
 // Host tensors: memory of the caller's own, read where it lies.
 import test from 'ava'
 
-import { KvCache, RotatingCache, RotatingKvCache, Tensor, type HostTensor, type TensorData, type Float16ArrayLike } from '../../index.js'
+import {
+  KvCache,
+  RotatingCache,
+  RotatingKvCache,
+  Tensor,
+  type HostTensor,
+  type TensorData,
+  type Float16ArrayLike,
+} from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 import { elements, FLOATS, numbers, span, tokens } from '../support/tokens.js'
 
@@ -32,7 +40,11 @@ class OrtTensor {
   }
 }
 
-for (const [dtype, type] of [['f32', 'float32'], ['f16', 'float16'], ['bf16', 'bfloat16']] as const) {
+for (const [dtype, type] of [
+  ['f32', 'float32'],
+  ['f16', 'float16'],
+  ['bf16', 'bfloat16'],
+] as const) {
   test(`${dtype}: a tensor of onnxruntime fits as it is`, t => {
     using cache = new KvCache({ batchSize: 1, numKvHeads: 2, initialCapacity: 4, maxSeqLen: 8, headDim: 1, dtype })
     const present = new OrtTensor(type, elements(dtype, span(0, 6)), [1, 2, 3, 1])
@@ -46,7 +58,13 @@ for (const dtype of FLOATS) {
     using cache = new KvCache({ batchSize: 1, numKvHeads: 2, initialCapacity: 4, maxSeqLen: 8, headDim: 1, dtype })
     const present: HostTensor = { data: elements(dtype, span(0, 6)), dims: [1, 2, 3, 1], dtype }
     cache.update({ ...present, range: [2, 3] }, { ...present, range: [0, 1] })
-    t.deepEqual([numbers(cache.getKv().k), numbers(cache.getKv().v)], [[2, 5], [0, 3]])
+    t.deepEqual(
+      [numbers(cache.getKv().k), numbers(cache.getKv().v)],
+      [
+        [2, 5],
+        [0, 3],
+      ],
+    )
     t.is(cache.update({ ...present, range: [3, 3] }, { ...present, range: [0, 0] }).k.shape[2], 1)
   })
 
@@ -143,12 +161,20 @@ test('every field is read once: a getter cannot change its mind', t => {
     layout: ['bhsd', 'bshd', 3],
   }
   const asked: string[] = []
-  const fickle = Object.defineProperties({}, Object.fromEntries(Object.keys(answers).map(name => [name, {
-    get: () => {
-      asked.push(name)
-      return answers[name]?.shift()
-    },
-  }]))) as HostTensor
+  const fickle = Object.defineProperties(
+    {},
+    Object.fromEntries(
+      Object.keys(answers).map(name => [
+        name,
+        {
+          get: () => {
+            asked.push(name)
+            return answers[name]?.shift()
+          },
+        },
+      ]),
+    ),
+  ) as HostTensor
   cache.update(fickle, { data: new Float32Array([3, 4]), shape: [1, 2, 1, 1] })
   t.deepEqual(asked.toSorted(), ['data', 'layout', 'range', 'shape'])
   t.deepEqual(numbers(cache.getKv().k), [1, 2])
@@ -160,9 +186,11 @@ test('a shape that answers differently the second time is read once', t => {
     get: (target, name) => (name === 'length' ? lengths.shift() : Reflect.get(target, name)),
   })
   t.deepEqual(Tensor.from(new Float32Array(2), shape).shape, [1, 2, 1, 1])
-  const iterable = Object.assign([2], { *[Symbol.iterator]() {
-    for (;;) yield 1
-  } })
+  const iterable = Object.assign([2], {
+    *[Symbol.iterator]() {
+      for (;;) yield 1
+    },
+  })
   t.deepEqual(Tensor.from(new Float32Array(2), iterable).shape, [2])
 })
 
@@ -172,7 +200,10 @@ test('a getter of V that calls the cache does not change what K was', t => {
   const v = {
     shape: [1, 2, 2, 1],
     get data() {
-      cache.update({ data: new Float32Array([7, 8, 9, 10, 11, 12]), shape: [1, 2, 3, 1], range: [2, 3] }, tokens(50, 52).reshape([1, 2, 1, 1]))
+      cache.update(
+        { data: new Float32Array([7, 8, 9, 10, 11, 12]), shape: [1, 2, 3, 1], range: [2, 3] },
+        tokens(50, 52).reshape([1, 2, 1, 1]),
+      )
       return new Float32Array([5, 6, 7, 8])
     },
   }
@@ -184,35 +215,53 @@ test('a getter of V that calls the cache does not change what K was', t => {
 test('a getter that ends the cache, or takes the memory away, ends in a refusal', t => {
   const good = tokens(0, 2).reshape([1, 2, 1, 1])
   const cache = make()
-  const ends = { shape: [1, 2, 1, 1], get data() {
-    cache.dispose()
-    return new Float32Array(2)
-  } }
+  const ends = {
+    shape: [1, 2, 1, 1],
+    get data() {
+      cache.dispose()
+      return new Float32Array(2)
+    },
+  }
   throwsCode(t, 'DISPOSED', () => cache.update(good, ends))
   using other = make()
   const data = new Float32Array(2)
-  const detaches = { data: new Float32Array(2), get shape() {
-    structuredClone(data, { transfer: [data.buffer] })
-    return [1, 2, 1, 1]
-  } }
+  const detaches = {
+    data: new Float32Array(2),
+    get shape() {
+      structuredClone(data, { transfer: [data.buffer] })
+      return [1, 2, 1, 1]
+    },
+  }
   throwsCode(t, 'SHAPE_MISMATCH', () => other.update({ data, shape: [1, 2, 1, 1] }, detaches))
   t.true(other.isEmpty)
 })
 
-test('an exception of the caller\'s own getter passes as it is, and changes nothing', t => {
+test("an exception of the caller's own getter passes as it is, and changes nothing", t => {
   using cache = make()
   const mine = new RangeError('mine')
-  const throwing = { shape: [1, 2, 1, 1], get data(): never {
-    throw mine
-  } }
-  t.is(t.throws(() => cache.update(tokens(0, 2).reshape([1, 2, 1, 1]), throwing)), mine)
+  const throwing = {
+    shape: [1, 2, 1, 1],
+    get data(): never {
+      throw mine
+    },
+  }
+  t.is(
+    t.throws(() => cache.update(tokens(0, 2).reshape([1, 2, 1, 1]), throwing)),
+    mine,
+  )
   t.true(cache.isEmpty)
 })
 
-test('the cache\'s own memory may be appended to it', t => {
+test("the cache's own memory may be appended to it", t => {
   using cache = new RotatingKvCache({ maxSeqLen: 3, capacitySeqLen: 3, slack: 1 })
   const first = cache.append(tokens(1, 4), tokens(11, 14))
   const { data } = first.k
   cache.append({ data, shape: [1, 1, 3, 1], range: [0, 2] }, first.v.narrow(2, 1, 2))
-  t.deepEqual([numbers(cache.currentData()?.k ?? null), numbers(cache.currentData()?.v ?? null)], [[3, 1, 2], [13, 12, 13]])
+  t.deepEqual(
+    [numbers(cache.currentData()?.k ?? null), numbers(cache.currentData()?.v ?? null)],
+    [
+      [3, 1, 2],
+      [13, 12, 13],
+    ],
+  )
 })

@@ -1,7 +1,17 @@
 // The memory of the process, and the limits on it.
 import test from 'ava'
 
-import { BlockPool, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, setMemoryLimit, Tensor } from '../../index.js'
+import {
+  BlockPool,
+  KvCache,
+  memoryStats,
+  PagedKvCache,
+  RollbackCache,
+  RotatingCache,
+  RotatingKvCache,
+  setMemoryLimit,
+  Tensor,
+} from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 import { numbers, span, tokens } from '../support/tokens.js'
 
@@ -42,7 +52,12 @@ test.serial('the limit of the process is checked before anything is taken', t =>
     const details = { requestedBytes: 104, usedBytes, limitBytes }
     throwsCode(t, 'OUT_OF_MEMORY', () => Tensor.from(new Float32Array(26), [26]), details)
     throwsCode(t, 'OUT_OF_MEMORY', () => new KvCache({ ...shape, initialCapacity: 13 }), details)
-    throwsCode(t, 'OUT_OF_MEMORY', () => new PagedKvCache({ capacity: 13, blockSize: 1, numLayers: 1, numKvHeads: 1, headDim: 1 }), details)
+    throwsCode(
+      t,
+      'OUT_OF_MEMORY',
+      () => new PagedKvCache({ capacity: 13, blockSize: 1, numLayers: 1, numKvHeads: 1, headDim: 1 }),
+      details,
+    )
     t.is(memoryStats().usedBytes, usedBytes)
     using fits = Tensor.from(new Float32Array(25), [25])
     t.is(memoryStats().usedBytes, usedBytes + 100)
@@ -77,21 +92,37 @@ test.serial('a limit below what is in use refuses more, and breaks nothing', t =
   t.is(cache.seqLen, 6)
 })
 
-test.serial('growth that does not fit under a cache\'s own limit changes nothing', t => {
+test.serial("growth that does not fit under a cache's own limit changes nothing", t => {
   using cache = new KvCache({ ...shape, initialCapacity: 4, memoryLimitBytes: 64 })
   cache.update(tokens(0, 4), tokens(0, 4))
   const view = cache.getKv().k
-  throwsCode(t, 'OUT_OF_MEMORY', () => cache.update(tokens(4, 5), tokens(4, 5)), { requestedBytes: 64, usedBytes: 32, limitBytes: 64 })
+  throwsCode(t, 'OUT_OF_MEMORY', () => cache.update(tokens(4, 5), tokens(4, 5)), {
+    requestedBytes: 64,
+    usedBytes: 32,
+    limitBytes: 64,
+  })
   t.deepEqual([cache.seqLen, cache.capacity, view.isStale, numbers(view)], [4, 4, false, span(0, 4)])
   t.like(cache.stats(), { usedBytes: 32, limitBytes: 64, growths: 0 })
 })
 
 test.serial('every cache has a limit of its own', t => {
   const memoryLimitBytes = 16
-  throwsCode(t, 'OUT_OF_MEMORY', () => new KvCache({ ...shape, initialCapacity: 3, memoryLimitBytes }), { requestedBytes: 24, usedBytes: 0, limitBytes: 16 })
-  throwsCode(t, 'OUT_OF_MEMORY', () => new PagedKvCache({ capacity: 3, blockSize: 1, numLayers: 1, numKvHeads: 1, headDim: 1, memoryLimitBytes }))
+  throwsCode(t, 'OUT_OF_MEMORY', () => new KvCache({ ...shape, initialCapacity: 3, memoryLimitBytes }), {
+    requestedBytes: 24,
+    usedBytes: 0,
+    limitBytes: 16,
+  })
+  throwsCode(
+    t,
+    'OUT_OF_MEMORY',
+    () => new PagedKvCache({ capacity: 3, blockSize: 1, numLayers: 1, numKvHeads: 1, headDim: 1, memoryLimitBytes }),
+  )
   using rotating = new RotatingCache({ dim: 2, maxSeqLen: 8, capacitySeqLen: 8, slack: 0, memoryLimitBytes })
-  throwsCode(t, 'OUT_OF_MEMORY', () => rotating.append(tokens(0, 1)), { requestedBytes: 32, usedBytes: 0, limitBytes: 16 })
+  throwsCode(t, 'OUT_OF_MEMORY', () => rotating.append(tokens(0, 1)), {
+    requestedBytes: 32,
+    usedBytes: 0,
+    limitBytes: 16,
+  })
   t.deepEqual([rotating.currentSeqLen, rotating.currentData(), rotating.dtype], [0, null, null])
   using pair = new RotatingKvCache({ maxSeqLen: 4, capacitySeqLen: 4, slack: 0, memoryLimitBytes })
   throwsCode(t, 'OUT_OF_MEMORY', () => pair.append(tokens(0, 1), tokens(0, 1)))
@@ -105,8 +136,15 @@ test.serial('every cache has a limit of its own', t => {
 test.serial('a prefill whose result does not fit is refused before anything changes', t => {
   using cache = new RotatingCache({ dim: 2, maxSeqLen: 4, capacitySeqLen: 4, slack: 0, memoryLimitBytes: 40 })
   cache.append(tokens(0, 4))
-  throwsCode(t, 'OUT_OF_MEMORY', () => cache.append(tokens(4, 7)), { requestedBytes: 28, usedBytes: 16, limitBytes: 40 })
-  t.deepEqual([cache.currentSeqLen, numbers(cache.currentData()), numbers(cache.lastAppendResult())], [4, span(0, 4), span(0, 4)])
+  throwsCode(t, 'OUT_OF_MEMORY', () => cache.append(tokens(4, 7)), {
+    requestedBytes: 28,
+    usedBytes: 16,
+    limitBytes: 40,
+  })
+  t.deepEqual(
+    [cache.currentSeqLen, numbers(cache.currentData()), numbers(cache.lastAppendResult())],
+    [4, span(0, 4), span(0, 4)],
+  )
 })
 
 test.serial('copies that a snapshot needs count as held, until it is gone', t => {
@@ -134,10 +172,11 @@ test.serial('huge sizes are refused, at once and without a crash', t => {
     () => new PagedKvCache({ capacity: huge, blockSize: huge, numLayers: huge, numKvHeads: huge, headDim: huge }),
     () => new PagedKvCache({ capacity: huge, numLayers: 1, numKvHeads: 64, headDim: 128 }),
     () => new PagedKvCache({ capacity: 1, numLayers: 1, numKvHeads: huge, headDim: huge }),
-    () => new RotatingKvCache({ maxSeqLen: 2 ** 30, capacitySeqLen: 2 ** 30 }).append(
-      Tensor.from(new Float32Array(4096), [1, 32, 1, 128]),
-      Tensor.from(new Float32Array(4096), [1, 32, 1, 128]),
-    ),
+    () =>
+      new RotatingKvCache({ maxSeqLen: 2 ** 30, capacitySeqLen: 2 ** 30 }).append(
+        Tensor.from(new Float32Array(4096), [1, 32, 1, 128]),
+        Tensor.from(new Float32Array(4096), [1, 32, 1, 128]),
+      ),
   ]
   for (const call of calls) {
     const { details } = throwsCode(t, 'OUT_OF_MEMORY', call)

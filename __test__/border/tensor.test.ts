@@ -57,23 +57,42 @@ test('the dtype follows from the array, or is named', t => {
   throwsCode(t, 'DTYPE_MISMATCH', () => Tensor.from(new Float32Array(1), [1], { dtype: 'bf16' }))
   throwsCode(t, 'INVALID_ARGUMENT', () => Tensor.from(new Float64Array(1) as never, [1]))
   throwsCode(t, 'INVALID_ARGUMENT', () => Tensor.from([1] as never, [1]))
-  t.is(Tensor.from(new Uint16Array(1), [1], { dtype: 'bfloat16' as 'bf16' }).dtype, 'bf16', 'onnxruntime has other names')
+  t.is(
+    Tensor.from(new Uint16Array(1), [1], { dtype: 'bfloat16' as 'bf16' }).dtype,
+    'bf16',
+    'onnxruntime has other names',
+  )
   throwsCode(t, 'DEVICE_UNAVAILABLE', () => Tensor.from(new Float32Array(1), [1], { device: 'cuda:0' }))
 })
 
 test('a part has to lie in the tensor', t => {
   using tensor = matrix()
-  for (const [dim, start, length] of [[2, 0, 1], [0, 3, 0], [0, 1, 2], [1, 0, 4], [1, 4, 2 ** 53 - 1]] as const) {
+  for (const [dim, start, length] of [
+    [2, 0, 1],
+    [0, 3, 0],
+    [0, 1, 2],
+    [1, 0, 4],
+    [1, 4, 2 ** 53 - 1],
+  ] as const) {
     throwsCode(t, 'INVALID_ARGUMENT', () => tensor.narrow(dim, start, length))
   }
   t.is(tensor.narrow(0, 2, 0).length, 0)
   throwsCode(t, 'SHAPE_MISMATCH', () => tensor.reshape([7]))
-  t.is((t.throws(() => tensor.reshape([7])) as Error).message, 'shape is [7], expected 6 elements, as in [2, 3]')
+  t.is(
+    (t.throws(() => tensor.reshape([7])) as Error).message,
+    'shape is [7], expected 6 elements, the number in [2, 3]',
+  )
 })
 
-test('readInto wants an array of the tensor\'s kind and length, apart from its memory', t => {
+test("readInto wants an array of the tensor's kind and length, apart from its memory", t => {
   using tensor = matrix()
-  for (const out of [new Float32Array(5), new Float32Array(7), new Uint16Array(6), new Uint8Array(24), [1, 2, 3, 4, 5, 6]]) {
+  for (const out of [
+    new Float32Array(5),
+    new Float32Array(7),
+    new Uint16Array(6),
+    new Uint8Array(24),
+    [1, 2, 3, 4, 5, 6],
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => tensor.readInto(out as Float32Array))
   }
   throwsCode(t, 'INVALID_ARGUMENT', () => tensor.readInto(tensor.data))
@@ -93,11 +112,11 @@ test('.data is the memory itself, the same at every call', t => {
 test('.data of what lies in pieces is refused', t => {
   throwsCode(t, 'NOT_CONTIGUOUS', () => matrix().narrow(1, 0, 2).data, { operation: 'data', pieces: 'strided rows' })
   const { message } = t.throws(() => matrix().narrow(1, 0, 2).data) as Error
-  t.is(message, 'data needs one piece of memory, the view lies in strided rows: readInto and toArray copy it from there')
+  t.is(message, 'data needs contiguous memory, but the view has strided rows; copy it with toArray() or readInto()')
   using cache = new RotatingCache({ dim: 2, maxSeqLen: 2, sinks: 1 })
   for (const token of span(0, 5)) cache.append(tokens(token, token + 1))
   const view = cache.currentData() as Tensor
-  throwsCode(t, 'NOT_CONTIGUOUS', () => view.data, { operation: 'data', pieces: 'two runs, sinks and window' })
+  throwsCode(t, 'NOT_CONTIGUOUS', () => view.data, { operation: 'data', pieces: 'two runs (sinks and window)' })
   t.deepEqual([numbers(view), view.keyPositions, view.isContiguous], [[0, 3, 4], [0, 3], false])
   t.deepEqual(numbers(view.reshape([3])), [0, 3, 4])
   t.deepEqual(view.narrow(2, 1, 2).keyPositions, [3])
@@ -120,7 +139,13 @@ test('a view is stale when a slot that it shows was overwritten, and only then',
   using cache = new RotatingCache({ dim: 2, maxSeqLen: 2, capacitySeqLen: 2, slack: 2 })
   const first = cache.append(tokens(0, 2))
   const whole = cache.append(tokens(2, 4))
-  t.deepEqual([numbers(first), numbers(whole)], [[0, 1], [0, 1, 2, 3]])
+  t.deepEqual(
+    [numbers(first), numbers(whole)],
+    [
+      [0, 1],
+      [0, 1, 2, 3],
+    ],
+  )
   cache.append(tokens(4, 5))
   for (const view of [first, whole]) {
     t.true(view.isStale)

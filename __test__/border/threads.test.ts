@@ -12,7 +12,11 @@ test('the number of threads is what was said last', t => {
     t.is(threads(), wanted)
   }
   for (const wrong of [0, -1, 1.5, NaN, 1025, 2 ** 32, '2']) {
-    throwsCode(t, 'INVALID_ARGUMENT', () => setThreads(wrong as number), { argument: 'n', value: wrong, expected: 'a whole number from 1 to 1024' })
+    throwsCode(t, 'INVALID_ARGUMENT', () => setThreads(wrong as number), {
+      argument: 'n',
+      value: wrong,
+      expected: 'a whole number from 1 to 1024',
+    })
   }
   t.is(threads(), before)
 })
@@ -31,6 +35,9 @@ async function answers(variables: Readonly<Record<string, string>>): Promise<str
 
 test('the environment says how many threads there are, and which form of the kernels runs', async t => {
   t.is(await answers({ KVTIDE_THREADS: '3', KVTIDE_KERNELS: 'auto' }), '3\n4\n')
-  t.is(await answers({ KVTIDE_THREADS: 'many' }), 'INVALID_ARGUMENT KVTIDE_THREADS many\nINVALID_ARGUMENT KVTIDE_THREADS many\n')
+  t.is(
+    await answers({ KVTIDE_THREADS: 'many' }),
+    'INVALID_ARGUMENT KVTIDE_THREADS many\nINVALID_ARGUMENT KVTIDE_THREADS many\n',
+  )
   t.is(await answers({ KVTIDE_KERNELS: 'fast' }), `${threads()}\nINVALID_ARGUMENT KVTIDE_KERNELS fast\n`)
 })

@@ -1,11 +1,22 @@
 // Tensors know their dtype in TypeScript as well, and K and V are disposed of together.
 import test from 'ava'
 
-import { attend, type DType, KvCache, type KvCacheOptions, RotatingKvCache, Tensor, type TensorData } from '../../index.js'
+import {
+  attend,
+  type DType,
+  KvCache,
+  type KvCacheOptions,
+  RotatingKvCache,
+  Tensor,
+  type TensorData,
+} from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 
 /** Compiles only where a value has just this type. */
-const typed = <T>() => <V extends T>(value: V & ([T] extends [V] ? unknown : never)): V => value
+const typed =
+  <T>() =>
+  <V extends T>(value: V & ([T] extends [V] ? unknown : never)): V =>
+    value
 
 const sizes = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 2 }
 

@@ -1,11 +1,23 @@
 // The command line: `kvtide doctor`, `plan`, `inspect`, `bench`.
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import {
+  closeSync,
+  ftruncateSync,
+  lstatSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import test from 'ava'
 
 import { PagedKvCache } from '../../index.js'
+import { OnnxModel } from '../../onnx.js'
 import { main } from '../../lib/cli/cli.js'
 import { threads } from '../../lib/border/process.js'
 import { graphFile } from '../support/onnx/graphs.js'
@@ -27,9 +39,26 @@ async function run(...args: string[]): Promise<{ code: number; out: string; err:
 test.serial('doctor prints what is loaded, and why a device cannot be used', async t => {
   const { code, out, err } = await run('doctor')
   t.deepEqual([code, err], [0, ''])
-  const rows = Object.fromEntries(out.trimEnd().split('\n').map(line => [line.slice(0, 14).trim(), line.slice(15)]))
+  const rows = Object.fromEntries(
+    out
+      .trimEnd()
+      .split('\n')
+      .map(line => [line.slice(0, 14).trim(), line.slice(15)]),
+  )
   t.deepEqual(Object.keys(rows), [
-    'binary', 'loaded from', 'chosen', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal', 'network', 'onnxruntime',
+    'binary',
+    'loaded from',
+    'chosen',
+    'platform',
+    'cpu features',
+    'kernels',
+    'threads',
+    'memory limit',
+    'device cpu',
+    'device cuda',
+    'device metal',
+    'network',
+    'onnxruntime',
   ])
   t.regex(rows['binary'] ?? '', /^kvtide \d+\.\d+\.\d+, \w+-\w+$/)
   t.regex(rows['loaded from'] ?? '', /kvtide.*\.node$/)
@@ -39,9 +68,17 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.is(rows['device cpu'], 'usable')
   t.regex(rows['chosen'] ?? '', /^(cpu|net|cuda): \w/)
   // An addon with CUDA looks for a driver, the other one says where to get it.
-  t.regex(rows['device cuda'] ?? '', rows['chosen']?.startsWith('cuda') ? /^(usable$|not usable: \w)/ : /^not usable: .*(npm install kvtide-cuda-linux-x64-gnu@\d|none for this system)/)
+  t.regex(
+    rows['device cuda'] ?? '',
+    rows['chosen']?.startsWith('cuda')
+      ? /^(usable$|not usable: \w)/
+      : /^not usable: .*(npm install kvtide-cuda-linux-x64-gnu@\d|none for this system)/,
+  )
   t.regex(rows['device metal'] ?? '', /^not usable: /)
-  t.regex(rows['network'] ?? '', /^(usable$|not usable: this build has none; install it with `npm install kvtide-net-[\w-]+@\d)/)
+  t.regex(
+    rows['network'] ?? '',
+    /^(usable$|not usable: this build has none; install it with `npm install kvtide-net-[\w-]+@\d)/,
+  )
   const json = await run('doctor', '--json')
   t.deepEqual(JSON.parse(json.out), rows)
 })
@@ -63,14 +100,20 @@ test.serial('asked for help it prints how it is used', async t => {
     t.true(out.startsWith('usage: kvtide <command>'))
   }
   for (const name of ['plan', 'bench', 'inspect', 'doctor']) {
-    for (const args of [['help', name], [name, '--help'], [name, 'a', 'b', '-h']]) {
+    for (const args of [
+      ['help', name],
+      [name, '--help'],
+      [name, 'a', 'b', '-h'],
+    ]) {
       const { code, out, err } = await run(...args)
       t.deepEqual([code, err], [0, ''])
       t.true(out.startsWith(`usage: kvtide ${name} `))
       t.true(out.length > 200, name)
     }
   }
-  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }
+  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+    version: string
+  }
   t.deepEqual(await run('--version'), { code: 0, out: `${version}\n`, err: '' })
   t.deepEqual(JSON.parse((await run('-v', '--json')).out), { version })
 })
@@ -78,7 +121,15 @@ test.serial('asked for help it prints how it is used', async t => {
 test('without its addon it still says what it is, and refuses the rest in words', async t => {
   const cliUrl = new URL('../../lib/cli/cli.ts', import.meta.url).href
   const asked = (...args: readonly string[]): Promise<Ended> =>
-    runNode(['--import=tsx', '--input-type=module', '--eval', `process.exitCode = await (await import(${JSON.stringify(cliUrl)})).main(${JSON.stringify(args)})`], { env: { ...process.env, NAPI_RS_NATIVE_LIBRARY_PATH: '/none/kvtide.node' } })
+    runNode(
+      [
+        '--import=tsx',
+        '--input-type=module',
+        '--eval',
+        `process.exitCode = await (await import(${JSON.stringify(cliUrl)})).main(${JSON.stringify(args)})`,
+      ],
+      { env: { ...process.env, NAPI_RS_NATIVE_LIBRARY_PATH: '/none/kvtide.node' } },
+    )
   t.like(await asked('--help'), { code: 0, err: '' })
   t.like(await asked('--version'), { code: 0, err: '' })
   for (const name of ['plan', 'bench', 'inspect', 'doctor']) {
@@ -90,14 +141,31 @@ test('without its addon it still says what it is, and refuses the rest in words'
 })
 
 test.serial('arguments that it does not know end with 2', async t => {
-  for (const args of [['doctors'], ['doctor', 'x'], [''], ['onnx'], ['inspect'], ['inspect', 'a.onnx', 'b.onnx'], ['inspect', 'a.onnx', '--jsonn'], ['inspect', 'a.onnx', '--config'],
-    ['plan'], ['plan', '--memory'], ['bench', 'x'], ['toString'], ['doctor', '--json=yes']]) {
+  for (const args of [
+    ['doctors'],
+    ['doctor', 'x'],
+    [''],
+    ['onnx'],
+    ['inspect'],
+    ['inspect', 'a.onnx', 'b.onnx'],
+    ['inspect', 'a.onnx', '--jsonn'],
+    ['inspect', 'a.onnx', '--config'],
+    ['plan'],
+    ['plan', '--memory'],
+    ['bench', 'x'],
+    ['toString'],
+    ['doctor', '--json=yes'],
+  ]) {
     const { code, out, err } = await run(...args)
     t.deepEqual([code, out], [2, ''], args.join(' '))
     t.regex(err, /^(kvtide has no command|usage|.*\nusage: kvtide)/)
     t.notRegex(err, /^ +at /m)
   }
-  for (const args of [['inspect', '--json'], ['plan', '--json', '--memoryy', '1'], ['doctors', '--json']]) {
+  for (const args of [
+    ['inspect', '--json'],
+    ['plan', '--json', '--memoryy', '1'],
+    ['doctors', '--json'],
+  ]) {
     const { code, out, err } = await run(...args)
     t.deepEqual([code, err], [2, ''], args.join(' '))
     t.like(JSON.parse(out), { error: { code: 'INVALID_ARGUMENT' } })
@@ -105,12 +173,35 @@ test.serial('arguments that it does not know end with 2', async t => {
 })
 
 const CONFIGS = {
-  qwen3: { model_type: 'qwen3', num_hidden_layers: 4, hidden_size: 256, num_attention_heads: 8, num_key_value_heads: 2, head_dim: 32 },
-  gemma3: { model_type: 'gemma3_text', num_hidden_layers: 6, sliding_window: 64, hidden_size: 128, num_attention_heads: 4, num_key_value_heads: 1, head_dim: 32 },
+  qwen3: {
+    model_type: 'qwen3',
+    num_hidden_layers: 4,
+    hidden_size: 256,
+    num_attention_heads: 8,
+    num_key_value_heads: 2,
+    head_dim: 32,
+  },
+  gemma3: {
+    model_type: 'gemma3_text',
+    num_hidden_layers: 6,
+    sliding_window: 64,
+    hidden_size: 128,
+    num_attention_heads: 4,
+    num_key_value_heads: 1,
+    head_dim: 32,
+  },
 }
 
 interface Plan {
-  readonly rows: readonly { readonly window: number | null; readonly format: 'f16' | 'q8' | 'q4'; readonly bytesPerToken: number; readonly windowBytes: number; readonly largestContext: number | null; readonly largestBatch: number; readonly refusal?: string }[]
+  readonly rows: readonly {
+    readonly window: number | null
+    readonly format: 'f16' | 'q8' | 'q4'
+    readonly bytesPerToken: number
+    readonly windowBytes: number
+    readonly largestContext: number | null
+    readonly largestBatch: number
+    readonly refusal?: string
+  }[]
 }
 
 function withFile<T>(content: string, use: (file: string, folder: string) => Promise<T>): Promise<T> {
@@ -123,7 +214,17 @@ function withFile<T>(content: string, use: (file: string, folder: string) => Pro
 test.serial('what a plan says is what a cache has room for', async t => {
   for (const [name, model] of Object.entries(CONFIGS)) {
     await withFile(JSON.stringify(model), async (file, folder) => {
-      const { code, out } = await run('plan', file, '--memory', '4MiB', '--context', '500', '--formats', 'f16,q8,q4', '--json')
+      const { code, out } = await run(
+        'plan',
+        file,
+        '--memory',
+        '4MiB',
+        '--context',
+        '500',
+        '--formats',
+        'f16,q8,q4',
+        '--json',
+      )
       t.is(code, 0)
       for (const row of (JSON.parse(out) as Plan).rows) {
         const pages = { keyFormat: row.format, valueFormat: row.format, memoryBytes: 2 ** 22 }
@@ -139,11 +240,28 @@ test.serial('what a plan says is what a cache has room for', async t => {
           t.is(lacking, undefined, `${name} ${row.format}: ${sequence} of ${row.largestBatch}`)
         }
       }
-      const text = await run('plan', folder, '--memory', '4m', '--windows', '128,256', '--html', join(folder, 'plan.html'))
+      const text = await run(
+        'plan',
+        folder,
+        '--memory',
+        '4m',
+        '--windows',
+        '128,256',
+        '--html',
+        join(folder, 'plan.html'),
+      )
       t.deepEqual([text.code, text.err], [0, ''])
-      t.regex(text.out, /^format +window +bytes a token +windows, a sequence +longest sequence +sequences of 8,192$/m)
+      t.regex(
+        text.out,
+        /^format +window +bytes per token +windows per sequence +longest sequence +sequences of 8,192$/m,
+      )
       t.regex(text.out, /^q8 +256 +0 +[\d.]+ KiB +any +\d+$/m)
-      t.regex(text.out, name === 'gemma3' ? /^5 layers keep a window of 64: 1 head of 32\n1 layer keeps everything: 1 head of 32$/m : /^4 layers keep everything: 2 heads of 32$/m)
+      t.regex(
+        text.out,
+        name === 'gemma3'
+          ? /^5 layers keep a window of 64: 1 head of 32\n1 layer keeps all tokens: 1 head of 32$/m
+          : /^4 layers keep all tokens: 2 heads of 32$/m,
+      )
       const page = readFileSync(join(folder, 'plan.html'), 'utf8')
       t.true(page.includes('q8, window 256') && !/(src|href)=/.test(page), 'nothing from elsewhere')
     })
@@ -170,16 +288,26 @@ test.serial('a plan that cannot be made says what was expected', async t => {
     t.deepEqual([code, err], [1, ''])
     t.like(JSON.parse(out), { error: { code: 'UNSUPPORTED_MODEL', details: { value: 'bert' } } })
   })
-  await withFile('no config', async file => t.regex((await run('plan', file)).err, /expected a config\.json of Hugging Face/))
-  await withFile(JSON.stringify(CONFIGS.qwen3), async (file, folder) => t.regex((await run('plan', file, '--html', join(folder, 'none', 'a.html'))).err, /--html is .*expected a file that can be written/))
+  await withFile('no config', async file =>
+    t.regex((await run('plan', file)).err, /expected a Hugging Face config\.json/),
+  )
+  await withFile(JSON.stringify(CONFIGS.qwen3), async (file, folder) =>
+    t.regex(
+      (await run('plan', file, '--html', join(folder, 'none', 'a.html'))).err,
+      /--html is .*expected a file that can be written/,
+    ),
+  )
 })
 
 test.serial('bench measures against a plain copy', async t => {
   const { code, out, err } = await run('bench', '--json')
   t.deepEqual([code, err], [0, ''])
-  const { lanes } = JSON.parse(out) as { lanes: { name: string; microseconds: number; p10: number; p90: number; ofCopy: number }[] }
+  const { lanes } = JSON.parse(out) as {
+    lanes: { name: string; microseconds: number; p10: number; p90: number; ofCopy: number }[]
+  }
   t.is(lanes.length, 9)
-  for (const { name, microseconds, p10, p90, ofCopy } of lanes) t.true(p10 > 0 && p10 <= microseconds && microseconds <= p90 && ofCopy > 0, name)
+  for (const { name, microseconds, p10, p90, ofCopy } of lanes)
+    t.true(p10 > 0 && p10 <= microseconds && microseconds <= p90 && ofCopy > 0, name)
 })
 
 test.serial('inspect prints layers, ports and weights', async t => {
@@ -195,14 +323,33 @@ test.serial('inspect takes windows from a config, and prints JSON', async t => {
   try {
     const [model, config] = [join(folder, 'model.onnx'), join(folder, 'config.json')]
     writeFileSync(model, readFileSync(graphFile('llama/onnx')))
-    const llama = { model_type: 'mistral', num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, hidden_size: 64, sliding_window: 4096 }
+    const llama = {
+      model_type: 'mistral',
+      num_hidden_layers: 3,
+      num_attention_heads: 4,
+      num_key_value_heads: 2,
+      head_dim: 16,
+      hidden_size: 64,
+      sliding_window: 4096,
+    }
     writeFileSync(config, JSON.stringify(llama))
     for (const args of [[model], [model, '--config', config]]) {
       const { code, out, err } = await run('inspect', ...args, '--json')
       t.deepEqual([code, err], [0, ''])
-      const found = JSON.parse(out) as { config: string; layers: { window?: number; form: string }[]; droppedInputs: string[] }
+      const found = JSON.parse(out) as {
+        config: string
+        layers: { window?: number; form: string }[]
+        droppedInputs: string[]
+      }
       t.is(found.config, config)
-      t.deepEqual(found.layers.map(layer => [layer.form, layer.window]), [['plain', 4096], ['plain', 4096], ['plain', 4096]])
+      t.deepEqual(
+        found.layers.map(layer => [layer.form, layer.window]),
+        [
+          ['plain', 4096],
+          ['plain', 4096],
+          ['plain', 4096],
+        ],
+      )
       t.true(found.droppedInputs.includes('attention_mask'))
     }
     // A config of another model: asked for, it is refused; lying there, it says nothing.
@@ -231,24 +378,85 @@ test.serial('inspect says what is wrong with a file, without a stack', async t =
     const broken = await run('inspect', file)
     t.deepEqual([broken.code, broken.out], [1, ''])
     t.regex(broken.err, /malformed/)
+    const safetensors = Buffer.concat([
+      Buffer.from(BigUint64Array.of(40n).buffer),
+      Buffer.from('{"__metadata__":{"format":"pt"}}         '),
+    ])
+    for (const [content, said] of [
+      [
+        Buffer.concat([Buffer.from('GGUF'), Buffer.alloc(40, 3)]),
+        /is a GGUF file of llama\.cpp, expected an ONNX graph: export/,
+      ],
+      [safetensors, /is a safetensors file, which has weights and no graph, expected an ONNX graph: export/],
+      [Buffer.concat([Buffer.from('PK\u0003\u0004'), Buffer.alloc(40)]), /is a zip archive, as PyTorch saves weights/],
+      ['version https://git-lfs.github.com/spec/v1\noid sha256:0\n', /a pointer of Git LFS.*git lfs pull/],
+      ['{"model_type": "llama"}', /perhaps a config\.json.*kvtide plan/],
+    ] as const) {
+      writeFileSync(file, content)
+      const { code, out, err } = await run('inspect', file)
+      t.deepEqual([code, out], [1, ''])
+      t.regex(err, said)
+      t.regex(err, /\(INVALID_GRAPH\)\n$/)
+    }
+    for (const head of ['', 'GG', 'PK', '\u0001']) {
+      writeFileSync(file, head)
+      t.is((await run('inspect', file)).code, 1, 'a file of a few bytes is looked at as well')
+    }
     // A graph whose past nobody reads: one input more is a past that no attention knows.
     writeFileSync(file, Buffer.concat([readFileSync(graphFile('llama/onnx')), strangePast()]))
     const refused = await run('inspect', file)
     t.deepEqual([refused.code, refused.out], [1, ''])
-    t.regex(refused.err, /is not recognised\nnode +past\.x\noperator +input\nreason +past\.x is a past, and no attention that is known reads it\nas it is +the graph cannot be run at past\.x \(input\): it is not known/)
+    t.regex(
+      refused.err,
+      /is not recognised\nnode +past\.x\noperator +input\nreason +past\.x is a past that no recognised attention reads\nunmodified +the graph cannot be run at past\.x \(input\): its purpose is not known/,
+    )
     const json = await run('inspect', file, '--json')
     t.deepEqual([json.code, json.err], [1, ''])
-    t.like(JSON.parse(json.out), { error: { code: 'UNSUPPORTED_GRAPH', details: { node: 'past.x', operator: 'input' } } })
+    t.like(JSON.parse(json.out), {
+      error: { code: 'UNSUPPORTED_GRAPH', details: { node: 'past.x', operator: 'input' } },
+    })
     for (const { err } of [missing, broken, refused]) t.notRegex(err, /^ +at /m)
   } finally {
     rmSync(folder, { recursive: true })
   }
 })
 
+test.serial('plan and inspect open regular files alone, of a size that a file of their kind has', async t => {
+  if (process.platform === 'win32') return t.pass('Windows has no such files')
+  await withFile(JSON.stringify(CONFIGS.qwen3), async (file, folder) => {
+    const at = (name: string): string => join(folder, name)
+    execFileSync('mkfifo', [at('fifo')])
+    symlinkSync('/dev/zero', at('zero'))
+    const sparse = openSync(at('sparse'), 'w')
+    ftruncateSync(sparse, 5e9)
+    closeSync(sparse)
+    const model = graphFile('llama/onnx')
+    const refused = [
+      [['plan', at('fifo')], 'it is a FIFO'],
+      [['plan', at('zero')], 'it is a character device'],
+      [['plan', at('sparse')], 'it is 5000000000 bytes long, expected at most 16777216'],
+      [['plan', file, '--html', at('fifo')], 'it is a FIFO'],
+      [['plan', file, '--html', at('zero')], 'it is a character device'],
+      [['inspect', at('fifo')], 'it is a FIFO'],
+      [['inspect', at('zero')], 'it is a character device'],
+      [['inspect', folder], 'not of a folder'],
+      [['inspect', model, '--config', at('fifo')], 'it is a FIFO'],
+      [['inspect', model, '--config', at('sparse')], 'it is 5000000000 bytes long'],
+    ] as const
+    for (const [args, expected] of refused) {
+      const { code, out, err } = await run(...args)
+      t.deepEqual([code, out], [1, ''], args.join(' '))
+      t.true(err.includes(expected), `${args.join(' ')}: ${err}`)
+    }
+    t.true(lstatSync(at('fifo')).isFIFO() && lstatSync(at('zero')).isSymbolicLink())
+    await t.throwsAsync(OnnxModel.load(at('fifo')), { message: /it is a FIFO/ })
+  })
+})
+
 /** A message of protobuf, with its tag. */
 function message(field: number, ...parts: readonly Buffer[]): Buffer {
   const body = Buffer.concat(parts)
-  return Buffer.concat([Buffer.from([field << 3 | 2, body.length]), body])
+  return Buffer.concat([Buffer.from([(field << 3) | 2, body.length]), body])
 }
 
 /** One more input of a graph, floats of four dimensions, to put behind a model's bytes. */

@@ -18,7 +18,13 @@ for (const dtype of FLOATS) {
     const [k, v] = [wide(3, dtype), wide(3, dtype, 100)]
     const shown = cache.update(k, v)
     t.is(cache.seqLen, 3)
-    t.deepEqual([shown.k.shape, shown.v.shape], [[1, 2, 3, 4], [1, 2, 3, 4]])
+    t.deepEqual(
+      [shown.k.shape, shown.v.shape],
+      [
+        [1, 2, 3, 4],
+        [1, 2, 3, 4],
+      ],
+    )
     t.true(shown.k.equals(k) && shown.v.equals(v))
     t.deepEqual([cache.dtype, shown.k.dtype], [dtype, dtype])
     cache.updateFused(wide(2, dtype, 50), wide(2, dtype, 150))
@@ -44,7 +50,10 @@ test('a new cache is empty, with its first buffer', t => {
   t.deepEqual([cache.seqLen, cache.capacity, cache.isEmpty], [0, 32, true])
   using spec = new KvCache({ batchSize: 1, numKvHeads: 4, headDim: 64, maxSeqLen: 2048, initialCapacity: 64 })
   t.deepEqual([spec.seqLen, spec.capacity, spec.isEmpty], [0, 64, true])
-  t.deepEqual([spec.batchSize, spec.numKvHeads, spec.headDim, spec.maxSeqLen, spec.dtype, spec.device], [1, 4, 64, 2048, 'f32', 'cpu'])
+  t.deepEqual(
+    [spec.batchSize, spec.numKvHeads, spec.headDim, spec.maxSeqLen, spec.dtype, spec.device],
+    [1, 4, 64, 2048, 'f32', 'cpu'],
+  )
   t.is(make({ initialCapacity: 100 }).capacity, 8, 'the capacity is cut to maxSeqLen')
 })
 
@@ -59,7 +68,11 @@ test('what it was made with can be read and not written', t => {
 
 test('more than maxSeqLen is refused before anything changes', t => {
   using cache = make()
-  throwsCode(t, 'CACHE_OVERFLOW', () => cache.update(tokens(0, 10), tokens(0, 10)), { seqLen: 0, newTokens: 10, maxSeqLen: 8 })
+  throwsCode(t, 'CACHE_OVERFLOW', () => cache.update(tokens(0, 10), tokens(0, 10)), {
+    seqLen: 0,
+    newTokens: 10,
+    maxSeqLen: 8,
+  })
   cache.update(tokens(0, 4), tokens(0, 4))
   const { k } = cache.getKv()
   const error = throwsCode(t, 'CACHE_OVERFLOW', () => cache.update(tokens(0, 10), tokens(0, 10)))
@@ -115,7 +128,11 @@ test('an append of no tokens shows what is there', t => {
 test('truncate drops the tail, and never adds one', t => {
   using cache = make()
   cache.update(tokens(0, 4), tokens(0, 4))
-  throwsCode(t, 'CANNOT_ROLL_BACK', () => cache.truncate(5), { requested: 5, seqLen: 4, reason: 'there are fewer tokens than that' })
+  throwsCode(t, 'CANNOT_ROLL_BACK', () => cache.truncate(5), {
+    requested: 5,
+    seqLen: 4,
+    reason: 'the cache has fewer tokens',
+  })
   cache.truncate(2)
   cache.update(tokens(9, 10), tokens(9, 10))
   t.deepEqual(numbers(cache.getKv().k), [0, 1, 9])
@@ -128,11 +145,23 @@ test('the raw buffers are live windows of the whole capacity', t => {
   cache.update(tokens(1, 3), tokens(11, 13))
   const [k, v] = [cache.kCacheRaw, cache.vCacheRaw]
   t.deepEqual(k.shape, [1, 1, 4, 1])
-  t.deepEqual([numbers(k), numbers(v)], [[1, 2, 0, 0], [11, 12, 0, 0]])
+  t.deepEqual(
+    [numbers(k), numbers(v)],
+    [
+      [1, 2, 0, 0],
+      [11, 12, 0, 0],
+    ],
+  )
   cache.truncate(0)
   cache.update(tokens(7, 8), tokens(8, 9))
   t.false(k.isStale || v.isStale)
-  t.deepEqual([numbers(k), numbers(v)], [[7, 2, 0, 0], [8, 12, 0, 0]])
+  t.deepEqual(
+    [numbers(k), numbers(v)],
+    [
+      [7, 2, 0, 0],
+      [8, 12, 0, 0],
+    ],
+  )
 })
 
 test('tokens that a kernel wrote itself are counted, within the capacity', t => {
@@ -142,9 +171,20 @@ test('tokens that a kernel wrote itself are counted, within the capacity', t => 
   v.set([15, 16, 17])
   cache.incrementSeqLen()
   cache.incrementSeqLen(2)
-  t.deepEqual([numbers(cache.getKv().k), numbers(cache.getKv().v)], [[5, 6, 7], [15, 16, 17]])
-  const error = throwsCode(t, 'CACHE_OVERFLOW', () => cache.incrementSeqLen(2), { seqLen: 3, newTokens: 2, maxSeqLen: 8, capacity: 4 })
-  t.is(error.message, 'cannot count 2 tokens more: 3 of 4 slots used')
+  t.deepEqual(
+    [numbers(cache.getKv().k), numbers(cache.getKv().v)],
+    [
+      [5, 6, 7],
+      [15, 16, 17],
+    ],
+  )
+  const error = throwsCode(t, 'CACHE_OVERFLOW', () => cache.incrementSeqLen(2), {
+    seqLen: 3,
+    newTokens: 2,
+    maxSeqLen: 8,
+    capacity: 4,
+  })
+  t.is(error.message, 'cannot count 2 more tokens: 3 of 4 slots are used')
   t.is(cache.seqLen, 3)
   cache.incrementSeqLen(0)
   t.is(cache.seqLen, 3)
@@ -191,7 +231,13 @@ test('a snapshot is what was seen, whatever came later', t => {
   cache.update(tokens(20, 27), tokens(30, 37))
   using later = cache.snapshot()
   cache.restore(snapshot)
-  t.deepEqual([numbers(cache.getKv().k), numbers(cache.getKv().v)], [[0, 1, 2], [10, 11, 12]])
+  t.deepEqual(
+    [numbers(cache.getKv().k), numbers(cache.getKv().v)],
+    [
+      [0, 1, 2],
+      [10, 11, 12],
+    ],
+  )
   cache.restore(later)
   t.deepEqual(numbers(cache.getKv().k), [0, ...span(20, 27)])
   cache.restore(snapshot)

@@ -9,7 +9,10 @@ import { numbers, span, tokens } from '../support/tokens.js'
 import { appended, KINDS, pair, retained, type Kind, type Subject, type Window } from '../support/transactions.js'
 
 const shape: Shape = { device: 'cpu', dtype: 'f32', batch: 1, heads: 2, dim: 3 }
-const windows: readonly Window[] = [{ maxSeqLen: 4, sinks: 0, slack: 3 }, { maxSeqLen: 5, sinks: 2, slack: 0 }]
+const windows: readonly Window[] = [
+  { maxSeqLen: 4, sinks: 0, slack: 3 },
+  { maxSeqLen: 5, sinks: 2, slack: 0 },
+]
 
 /** One kind of cache that was given the tokens 1 up to `length`. */
 class Given {
@@ -88,13 +91,21 @@ every('rolled back, disposed of or left by `using`, it has never been', (t, give
   given.shows(t, [...given.tokens, 102])
 })
 
-every('what a child commits is its parent\'s, which may still drop it', (t, given) => {
+every("what a child commits is its parent's, which may still drop it", (t, given) => {
   const parent = given.cache.begin()
   draft(parent, [101, 102])
   const child = parent.begin({ maxTokens: 4 })
   draft(child, [103, 104, 105])
   t.deepEqual([parent.length, child.length], [2, 3])
-  for (const call of [() => draft(parent, [1]), () => parent.commit(), () => parent.commitPath([]), () => parent.rollback(), () => parent.begin(), () => parent.treeMask(), () => parent.treePositions()]) {
+  for (const call of [
+    () => draft(parent, [1]),
+    () => parent.commit(),
+    () => parent.commitPath([]),
+    () => parent.rollback(),
+    () => parent.begin(),
+    () => parent.treeMask(),
+    () => parent.treePositions(),
+  ]) {
     throwsCode(t, 'TRANSACTION_OPEN', call, { object: 'transaction' })
   }
   child.commit(2)
@@ -111,13 +122,28 @@ every('what a child commits is its parent\'s, which may still drop it', (t, give
 })
 
 every('a path is kept in order, and what is none changes nothing', (t, given) => {
-  for (const [path, kept] of [[[0, 3, 5], [101, 104, 106]], [[1, 4], [102, 105]], [[], []]] as const) {
+  for (const [path, kept] of [
+    [
+      [0, 3, 5],
+      [101, 104, 106],
+    ],
+    [
+      [1, 4],
+      [102, 105],
+    ],
+    [[], []],
+  ] as const) {
     using open = given.cache.begin()
     draft(open, [101, 102], [-1, -1])
     const base = retained(given.kind, given.window, given.tokens)
     showsPair(t, draft(open, [103, 104, 105, 106], [0, 0, 1, 3]), [...base, ...span(101, 107)])
-    for (const wrong of [[2], [0, 1], [0, 2, 5], [3, 0], [0, 0], [6]]) throwsCode(t, 'INVALID_PATH', () => open.commitPath(wrong))
-    throwsCode(t, 'INVALID_PATH', () => open.commitPath([0, 5]), { place: 1, node: 5, reason: 'it is not a child of the one before' })
+    for (const wrong of [[2], [0, 1], [0, 2, 5], [3, 0], [0, 0], [6]])
+      throwsCode(t, 'INVALID_PATH', () => open.commitPath(wrong))
+    throwsCode(t, 'INVALID_PATH', () => open.commitPath([0, 5]), {
+      place: 1,
+      node: 5,
+      reason: 'it is not a child of the node before it',
+    })
     t.is(open.length, 6)
     const at = given.tokens.length
     t.deepEqual(open.treePositions(), Int32Array.of(at, at, at + 1, at + 1, at + 1, at + 2))
@@ -148,12 +174,26 @@ every('all else that would change the cache is refused while it is open', (t, gi
 })
 
 every('every call after its end is refused, but for disposing', (t, given) => {
-  const ends: ((open: KvTransaction) => void)[] = [open => open.commit(), open => open.commitPath([0]), open => open.rollback(), open => open.dispose()]
+  const ends: ((open: KvTransaction) => void)[] = [
+    open => open.commit(),
+    open => open.commitPath([0]),
+    open => open.rollback(),
+    open => open.dispose(),
+  ]
   for (const end of ends) {
     const open = given.cache.begin()
     draft(open, [101])
     end(open)
-    const calls = [() => draft(open, [1]), () => open.commit(), () => open.commitPath([]), () => open.rollback(), () => open.begin(), () => open.length, () => open.treeMask(), () => open.treePositions()]
+    const calls = [
+      () => draft(open, [1]),
+      () => open.commit(),
+      () => open.commitPath([]),
+      () => open.rollback(),
+      () => open.begin(),
+      () => open.length,
+      () => open.treeMask(),
+      () => open.treePositions(),
+    ]
     for (const call of calls) throwsCode(t, 'TRANSACTION_CLOSED', call)
     open.dispose()
     open[Symbol.dispose]()
@@ -163,14 +203,21 @@ every('every call after its end is refused, but for disposing', (t, given) => {
 every('a call that is refused leaves it open, and as it was', (t, given) => {
   using open = given.cache.begin()
   draft(open, [101, 102])
-  throwsCode(t, 'INVALID_ARGUMENT', () => open.commit(3), { argument: 'n', value: 3, expected: 'at most 2, the number of drafted tokens' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => open.commit(3), {
+    argument: 'n',
+    value: 3,
+    expected: 'at most 2, the number of drafted tokens',
+  })
   for (const n of [-1, 0.5, NaN, '1', null, 2n]) throwsCode(t, 'INVALID_ARGUMENT', () => open.commit(n as never))
   for (const parents of [[-1], [-1, 3], [-2, 0], [-1, 0.5], 'x', null, new Float32Array(2)]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => open.append(...pair(shape, [1, 2]), { parents: parents as never }))
   }
-  for (const nodes of [[-1], [0.5], undefined, 'x', new Float32Array([0])]) throwsCode(t, 'INVALID_ARGUMENT', () => open.commitPath(nodes as never))
-  for (const options of [null, 3, 'x']) throwsCode(t, 'INVALID_ARGUMENT', () => open.append(...pair(shape, [1]), options as never))
-  for (const maxTokens of [-1, 0.5, 2 ** 31, null]) throwsCode(t, 'INVALID_ARGUMENT', () => open.begin({ maxTokens: maxTokens as never }))
+  for (const nodes of [[-1], [0.5], undefined, 'x', new Float32Array([0])])
+    throwsCode(t, 'INVALID_ARGUMENT', () => open.commitPath(nodes as never))
+  for (const options of [null, 3, 'x'])
+    throwsCode(t, 'INVALID_ARGUMENT', () => open.append(...pair(shape, [1]), options as never))
+  for (const maxTokens of [-1, 0.5, 2 ** 31, null])
+    throwsCode(t, 'INVALID_ARGUMENT', () => open.begin({ maxTokens: maxTokens as never }))
   throwsCode(t, 'SHAPE_MISMATCH', () => open.append(pair(shape, [1])[0], pair(shape, [1, 2])[1]))
   throwsCode(t, 'DTYPE_MISMATCH', () => open.append(...pair({ ...shape, dtype: 'f16' }, [1])))
   throwsCode(t, 'INVALID_ARGUMENT', () => open.append(undefined as never, undefined as never))
@@ -182,7 +229,13 @@ every('a cache that is disposed of takes its transactions with it', (t, given) =
   const open = given.cache.begin()
   draft(open, [101])
   given.cache.dispose()
-  for (const call of [() => draft(open, [1]), () => open.commit(), () => open.rollback(), () => open.begin(), () => open.length]) {
+  for (const call of [
+    () => draft(open, [1]),
+    () => open.commit(),
+    () => open.rollback(),
+    () => open.begin(),
+    () => open.length,
+  ]) {
     throwsCode(t, 'DISPOSED', call)
   }
   open.dispose()
@@ -202,14 +255,25 @@ test('a call on something else is refused', t => {
 
 test('room that a growing cache may not hold is refused, as an append of so many is', t => {
   for (const stableAddresses of [false, true]) {
-    using cache = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 2, maxSeqLen: 6, headDim: 1, stableAddresses })
+    using cache = new KvCache({
+      batchSize: 1,
+      numKvHeads: 1,
+      initialCapacity: 2,
+      maxSeqLen: 6,
+      headDim: 1,
+      stableAddresses,
+    })
     cache.update(tokens(0, 3), tokens(0, 3))
     const { capacity } = cache
     throwsCode(t, 'CACHE_OVERFLOW', () => cache.begin({ maxTokens: 4 }), { seqLen: 3, newTokens: 4, maxSeqLen: 6 })
     t.is(cache.capacity, capacity)
     using open = cache.begin({ maxTokens: 3 })
     t.is(cache.capacity, 6)
-    throwsCode(t, 'CACHE_OVERFLOW', () => open.append(tokens(3, 7), tokens(3, 7)), { seqLen: 3, newTokens: 4, maxSeqLen: 6 })
+    throwsCode(t, 'CACHE_OVERFLOW', () => open.append(tokens(3, 7), tokens(3, 7)), {
+      seqLen: 3,
+      newTokens: 4,
+      maxSeqLen: 6,
+    })
     open.append(tokens(3, 6), tokens(3, 6))
     throwsCode(t, 'CACHE_OVERFLOW', () => open.append(tokens(6, 7), tokens(6, 7)))
     open.commit(2)
@@ -225,7 +289,10 @@ test('tokens kept behind tentative ones are tentative like them', t => {
   using open = cache.begin()
   open.append(tokens(10, 12), tokens(10, 12))
   t.deepEqual(open.treePositions(), Int32Array.of(3, 4))
-  t.deepEqual(Array.from(open.treeMask().toArray(), value => value === 0), [true, true, false, true, true, false, true, true, false, true, true, true])
+  t.deepEqual(
+    Array.from(open.treeMask().toArray(), value => value === 0),
+    [true, true, false, true, true, false, true, true, false, true, true, true],
+  )
   open.commit(1)
   t.deepEqual([cache.totalLen, cache.committedLen], [5, 2])
   cache.acceptPath([1, 2])
@@ -264,7 +331,13 @@ test('work in the background is not disturbed, and a draft can be dropped under 
   using cache = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 8, maxSeqLen: 8, headDim: 1 })
   using open = cache.begin()
   const work = attendAsync(tokens(0, 1), open.append(tokens(1, 4), tokens(1, 4)), { causal: false })
-  for (const call of [() => open.append(tokens(4, 5), tokens(4, 5)), () => open.commit(), () => open.rollback(), () => open.begin()]) throwsCode(t, 'BUSY', call)
+  for (const call of [
+    () => open.append(tokens(4, 5), tokens(4, 5)),
+    () => open.commit(),
+    () => open.rollback(),
+    () => open.begin(),
+  ])
+    throwsCode(t, 'BUSY', call)
   open.dispose()
   t.is(cache.seqLen, 0)
   t.deepEqual((await work).out.shape, [1, 1, 1, 1])

@@ -23,7 +23,13 @@ for (const dtype of FLOATS) {
     using cache = new RollbackCache()
     t.deepEqual([lengths(cache), cache.current(), cache.device], [[0, 0], null, 'cpu'])
     const shown = cache.append(tokens(0, 3, dtype), tokens(10, 13, dtype))
-    t.deepEqual([numbers(shown.k), numbers(shown.v)], [[0, 1, 2], [10, 11, 12]])
+    t.deepEqual(
+      [numbers(shown.k), numbers(shown.v)],
+      [
+        [0, 1, 2],
+        [10, 11, 12],
+      ],
+    )
     t.deepEqual(lengths(cache), [3, 0])
     cache.commit()
     t.deepEqual(lengths(cache), [3, 3])
@@ -85,7 +91,13 @@ test('a mark of a branch that was overwritten is refused, also when it is as lon
   add(cache, 20, 23)
   cache.commit()
   throwsCode(t, 'SNAPSHOT_INVALID', () => cache.rollback(gone))
-  t.deepEqual([lengths(cache), keys(cache)], [[5, 5], [0, 1, 20, 21, 22]])
+  t.deepEqual(
+    [lengths(cache), keys(cache)],
+    [
+      [5, 5],
+      [0, 1, 20, 21, 22],
+    ],
+  )
   cache.rollback(early)
   t.is(cache.totalLen, 2)
 })
@@ -93,7 +105,7 @@ test('a mark of a branch that was overwritten is refused, also when it is as lon
 test('a mark of another cache is refused', t => {
   using cache = committed(3)
   using other = committed(3)
-  throwsCode(t, 'SNAPSHOT_INVALID', () => cache.rollback(other.snapshot()), { reason: 'it is of another cache' })
+  throwsCode(t, 'SNAPSHOT_INVALID', () => cache.rollback(other.snapshot()), { reason: 'it belongs to another cache' })
 })
 
 test('an accepted path keeps its tokens in order, commits them and drops the rest', t => {
@@ -103,11 +115,23 @@ test('an accepted path keeps its tokens in order, commits them and drops the res
   //  3 ── 6
   add(cache, 2, 8, [-1, -1, 0, 0, 1, 3])
   cache.acceptPath([0, 3, 5])
-  t.deepEqual([lengths(cache), keys(cache)], [[5, 5], [0, 1, 2, 5, 7]])
+  t.deepEqual(
+    [lengths(cache), keys(cache)],
+    [
+      [5, 5],
+      [0, 1, 2, 5, 7],
+    ],
+  )
   t.deepEqual(numbers(cache.current()?.v ?? null), [100, 101, 102, 105, 107])
   add(cache, 8, 10)
   cache.acceptPath([])
-  t.deepEqual([lengths(cache), keys(cache)], [[5, 5], [0, 1, 2, 5, 7]])
+  t.deepEqual(
+    [lengths(cache), keys(cache)],
+    [
+      [5, 5],
+      [0, 1, 2, 5, 7],
+    ],
+  )
 })
 
 test('a path may be given in any array of whole numbers', t => {
@@ -125,7 +149,11 @@ test('indices that are no path are refused, and nothing moves', t => {
   for (const path of [[1], [0, 3], [0, 2, 3], [0, 0], [1, 0], [4], [0, 1, 3, 3]]) {
     throwsCode(t, 'INVALID_PATH', () => cache.acceptPath(path))
   }
-  throwsCode(t, 'INVALID_PATH', () => cache.acceptPath([0, 3]), { place: 1, node: 3, reason: 'it is not a child of the one before' })
+  throwsCode(t, 'INVALID_PATH', () => cache.acceptPath([0, 3]), {
+    place: 1,
+    node: 3,
+    reason: 'it is not a child of the node before it',
+  })
   for (const path of [[-1], [0.5], new Int32Array([-1]), new Float32Array([0]), 'x', [2 ** 31]]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => cache.acceptPath(path as never))
   }
@@ -150,7 +178,13 @@ test('tokens that follow one that was committed, but is not the last, can no lon
   cache.commit(3)
   throwsCode(t, 'INVALID_PATH', () => cache.acceptPath([0]))
   cache.acceptPath([1])
-  t.deepEqual([lengths(cache), keys(cache)], [[4, 4], [0, 1, 2, 4]])
+  t.deepEqual(
+    [lengths(cache), keys(cache)],
+    [
+      [4, 4],
+      [0, 1, 2, 4],
+    ],
+  )
 })
 
 test('the mask and the positions of a draft tree follow its parents', t => {
@@ -191,7 +225,7 @@ test('a view of what was taken back goes stale when it is overwritten', t => {
   t.deepEqual(keys(cache), [0, 1, 10])
 })
 
-test('parents that lie in the cache\'s own memory are read before it is written', t => {
+test("parents that lie in the cache's own memory are read before it is written", t => {
   using cache = new RollbackCache()
   const mark = cache.snapshot()
   const { data } = add(cache, 0, 4).k
@@ -215,5 +249,9 @@ test('an object that snapshot() did not make is refused as a snapshot', t => {
 
 test('the value of a refusal is what was given', t => {
   using cache = new RollbackCache()
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.commit(7), { argument: 'len', value: 7, expected: 'from 0 (committed) to 0 (total)' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.commit(7), {
+    argument: 'len',
+    value: 7,
+    expected: 'from 0 (committed) to 0 (total)',
+  })
 })

@@ -32,7 +32,7 @@ for (const dtype of FLOATS) {
 
   test(`${dtype}: nothing can be cut off once the window has moved on`, t => {
     using cache = filled(dtype, 5)
-    const details = { requested: 4, seqLen: 5, reason: 'the window has moved on, tokens that would be needed are gone' }
+    const details = { requested: 4, seqLen: 5, reason: 'the window has dropped tokens that it needs' }
     throwsCode(t, 'CANNOT_ROLL_BACK', () => cache.trySetLen(4), details)
     throwsCode(t, 'CANNOT_ROLL_BACK', () => cache.setLen(4), details)
     t.is(cache.currentSeqLen, 5)
@@ -91,7 +91,11 @@ test('every option is checked before anything is made', t => {
   throwsCode(t, 'INVALID_ARGUMENT', () => make({ dim: 8 }))
   throwsCode(t, 'INVALID_ARGUMENT', () => make({ device: 'gpu' }))
   throwsCode(t, 'DEVICE_UNAVAILABLE', () => make({ device: 'metal' }))
-  t.is(make({ maxSeqLen: 2 ** 31 - 1, capacitySeqLen: 1 }).maxSeqLen, 2 ** 31 - 1, 'any window, without slack of one\'s own')
+  t.is(
+    make({ maxSeqLen: 2 ** 31 - 1, capacitySeqLen: 1 }).maxSeqLen,
+    2 ** 31 - 1,
+    "any window, without slack of one's own",
+  )
   throwsCode(t, 'INVALID_ARGUMENT', () => make({ maxSeqLen: 2 ** 31 - 1, slack: 1 }))
   t.is(make({ capacitySeqLen: 100 }).capacitySeqLen, 4, 'the capacity is cut to the window')
   t.is(make({ capacitySeqLen: 0 }).capacitySeqLen, 0)
@@ -130,7 +134,11 @@ test('setLen cuts within the window, and shows nothing longer than there is', t 
   cache.setLen(2)
   t.deepEqual(numbers(cache.currentData()), [0, 1])
   t.is(cache.lastAppendResult(), null)
-  throwsCode(t, 'CANNOT_ROLL_BACK', () => cache.setLen(3), { requested: 3, seqLen: 2, reason: 'there are fewer tokens than that' })
+  throwsCode(t, 'CANNOT_ROLL_BACK', () => cache.setLen(3), {
+    requested: 3,
+    seqLen: 2,
+    reason: 'the cache has fewer tokens',
+  })
   cache.append(tokens(7, 8))
   t.deepEqual(numbers(cache.currentData()), [0, 1, 7])
   cache.setLen(3)
@@ -141,7 +149,10 @@ test('reset empties it and keeps window, capacity and memory', t => {
   using cache = filled('f32', 3, 6)
   const { bufferBytes } = cache.stats()
   cache.reset()
-  t.deepEqual([cache.currentSeqLen, cache.retainedLen, cache.currentData(), cache.lastAppendResult()], [0, 0, null, null])
+  t.deepEqual(
+    [cache.currentSeqLen, cache.retainedLen, cache.currentData(), cache.lastAppendResult()],
+    [0, 0, null, null],
+  )
   t.is(cache.stats().bufferBytes, bufferBytes)
   t.deepEqual(numbers(cache.append(tokens(1, 3))), [1, 2])
 })
@@ -172,7 +183,11 @@ test('accepted tokens are refused, in the order that is written down, or null', 
     numbers(cache.acceptedAppendFromBatchedAppend(snapshot, keepLen, rowIdx, batchLen))
   throwsCode(t, 'INVALID_ARGUMENT', () => accepted(1, 0, 1))
   throwsCode(t, 'INVALID_ARGUMENT', () => accepted(5, 0, 1))
-  for (const [rowIdx, batchLen] of [[0, 0], [0, 2], [1, 1]] as const) {
+  for (const [rowIdx, batchLen] of [
+    [0, 0],
+    [0, 2],
+    [1, 1],
+  ] as const) {
     throwsCode(t, 'INVALID_ARGUMENT', () => accepted(3, rowIdx, batchLen))
     throwsCode(t, 'INVALID_ARGUMENT', () => accepted(2, rowIdx, batchLen))
   }
@@ -240,12 +255,19 @@ test('restore takes back what a snapshot saw, of its own cache or of another', t
 })
 
 test('the sequence may lie along any dimension', t => {
-  for (const [dim, shape] of [[0, [2, 3]], [1, [3, 2]], [4, [1, 1, 1, 3, 2]]] as const) {
+  for (const [dim, shape] of [
+    [0, [2, 3]],
+    [1, [3, 2]],
+    [4, [1, 1, 1, 3, 2]],
+  ] as const) {
     using cache = new RotatingCache({ dim, maxSeqLen: 2 })
     const src = (first: number): Tensor => Tensor.from(elements('f32', span(first, first + 6)), shape)
     cache.append(src(0))
     const shown = cache.append(src(6))
-    t.deepEqual(shown.shape, shape.map((size, axis) => (axis === dim ? 4 : size)))
+    t.deepEqual(
+      shown.shape,
+      shape.map((size, axis) => (axis === dim ? 4 : size)),
+    )
     const last = cache.currentData()
     t.deepEqual(numbers(last), numbers(src(6).narrow(dim, 0, 2)))
   }

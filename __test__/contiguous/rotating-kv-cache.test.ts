@@ -31,7 +31,10 @@ for (const dtype of FLOATS) {
     using cache = make({ sinks: 1, slack: 1 })
     append(cache, 0, 6)
     using snapshot = cache.snapshot()
-    t.deepEqual([snapshot.currentSeqLen, snapshot.maxSeqLen, snapshot.retainedLen, snapshot.sinks, snapshot.dim], [6, 4, 5, 1, 2])
+    t.deepEqual(
+      [snapshot.currentSeqLen, snapshot.maxSeqLen, snapshot.retainedLen, snapshot.sinks, snapshot.dim],
+      [6, 4, 5, 1, 2],
+    )
     append(cache, 6, 9)
     const accepted = cache.acceptedAppendFromBatchedAppend(snapshot, 8, 0, 1)
     t.deepEqual(both(accepted), pair(6, 8))
@@ -42,8 +45,14 @@ for (const dtype of FLOATS) {
     other.restore(snapshot)
     const [k, v] = [tokens(6, 8, dtype), tokens(106, 108, dtype)]
     using restored = RotatingKvCache.restoreFromSnapshot(snapshot, { k, v }, 8)
-    t.deepEqual(both(restored.currentData()), [[0, ...span(4, 8)], [100, ...span(104, 108)]])
-    t.deepEqual(both(append(other, 6, 8)), [[0, ...span(2, 8)], [100, ...span(102, 108)]])
+    t.deepEqual(both(restored.currentData()), [
+      [0, ...span(4, 8)],
+      [100, ...span(104, 108)],
+    ])
+    t.deepEqual(both(append(other, 6, 8)), [
+      [0, ...span(2, 8)],
+      [100, ...span(102, 108)],
+    ])
   })
 }
 
@@ -78,10 +87,16 @@ test('allData is a live window of both buffers', t => {
   t.is(cache.allData(), null)
   cache.append(tokens(1, 3), tokens(11, 13))
   const all = cache.allData()
-  t.deepEqual(both(all), [[1, 2, 0, 0, 0], [11, 12, 0, 0, 0]])
+  t.deepEqual(both(all), [
+    [1, 2, 0, 0, 0],
+    [11, 12, 0, 0, 0],
+  ])
   cache.reset()
   cache.append(tokens(5, 6), tokens(6, 7))
-  t.deepEqual(both(all), [[5, 2, 0, 0, 0], [6, 12, 0, 0, 0]])
+  t.deepEqual(both(all), [
+    [5, 2, 0, 0, 0],
+    [6, 12, 0, 0, 0],
+  ])
 })
 
 test('a snapshot of the other kind of rotating cache is refused everywhere', t => {

@@ -37,7 +37,10 @@ function play(at: string, ...libraries: string[]): void {
 
 /** The reasons why these devices cannot be used, in one process, with libraries from a folder. */
 async function reasons(at: string, played: Record<string, number>, ...devices: string[]): Promise<unknown> {
-  const env = { LD_LIBRARY_PATH: at, ...Object.fromEntries(Object.entries(played).map(([name, value]) => [`PLAYED_${name}`, String(value)])) }
+  const env = {
+    LD_LIBRARY_PATH: at,
+    ...Object.fromEntries(Object.entries(played).map(([name, value]) => [`PLAYED_${name}`, String(value)])),
+  }
   return answerOf(
     `const { KvCache } = await import('${new URL('../../index.ts', import.meta.url).href}')
     const options = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 2 }
@@ -58,19 +61,29 @@ const LIBRARIES = ['libcuda.so.1', 'libcublas.so.13', 'libcurand.so.10']
 playing('libraries that are missing are named', async t => {
   const at = folder(t)
   play(at, 'libcuda.so.1', 'libcurand.so.10')
-  t.deepEqual(await reasons(at, {}, 'cuda', 'cuda:7'), Array.from({ length: 2 }, () => 'no cuBLAS: libcublas.so.13 not found'))
+  t.deepEqual(
+    await reasons(at, {}, 'cuda', 'cuda:7'),
+    Array.from({ length: 2 }, () => 'no cuBLAS: libcublas.so.13 not found'),
+  )
 })
 
 playing('a driver is asked before a GPU is opened', async t => {
   const at = folder(t)
   play(at, ...LIBRARIES)
   t.deepEqual(await reasons(at, { VERSION: 12040 }, 'cuda', 'cpu', 'auto'), [
-    'the driver is for CUDA 12.4, this build needs 13.0 or later: update the driver', 'cpu', 'cpu',
+    'the driver is for CUDA 12.4, this build needs 13.0 or later; update the driver',
+    'cpu',
+    'cpu',
   ])
-  t.deepEqual(await reasons(at, {}, 'cuda:2', 'cuda:99999999999999999999'), Array.from({ length: 2 }, () => 'there are 2 GPUs, cuda:0 to cuda:1'))
+  t.deepEqual(
+    await reasons(at, {}, 'cuda:2', 'cuda:99999999999999999999'),
+    Array.from({ length: 2 }, () => 'there are 2 GPUs, cuda:0 to cuda:1'),
+  )
   t.deepEqual(await reasons(at, { INIT: 100 }, 'cuda'), ['the driver finds no GPU'])
   t.deepEqual(await reasons(at, { INIT: 999 }, 'cuda'), ['the driver does not start: PLAYED_UNKNOWN'])
-  t.deepEqual(await reasons(at, { GPU: 75 }, 'cuda:1'), ['the GPU has compute capability 7.5, this build is for 8.0 and later'])
+  t.deepEqual(await reasons(at, { GPU: 75 }, 'cuda:1'), [
+    'the GPU has compute capability 7.5, this build is for 8.0 and later',
+  ])
 })
 
 playing('a GPU that does not open is a reason, and the process goes on', async t => {

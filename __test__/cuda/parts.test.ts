@@ -7,7 +7,17 @@ import test from 'ava'
 
 import { folder, root, type RunProgram } from '../support/packaging/scripts.js'
 import { run as start } from '../../scripts/cuda/carried/program.mjs'
-import { askedParts, deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } from '../../scripts/cuda/carried/parts.mjs'
+import {
+  askedParts,
+  deviceTests,
+  gpuOf,
+  kernelTests,
+  listedTests,
+  rustCounts,
+  sanitized,
+  summary,
+  tapCounts,
+} from '../../scripts/cuda/carried/parts.mjs'
 
 const GPU = { usable: true, reason: '' }
 const NONE = { usable: false, reason: 'no NVIDIA driver: libcuda.so.1 not found' }
@@ -22,9 +32,13 @@ not ok 3 - cpu: another
 1..3
 `
 
-const RUST = 'running 2 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n\ntest result: FAILED. 1 passed; 2 failed; 3 ignored; 0 measured\n'
+const RUST =
+  'running 2 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n\ntest result: FAILED. 1 passed; 2 failed; 3 ignored; 0 measured\n'
 
-function player(answers: Readonly<Record<string, { code: number; output: string }>>): { run: RunProgram; asked: string[] } {
+function player(answers: Readonly<Record<string, { code: number; output: string }>>): {
+  run: RunProgram
+  asked: string[]
+} {
   const asked: string[] = []
   return {
     asked,
@@ -37,7 +51,8 @@ function player(answers: Readonly<Record<string, { code: number; output: string 
 }
 
 /** A program that was ended before it was done. */
-const ended: RunProgram = async () => await Promise.resolve({ code: 1, output: 'test result: ok. 5 passed; 0 failed; 0 ignored', late: true })
+const ended: RunProgram = async () =>
+  await Promise.resolve({ code: 1, output: 'test result: ok. 5 passed; 0 failed; 0 ignored', late: true })
 
 test('whether there is a GPU is what doctor says', t => {
   t.deepEqual(gpuOf('kernels        avx2\ndevice cuda    usable\ndevice metal   not usable: no'), GPU)
@@ -52,40 +67,56 @@ test('what test programs print is counted', t => {
 })
 
 test('a program that breaks off, or runs no test, has failed', async t => {
-  for (const answer of [{ code: 1, output: '' }, { code: 0, output: '' }, { code: 1, output: 'ok 1 - cpu: a title' }]) {
+  for (const answer of [
+    { code: 1, output: '' },
+    { code: 0, output: '' },
+    { code: 1, output: 'ok 1 - cpu: a title' },
+  ]) {
     t.is((await deviceTests(player({ '': answer }).run, 'ava', [], {})).failed, 1)
   }
   t.is((await deviceTests(player({ '': { code: 0, output: 'ok 1 - cpu: a title' } }).run, 'ava', [], {})).failed, 0)
   t.is((await deviceTests(player({ '': { code: 1, output: TAP } }).run, 'ava', [], {})).failed, 1)
   const { run } = player({ one: { code: 0, output: RUST.slice(0, 70) }, two: { code: 101, output: '' } })
-  t.like(await kernelTests('kernels', run, ['one', 'two'], GPU), { passed: 5, failed: 1 })
+  t.like(await kernelTests(run, ['one', 'two'], GPU), { passed: 5, failed: 1 })
 })
 
 test('without a GPU the tests of kernels are counted and not run', async t => {
   const { run, asked } = player({ list: { code: 0, output: 'boxes: test\nrows: test\n' } })
-  t.deepEqual(await kernelTests('kernels', run, ['moves', 'more'], NONE), { name: 'kernels', passed: 0, failed: 0, skipped: 4 })
+  t.deepEqual(await kernelTests(run, ['moves', 'more'], NONE), { name: 'kernels', passed: 0, failed: 0, skipped: 4 })
   const parts: { name: string; reason: string }[] = await sanitized(run, ['moves'], NONE, '/cuda/compute-sanitizer')
-  t.deepEqual(parts.map(({ name, reason }) => [name, reason]), [['memcheck', NONE.reason], ['racecheck', NONE.reason]])
+  t.deepEqual(
+    parts.map(({ name, reason }) => [name, reason]),
+    [
+      ['memcheck', NONE.reason],
+      ['racecheck', NONE.reason],
+    ],
+  )
   t.deepEqual(asked, ['moves --list', 'more --list'])
 })
 
 test('with one they run under both tools, with few random cases', async t => {
-  const { run, asked } = player({ memcheck: { code: 0, output: RUST.slice(0, 70) }, racecheck: { code: 99, output: RUST.slice(0, 70) } })
+  const { run, asked } = player({
+    memcheck: { code: 0, output: RUST.slice(0, 70) },
+    racecheck: { code: 99, output: RUST.slice(0, 70) },
+  })
   const [memcheck, racecheck] = await sanitized(run, ['moves'], GPU, '/cuda/compute-sanitizer')
   t.like(memcheck, { name: 'memcheck', passed: 5, failed: 0 })
   t.like(racecheck, { name: 'racecheck', passed: 5, failed: 1 })
-  t.true(asked.every(line => /^\/cuda\/compute-sanitizer --tool .* moves --test-threads 1 few$/.test(line)), asked.join('\n'))
+  t.true(
+    asked.every(line => /^\/cuda\/compute-sanitizer --tool .* moves --test-threads 1 few$/.test(line)),
+    asked.join('\n'),
+  )
   t.is((await sanitized(run, ['moves'], GPU))[0]?.reason, 'compute-sanitizer was not found')
 })
 
 test('tests of kernels share a stream: they run one at a time', async t => {
   const { run, asked } = player({ '': { code: 0, output: RUST.slice(0, 70) } })
-  await kernelTests('graph', run, ['graph'], GPU)
-  t.deepEqual(asked, ['graph --test-threads 1'])
+  await kernelTests(run, ['moves'], GPU)
+  t.deepEqual(asked, ['moves --test-threads 1'])
 })
 
 test('what does not end in time has failed', async t => {
-  const part = await kernelTests('kernels', ended, ['moves'], GPU)
+  const part = await kernelTests(ended, ['moves'], GPU)
   t.like(part, { passed: 5, failed: 1, late: true })
   t.is(summary([part], GPU).text, 'kernels  5 passed, 1 failed, not ended in time')
   const killed = await start(process.execPath, ['-e', 'setInterval(() => {}, 1000)'], { until: Date.now() })
@@ -93,11 +124,23 @@ test('what does not end in time has failed', async t => {
 })
 
 test('parts are asked for by name', t => {
-  const all = { parts: ['caches', 'kernels', 'graph', 'sanitize'], requireGpu: false, out: undefined, bench: [] }
+  const all = { parts: ['caches', 'kernels', 'sanitize'], requireGpu: false, out: undefined, bench: [] }
   t.deepEqual(askedParts([], undefined), all)
-  t.deepEqual(askedParts(['--require-gpu', 'graph'], '/of/the/environment'), { ...all, parts: ['graph'], requireGpu: true, out: '/of/the/environment' })
-  t.deepEqual(askedParts(['--out', 'here', 'kernels', 'bench', 'decode', '--rounds', '5'], ''), { ...all, parts: ['kernels', 'bench'], out: 'here', bench: ['decode', '--rounds', '5'] })
-  t.throws(() => askedParts(['kernel'], undefined), { message: 'kernel: expected one of caches, kernels, graph, sanitize, bench' })
+  t.deepEqual(askedParts(['--require-gpu', 'kernels'], '/of/the/environment'), {
+    ...all,
+    parts: ['kernels'],
+    requireGpu: true,
+    out: '/of/the/environment',
+  })
+  t.deepEqual(askedParts(['--out', 'here', 'kernels', 'bench', 'decode', '--rounds', '5'], ''), {
+    ...all,
+    parts: ['kernels', 'bench'],
+    out: 'here',
+    bench: ['decode', '--rounds', '5'],
+  })
+  t.throws(() => askedParts(['kernel'], undefined), {
+    message: 'kernel: expected one of caches, kernels, sanitize, bench',
+  })
 })
 
 test('the summary counts what a GPU is needed for, and fails for what has failed', t => {
@@ -113,25 +156,30 @@ test('the summary counts what a GPU is needed for, and fails for what has failed
 
 const onLinux = process.platform === 'linux' ? test : test.skip
 
-onLinux('run.sh starts the node that was unpacked, and needs no other program for that', t => {
+onLinux('run.sh starts the node next to it, and needs no other program for that', t => {
   const at = folder(t)
   copyFileSync(join(root, 'scripts/cuda/carried/run.sh'), join(at, 'run.sh'))
-  mkdirSync(join(at, 'unpacked'))
-  writeFileSync(join(at, 'unpacked', 'node'), '#!/bin/sh\necho "started $1 with $LD_LIBRARY_PATH"\nexit 3\n')
-  for (const file of ['run.sh', 'unpacked/node']) chmodSync(join(at, file), 0o755)
+  writeFileSync(join(at, 'node'), '#!/bin/sh\necho "started $1 with $LD_LIBRARY_PATH"\nexit 3\n')
+  for (const file of ['run.sh', 'node']) chmodSync(join(at, file), 0o755)
   const env = { PATH: '', LD_LIBRARY_PATH: '/of/mine' }
-  for (const [command, cwd] of [[join(at, 'run.sh'), '/'], ['./run.sh', at]] as const) {
-    const error = t.throws(() => execFileSync(command, { cwd, env, stdio: 'pipe' })) as Error & { status: number; stdout: Buffer; stderr: Buffer }
+  for (const [command, cwd] of [
+    [join(at, 'run.sh'), '/'],
+    ['./run.sh', at],
+  ] as const) {
+    const error = t.throws(() => execFileSync(command, { cwd, env, stdio: 'pipe' })) as Error & {
+      status: number
+      stdout: Buffer
+      stderr: Buffer
+    }
     t.deepEqual([error.status, String(error.stderr)], [3, ''])
-    t.true(String(error.stdout).includes(`started ${join(at, 'unpacked', 'run.mjs')} with /of/mine`), String(error.stdout))
+    t.true(String(error.stdout).includes(`started ${join(at, 'run.mjs')} with /of/mine`), String(error.stdout))
   }
 })
 
 onLinux('run.sh finds libraries wherever they are', t => {
   const at = folder(t)
   copyFileSync(join(root, 'scripts/cuda/carried/run.sh'), join(at, 'run.sh'))
-  mkdirSync(join(at, 'unpacked'))
-  writeFileSync(join(at, 'unpacked', 'node'), '#!/bin/sh\nexit 0\n')
+  writeFileSync(join(at, 'node'), '#!/bin/sh\nexit 0\n')
   const put = (...places: string[]): string => {
     const to = join(at, ...places.slice(0, -1))
     mkdirSync(to, { recursive: true })
@@ -139,12 +187,18 @@ onLinux('run.sh finds libraries wherever they are', t => {
     return to
   }
   const bare = put('by-loader', 'libcublas.so.13')
-  const wheels = [put('site', 'nvidia', 'cu13', 'lib', 'libcublasLt.so.13'), put('site', 'nvidia', 'curand', 'lib', 'libcurand.so.10')]
+  const wheels = [
+    put('site', 'nvidia', 'cu13', 'lib', 'libcublasLt.so.13'),
+    put('site', 'nvidia', 'curand', 'lib', 'libcurand.so.10'),
+  ]
   mkdirSync(join(at, 'bin'))
-  writeFileSync(join(at, 'bin', 'ldconfig'), `#!/bin/sh\necho '\tlibcublas.so.13 (libc6,x86-64) => ${bare}/libcublas.so.13'\n`)
+  writeFileSync(
+    join(at, 'bin', 'ldconfig'),
+    `#!/bin/sh\necho '\tlibcublas.so.13 (libc6,x86-64) => ${bare}/libcublas.so.13'\n`,
+  )
   writeFileSync(join(at, 'bin', 'python3'), `#!/bin/sh\necho '${join(at, 'site')}'\n`)
   writeFileSync(join(at, 'bin', 'find'), '#!/bin/sh\n')
-  for (const file of ['run.sh', 'unpacked/node', 'bin/ldconfig', 'bin/python3', 'bin/find']) chmodSync(join(at, file), 0o755)
+  for (const file of ['run.sh', 'node', 'bin/ldconfig', 'bin/python3', 'bin/find']) chmodSync(join(at, file), 0o755)
   const said = String(execFileSync(join(at, 'run.sh'), { env: { PATH: join(at, 'bin') } }))
   const [, path] = /^LD_LIBRARY_PATH=(.*)$/m.exec(said) ?? []
   for (const found of [bare, ...wheels]) t.true(path?.split(':').includes(found), said)

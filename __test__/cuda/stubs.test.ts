@@ -93,7 +93,8 @@ int main(int count, char **given) {
 /** Compiles everything into `at`, and answers a call of it that finds the library or not. */
 function compile(at: string): (where?: string) => string[] {
   const gcc = (...args: string[]): void => void execFileSync('gcc', ['-O2', '-Wall', ...args], { cwd: at })
-  for (const [file, text] of Object.entries({ 'library.c': LIBRARY, 'user.c': USER, 'main.c': MAIN })) writeFileSync(join(at, file), text)
+  for (const [file, text] of Object.entries({ 'library.c': LIBRARY, 'user.c': USER, 'main.c': MAIN }))
+    writeFileSync(join(at, file), text)
   compileStub(at, STUB)
   mkdirSync(join(at, 'there'))
   gcc('-shared', '-fPIC', '-Wl,-soname,libtide.so.1', '-o', 'there/libtide.so.1', 'library.c')
@@ -101,7 +102,9 @@ function compile(at: string): (where?: string) => string[] {
   gcc('-o', 'main', 'main.c', '-ldl')
   return where => {
     const env = { ...process.env, LD_LIBRARY_PATH: where === undefined ? '' : join(at, where) }
-    return execFileSync(join(at, 'main'), [join(at, 'libuser.so')], { env, encoding: 'utf8' }).trimEnd().split('\n')
+    return execFileSync(join(at, 'main'), [join(at, 'libuser.so')], { env, encoding: 'utf8' })
+      .trimEnd()
+      .split('\n')
   }
 }
 
@@ -114,13 +117,22 @@ compiling('with the library there every argument arrives, whoever is first', t =
 compiling('without the library every call answers, each in its own kind', t => {
   const call = compile(folder(t))
   const twice = ['floats 34', 'dots 34', 'floats 34', 'dots 34']
-  t.deepEqual(call(), [`words ${8 * 34}`, ...twice, 'newer 34', 'name libtide.so.2 not found', 'count 0', 'memory (nil)'])
+  t.deepEqual(call(), [
+    `words ${8 * 34}`,
+    ...twice,
+    'newer 34',
+    'name libtide.so.2 not found',
+    'count 0',
+    'memory (nil)',
+  ])
 })
 
 compiling('a library that links with stubs neither needs the real one nor shows their names', t => {
   const at = folder(t)
   compile(at)
-  const dynamic = execFileSync('readelf', ['--wide', '--dynamic', '--dyn-syms', join(at, 'libuser.so')], { encoding: 'utf8' })
+  const dynamic = execFileSync('readelf', ['--wide', '--dynamic', '--dyn-syms', join(at, 'libuser.so')], {
+    encoding: 'utf8',
+  })
   t.regex(dynamic, /\buse\b/)
   t.notRegex(dynamic, /tide/)
 })
@@ -156,7 +168,10 @@ test('libraries that the addon looks for before it opens a GPU have stubs', t =>
   const stubbed = new Set((libraries(13) as { sonames: string[] }[]).flatMap(({ sonames }) => sonames))
   const looked = [...new Set(source.match(/lib\w+\.so\.\d+(?="[,\]])/g))]
   t.deepEqual(looked, ['libcuda.so.1', 'libcublas.so.13', 'libcublas.so.12', 'libcurand.so.10'])
-  t.deepEqual(looked.filter(name => !stubbed.has(name)), [])
+  t.deepEqual(
+    looked.filter(name => !stubbed.has(name)),
+    [],
+  )
 })
 
 /** A function as cudarc's sources have it: twice, of which one is for another way of loading. */
@@ -183,7 +198,9 @@ test('functions are found by name, with what they return', t => {
     'cuGet(callback: ::core::option::Option<unsafe extern "C" fn(a: i32) -> i32>) -> *mut ::core::ffi::c_void',
     'curandCount() -> ::core::ffi::c_int',
   ].map(declared)
-  const found = Object.fromEntries((functions(source.join('\n')) as { name: string; returns: string }[]).map(({ name, returns }) => [name, returns]))
+  const found = Object.fromEntries(
+    (functions(source.join('\n')) as { name: string; returns: string }[]).map(({ name, returns }) => [name, returns]),
+  )
   t.deepEqual(found, {
     cuGet: 'zero',
     cuInit: 'status',
@@ -209,7 +226,8 @@ test('a status code has a value', t => {
   t.throws(() => statusCode(source, 'CUDA_ERROR'), { message: /does not declare CUDA_ERROR:/ })
 })
 
-const cublasNames = (major: number): string[] | undefined => (libraries(major) as { name: string; sonames: string[] }[]).find(({ name }) => name === 'cublas')?.sonames
+const cublasNames = (major: number): string[] | undefined =>
+  (libraries(major) as { name: string; sonames: string[] }[]).find(({ name }) => name === 'cublas')?.sonames
 
 test('the version that is built for is asked for first', t => {
   t.deepEqual(cublasNames(13), ['libcublas.so.13', 'libcublas.so.12'])

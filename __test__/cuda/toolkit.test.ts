@@ -20,12 +20,15 @@ const nvcc = (release: string): string => `echo 'Cuda compilation tools, release
 
 /** Puts a python3 in front of all others; what it installs is an nvcc, and each call of it is noted. */
 function playPip(t: ExecutionContext, at: string, installs: string): () => string[] {
-  program(join(at, 'programs/python3'), `
+  program(
+    join(at, 'programs/python3'),
+    `
     echo "$@" >> '${at}/calls'
     case "$*" in *--version*) exit 0;; esac
     while [ "$1" != --target ]; do shift; done
     mkdir -p "$2/nvidia/cu13/bin" "$2/nvidia/cu13/nvvm/bin"
-    ${installs}`)
+    ${installs}`,
+  )
   const { PATH } = process.env
   process.env['PATH'] = [join(at, 'programs'), PATH].join(delimiter)
   t.teardown(() => void (process.env['PATH'] = PATH))
@@ -35,11 +38,21 @@ function playPip(t: ExecutionContext, at: string, installs: string): () => strin
 const INSTALLS = `printf '#!/bin/sh\\necho release 13.0,\\n' > "$2/nvidia/cu13/bin/nvcc"`
 
 test('a version is read from what nvcc prints', t => {
-  t.deepEqual(nvccVersion('nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n'), [13, 0])
+  t.deepEqual(
+    nvccVersion('nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n'),
+    [13, 0],
+  )
   t.deepEqual(nvccVersion('release 12.10, V12.10.1'), [12, 10])
   t.is(nvccVersion('nvcc: not found'), undefined)
   t.is(nvccVersion(), undefined)
-  t.deepEqual([[13, 0], [12, 9], [13, 4]].map(([major = 0, minor = 0]) => cudarcVersion([major, minor])), ['13000', '12090', '13040'])
+  t.deepEqual(
+    [
+      [13, 0],
+      [12, 9],
+      [13, 4],
+    ].map(([major = 0, minor = 0]) => cudarcVersion([major, minor])),
+    ['13000', '12090', '13040'],
+  )
 })
 
 posix('the toolkit that CUDA_HOME names is taken', async t => {
@@ -52,7 +65,7 @@ posix('the toolkit that CUDA_HOME names is taken', async t => {
 posix('a CUDA_HOME without a compiler, or with an old one, is refused by name', async t => {
   const at = folder(t)
   const bare = await t.throwsAsync(toolkit(at, at))
-  t.true(bare?.message.startsWith(`CUDA_HOME is ${at}, where bin/nvcc cannot be run`), bare?.message)
+  t.true(bare?.message.startsWith(`CUDA_HOME is ${at}, whose bin/nvcc cannot be run`), bare?.message)
   program(join(at, 'bin/nvcc'), nvcc('11.8'))
   const old = await t.throwsAsync(toolkit(at, at))
   t.is(old?.message, `CUDA_HOME is ${at}, which is CUDA 11.8: 12.0 or later is needed`)
@@ -76,7 +89,10 @@ posix('what was left half-made is made again', async t => {
   mkdirSync(join(at, 'toolkit-0.partial'))
   t.deepEqual((await toolkit(at, '')).home, home)
   t.is(calls().length, 4)
-  t.deepEqual(readdirSync(at).filter(name => name.endsWith('.partial')), [])
+  t.deepEqual(
+    readdirSync(at).filter(name => name.endsWith('.partial')),
+    [],
+  )
 })
 
 posix('an installation that fails leaves nothing that is taken for a toolkit', async t => {
@@ -94,7 +110,9 @@ posix('a machine without python3 or pip is told what to install', async t => {
 })
 
 test('every pin has a hash', t => {
-  const lines = readFileSync(new URL('../../scripts/cuda/toolkit.txt', import.meta.url), 'utf8').trim().split('\n')
+  const lines = readFileSync(new URL('../../scripts/cuda/toolkit.txt', import.meta.url), 'utf8')
+    .trim()
+    .split('\n')
   const pins = lines.filter(line => !line.startsWith('#'))
   t.is(pins.length, 5)
   for (const pin of pins) t.regex(pin, /^nvidia-[a-z-]+==[\d.]+ --hash=sha256:[\da-f]{64}$/)
@@ -105,12 +123,21 @@ const someMissing = (name: string): boolean => !['gcc', 'readelf'].includes(name
 
 test('a machine that the build does not know is refused', t => {
   t.notThrows(() => checkMachine({ platform: 'linux', arch: 'x64', found: everything }))
-  for (const [platform, arch] of [['linux', 'arm64'], ['darwin', 'arm64'], ['win32', 'x64']] as const) {
-    t.throws(() => checkMachine({ platform, arch, found: everything }), { message: new RegExp(`Linux with x86-64, this is ${platform} with ${arch}`) })
+  for (const [platform, arch] of [
+    ['linux', 'arm64'],
+    ['darwin', 'arm64'],
+    ['win32', 'x64'],
+  ] as const) {
+    t.throws(() => checkMachine({ platform, arch, found: everything }), {
+      message: new RegExp(`Linux with x86-64, this is ${platform} with ${arch}`),
+    })
   }
 })
 
 test('programs that are missing are all named', t => {
   const error = t.throws(() => checkMachine({ platform: 'linux', arch: 'x64', found: someMissing }))
-  t.is(error?.message, 'gcc is missing: it comes with a C compiler (Debian: build-essential)\nreadelf is missing: it comes with binutils')
+  t.is(
+    error?.message,
+    'gcc is missing: it comes with a C compiler (Debian: build-essential)\nreadelf is missing: it comes with binutils',
+  )
 })

@@ -1,7 +1,16 @@
 // Attention on random shapes and rules, against its definition in 64-bit floats.
 import fc from 'fast-check'
 
-import { attend, mergeAttention, RotatingCache, Tensor, type AttendOptions, type DType, type HostTensor, type TokenSource } from '../../index.js'
+import {
+  attend,
+  mergeAttention,
+  RotatingCache,
+  Tensor,
+  type AttendOptions,
+  type DType,
+  type HostTensor,
+  type TokenSource,
+} from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { narrow, widen } from '../support/half.js'
 import { naiveRow, type Naive } from '../support/naive-attention.js'
@@ -54,8 +63,13 @@ function rowsOf(of: Case, salt: number, heads: number, tokens: number, dim: numb
   const data = narrow(dtype, random(of.seed + salt, of.batch * heads * tokens * dim))
   const numbers = widen(dtype, data)
   const tokenMajor = of.ragged || of.layout === 'bshd'
-  const at = (batch: number, head: number, token: number): number => (tokenMajor ? (batch * tokens + token) * heads + head : (batch * heads + head) * tokens + token)
-  const shape = of.ragged ? [of.batch * tokens, heads, dim] : tokenMajor ? [of.batch, tokens, heads, dim] : [of.batch, heads, tokens, dim]
+  const at = (batch: number, head: number, token: number): number =>
+    tokenMajor ? (batch * tokens + token) * heads + head : (batch * heads + head) * tokens + token
+  const shape = of.ragged
+    ? [of.batch * tokens, heads, dim]
+    : tokenMajor
+      ? [of.batch, tokens, heads, dim]
+      : [of.batch, heads, tokens, dim]
   const host = { data, shape, dtype, ...(of.ragged ? {} : { layout: of.layout }) }
   return { host, row: (...place) => numbers.slice(at(...place) * dim, (at(...place) + 1) * dim) }
 }
@@ -64,7 +78,8 @@ function rowsOf(of: Case, salt: number, heads: number, tokens: number, dim: numb
 function rulesOf(of: Case): { options: AttendOptions; naive: (batch: number) => Omit<Naive, 'q' | 'k' | 'v'> } {
   const { batch, queries, past, causal, window, sinks, softcap } = of
   const [keys, queryHeads] = [past + queries, of.kvHeads * of.group]
-  const starts = of.starts && sinks === 0 ? random(of.seed + 9, batch).map(value => Math.floor(Math.abs(value) * 3)) : undefined
+  const starts =
+    of.starts && sinks === 0 ? random(of.seed + 9, batch).map(value => Math.floor(Math.abs(value) * 3)) : undefined
   const positions = of.positions ? span(0, queries).map(query => Math.max(0, past + query - 1)) : undefined
   const sinkLogits = of.sinkLogits ? random(of.seed + 7, queryHeads) : undefined
   const mask = of.mask ? random(of.seed + 8, queries * keys).map(value => (value > 1.5 ? -Infinity : value)) : undefined
@@ -101,7 +116,8 @@ function rulesOf(of: Case): { options: AttendOptions; naive: (batch: number) => 
  * another order, with an exponential that is off by a unit or two.
  */
 const TOLERANCES = { f32: 4e-6, f16: 2e-3, bf16: 1.6e-2, u8: 0 }
-const toleranceOf = (device: string, dtype: DType): number => (device === 'cpu' ? 1 : dtype === 'f32' ? 5 : 1) * TOLERANCES[dtype]
+const toleranceOf = (device: string, dtype: DType): number =>
+  (device === 'cpu' ? 1 : dtype === 'f32' ? 5 : 1) * TOLERANCES[dtype]
 const lseToleranceOf = (device: string): number => (device === 'cpu' ? 8e-6 : 2e-5)
 
 /** Keys or values where the device sees them. The CPU reads them where they are. */
@@ -119,17 +135,27 @@ onDevices('attention is what its definition says', (t, device) => {
     const k = rowsOf(of, 1, of.kvHeads, keys, of.dim)
     const v = rowsOf(of, 2, of.kvHeads, keys, of.valueDim)
     const { options, naive } = rulesOf(of)
-    const kv = { k: heldOn(device, k.host), v: heldOn(device, v.host), ...(of.ragged ? { kvOffsets: span(0, of.batch + 1).map(sequence => sequence * keys) } : {}) }
+    const kv = {
+      k: heldOn(device, k.host),
+      v: heldOn(device, v.host),
+      ...(of.ragged ? { kvOffsets: span(0, of.batch + 1).map(sequence => sequence * keys) } : {}),
+    }
     const { out, lse } = attend(q.host, kv, { ...options, returnLse: true })
     const found = out.toFloat32Array()
     const tolerance = toleranceOf(device, of.dtypes[0] as DType)
     for (const [batch, head, query] of places(of.batch, queryHeads, of.queries)) {
-      const rows = { ...naive(batch), q: q.row.bind(null, batch), k: k.row.bind(null, batch), v: v.row.bind(null, batch) }
+      const rows = {
+        ...naive(batch),
+        q: q.row.bind(null, batch),
+        k: k.row.bind(null, batch),
+        v: v.row.bind(null, batch),
+      }
       const wanted = naiveRow(rows, head, query)
       const token = batch * of.queries + query
       const at = of.ragged ? token * queryHeads + head : (batch * queryHeads + head) * of.queries + query
       near(lse[token * queryHeads + head] as number, wanted.lse, lseToleranceOf(device), 'a log-sum-exp')
-      for (const [place, value] of wanted.out.entries()) near(found[at * of.valueDim + place] as number, value, tolerance, 'an output')
+      for (const [place, value] of wanted.out.entries())
+        near(found[at * of.valueDim + place] as number, value, tolerance, 'an output')
     }
     if (out.dtype !== of.dtypes[0]) throw new Error(`the output is ${out.dtype}`)
   })
@@ -141,7 +167,10 @@ onDevices('attention over parts of the keys merges to attention over all of them
     const of: Case = { ...drawn, dtypes: ['f32', 'f32', 'f32'], layout: 'bhsd', ragged: false }
     const [queryHeads, keys] = [of.kvHeads * of.group, of.past + of.queries]
     const q = rowsOf(of, 0, queryHeads, of.queries, of.dim).host
-    const [k, v] = [Tensor.from(...dense(rowsOf(of, 1, of.kvHeads, keys, of.dim).host, device)), Tensor.from(...dense(rowsOf(of, 2, of.kvHeads, keys, of.valueDim).host, device))]
+    const [k, v] = [
+      Tensor.from(...dense(rowsOf(of, 1, of.kvHeads, keys, of.dim).host, device)),
+      Tensor.from(...dense(rowsOf(of, 2, of.kvHeads, keys, of.valueDim).host, device)),
+    ]
     const options = { causal: false, returnLse: true } as const
     const whole = attend(q, { k, v }, options)
     const ends = span(0, parts + 1).map(part => Math.floor((part * keys) / parts))
@@ -152,16 +181,22 @@ onDevices('attention over parts of the keys merges to attention over all of them
       }),
     )
     const [found, wanted] = [merged.out.toArray(), whole.out.toArray()]
-    for (const [place, value] of wanted.entries()) near(found[place] as number, value, toleranceOf(device, 'f32'), 'an output')
-    for (const [place, value] of whole.lse.entries()) near(merged.lse[place] as number, value, lseToleranceOf(device), 'a log-sum-exp')
+    for (const [place, value] of wanted.entries())
+      near(found[place] as number, value, toleranceOf(device, 'f32'), 'an output')
+    for (const [place, value] of whole.lse.entries())
+      near(merged.lse[place] as number, value, lseToleranceOf(device), 'a log-sum-exp')
   })
 })
 
 /** What a tensor of 32-bit floats on a device is made of. */
-const dense = ({ data, shape = [] }: HostTensor, device: string): [Float32Array, readonly number[], { device: string }] => [data as Float32Array, shape, { device }]
+const dense = (
+  { data, shape = [] }: HostTensor,
+  device: string,
+): [Float32Array, readonly number[], { device: string }] => [data as Float32Array, shape, { device }]
 
 function* places(batch: number, heads: number, queries: number): Generator<readonly [number, number, number]> {
-  for (const row of span(0, batch)) for (const head of span(0, heads)) for (const query of span(0, queries)) yield [row, head, query]
+  for (const row of span(0, batch))
+    for (const head of span(0, heads)) for (const query of span(0, queries)) yield [row, head, query]
 }
 
 /** Throws unless two numbers are near; those over 1 relatively. */

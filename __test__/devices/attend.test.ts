@@ -1,7 +1,20 @@
 // Attention on each device over what caches hold, in sizes that models have, against its definition in 64-bit floats.
 import type { ExecutionContext } from 'ava'
 
-import { attend, attendAsync, type AttendKv, type AttendOptions, type DType, type HostTensor, KvCache, mergeAttention, PagedKvCache, RollbackCache, RotatingKvCache, Tensor } from '../../index.js'
+import {
+  attend,
+  attendAsync,
+  type AttendKv,
+  type AttendOptions,
+  type DType,
+  type HostTensor,
+  KvCache,
+  mergeAttention,
+  PagedKvCache,
+  RollbackCache,
+  RotatingKvCache,
+  Tensor,
+} from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { narrow, widen } from '../support/half.js'
 import { naiveRow, type Naive } from '../support/naive-attention.js'
@@ -18,7 +31,10 @@ interface Rows {
 }
 
 function rowsOf(dtype: DType, seed: number, heads: number, tokens: number, dim: number, factor = 1): Rows {
-  const data = narrow(dtype, (waves(seed, [heads * tokens * dim]).data as Float32Array).map(value => factor * value))
+  const data = narrow(
+    dtype,
+    (waves(seed, [heads * tokens * dim]).data as Float32Array).map(value => factor * value),
+  )
   const numbers = widen(dtype, data)
   return {
     host: (start, end) => ({ data, shape: [1, heads, tokens, dim], dtype, range: [start, end] }),
@@ -61,7 +77,14 @@ class Call {
   }
 
   /** Checks attention of the last tokens over `kv`, which holds the tokens `held`, against what `shows` by their numbers. */
-  check(t: ExecutionContext, kv: AttendKv, options: AttendOptions, shows: Naive['shows'], held: readonly number[] = span(0, this.sizes.tokens), more: Partial<Naive> = {}): void {
+  check(
+    t: ExecutionContext,
+    kv: AttendKv,
+    options: AttendOptions,
+    shows: Naive['shows'],
+    held: readonly number[] = span(0, this.sizes.tokens),
+    more: Partial<Naive> = {},
+  ): void {
     const { kvHeads, group, tokens, queries, dim } = this.sizes
     const { out, lse } = attend(this.q.host(tokens - queries, tokens), kv, { ...options, returnLse: true })
     const found = out.toFloat32Array()
@@ -69,15 +92,25 @@ class Call {
     for (const head of span(0, kvHeads * group)) {
       for (const query of span(0, queries)) {
         const at = tokens - queries + query
-        const naive = naiveRow({
-          queries, queryHeads: kvHeads * group, kvHeads, keys: held.length, valueDim: dim, scale: 1 / Math.sqrt(dim),
-          q: of => this.q.row(of, at),
-          k: (of, key) => this.k.row(of, held[key] as number),
-          v: (of, key) => this.v.row(of, held[key] as number),
-          shows: (_, key) => shows(at, held[key] as number),
-          ...more,
-        }, head, query)
-        for (const [place, value] of naive.out.entries()) most = Math.max(most, Math.abs((found[(head * queries + query) * dim + place] as number) - value))
+        const naive = naiveRow(
+          {
+            queries,
+            queryHeads: kvHeads * group,
+            kvHeads,
+            keys: held.length,
+            valueDim: dim,
+            scale: 1 / Math.sqrt(dim),
+            q: of => this.q.row(of, at),
+            k: (of, key) => this.k.row(of, held[key] as number),
+            v: (of, key) => this.v.row(of, held[key] as number),
+            shows: (_, key) => shows(at, held[key] as number),
+            ...more,
+          },
+          head,
+          query,
+        )
+        for (const [place, value] of naive.out.entries())
+          most = Math.max(most, Math.abs((found[(head * queries + query) * dim + place] as number) - value))
         most = Math.max(most, Math.abs((lse[query * kvHeads * group + head] as number) - naive.lse) / 10)
       }
     }
@@ -88,7 +121,15 @@ class Call {
 
 function kvCache(device: string, call: Call): KvCache {
   const { kvHeads, dim, tokens } = call.sizes
-  const cache = new KvCache({ device, batchSize: 1, numKvHeads: kvHeads, headDim: dim, dtype: call.dtype, initialCapacity: 8, maxSeqLen: 2048 })
+  const cache = new KvCache({
+    device,
+    batchSize: 1,
+    numKvHeads: kvHeads,
+    headDim: dim,
+    dtype: call.dtype,
+    initialCapacity: 8,
+    maxSeqLen: 2048,
+  })
   cache.update(...call.kv(0, tokens))
   return cache
 }
@@ -118,13 +159,20 @@ for (const [name, sizes] of Object.entries({ 'one token': DECODE, 'a chunk': CHU
       const call = new Call(dtype, sizes)
       const { tokens, queries } = sizes
       using cache = new RotatingKvCache({ device, maxSeqLen: 100, sinks: 3, slack: 9 })
-      for (let from = 0; from < tokens - queries; from += 40) cache.append(...call.kv(from, Math.min(from + 40, tokens - queries)))
+      for (let from = 0; from < tokens - queries; from += 40)
+        cache.append(...call.kv(from, Math.min(from + 40, tokens - queries)))
       const before = tokens - queries
       const kept = before <= 103 ? span(0, before) : [...span(0, 3), ...span(before - 100, before)]
       const shown = cache.append(...call.kv(before, tokens))
       const held = queries === 1 ? [...span(0, 3), ...span(tokens - 100, tokens)] : [...kept, ...span(before, tokens)]
       call.check(t, shown, {}, (query, key) => causal(query, key) && (query - key < 100 || key < 3), held)
-      call.check(t, shown, { window: 50, sinks: 2 }, (query, key) => causal(query, key) && (query - key < 50 || key < 2), held)
+      call.check(
+        t,
+        shown,
+        { window: 50, sinks: 2 },
+        (query, key) => causal(query, key) && (query - key < 50 || key < 2),
+        held,
+      )
     }
   })
 }
@@ -149,8 +197,20 @@ onDevices('pages, by sequences and by block tables, are read as what lies in one
   for (const dtype of FLOATS) {
     const lengths = [1, 37, 0, 300]
     const queries = [1, 5, 0, 2]
-    using cache = new PagedKvCache({ device, capacity: 40, blockSize: 16, numLayers: 1, numKvHeads: 2, headDim: 64, dtype })
-    const host = (seed: number, shape: readonly number[]): HostTensor => ({ data: narrow(dtype, waves(seed, shape).data as Float32Array), shape, dtype })
+    using cache = new PagedKvCache({
+      device,
+      capacity: 40,
+      blockSize: 16,
+      numLayers: 1,
+      numKvHeads: 2,
+      headDim: 64,
+      dtype,
+    })
+    const host = (seed: number, shape: readonly number[]): HostTensor => ({
+      data: narrow(dtype, waves(seed, shape).data as Float32Array),
+      shape,
+      dtype,
+    })
     const sequences = lengths.map((length, at) => {
       const seq = cache.createSequence()
       if (length > 0) cache.writeTokens(seq, 0, 0, host(at + 1, [2, length, 64]), host(at + 11, [2, length, 64]))
@@ -162,18 +222,33 @@ onDevices('pages, by sequences and by block tables, are read as what lies in one
       const rows = sequences.flatMap((seq, at) => {
         const data = cache.gather(seq, 0)[part].toArray()
         const length = lengths[at] as number
-        return span(0, length).flatMap(token => span(0, 2).flatMap(head => Array.from(data.subarray((head * length + token) * 64, (head * length + token + 1) * 64))))
+        return span(0, length).flatMap(token =>
+          span(0, 2).flatMap(head =>
+            Array.from(data.subarray((head * length + token) * 64, (head * length + token + 1) * 64)),
+          ),
+        )
       })
       const total = lengths.reduce((sum, length) => sum + length, 0)
-      return Tensor.from(dtype === 'f32' ? Float32Array.from(rows) : Uint16Array.from(rows), [total, 2, 64], { dtype, device })
+      return Tensor.from(dtype === 'f32' ? Float32Array.from(rows) : Uint16Array.from(rows), [total, 2, 64], {
+        dtype,
+        device,
+      })
     }
-    const kv = { k: ragged('k'), v: ragged('v'), kvOffsets: lengths.reduce<number[]>((before, count) => [...before, (before.at(-1) as number) + count], [0]) }
+    const kv = {
+      k: ragged('k'),
+      v: ragged('v'),
+      kvOffsets: lengths.reduce<number[]>((before, count) => [...before, (before.at(-1) as number) + count], [0]),
+    }
     const [table, width] = [new Int32Array(4 * 19).fill(-1), 19]
     let next = 0
-    for (const [row, length] of lengths.entries()) for (const place of span(0, Math.ceil(length / 16))) table[row * width + place] = next++
+    for (const [row, length] of lengths.entries())
+      for (const place of span(0, Math.ceil(length / 16))) table[row * width + place] = next++
     for (const options of [{}, { window: 20, sinks: 1 }, { softcap: 3 }]) {
       const wanted = attend(q, kv, { qOffsets: offsets, ...options }).out.toFloat32Array()
-      for (const pages of [{ cache, layer: 0, sequences }, { cache, layer: 0, blockTables: table, lengths: Int32Array.from(lengths) }]) {
+      for (const pages of [
+        { cache, layer: 0, sequences },
+        { cache, layer: 0, blockTables: table, lengths: Int32Array.from(lengths) },
+      ]) {
         const found = attend(q, pages, { qOffsets: offsets, ...options }).out.toFloat32Array()
         const most = Math.max(...wanted.map((value, at) => Math.abs(value - (found[at] as number))))
         t.true(most <= TOLERANCES[dtype], `${dtype}: off by ${most}`)
@@ -184,11 +259,24 @@ onDevices('pages, by sequences and by block tables, are read as what lies in one
 
 onDevices('sequences that begin with the same prompt see what each would see alone', (t, device) => {
   for (const dtype of FLOATS) {
-    for (const format of dtype === 'f32' ? [undefined] : [undefined, 'q8', 'q4'] as const) {
+    for (const format of dtype === 'f32' ? [undefined] : ([undefined, 'q8', 'q4'] as const)) {
       // The prompt ends inside of a block, some forks leave it early, and one sequence shares nothing.
       const cuts = [700, 700, 700, 650, 333]
-      using cache = new PagedKvCache({ device, capacity: 200, blockSize: 16, numLayers: 1, numKvHeads: 2, headDim: 64, dtype, ...(format && { keyFormat: format, valueFormat: format }) })
-      const host = (seed: number, shape: readonly number[]): HostTensor => ({ data: narrow(dtype, waves(seed, shape).data as Float32Array), shape, dtype })
+      using cache = new PagedKvCache({
+        device,
+        capacity: 200,
+        blockSize: 16,
+        numLayers: 1,
+        numKvHeads: 2,
+        headDim: 64,
+        dtype,
+        ...(format && { keyFormat: format, valueFormat: format }),
+      })
+      const host = (seed: number, shape: readonly number[]): HostTensor => ({
+        data: narrow(dtype, waves(seed, shape).data as Float32Array),
+        shape,
+        dtype,
+      })
       const prompt = cache.createSequence()
       cache.writeTokens(prompt, 0, 0, host(1, [2, 700, 64]), host(2, [2, 700, 64]))
       const sequences = cuts.map((cut, at) => {
@@ -204,12 +292,24 @@ onDevices('sequences that begin with the same prompt see what each would see alo
       for (const heads of [2, 8]) {
         const data = narrow(dtype, waves(33, [sequences.length, heads, 64]).data as Float32Array)
         const q: HostTensor = { data, shape: [sequences.length, heads, 64], dtype }
-        const row = (at: number): HostTensor => ({ data: data.subarray(at * heads * 64, (at + 1) * heads * 64), shape: [1, heads, 64], dtype })
-        for (const options of [{ returnLse: true }, { window: 5000, softcap: 3, returnLse: true }, { window: 60, sinks: 2, returnLse: true }] as const) {
+        const row = (at: number): HostTensor => ({
+          data: data.subarray(at * heads * 64, (at + 1) * heads * 64),
+          shape: [1, heads, 64],
+          dtype,
+        })
+        for (const options of [
+          { returnLse: true },
+          { window: 5000, softcap: 3, returnLse: true },
+          { window: 60, sinks: 2, returnLse: true },
+        ] as const) {
           const found = attend(q, { cache, layer: 0, sequences }, options)
-          const each = sequences.map((sequence, at) => attend(row(at), { cache, layer: 0, sequences: [sequence] }, options))
+          const each = sequences.map((sequence, at) =>
+            attend(row(at), { cache, layer: 0, sequences: [sequence] }, options),
+          )
           const wanted = each.flatMap(({ out }) => Array.from(out.toFloat32Array()))
-          const off = Math.max(...Array.from(found.out.toFloat32Array(), (value, at) => Math.abs(value - (wanted[at] as number))))
+          const off = Math.max(
+            ...Array.from(found.out.toFloat32Array(), (value, at) => Math.abs(value - (wanted[at] as number))),
+          )
           t.true(off <= 2 * TOLERANCES[dtype], `${dtype}, ${format}, ${heads} heads: off by ${off}`)
           const sums = each.flatMap(({ lse }) => Array.from(lse))
           t.true(found.lse.every((value, at) => Math.abs(value - (sums[at] as number)) <= 1e-3))
@@ -226,7 +326,15 @@ onDevices('parts merge, arrays are filled, and the background says the same', as
   const q = call.q.host(89, 90)
   const options = { causal: false, returnLse: true } as const
   const whole = attend(q, { k, v }, options)
-  const merged = mergeAttention([[0, 30], [30, 31], [31, 90]].map(([start = 0, end = 0]) => attend(q, { k: k.narrow(2, start, end - start), v: v.narrow(2, start, end - start) }, options)))
+  const merged = mergeAttention(
+    [
+      [0, 30],
+      [30, 31],
+      [31, 90],
+    ].map(([start = 0, end = 0]) =>
+      attend(q, { k: k.narrow(2, start, end - start), v: v.narrow(2, start, end - start) }, options),
+    ),
+  )
   const [found, wanted] = [merged.out.toFloat32Array(), whole.out.toFloat32Array()]
   t.true(wanted.every((value, at) => Math.abs(value - (found[at] as number)) <= TOLERANCES.f32))
   const out = new Float32Array(8 * 128)

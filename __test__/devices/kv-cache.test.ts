@@ -14,7 +14,8 @@ onDevices('a prompt, single tokens, and growth in between', (t, device) => {
     using cache = make(shape)
     t.is(cache.device, device)
     showsBoth(cache.update(...given(shape, 0, 37)), shape, span(0, 37))
-    for (const token of span(37, 150)) showsBoth(cache.update(...(token % 2 === 0 ? given : placed)(shape, token, token + 1)), shape, span(0, token + 1))
+    for (const token of span(37, 150))
+      showsBoth(cache.update(...(token % 2 === 0 ? given : placed)(shape, token, token + 1)), shape, span(0, token + 1))
     showsBoth(cache.updateFused(...placed(shape, 150, 1100)), shape, span(0, 1100))
     t.is(cache.getKv().k.device, device)
     t.is(cache.seqLen, 1100)
@@ -61,7 +62,10 @@ onDevices('a snapshot keeps what is overwritten, and comes back', (t, device) =>
 onDevices('memory of the host is read in any order of axes, and in part', (t, device) => {
   const shape: Shape = { device, dtype: 'f16', batch: 1, heads: 1, dim: 64 }
   using cache = make(shape)
-  const [k, v] = [0, 1].map(part => hosted(shape, span(0, 20), part)) as [ReturnType<typeof hosted>, ReturnType<typeof hosted>]
+  const [k, v] = [0, 1].map(part => hosted(shape, span(0, 20), part)) as [
+    ReturnType<typeof hosted>,
+    ReturnType<typeof hosted>,
+  ]
   // One head: heads first and tokens first lie alike.
   const turned = (host: typeof k): typeof k => ({ ...host, shape: [1, 20, 1, 64], layout: 'bshd' })
   cache.update({ ...k, range: [0, 5] }, { ...v, range: [0, 5] })
@@ -70,7 +74,7 @@ onDevices('memory of the host is read in any order of axes, and in part', (t, de
   t.is(cache.seqLen, 20)
 })
 
-onDevices('parts of tensors are appended row by row, the cache\'s own among them', (t, device) => {
+onDevices("parts of tensors are appended row by row, the cache's own among them", (t, device) => {
   for (const shape of wideOn(device)) {
     using cache = make(shape)
     const { k, v } = cache.update(...given(shape, 0, 30))
@@ -91,7 +95,10 @@ onDevices('a draft is kept in part, or leaves no trace', (t, device) => {
     dropped.append(...given(shape, 90, 99))
     dropped.rollback()
     const draft = cache.begin()
-    showsBoth(draft.append(...given(shape, 100, 104), { parents: [-1, 0, 0, 2] }), shape, [...span(0, 50), ...span(100, 104)])
+    showsBoth(draft.append(...given(shape, 100, 104), { parents: [-1, 0, 0, 2] }), shape, [
+      ...span(0, 50),
+      ...span(100, 104),
+    ])
     draft.commitPath([0, 2, 3])
     showsBoth(cache.getKv(), shape, [...span(0, 50), 100, 102, 103])
     t.is(cache.seqLen, 53)
@@ -102,7 +109,8 @@ onGpus('what the host does not see is not handed out as an array', (t, device) =
   const [shape] = wideOn(device) as [Shape]
   using cache = make(shape)
   const { k } = cache.update(...given(shape, 0, 3))
-  for (const tensor of [k, cache.kCacheRaw]) throwsCode(t, 'DEVICE_MISMATCH', () => tensor.data, { argument: 'data', value: device, expected: 'cpu' })
+  for (const tensor of [k, cache.kCacheRaw])
+    throwsCode(t, 'DEVICE_MISMATCH', () => tensor.data, { argument: 'data', value: device, expected: 'cpu' })
   const [onCpu] = placed({ ...shape, device: 'cpu' }, 3, 4)
   const error = throwsCode(t, 'DEVICE_MISMATCH', () => cache.update(onCpu, onCpu))
   t.like(error.details, { argument: 'k', value: 'cpu', expected: device })

@@ -3,16 +3,33 @@ import fc from 'fast-check'
 
 import { KvCache, type Snapshot } from '../../index.js'
 import { onDevices } from '../support/devices.js'
-import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
+import {
+  check,
+  Kept,
+  Numbering,
+  ownsItsBuffer,
+  refused,
+  same,
+  shapesOn,
+  source,
+  type Shape,
+} from '../support/properties.js'
 
 type Kind = 'update' | 'fused' | 'truncate' | 'reset' | 'snapshot' | 'restore' | 'forget' | 'again'
 type Step = [Kind, number, boolean]
 
-const sizes = fc.record({ initialCapacity: fc.integer({ min: 0, max: 6 }), maxSeqLen: fc.integer({ min: 1, max: 24 }), stableAddresses: fc.boolean() })
+const sizes = fc.record({
+  initialCapacity: fc.integer({ min: 0, max: 6 }),
+  maxSeqLen: fc.integer({ min: 1, max: 24 }),
+  stableAddresses: fc.boolean(),
+})
 const often: Kind[] = ['update', 'fused', 'truncate', 'snapshot', 'restore']
 const steps: fc.Arbitrary<Step[]> = fc.array(
   fc.tuple(
-    fc.oneof({ weight: 9, arbitrary: fc.constantFrom(...often) }, { weight: 1, arbitrary: fc.constantFrom<Kind>('reset', 'forget', 'again') }),
+    fc.oneof(
+      { weight: 9, arbitrary: fc.constantFrom(...often) },
+      { weight: 1, arbitrary: fc.constantFrom<Kind>('reset', 'forget', 'again') },
+    ),
     fc.integer({ min: 0, max: 9 }),
     fc.boolean(),
   ),
@@ -30,7 +47,15 @@ class Run {
 
   constructor(size: { initialCapacity: number; maxSeqLen: number; stableAddresses: boolean }, shape: Shape) {
     this.#shape = shape
-    this.#make = () => new KvCache({ device: shape.device, batchSize: shape.batch, numKvHeads: shape.heads, headDim: shape.dim, dtype: shape.dtype, ...size })
+    this.#make = () =>
+      new KvCache({
+        device: shape.device,
+        batchSize: shape.batch,
+        numKvHeads: shape.heads,
+        headDim: shape.dim,
+        dtype: shape.dtype,
+        ...size,
+      })
     this.cache = this.#make()
     this.kept = new Kept(shape)
   }
@@ -98,7 +123,8 @@ class Run {
   check(): void {
     const { cache, tokens } = this
     same('seqLen', [cache.seqLen, cache.isEmpty], [tokens.length, tokens.length === 0])
-    if (cache.capacity < tokens.length || cache.capacity > cache.maxSeqLen) throw new Error(`the capacity is ${cache.capacity}`)
+    if (cache.capacity < tokens.length || cache.capacity > cache.maxSeqLen)
+      throw new Error(`the capacity is ${cache.capacity}`)
     if (tokens.length === 0) {
       refused('CACHE_EMPTY', () => cache.getKv())
     } else {
@@ -107,7 +133,8 @@ class Run {
     }
     this.kept.check()
     const { usedBytes, heldBytes, bufferBytes } = cache.stats()
-    if (usedBytes !== heldBytes + bufferBytes) throw new Error(`${usedBytes} used, ${heldBytes} held, ${bufferBytes} in the buffer`)
+    if (usedBytes !== heldBytes + bufferBytes)
+      throw new Error(`${usedBytes} used, ${heldBytes} held, ${bufferBytes} in the buffer`)
   }
 }
 

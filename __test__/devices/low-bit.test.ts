@@ -12,12 +12,30 @@ const HALF_STEP = { f8e4m3: 1 / 32, q8: 0.51 / 127, q4: 1.01 / 15 }
 /** Hadamard's matrix spreads an error over the row. */
 const SPREAD = 8
 
-const distance = (one: ArrayLike<number>, other: ArrayLike<number>): number => Math.max(...Array.from(one, (value, at) => Math.abs(value - (other[at] as number))))
+const distance = (one: ArrayLike<number>, other: ArrayLike<number>): number =>
+  Math.max(...Array.from(one, (value, at) => Math.abs(value - (other[at] as number))))
 
-const [k, v] = [waves(3, [HEADS, TOKENS, DIM]), waves(5, [HEADS, TOKENS, DIM])] as [HostTensor & { data: Float32Array }, HostTensor & { data: Float32Array }]
+const [k, v] = [waves(3, [HEADS, TOKENS, DIM]), waves(5, [HEADS, TOKENS, DIM])] as [
+  HostTensor & { data: Float32Array },
+  HostTensor & { data: Float32Array },
+]
 
-function filled(device: string, format: keyof typeof HALF_STEP, hadamard: boolean): { cache: PagedKvCache; seq: number } {
-  const cache = new PagedKvCache({ device, capacity: 8, blockSize: 16, numLayers: 1, numKvHeads: HEADS, headDim: DIM, keyFormat: format, valueFormat: format, hadamard })
+function filled(
+  device: string,
+  format: keyof typeof HALF_STEP,
+  hadamard: boolean,
+): { cache: PagedKvCache; seq: number } {
+  const cache = new PagedKvCache({
+    device,
+    capacity: 8,
+    blockSize: 16,
+    numLayers: 1,
+    numKvHeads: HEADS,
+    headDim: DIM,
+    keyFormat: format,
+    valueFormat: format,
+    hadamard,
+  })
   const seq = cache.createSequence()
   cache.writeTokens(seq, 0, 0, k, v)
   return { cache, seq }
@@ -25,36 +43,63 @@ function filled(device: string, format: keyof typeof HALF_STEP, hadamard: boolea
 
 for (const format of ['f8e4m3', 'q8', 'q4'] as const) {
   for (const hadamard of [false, true]) {
-    onDevices(`${format}${hadamard ? ', hadamard' : ''}: full pages are quantised as on the CPU, others are exact`, (t, device) => {
-      const { cache, seq } = filled(device, format, hadamard)
-      const { cache: reference, seq: same } = filled('cpu', format, hadamard)
-      const found = cache.gather(seq, 0)
-      const [keys, values] = [found.k.toFloat32Array(), found.v.toFloat32Array()]
-      t.true(distance(values, v.data) > 0)
-      t.true(distance(values, v.data) <= HALF_STEP[format], `${distance(values, v.data)}`)
-      t.true(distance(keys, k.data) <= HALF_STEP[format] * (hadamard ? SPREAD : 1), `${distance(keys, k.data)}`)
-      const wanted = reference.gather(same, 0)
-      t.is(distance(values, wanted.v.toFloat32Array()), 0, 'the codes and scales are those of the CPU')
-      t.true(distance(keys, wanted.k.toFloat32Array()) <= (hadamard ? 1e-6 : 0))
-      const last = cache.readKv(seq, 0, TOKENS - 1)
-      t.is(distance(last.value, span(0, HEADS).flatMap(head => Array.from(v.data.subarray(((head + 1) * TOKENS - 1) * DIM, (head + 1) * TOKENS * DIM)))), 0)
-      cache.dispose()
-      reference.dispose()
-    })
+    onDevices(
+      `${format}${hadamard ? ', hadamard' : ''}: full pages are quantised as on the CPU, others are exact`,
+      (t, device) => {
+        const { cache, seq } = filled(device, format, hadamard)
+        const { cache: reference, seq: same } = filled('cpu', format, hadamard)
+        const found = cache.gather(seq, 0)
+        const [keys, values] = [found.k.toFloat32Array(), found.v.toFloat32Array()]
+        t.true(distance(values, v.data) > 0)
+        t.true(distance(values, v.data) <= HALF_STEP[format], `${distance(values, v.data)}`)
+        t.true(distance(keys, k.data) <= HALF_STEP[format] * (hadamard ? SPREAD : 1), `${distance(keys, k.data)}`)
+        const wanted = reference.gather(same, 0)
+        t.is(distance(values, wanted.v.toFloat32Array()), 0, 'the codes and scales are those of the CPU')
+        t.true(distance(keys, wanted.k.toFloat32Array()) <= (hadamard ? 1e-6 : 0))
+        const last = cache.readKv(seq, 0, TOKENS - 1)
+        t.is(
+          distance(
+            last.value,
+            span(0, HEADS).flatMap(head =>
+              Array.from(v.data.subarray(((head + 1) * TOKENS - 1) * DIM, (head + 1) * TOKENS * DIM)),
+            ),
+          ),
+          0,
+        )
+        cache.dispose()
+        reference.dispose()
+      },
+    )
 
-    onDevices(`${format}${hadamard ? ', hadamard' : ''}: attention over the pages is that over their gathered values`, (t, device) => {
-      const { cache, seq } = filled(device, format, hadamard)
-      const q = waves(7, [3, 2 * HEADS, DIM])
-      const { out } = attend(q, { cache, layer: 0, sequences: [seq] }, { qOffsets: [0, 3] })
-      const gathered = cache.gather(seq, 0)
-      const turned = (tensor: typeof gathered.k): HostTensor => ({ data: tokensFirst(tensor.toFloat32Array()), shape: [TOKENS, HEADS, DIM] })
-      const wanted = attend(q, { k: turned(gathered.k), v: turned(gathered.v), kvOffsets: [0, TOKENS] }, { qOffsets: [0, 3] })
-      t.true(distance(out.toFloat32Array(), wanted.out.toFloat32Array()) <= 2e-5)
-      cache.dispose()
-    })
+    onDevices(
+      `${format}${hadamard ? ', hadamard' : ''}: attention over the pages is that over their gathered values`,
+      (t, device) => {
+        const { cache, seq } = filled(device, format, hadamard)
+        const q = waves(7, [3, 2 * HEADS, DIM])
+        const { out } = attend(q, { cache, layer: 0, sequences: [seq] }, { qOffsets: [0, 3] })
+        const gathered = cache.gather(seq, 0)
+        const turned = (tensor: typeof gathered.k): HostTensor => ({
+          data: tokensFirst(tensor.toFloat32Array()),
+          shape: [TOKENS, HEADS, DIM],
+        })
+        const wanted = attend(
+          q,
+          { k: turned(gathered.k), v: turned(gathered.v), kvOffsets: [0, TOKENS] },
+          { qOffsets: [0, 3] },
+        )
+        t.true(distance(out.toFloat32Array(), wanted.out.toFloat32Array()) <= 2e-5)
+        cache.dispose()
+      },
+    )
   }
 }
 
 /** `[heads, tokens, dim]` as `[tokens, heads, dim]`. */
 const tokensFirst = (data: Float32Array): Float32Array =>
-  Float32Array.from(span(0, TOKENS).flatMap(token => span(0, HEADS).flatMap(head => Array.from(data.subarray((head * TOKENS + token) * DIM, (head * TOKENS + token + 1) * DIM)))))
+  Float32Array.from(
+    span(0, TOKENS).flatMap(token =>
+      span(0, HEADS).flatMap(head =>
+        Array.from(data.subarray((head * TOKENS + token) * DIM, (head * TOKENS + token + 1) * DIM)),
+      ),
+    ),
+  )

@@ -6,10 +6,29 @@ import { onDevices } from '../support/devices.js'
 import { HYBRID, layersOf, runStep } from '../support/model-rows.js'
 import { check } from '../support/properties.js'
 
-const OPERATIONS = ['create', 'drop', 'step', 'step', 'step', 'together', 'append', 'undone', 'begin', 'commit', 'rollback', 'fork', 'hold', 'restore', 'truncate'] as const
+const OPERATIONS = [
+  'create',
+  'drop',
+  'step',
+  'step',
+  'step',
+  'together',
+  'append',
+  'undone',
+  'begin',
+  'commit',
+  'rollback',
+  'fork',
+  'hold',
+  'restore',
+  'truncate',
+] as const
 type Operation = readonly [(typeof OPERATIONS)[number], number, number]
 
-const operations: fc.Arbitrary<Operation[]> = fc.array(fc.tuple(fc.constantFrom(...OPERATIONS), fc.nat({ max: 30 }), fc.nat({ max: 7 })), { maxLength: 40 })
+const operations: fc.Arbitrary<Operation[]> = fc.array(
+  fc.tuple(fc.constantFrom(...OPERATIONS), fc.nat({ max: 30 }), fc.nat({ max: 7 })),
+  { maxLength: 40 },
+)
 
 /** A sequence, what it should hold, and where its open transactions begin. */
 interface Known {
@@ -38,7 +57,10 @@ class Run {
   /** A step of some sequences, each with new tokens; it is committed, or leaves nothing. */
   #step(of: readonly Known[], count: number, isCommitted: boolean): void {
     const histories = of.map(({ tokens }) => [...tokens, ...this.#take(count)])
-    using step = this.cache.beginStep({ sequences: of.map(({ sequence }) => sequence), offsets: Array.from({ length: of.length + 1 }, (_, place) => place * count) })
+    using step = this.cache.beginStep({
+      sequences: of.map(({ sequence }) => sequence),
+      offsets: Array.from({ length: of.length + 1 }, (_, place) => place * count),
+    })
     const off = runStep(step, histories)
     if (off > 1e-5) throw new Error(`attention is off by ${off}`)
     if (!isCommitted) return
@@ -48,7 +70,8 @@ class Run {
 
   operate([name, choice, size]: Operation): void {
     const known = this.#known[choice % Math.max(this.#known.length, 1)]
-    if (name === 'create' || known === undefined) this.#known.push({ sequence: this.cache.openSequence(), tokens: [], open: [] })
+    if (name === 'create' || known === undefined)
+      this.#known.push({ sequence: this.cache.openSequence(), tokens: [], open: [] })
     else if (name === 'step') this.#step([known], size + 1, true)
     else if (name === 'undone') this.#step([known], size + 1, false)
     else if (name === 'together') this.#step(this.#known, 1, true)
@@ -116,7 +139,8 @@ class Run {
     }
     const { usedBytes, heldBytes, bufferBytes } = this.cache.stats()
     const isHeld = this.#held.length > 0 || heldBytes === 0
-    if (usedBytes !== bufferBytes + heldBytes || !isHeld) throw new Error(`${usedBytes} bytes used, ${heldBytes} held, ${bufferBytes} in buffers`)
+    if (usedBytes !== bufferBytes + heldBytes || !isHeld)
+      throw new Error(`${usedBytes} bytes used, ${heldBytes} held, ${bufferBytes} in buffers`)
   }
 }
 

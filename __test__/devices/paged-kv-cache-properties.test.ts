@@ -8,7 +8,11 @@ import { check, expected, Numbering, refused, same, shapesOn, type Shape } from 
 type Kind = 'create' | 'drop' | 'ensure' | 'write' | 'read'
 type Step = [Kind, number, number, number]
 
-const sizes = fc.record({ capacity: fc.integer({ min: 0, max: 6 }), blockSize: fc.integer({ min: 1, max: 4 }), numLayers: fc.integer({ min: 1, max: 3 }) })
+const sizes = fc.record({
+  capacity: fc.integer({ min: 0, max: 6 }),
+  blockSize: fc.integer({ min: 1, max: 4 }),
+  numLayers: fc.integer({ min: 1, max: 3 }),
+})
 const steps: fc.Arbitrary<Step[]> = fc.array(
   fc.tuple(
     fc.constantFrom<Kind>('create', 'drop', 'ensure', 'write', 'write', 'write', 'write', 'read'),
@@ -37,7 +41,13 @@ class Run {
   constructor(size: { capacity: number; blockSize: number; numLayers: number }, shape: Shape) {
     this.#size = size
     this.#shape = { ...shape, batch: 1 }
-    this.cache = new PagedKvCache({ ...size, numKvHeads: shape.heads, headDim: shape.dim, dtype: shape.dtype, device: shape.device })
+    this.cache = new PagedKvCache({
+      ...size,
+      numKvHeads: shape.heads,
+      headDim: shape.dim,
+      dtype: shape.dtype,
+      device: shape.device,
+    })
   }
 
   get #free(): number {
@@ -100,7 +110,8 @@ class Run {
     const found = this.cache.readKv(id, layer, pos)
     for (const [part, data] of [found.key, found.value].entries()) {
       const wanted = expected(this.#shape, [token], part)
-      if (Buffer.compare(new Uint8Array(data.buffer), new Uint8Array(wanted.buffer)) !== 0) throw new Error(`${id} ${layer} ${pos} shows something else`)
+      if (Buffer.compare(new Uint8Array(data.buffer), new Uint8Array(wanted.buffer)) !== 0)
+        throw new Error(`${id} ${layer} ${pos} shows something else`)
     }
   }
 
@@ -111,7 +122,11 @@ class Run {
     same('utilization', cache.poolUtilization(), capacity === 0 ? 0 : (capacity - this.#free) / capacity)
     same('ids', cache.sequenceIds(), [...this.#sequences.keys()])
     for (const [id, sequence] of this.#sequences) {
-      same('a sequence', [cache.sequenceLength(id), cache.sequenceCapacity(id)], [sequence.length, sequence.blocks * blockSize])
+      same(
+        'a sequence',
+        [cache.sequenceLength(id), cache.sequenceCapacity(id)],
+        [sequence.length, sequence.blocks * blockSize],
+      )
       for (let layer = 0; layer < numLayers; layer++) {
         for (let pos = 0; pos <= sequence.length; pos++) this.#read(id, sequence, pos, layer)
       }

@@ -9,10 +9,23 @@ import { wideOn } from '../support/wide.js'
 const LAYERS = 2
 
 const make = ({ device, heads, dim, dtype }: Shape, options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
-  new PagedKvCache({ device, capacity: 64, blockSize: 16, numLayers: LAYERS, numKvHeads: heads, headDim: dim, dtype, ...options })
+  new PagedKvCache({
+    device,
+    capacity: 64,
+    blockSize: 16,
+    numLayers: LAYERS,
+    numKvHeads: heads,
+    headDim: dim,
+    dtype,
+    ...options,
+  })
 
 /** K and V of tokens, in all layers or in one: those of a layer are those of a row of a batch. */
-function given({ dtype, heads, dim }: Shape, tokens: readonly number[], layer?: number): [k: HostTensor, v: HostTensor] {
+function given(
+  { dtype, heads, dim }: Shape,
+  tokens: readonly number[],
+  layer?: number,
+): [k: HostTensor, v: HostTensor] {
   const all: Shape = { device: 'cpu', dtype, heads, dim, batch: LAYERS }
   const per = heads * tokens.length * dim
   const of = (part: number): HostTensor => {
@@ -24,14 +37,18 @@ function given({ dtype, heads, dim }: Shape, tokens: readonly number[], layer?: 
 }
 
 const isSame = (one: ArrayBufferView, other: ArrayBufferView): boolean =>
-  Buffer.compare(new Uint8Array(one.buffer, one.byteOffset, one.byteLength), new Uint8Array(other.buffer, other.byteOffset, other.byteLength)) === 0
+  Buffer.compare(
+    new Uint8Array(one.buffer, one.byteOffset, one.byteLength),
+    new Uint8Array(other.buffer, other.byteOffset, other.byteLength),
+  ) === 0
 
 /** Throws unless a sequence has these tokens in all layers, bit for bit. */
 function holds(cache: PagedKvCache, seq: Sequence | number, shape: Shape, tokens: readonly number[]): void {
   for (const layer of span(0, LAYERS)) {
     const { k, v } = cache.gather(seq, layer)
     for (const [part, wanted] of given(shape, tokens, layer).entries()) {
-      if (!isSame((part === 0 ? k : v).toArray(), wanted.data as Float32Array)) throw new Error(`layer ${layer}, part ${part} shows other tokens`)
+      if (!isSame((part === 0 ? k : v).toArray(), wanted.data as Float32Array))
+        throw new Error(`layer ${layer}, part ${part} shows other tokens`)
     }
   }
   cache.checkInvariants()
@@ -43,7 +60,13 @@ onDevices('prompts in bulk, then steps of a batch in one call', (t, device) => {
     const lengths = [1, 15, 16, 33, 70]
     const sequences = lengths.map(() => cache.createSequence())
     for (const [at, length] of lengths.entries()) {
-      for (const layer of span(0, LAYERS)) cache.writeTokens(sequences[at] as number, layer, 0, ...given(shape, span(1000 * at, 1000 * at + length), layer))
+      for (const layer of span(0, LAYERS))
+        cache.writeTokens(
+          sequences[at] as number,
+          layer,
+          0,
+          ...given(shape, span(1000 * at, 1000 * at + length), layer),
+        )
     }
     for (const step of span(0, 20)) {
       const tokens = lengths.map((length, at) => 1000 * at + length + step)
@@ -52,30 +75,37 @@ onDevices('prompts in bulk, then steps of a batch in one call', (t, device) => {
     const offsets = [0, 3, 3, 20, 21, 22]
     cache.append(sequences, ...given(shape, span(9000, 9022)), offsets)
     for (const [at, length] of lengths.entries()) {
-      holds(cache, sequences[at] as number, shape, [...span(1000 * at, 1000 * at + length + 20), ...span(9000 + (offsets[at] as number), 9000 + (offsets[at + 1] as number))])
+      holds(cache, sequences[at] as number, shape, [
+        ...span(1000 * at, 1000 * at + length + 20),
+        ...span(9000 + (offsets[at] as number), 9000 + (offsets[at + 1] as number)),
+      ])
     }
     t.is(cache.device, device)
   }
 })
 
-onDevices('single tokens are written and read anywhere, and slots that nobody wrote are refused or zeros', (t, device) => {
-  for (const shape of wideOn(device)) {
-    using cache = make(shape, { capacity: 4 })
-    const used = cache.createSequence()
-    cache.append([used], ...given(shape, span(0, 64)), [0, 64])
-    cache.dropSequence(used)
-    const seq = cache.createSequence()
-    const [key, value] = given(shape, [7], 1).map(({ data }) => data as Float32Array) as [Float32Array, Float32Array]
-    cache.writeKv(seq, 1, 21, key, value)
-    const found = cache.readKv(seq, 1, 21)
-    t.true(isSame(found.key, key) && isSame(found.value, value))
-    throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 1, 20))
-    throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 21))
-    const { k } = cache.gather(seq, 1)
-    const zeros = new Uint8Array(16 * shape.dim * (shape.dtype === 'f32' ? 4 : 2))
-    for (const head of span(0, shape.heads)) t.true(isSame(k.narrow(0, head, 1).narrow(1, 0, 16).toArray(), zeros), 'of the sequence before nothing is left')
-  }
-})
+onDevices(
+  'single tokens are written and read anywhere, and slots that nobody wrote are refused or zeros',
+  (t, device) => {
+    for (const shape of wideOn(device)) {
+      using cache = make(shape, { capacity: 4 })
+      const used = cache.createSequence()
+      cache.append([used], ...given(shape, span(0, 64)), [0, 64])
+      cache.dropSequence(used)
+      const seq = cache.createSequence()
+      const [key, value] = given(shape, [7], 1).map(({ data }) => data as Float32Array) as [Float32Array, Float32Array]
+      cache.writeKv(seq, 1, 21, key, value)
+      const found = cache.readKv(seq, 1, 21)
+      t.true(isSame(found.key, key) && isSame(found.value, value))
+      throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 1, 20))
+      throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 21))
+      const { k } = cache.gather(seq, 1)
+      const zeros = new Uint8Array(16 * shape.dim * (shape.dtype === 'f32' ? 4 : 2))
+      for (const head of span(0, shape.heads))
+        t.true(isSame(k.narrow(0, head, 1).narrow(1, 0, 16).toArray(), zeros), 'of the sequence before nothing is left')
+    }
+  },
+)
 
 onDevices('forks, snapshots and truncation share blocks, and writers get their own', (t, device) => {
   for (const shape of wideOn(device)) {
@@ -87,7 +117,7 @@ onDevices('forks, snapshots and truncation share blocks, and writers get their o
     const before = cache.freeCount
     one.append(pair(shape, span(100, 110)))
     other.append(pair(shape, span(200, 203)))
-    t.is(before - cache.freeCount, 2, 'a copy of the last block for each but the snapshot\'s')
+    t.is(before - cache.freeCount, 2, "a copy of the last block for each but the snapshot's")
     other.truncate(20)
     other.append(pair(shape, span(300, 330)))
     holds(cache, one, shape, [...span(0, 50), ...span(100, 110)])
@@ -124,7 +154,7 @@ onDevices('a prompt finds what is cached, and eviction takes the rest', (t, devi
   }
 })
 
-onDevices('a draft\'s accepted path is moved to its front', (t, device) => {
+onDevices("a draft's accepted path is moved to its front", (t, device) => {
   for (const shape of wideOn(device)) {
     using cache = make(shape)
     const seq = cache.openSequence()

@@ -16,7 +16,11 @@ onDevices('the rows of an accepted path follow what was committed', (t, device) 
     for (const round of span(0, 4)) {
       const first = 100 + 8 * round
       const kept = [...span(0, 45), ...span(0, round).flatMap(past => [1, 4, 6, 7].map(node => 100 + 8 * past + node))]
-      showsBoth(cache.append(...(round % 2 === 0 ? given : placed)(shape, first, first + 8), { parents: PARENTS }), shape, [...kept, ...span(first, first + 8)])
+      showsBoth(
+        cache.append(...(round % 2 === 0 ? given : placed)(shape, first, first + 8), { parents: PARENTS }),
+        shape,
+        [...kept, ...span(first, first + 8)],
+      )
       throwsCode(t, 'INVALID_PATH', () => cache.acceptPath([1, 6]))
       cache.acceptPath([1, 4, 6, 7])
       showsBoth(cache.current(), shape, [...kept, ...[1, 4, 6, 7].map(node => first + node)])
@@ -41,7 +45,7 @@ onDevices('a mark goes back to what was committed', (t, device) => {
   }
 })
 
-onDevices('a tree\'s mask and positions are the same wherever the cache lives', (t, device) => {
+onDevices("a tree's mask and positions are the same wherever the cache lives", (t, device) => {
   const [shape] = wideOn(device)
   if (shape === undefined) return
   using cache = new RollbackCache({ device })
@@ -50,5 +54,8 @@ onDevices('a tree\'s mask and positions are the same wherever the cache lives', 
   t.deepEqual(Array.from(cache.treePositions([-1, 0, 0])), [3, 4, 4])
   const seen = [[0], [0, 1], [0, 2]]
   const wanted = seen.flatMap(nodes => span(0, 6).map(column => column < 3 || nodes.includes(column - 3)))
-  t.deepEqual(Array.from(cache.treeMask([-1, 0, 0]).toArray(), value => value === 0), wanted)
+  t.deepEqual(
+    Array.from(cache.treeMask([-1, 0, 0]).toArray(), value => value === 0),
+    wanted,
+  )
 })

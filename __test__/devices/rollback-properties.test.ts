@@ -42,7 +42,8 @@ class Run {
   }
 
   step([kind, n, random, keep]: Step): void {
-    if (kind === 'append' || kind === 'tree') return this.#append(Math.max(n, 1), kind === 'tree' ? random : undefined, keep)
+    if (kind === 'append' || kind === 'tree')
+      return this.#append(Math.max(n, 1), kind === 'tree' ? random : undefined, keep)
     if (kind === 'commit') return this.#commit(n, keep)
     if (kind === 'snapshot') return void this.#marks.push({ mark: this.cache.snapshot(), tokens: [...this.committed] })
     if (kind === 'rollback') return this.#rollback(n)
@@ -52,13 +53,19 @@ class Run {
   #append(n: number, random: number[] | undefined, keep: boolean): void {
     const before = this.tentative.length
     const added = this.#numbering.take(n)
-    const parents = added.map((_, place) => (random === undefined ? before + place - 1 : ((random[place] ?? 0) % (before + place + 1)) - 1))
+    const parents = added.map((_, place) =>
+      random === undefined ? before + place - 1 : ((random[place] ?? 0) % (before + place + 1)) - 1,
+    )
     const [k, v] = [source(this.#shape, added, 0), source(this.#shape, added, 1)]
     if (random !== undefined) {
       refused('INVALID_ARGUMENT', () => this.cache.append(k, v, { parents: [...parents, 0] }))
       refused('INVALID_ARGUMENT', () => this.cache.append(k, v, { parents: [...parents.slice(0, -1), before + n - 1] }))
     }
-    const shown = this.cache.append(k, v, random === undefined ? {} : { parents: keep ? parents : Int32Array.from(parents) })
+    const shown = this.cache.append(
+      k,
+      v,
+      random === undefined ? {} : { parents: keep ? parents : Int32Array.from(parents) },
+    )
     this.tentative.push(...added.map((token, place) => ({ token, parent: parents[place] as number })))
     this.#appended = true
     this.kept.add([shown.k, shown.v], this.tokens, keep)
@@ -125,10 +132,18 @@ class Run {
       for (let at = parent; at !== ROOT; at = parents[at] as number) route.push(at)
       return route
     })
-    same('positions', Array.from(this.cache.treePositions(parents)), seen.map(route => committed + route.length - 1))
+    same(
+      'positions',
+      Array.from(this.cache.treePositions(parents)),
+      seen.map(route => committed + route.length - 1),
+    )
     const mask = Array.from(this.cache.treeMask(parents).toArray(), value => value === 0)
     const columns = [...this.committed.keys(), ...parents.map((_, node) => committed + node)]
-    same('mask', mask, seen.flatMap(route => columns.map(column => column < committed || route.includes(column - committed))))
+    same(
+      'mask',
+      mask,
+      seen.flatMap(route => columns.map(column => column < committed || route.includes(column - committed))),
+    )
   }
 }
 

@@ -10,7 +10,8 @@ const make = ({ device }: Shape, options: Partial<RotatingKvCacheOptions> = {}):
   new RotatingKvCache({ device, maxSeqLen: 40, sinks: 3, slack: 10, ...options })
 
 /** What a window of 40 keeps of the first so many tokens, besides the first three. */
-const retained = (length: number): number[] => (length <= 43 ? span(0, length) : [...span(0, 3), ...span(length - 40, length)])
+const retained = (length: number): number[] =>
+  length <= 43 ? span(0, length) : [...span(0, 3), ...span(length - 40, length)]
 
 onDevices('token by token the window moves on and goes back to the front', (t, device) => {
   for (const shape of wideOn(device)) {

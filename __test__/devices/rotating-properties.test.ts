@@ -3,7 +3,17 @@ import fc from 'fast-check'
 
 import { RotatingCache, RotatingKvCache, type RotatingSnapshot, type Tensor } from '../../index.js'
 import { onDevices } from '../support/devices.js'
-import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
+import {
+  check,
+  Kept,
+  Numbering,
+  ownsItsBuffer,
+  refused,
+  same,
+  shapesOn,
+  source,
+  type Shape,
+} from '../support/properties.js'
 
 interface Options {
   readonly maxSeqLen: number
@@ -26,7 +36,10 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
     fc.oneof(
       { weight: 9, arbitrary: fc.constant('append' as const) },
       { weight: 1, arbitrary: fc.constantFrom('reset' as const, 'adopt' as const) },
-      { weight: 2, arbitrary: fc.constantFrom('setLen' as const, 'snapshot' as const, 'restore' as const, 'accepted' as const) },
+      {
+        weight: 2,
+        arbitrary: fc.constantFrom('setLen' as const, 'snapshot' as const, 'restore' as const, 'accepted' as const),
+      },
     ),
     fc.oneof(fc.constantFrom(1, 1, 2), fc.integer({ min: 0, max: 12 })),
     fc.boolean(),
@@ -40,7 +53,9 @@ class Subject {
   readonly #shape: Shape
 
   constructor(single: boolean, made: Options, shape: Shape) {
-    this.cache = single ? new RotatingCache({ dim: 2, device: shape.device, ...made }) : new RotatingKvCache({ device: shape.device, ...made })
+    this.cache = single
+      ? new RotatingCache({ dim: 2, device: shape.device, ...made })
+      : new RotatingKvCache({ device: shape.device, ...made })
     this.#shape = shape
   }
 
@@ -60,9 +75,10 @@ class Subject {
   adopt(snapshot: RotatingSnapshot, tokens: readonly number[], keepLen: number): void {
     const [k, v] = [source(this.#shape, tokens, 0), source(this.#shape, tokens, 1)]
     const none = tokens.length === 0
-    this.cache = this.cache instanceof RotatingCache
-      ? RotatingCache.restoreFromSnapshot(snapshot, none ? null : k, keepLen)
-      : RotatingKvCache.restoreFromSnapshot(snapshot, none ? null : { k, v }, keepLen)
+    this.cache =
+      this.cache instanceof RotatingCache
+        ? RotatingCache.restoreFromSnapshot(snapshot, none ? null : k, keepLen)
+        : RotatingKvCache.restoreFromSnapshot(snapshot, none ? null : { k, v }, keepLen)
   }
 
   accepted(snapshot: RotatingSnapshot, keepLen: number): Tensor[] | null {
@@ -117,7 +133,8 @@ function run(subject: Subject, oracle: Oracle, kept: Kept, [kind, n, keep]: Step
     kept.add(subject.append(added), oracle.append(added), keep)
   } else if (kind === 'setLen') {
     const allowed = n === length || (n < length && length <= oracle.limit)
-    if (!allowed) return refused('CANNOT_ROLL_BACK', () => (keep ? subject.cache.setLen(n) : subject.cache.trySetLen(n)))
+    if (!allowed)
+      return refused('CANNOT_ROLL_BACK', () => (keep ? subject.cache.setLen(n) : subject.cache.trySetLen(n)))
     subject.cache.trySetLen(n)
     subject.cache.setLen(n)
     oracle.tokens.length = n

@@ -19,18 +19,48 @@ interface Step {
 }
 
 const NAMES = [
-  'open', 'feed', 'feed', 'feed', 'feed', 'fork', 'drop', 'drop', 'drop', 'truncate', 'save', 'restore', 'forget snapshot',
-  'begin', 'begin', 'draft', 'draft', 'tree', 'tree', 'commit', 'commit', 'path', 'path', 'roll back', 'step', 'step', 'prompt', 'prompt', 'prompt', 'ensure', 'forget',
+  'open',
+  'feed',
+  'feed',
+  'feed',
+  'feed',
+  'fork',
+  'drop',
+  'drop',
+  'drop',
+  'truncate',
+  'save',
+  'restore',
+  'forget snapshot',
+  'begin',
+  'begin',
+  'draft',
+  'draft',
+  'tree',
+  'tree',
+  'commit',
+  'commit',
+  'path',
+  'path',
+  'roll back',
+  'step',
+  'step',
+  'prompt',
+  'prompt',
+  'prompt',
+  'ensure',
+  'forget',
 ] as const
 
-const formsOn = (device: string): fc.Arbitrary<Form> => fc.record({
-  device: fc.constant(device),
-  capacity: fc.integer({ min: 1, max: 16 }),
-  blockSize: fc.integer({ min: 1, max: 3 }),
-  numLayers: fc.integer({ min: 1, max: 2 }),
-  numKvHeads: fc.integer({ min: 1, max: 2 }),
-  headDim: fc.integer({ min: 1, max: 2 }),
-})
+const formsOn = (device: string): fc.Arbitrary<Form> =>
+  fc.record({
+    device: fc.constant(device),
+    capacity: fc.integer({ min: 1, max: 16 }),
+    blockSize: fc.integer({ min: 1, max: 3 }),
+    numLayers: fc.integer({ min: 1, max: 2 }),
+    numKvHeads: fc.integer({ min: 1, max: 2 }),
+    headDim: fc.integer({ min: 1, max: 2 }),
+  })
 
 const windows = fc.record({ window: fc.integer({ min: 1, max: 5 }), sinks: fc.nat({ max: 2 }) })
 
@@ -97,7 +127,8 @@ class Run {
     else if (name === 'fork') this.#kept.push(new Kept(kept.sequence.fork(), kept.root, kept.all))
     else if (name === 'drop') this.#drop(kept, flag)
     else if (name === 'ensure') this.#fits(() => this.cache.ensureCapacity([kept.sequence], [kept.all.length + n]))
-    else if (name === 'save') this.#saved.push({ snapshot: kept.sequence.snapshot(), root: kept.root, tokens: kept.all })
+    else if (name === 'save')
+      this.#saved.push({ snapshot: kept.sequence.snapshot(), root: kept.root, tokens: kept.all })
     else if (name === 'forget snapshot') this.#saved.shift()?.snapshot.dispose()
     else if (name === 'begin') this.#begin(kept, n, flag)
     else if (kept.drafts.length > 0) this.#drafted(kept, kept.drafts.at(-1) as Draft, step)
@@ -129,7 +160,8 @@ class Run {
     } else {
       const added = followed(kept.last, ids.slice(0, n))
       const [k, v] = pairOf(this.#form, this.#layers, added)
-      if (this.#fits(() => sequence.append(flag || which % 2 === 0 ? { k, v, tokens: ids.slice(0, n) } : { k, v }))) kept.add(added)
+      if (this.#fits(() => sequence.append(flag || which % 2 === 0 ? { k, v, tokens: ids.slice(0, n) } : { k, v })))
+        kept.add(added)
     }
   }
 
@@ -149,7 +181,8 @@ class Run {
       kept.end(nodes.slice(0, count))
     } else if (name === 'path') {
       const path = route(draft, ids.slice(0, n))
-      if (this.#fits(() => open.commitPath(path))) kept.end(path.map((node, place) => ({ token: nodes[node]?.token as number, parent: place - 1 })))
+      if (this.#fits(() => open.commitPath(path)))
+        kept.end(path.map((node, place) => ({ token: nodes[node]?.token as number, parent: place - 1 })))
     } else if (name === 'roll back') {
       const place = which % kept.drafts.length
       kept.drafts[place]?.open.dispose()
@@ -172,7 +205,11 @@ class Run {
       const before = parent < 0 ? kept.before : ((nodes[parent] ?? added[parent - first])?.token as number)
       added.push({ token: follow(before, id), parent })
     }
-    const [k, v] = pairOf(this.#form, this.#layers, added.map(({ token }) => token))
+    const [k, v] = pairOf(
+      this.#form,
+      this.#layers,
+      added.map(({ token }) => token),
+    )
     const parents = seed === undefined ? {} : { parents: added.map(({ parent }) => parent) }
     if (this.#fits(() => open.append({ k, v, ...parents, ...(told ? { tokens: [...ids] } : {}) }))) nodes.push(...added)
   }
@@ -186,7 +223,8 @@ class Run {
     const added = chosen.map((kept, place) => followed(kept.last, all.slice(offsets[place], offsets[place + 1])))
     this.#fits(() => {
       using step = this.cache.beginStep({ sequences: chosen.map(({ sequence }) => sequence), offsets })
-      for (const layer of flag ? this.#layers : this.#layers.toReversed()) step.write(layer, ...pairOf(this.#form, [layer], added.flat()))
+      for (const layer of flag ? this.#layers : this.#layers.toReversed())
+        step.write(layer, ...pairOf(this.#form, [layer], added.flat()))
       if (which % 3 === 0) return
       step.commit(flag ? all : undefined)
       for (const [place, kept] of chosen.entries()) kept.add(added[place] as number[])
@@ -198,9 +236,11 @@ class Run {
     const { blockSize } = this.#form
     const match = this.cache.match(ids, { salt, partial })
     const { length } = match
-    if (length > Math.max(ids.length - 1, 0) || (!partial && length % blockSize !== 0)) throw new Error(`${length} of ${ids.length} tokens were found`)
+    if (length > Math.max(ids.length - 1, 0) || (!partial && length % blockSize !== 0))
+      throw new Error(`${length} of ${ids.length} tokens were found`)
     const { matched } = this.cache.explain(ids, { salt })
-    if (matched > length || length - matched >= blockSize) throw new Error(`${length} tokens were found, ${matched} explained`)
+    if (matched > length || length - matched >= blockSize)
+      throw new Error(`${length} tokens were found, ${matched} explained`)
     this.hits += length
     const root = rootOf(salt)
     const sequence = this.cache.openSequence({ prefix: match })
@@ -221,7 +261,11 @@ class Run {
     this.cache.checkInvariants()
     for (const kept of this.#kept) kept.check(this.cache, this.#form)
     const { totalBlocks, freeBlocks, cachedBlocks, activeBlocks } = this.cache.stats()
-    same('blocks', [totalBlocks, freeBlocks + cachedBlocks], [freeBlocks + cachedBlocks + activeBlocks, this.cache.freeCount])
+    same(
+      'blocks',
+      [totalBlocks, freeBlocks + cachedBlocks],
+      [freeBlocks + cachedBlocks + activeBlocks, this.cache.freeCount],
+    )
   }
 
   /** Lets go of everything: then nothing is held. */
@@ -249,6 +293,13 @@ function property(t: ExecutionContext, of: fc.Arbitrary<Form>): void {
   t.true(hits > 0)
 }
 
-onDevices('whatever is shared, drafted and evicted, each sequence shows its own tokens', (t, device) => property(t, formsOn(device)))
+onDevices('whatever is shared, drafted and evicted, each sequence shows its own tokens', (t, device) =>
+  property(t, formsOn(device)),
+)
 
-onDevices('and what a window has not left behind', (t, device) => property(t, fc.tuple(formsOn(device), windows).map(([form, window]) => ({ ...form, ...window }))))
+onDevices('and what a window has not left behind', (t, device) =>
+  property(
+    t,
+    fc.tuple(formsOn(device), windows).map(([form, window]) => ({ ...form, ...window })),
+  ),
+)

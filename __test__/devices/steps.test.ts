@@ -9,7 +9,8 @@ import { span } from '../support/tokens.js'
 /** What is let pass between attention on a device and on the CPU, in 32-bit floats. */
 const TOLERANCE = 2e-5
 
-const made = (device: string): PagedKvCache => new PagedKvCache({ device, capacity: 16, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 32 })
+const made = (device: string): PagedKvCache =>
+  new PagedKvCache({ device, capacity: 16, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 32 })
 
 onDevices('a step of pages: written layer by layer, seen by its own queries, committed at once', (t, device) => {
   const [cache, reference] = [made(device), made('cpu')]
@@ -23,13 +24,22 @@ onDevices('a step of pages: written layer by layer, seen by its own queries, com
       return Array.from(step.attend(layer, waves(7 + layer, [5, 4, 32])).out.toFloat32Array())
     })
     step.commit()
-    const after = [0, 1].flatMap(layer => Array.from(attend(waves(7 + layer, [5, 4, 32]), { cache: of, layer, sequences: [one, two] }, { qOffsets: [0, 2, 5] }).out.toFloat32Array()))
+    const after = [0, 1].flatMap(layer =>
+      Array.from(
+        attend(
+          waves(7 + layer, [5, 4, 32]),
+          { cache: of, layer, sequences: [one, two] },
+          { qOffsets: [0, 2, 5] },
+        ).out.toFloat32Array(),
+      ),
+    )
     t.deepEqual(after, seen, 'the same once it is committed')
     of.checkInvariants()
     return seen
   }) as [number[], number[]]
   t.true(outs[0].every((value, at) => Math.abs(value - (outs[1][at] as number)) <= TOLERANCE))
-  for (const layer of [0, 1]) for (const seq of [0, 1]) t.true(cache.gather(seq, layer).k.equals(reference.gather(seq, layer).k))
+  for (const layer of [0, 1])
+    for (const seq of [0, 1]) t.true(cache.gather(seq, layer).k.equals(reference.gather(seq, layer).k))
 })
 
 onDevices('attention in the background reads what the step has written', async (t, device) => {
@@ -44,7 +54,10 @@ onDevices('attention in the background reads what the step has written', async (
   step.commit()
 })
 
-const KINDS = [{ blockSize: 4, capacity: 200 }, { blockSize: 1, capacity: 800 }] as const
+const KINDS = [
+  { blockSize: 4, capacity: 200 },
+  { blockSize: 1, capacity: 800 },
+] as const
 
 for (const options of KINDS) {
   const kind = `blocks of ${options.blockSize}`

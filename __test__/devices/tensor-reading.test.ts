@@ -1,8 +1,14 @@
 // Tensor read off the main thread, on each device.
-import { KvCache, Tensor, type KvTideError } from '../../index.js'
+import { type HostTensor, KvCache, Tensor, type KvTideError } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { throwsCode } from '../support/throws.js'
-import { elements, FLOATS, numbers, span, tokens } from '../support/tokens.js'
+import { elements, FLOATS, numbers, span } from '../support/tokens.js'
+
+/** Tokens in memory of the host, which a cache on any device takes. */
+const tokens = (start: number, end: number): HostTensor => ({
+  data: Float32Array.from(span(start, end)),
+  shape: [1, 1, end - start, 1],
+})
 
 const refusal = async (work: Promise<unknown>): Promise<string> => {
   try {

@@ -3,7 +3,17 @@ import fc from 'fast-check'
 
 import { KvCache, RollbackCache, RotatingKvCache, type KvTransaction } from '../../index.js'
 import { onDevices } from '../support/devices.js'
-import { check, Kept, Numbering, ownsItsBuffer, refused, route, same, shapesOn, type Shape } from '../support/properties.js'
+import {
+  check,
+  Kept,
+  Numbering,
+  ownsItsBuffer,
+  refused,
+  route,
+  same,
+  shapesOn,
+  type Shape,
+} from '../support/properties.js'
 import { appended, KINDS, pair, retained, type Kind, type Subject, type Window } from '../support/transactions.js'
 
 type Name = 'feed' | 'begin' | 'draft' | 'tree' | 'commit' | 'path' | 'wrong path' | 'drop' | 'change'
@@ -17,8 +27,26 @@ const windows: fc.Arbitrary<Window> = fc.record({
 
 const steps: fc.Arbitrary<Step[]> = fc.array(
   fc.tuple(
-    fc.constantFrom<Name>('feed', 'feed', 'begin', 'begin', 'draft', 'draft', 'tree', 'tree', 'commit', 'path', 'path', 'wrong path', 'drop', 'change'),
-    fc.oneof({ weight: 5, arbitrary: fc.integer({ min: 0, max: 5 }) }, { weight: 1, arbitrary: fc.integer({ min: 6, max: 20 }) }),
+    fc.constantFrom<Name>(
+      'feed',
+      'feed',
+      'begin',
+      'begin',
+      'draft',
+      'draft',
+      'tree',
+      'tree',
+      'commit',
+      'path',
+      'path',
+      'wrong path',
+      'drop',
+      'change',
+    ),
+    fc.oneof(
+      { weight: 5, arbitrary: fc.integer({ min: 0, max: 5 }) },
+      { weight: 1, arbitrary: fc.integer({ min: 6, max: 20 }) },
+    ),
     fc.array(fc.nat({ max: 30 }), { minLength: 6, maxLength: 6 }),
     fc.boolean(),
   ),
@@ -87,14 +115,22 @@ class Run {
     const before = this.everything
     const first = draft.nodes.length
     const added = this.#numbering.take(random?.length ?? n)
-    const parents = added.map((_, place) => (random === undefined ? first + place - 1 : ((random[place] ?? 0) % (first + place + 1)) - 1))
+    const parents = added.map((_, place) =>
+      random === undefined ? first + place - 1 : ((random[place] ?? 0) % (first + place + 1)) - 1,
+    )
     const tokens = pair(this.shape, added)
-    if (random !== undefined) refused('INVALID_ARGUMENT', () => draft.open.append(...tokens, { parents: [...parents, first + added.length] }))
-    const { k, v } = draft.open.append(...tokens, random === undefined ? {} : { parents: keep ? parents : Int32Array.from(parents) })
+    if (random !== undefined)
+      refused('INVALID_ARGUMENT', () => draft.open.append(...tokens, { parents: [...parents, first + added.length] }))
+    const { k, v } = draft.open.append(
+      ...tokens,
+      random === undefined ? {} : { parents: keep ? parents : Int32Array.from(parents) },
+    )
     const whole = random !== undefined || this.#drafts.some(({ branched }) => branched)
     draft.nodes.push(...added.map((token, place) => ({ token, parent: parents[place] as number })))
     draft.branched ||= random !== undefined && added.length > 0
-    const shown = whole ? [...retained(this.kind, this.window, this.#tokens), ...this.everything.slice(this.#tokens.length)] : appended(this.kind, this.window, before, added)
+    const shown = whole
+      ? [...retained(this.kind, this.window, this.#tokens), ...this.everything.slice(this.#tokens.length)]
+      : appended(this.kind, this.window, before, added)
     this.kept.add([k, v], shown, keep)
   }
 
@@ -109,7 +145,11 @@ class Run {
     const leads = path.every((node, place) => draft.nodes[node]?.parent === (path[place - 1] ?? -1))
     if (!leads) return refused('INVALID_PATH', () => draft.open.commitPath(path))
     draft.open.commitPath(path.length % 2 === 0 ? path : Uint32Array.from(path))
-    this.#ended(draft, path.map((node, place) => ({ token: draft.nodes[node]?.token as number, parent: place - 1 })), false)
+    this.#ended(
+      draft,
+      path.map((node, place) => ({ token: draft.nodes[node]?.token as number, parent: place - 1 })),
+      false,
+    )
   }
 
   #ended(draft: Draft, kept: Draft['nodes'], branched: boolean): void {
@@ -132,7 +172,8 @@ class Run {
     this.#feed(1, false)
     // A window keeps what it returned last.
     if (this.cache instanceof RotatingKvCache) this.cache.reset()
-    if (this.cache instanceof RotatingKvCache || this.cache instanceof KvCache || this.cache instanceof RollbackCache) ownsItsBuffer(this.cache.stats())
+    if (this.cache instanceof RotatingKvCache || this.cache instanceof KvCache || this.cache instanceof RollbackCache)
+      ownsItsBuffer(this.cache.stats())
     this.cache.dispose()
   }
 
@@ -141,7 +182,11 @@ class Run {
     const wanted = retained(this.kind, this.window, this.everything)
     if (shown === null) same('tokens', wanted, [])
     else this.kept.add([shown.k, shown.v], wanted, wanted.length % 2 === 0)
-    same('lengths', this.#drafts.map(({ open }) => open.length), this.#drafts.map(({ nodes }) => nodes.length))
+    same(
+      'lengths',
+      this.#drafts.map(({ open }) => open.length),
+      this.#drafts.map(({ nodes }) => nodes.length),
+    )
     for (const { open } of this.#drafts.slice(0, -1)) refused('TRANSACTION_OPEN', () => open.commit())
     this.kept.check()
     const draft = this.#drafts.at(-1)
@@ -161,13 +206,18 @@ class Run {
     const own = Array.from({ length: nodes.length }, (_, place) => parents.length - nodes.length + place)
     same('positions', Array.from(open.treePositions()), own.map(position))
     const { sinks, maxSeqLen } = this.window
-    const sees = (from: number, other: number): boolean => !this.kind.slides || other < sinks || other + maxSeqLen > from
+    const sees = (from: number, other: number): boolean =>
+      !this.kind.slides || other < sinks || other + maxSeqLen > from
     const before = retained(this.kind, this.window, [...this.#tokens.keys()])
     const rows = own.map(node => [
       ...before.map(other => sees(position(node), other)),
       ...parents.map((_, other) => ancestors(node).includes(other) && sees(position(node), position(other))),
     ])
-    same('mask', Array.from(open.treeMask().toArray(), value => value === 0), rows.flat())
+    same(
+      'mask',
+      Array.from(open.treeMask().toArray(), value => value === 0),
+      rows.flat(),
+    )
   }
 }
 

@@ -1,7 +1,14 @@
 // Attention over what a window shows, unless it names another, against the tokens that ever came.
 import fc from 'fast-check'
 
-import { attend, RotatingKvCache, type AttendOptions, type HostTensor, type Kv, type KvTransaction } from '../../index.js'
+import {
+  attend,
+  RotatingKvCache,
+  type AttendOptions,
+  type HostTensor,
+  type Kv,
+  type KvTransaction,
+} from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { check, refused, same } from '../support/properties.js'
 import { span } from '../support/tokens.js'
@@ -16,7 +23,16 @@ type Step = ['append' | 'draft' | 'tree' | 'keep' | 'drop' | 'ask', number, numb
 
 const steps: fc.Arbitrary<Step[]> = fc.array(
   fc.tuple(
-    fc.constantFrom('append' as const, 'append' as const, 'draft' as const, 'tree' as const, 'keep' as const, 'drop' as const, 'ask' as const, 'ask' as const),
+    fc.constantFrom(
+      'append' as const,
+      'append' as const,
+      'draft' as const,
+      'tree' as const,
+      'keep' as const,
+      'drop' as const,
+      'ask' as const,
+      'ask' as const,
+    ),
     fc.oneof(fc.constantFrom(1, 2), fc.integer({ min: 0, max: 10 })),
     fc.array(fc.nat({ max: 20 }), { minLength: 10, maxLength: 10 }),
     fc.boolean(),
@@ -24,7 +40,10 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
   { maxLength: 25 },
 )
 
-const host = (values: readonly number[]): HostTensor => ({ data: Float32Array.from(values), shape: [1, 1, values.length, 1] })
+const host = (values: readonly number[]): HostTensor => ({
+  data: Float32Array.from(values),
+  shape: [1, 1, values.length, 1],
+})
 const zeros = (count: number): HostTensor => host(span(0, count).map(() => 0))
 
 /** Keys are zeros, so that a query gets the mean of the values it sees: powers of two, of which no two sets have the same. */
@@ -76,7 +95,9 @@ class World {
   #append(n: number, random: readonly number[] | undefined, looks: boolean): void {
     this.#draft ??= this.cache.begin()
     const first = this.#parents.length
-    const parents = span(0, n).map(place => (random === undefined ? first + place - 1 : ((random[place] as number) % (first + place + 1)) - 1))
+    const parents = span(0, n).map(place =>
+      random === undefined ? first + place - 1 : ((random[place] as number) % (first + place + 1)) - 1,
+    )
     const values = this.#take(n)
     const shown = this.#look(this.#draft.append(zeros(n), host(values), random === undefined ? {} : { parents }), looks)
     this.#parents.push(...parents)
@@ -101,8 +122,11 @@ class World {
     const kv = this.#look(this.cache.currentData() as Kv, looks)
     const first = this.#tokens.length - queries
     const [gone, from] = [this.#tokens.length - this.window, first + 1 - this.window]
-    const seesGone = span(first, first + queries).some(position => position >= this.sinks && position + 1 - this.window < gone)
-    if (gone > this.sinks && from < gone && seesGone) return refused('INVALID_ARGUMENT', () => attend(zeros(queries), kv))
+    const seesGone = span(first, first + queries).some(
+      position => position >= this.sinks && position + 1 - this.window < gone,
+    )
+    if (gone > this.sinks && from < gone && seesGone)
+      return refused('INVALID_ARGUMENT', () => attend(zeros(queries), kv))
     this.#agrees(kv, queries, {})
   }
 
@@ -117,7 +141,9 @@ class World {
     const before = span(0, token < committed ? token + 1 : committed).map(at => [at, at])
     const nodes = line.map(node => [committed + node, committed + this.#ancestors(node).length - 1])
     const position = token < committed ? token : committed + line.length - 1
-    return [...before, ...nodes].filter(([, at]) => position - (at as number) < this.window || (at as number) < this.sinks).map(([of]) => of as number)
+    return [...before, ...nodes]
+      .filter(([, at]) => position - (at as number) < this.window || (at as number) < this.sinks)
+      .map(([of]) => of as number)
   }
 
   #agrees(kv: Kv, queries: number, given: AttendOptions): void {
@@ -126,7 +152,11 @@ class World {
       const seen = this.#seen(token)
       return seen.reduce((sum, at) => sum + (this.#tokens[at] as number), 0) / seen.length
     })
-    same('means', found.map((value, query) => Math.abs(value - (wanted[query] as number)) <= 1e-5 * (wanted[query] as number)), wanted.map(() => true))
+    same(
+      'means',
+      found.map((value, query) => Math.abs(value - (wanted[query] as number)) <= 1e-5 * (wanted[query] as number)),
+      wanted.map(() => true),
+    )
   }
 }
 

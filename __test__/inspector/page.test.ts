@@ -6,8 +6,12 @@ import { blockMap } from '../../lib/inspector/blocks.js'
 import type { SharedCache } from '../../lib/sequences/shared-cache.js'
 import { browserTest, type Page } from '../support/browser.js'
 import { span } from '../support/tokens.js'
+import { until } from '../support/until.js'
 
-const rows = (n: number): { data: Float32Array; shape: number[] } => ({ data: new Float32Array(n), shape: [1, 1, n, 1] })
+const rows = (n: number): { data: Float32Array; shape: number[] } => ({
+  data: new Float32Array(n),
+  shape: [1, 1, n, 1],
+})
 
 function user(cache: PagedKvCache, number: number): Sequence {
   const tokens = [...span(0, 64), ...span(1000 * number, 1000 * number + 30)]
@@ -20,21 +24,16 @@ function user(cache: PagedKvCache, number: number): Sequence {
 }
 
 /** The text of a tile. */
-const tile = async (page: Page, id: string): Promise<string> => (await page.locator(`#tile-${id} b`).textContent()) ?? ''
+const tile = async (page: Page, id: string): Promise<string> =>
+  (await page.locator(`#tile-${id} b`).textContent()) ?? ''
 
 /** What the page has of blocks that differs from what the cache says. */
 async function differing(page: Page, cache: PagedKvCache): Promise<number> {
   const { codes } = blockMap(nativeArgument<SharedCache>('cache', cache, PagedKvCache), 0)
-  const shown = await page.evaluate<number[]>(`Array.from({ length: ${codes.length} }, (_, block) => kvtide.codeOf(block))`)
+  const shown = await page.evaluate<number[]>(
+    `Array.from({ length: ${codes.length} }, (_, block) => kvtide.codeOf(block))`,
+  )
   return shown.filter((code, block) => code !== codes[block]).length
-}
-
-async function settled(check: () => Promise<boolean>): Promise<boolean> {
-  for (let time = 0; time < 200; time++) {
-    if (await check()) return true
-    await new Promise(resolve => setTimeout(resolve, 25))
-  }
-  return false
 }
 
 browserTest('numbers, blocks, tree and answers are those of the cache', async (t, browser) => {
@@ -48,16 +47,21 @@ browserTest('numbers, blocks, tree and answers are those of the cache', async (t
   const [asked, wrong]: [string[], string[]] = [[], []]
   page.on('request', request => asked.push(request.url()))
   page.on('pageerror', error => wrong.push(error.message))
-  page.on('console', message => { if (message.type() === 'error') wrong.push(message.text()) })
+  page.on('console', message => {
+    if (message.type() === 'error') wrong.push(message.text())
+  })
   await page.goto(url)
   await page.waitForSelector('#tile-used')
   t.is(await page.title(), 'kvtide chats')
 
   const stats = cache.stats()
-  t.true(await settled(async () => (await tile(page, 'sequences')) === String(cache.sequenceIds().length)))
+  t.true(await until(async () => (await tile(page, 'sequences')) === String(cache.sequenceIds().length)))
   t.is(await tile(page, 'hit-rate'), `${(100 * stats.hitRate).toFixed(1)} %`)
-  t.deepEqual([await tile(page, 'active'), await tile(page, 'cached'), await tile(page, 'evictions')], [stats.activeBlocks, stats.cachedBlocks, stats.evictions].map(String))
-  t.true(await settled(async () => (await differing(page, cache)) === 0))
+  t.deepEqual(
+    [await tile(page, 'active'), await tile(page, 'cached'), await tile(page, 'evictions')],
+    [stats.activeBlocks, stats.cachedBlocks, stats.evictions].map(String),
+  )
+  t.true(await until(async () => (await differing(page, cache)) === 0))
 
   // Pixels too: the middle of each block has the colour of its code.
   const colours = await page.evaluate<boolean[]>(`(() => {
@@ -72,12 +76,19 @@ browserTest('numbers, blocks, tree and answers are those of the cache', async (t
   })()`)
   t.deepEqual(colours.filter(same => !same).length, 0)
 
-  t.true(await settled(async () => (await page.locator('#tree summary').first().textContent())?.startsWith('7 sequences share 16 blocks') === true))
+  t.true(
+    await until(
+      async () =>
+        (await page.locator('#tree summary').first().textContent())?.startsWith('7 sequences share 16 blocks') === true,
+    ),
+  )
   t.is(await page.locator('#tree ul li').count(), 7)
   // What happens is shown.
   open[1]?.dispose()
   open.push(user(cache, 20), user(cache, 21))
-  t.true(await settled(async () => (await differing(page, cache)) === 0 && (await page.locator('#tree ul li').count()) === 8))
+  t.true(
+    await until(async () => (await differing(page, cache)) === 0 && (await page.locator('#tree ul li').count()) === 8),
+  )
 
   // By keyboard alone.
   await page.focus('#map')
@@ -88,17 +99,28 @@ browserTest('numbers, blocks, tree and answers are those of the cache', async (t
   await page.keyboard.press('Tab')
   await page.keyboard.press('Tab')
   await page.keyboard.press('Enter')
-  t.true(await settled(async () => ((await page.textContent('#answer')) ?? '') !== ''))
-  t.regex((await page.textContent('#answer')) ?? '', /^8 of 13 tokens are found\. Block 2 is not: nobody has computed it here/)
+  t.true(await until(async () => ((await page.textContent('#answer')) ?? '') !== ''))
+  t.regex(
+    (await page.textContent('#answer')) ?? '',
+    /^8 of 13 tokens are cached\. Block 2 is a miss: it was never computed in this cache/,
+  )
   await page.fill('#tokens', '-1')
   await page.press('#salt', 'Enter')
-  t.true(await settled(async () => /expected a whole number/.test((await page.textContent('#answer')) ?? '')))
+  t.true(await until(async () => /expected a whole number/.test((await page.textContent('#answer')) ?? '')))
 
-  t.deepEqual(wrong.filter(words => !words.includes('status of 400')), [], 'but for the answer that was refused')
-  t.deepEqual(asked.filter(to => !to.startsWith(url) && !to.startsWith('data:')), [], 'nothing is asked for elsewhere')
+  t.deepEqual(
+    wrong.filter(words => !words.includes('status of 400')),
+    [],
+    'but for the answer that was refused',
+  )
+  t.deepEqual(
+    asked.filter(to => !to.startsWith(url) && !to.startsWith('data:')),
+    [],
+    'nothing is asked for elsewhere',
+  )
   snapshot?.dispose()
   cache.dispose()
-  t.true(await settled(async () => (await page.textContent('#status')) === 'the cache was disposed of'))
+  t.true(await until(async () => (await page.textContent('#status')) === 'the cache was disposed of'))
 })
 
 browserTest('it is readable at 360 pixels, in the dark as well', async (t, browser) => {
@@ -106,11 +128,14 @@ browserTest('it is readable at 360 pixels, in the dark as well', async (t, brows
   await using inspector = inspect(cache)
   const url = await inspector.listen()
   user(cache, 1)
-  for (const [colorScheme, background] of [['light', 'rgb(255, 255, 255)'], ['dark', 'rgb(13, 17, 23)']] as const) {
+  for (const [colorScheme, background] of [
+    ['light', 'rgb(255, 255, 255)'],
+    ['dark', 'rgb(13, 17, 23)'],
+  ] as const) {
     const page = await browser.newPage({ viewport: { width: 360, height: 800 }, colorScheme })
     await page.goto(url)
     await page.waitForSelector('#tile-used')
-    t.true(await settled(async () => (await differing(page, cache)) === 0))
+    t.true(await until(async () => (await differing(page, cache)) === 0))
     t.is(await page.evaluate('getComputedStyle(document.body).backgroundColor'), background)
     t.true(await page.evaluate('document.documentElement.scrollWidth <= 360'), 'nothing sticks out')
     await page.close()
@@ -131,13 +156,14 @@ browserTest('a hundred thousand blocks, a thousand of which change each second',
     open.shift()?.dispose()
     open.push(user(cache, number++))
   }, 33)
-  const frames = 'kvtide.frames()'
-  await new Promise(resolve => setTimeout(resolve, 1000))
-  const [before, started] = [await page.evaluate<number>(frames), performance.now()]
-  const animated = await page.evaluate<number>('new Promise(done => { let frames = 0; const started = performance.now(); requestAnimationFrame(function next() { frames += 1; if (performance.now() - started > 3000) done(frames / 3); else requestAnimationFrame(next) }) })')
-  const drawn = ((await page.evaluate<number>(frames)) - before) / ((performance.now() - started) / 1000)
-  clearInterval(busy)
+  const frames = (): Promise<number> => page.evaluate<number>('kvtide.frames()')
+  const [before, started] = [await frames(), performance.now()]
+  const animated = await page.evaluate<number>(
+    'new Promise(done => { let frames = 0; const started = performance.now(); requestAnimationFrame(function next() { frames += 1; if (performance.now() - started > 3000) done(frames / 3); else requestAnimationFrame(next) }) })',
+  )
+  const drawn = ((await frames()) - before) / ((performance.now() - started) / 1000)
   t.log(`${drawn.toFixed(1)} maps drawn a second, ${animated.toFixed(1)} frames`)
-  t.true(drawn > 0)
-  t.true(await settled(async () => (await differing(page, cache)) === 0))
+  t.true(await until(async () => (await frames()) > before))
+  clearInterval(busy)
+  t.true(await until(async () => (await differing(page, cache)) === 0))
 })

@@ -1,4 +1,4 @@
-// Steps that are abandoned, in every way there is: what reads next finds nothing of them, before anything else has changed.
+// Steps that are abandoned in every possible way: the first read afterwards sees nothing of them.
 import test, { type ExecutionContext } from 'ava'
 
 import { attend, type HostTensor, PagedKvCache, type Step } from '../../index.js'
@@ -11,11 +11,11 @@ const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] } as const
 const rows = (...values: number[]): HostTensor => ({ data: Float32Array.from(values), shape: [1, values.length, 1] })
 const q: HostTensor = { data: new Float32Array(1), shape: [1, 1, 1] }
 
-/** A cache with one token of value 1 in a sequence, and all that can be read of it. */
+/** A cache with one token of value 1 in a sequence, and all ways to read it. */
 interface Subject {
   readonly cache: Disposable
   begin(): Step
-  /** What is read, each with what it is while one token is there. */
+  /** Each way to read, with its expected result while one token is in the cache. */
   readonly reads: readonly (readonly [name: string, read: () => unknown, expected: unknown])[]
 }
 
@@ -40,7 +40,10 @@ function ofModel(): Subject {
 function ofPages(): Subject {
   const cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 1 })
   const sequence = cache.openSequence()
-  sequence.append({ k: { data: Float32Array.of(1), shape: [1, 1, 1, 1] }, v: { data: Float32Array.of(1), shape: [1, 1, 1, 1] } })
+  sequence.append({
+    k: { data: Float32Array.of(1), shape: [1, 1, 1, 1] },
+    v: { data: Float32Array.of(1), shape: [1, 1, 1, 1] },
+  })
   const { id } = sequence
   const blockTables = Int32Array.of(0)
   return {
@@ -49,13 +52,27 @@ function ofPages(): Subject {
     reads: [
       ['gather', () => Array.from(cache.gather(id, 0).v.toFloat32Array()), [1]],
       ['gatherInto', () => Array.from(cache.gatherInto(id, 0, new Float32Array(1), new Float32Array(1)).v), [1]],
-      ['readKv', () => { try { return cache.readKv(id, 0, 3) } catch { return 'refused' } }, 'refused'],
+      [
+        'readKv',
+        () => {
+          try {
+            return cache.readKv(id, 0, 3)
+          } catch {
+            return 'refused'
+          }
+        },
+        'refused',
+      ],
       ['retainedLength', () => sequence.retainedLength, 1],
       ['capacity', () => cache.sequenceCapacity(id), 4],
       ['freeCount', () => cache.freeCount, 7],
       ['poolUtilization', () => cache.poolUtilization(), 1 / 8],
       ['attend', () => Array.from(attend(q, { cache, layer: 0, sequences: [id] }).out.toArray()), [1]],
-      ['attend by tables', () => Array.from(attend(q, { cache, layer: 0, blockTables, lengths: Int32Array.of(1) }).out.toArray()), [1]],
+      [
+        'attend by tables',
+        () => Array.from(attend(q, { cache, layer: 0, blockTables, lengths: Int32Array.of(1) }).out.toArray()),
+        [1],
+      ],
     ],
   }
 }
@@ -69,7 +86,7 @@ const WAYS = {
   collected: undefined,
 } satisfies Record<string, ((step: Step) => void) | undefined>
 
-/** Begins a step of the value 6, written whole, and lets go of it unless `end` says how it ends. */
+/** Begins a step with the value 6, writes all of it, and calls `end` or abandons the step. */
 function abandon(subject: Subject, end?: (step: Step) => void): WeakRef<Step> {
   const step = subject.begin()
   const six = rows(...span(0, WIDE).map(() => 6))
@@ -79,14 +96,14 @@ function abandon(subject: Subject, end?: (step: Step) => void): WeakRef<Step> {
 }
 
 async function hides(t: ExecutionContext, make: () => Subject, end: ((step: Step) => void) | undefined): Promise<void> {
-  // Each read is the first call after it: none is helped by another.
+  // Each read gets its own cache and is the first call on it afterwards, so no earlier call can have cleaned up.
   for (const place of make().reads.keys()) {
     const subject = make()
-    // In a turn of its own, so that no frame of this one keeps it.
+    // In a separate turn of the event loop, so that no stack frame of this function keeps the step alive.
     const step = await new Promise<WeakRef<Step>>(resolve => setImmediate(() => resolve(abandon(subject, end))))
-    // Some rounds without a look at it, which would keep it.
+    // Several rounds before `deref` is called, because `deref` would keep the step alive.
     let rounds = 0
-    if (end === undefined) t.true(await collected(() => ++rounds > 4) && step.deref() === undefined)
+    if (end === undefined) t.true((await collected(() => ++rounds > 4)) && step.deref() === undefined)
     const [name, read, expected] = subject.reads[place] as Subject['reads'][number]
     t.deepEqual(read(), expected, name)
     subject.cache[Symbol.dispose]()

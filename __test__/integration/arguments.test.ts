@@ -1,8 +1,15 @@
-// Every export and every member with every wrong value: a coded error, and nothing has changed.
+// Every export and every member with every wrong value: each throws an error with a code, and changes nothing.
 import test from 'ava'
 
 import * as kvtide from '../../index.js'
-import { disposedThis, ending, missingArguments, readOnce, strangeThis, wrongArguments } from '../support/arguments/checks.js'
+import {
+  disposedThis,
+  ending,
+  missingArguments,
+  readOnce,
+  strangeThis,
+  wrongArguments,
+} from '../support/arguments/checks.js'
 import { inOwnFolder } from '../support/arguments/files.js'
 import { callOf, everything } from '../support/arguments/row.js'
 import { attendRows } from '../support/arguments/rows-attend.js'
@@ -19,7 +26,7 @@ const rows = [...contiguousRows, ...attendRows, ...pagedRows, ...modelRows, ...s
 const { limitBytes } = kvtide.memoryStats()
 
 test.serial('the table has a row for every export and every member, and no other', async t => {
-  // A call that takes arguments of several forms has a row for each.
+  // A call that takes arguments of several forms has one row per form.
   t.deepEqual([...new Set(rows.map(row => row.name))].toSorted(), everything().toSorted())
 })
 
@@ -27,7 +34,13 @@ test.serial('every row works with the values that it calls right', async t => {
   for (const row of rows) {
     const self = row.self()
     const args = row.params.map(parameter => parameter.valid(self as never))
-    t.is(row.name.startsWith('new ') && /Tensor|Snapshot|Mark|Sequence|Step|PrefixMatch/.test(row.name) ? 'INVALID_ARGUMENT' : 'ok', await ending(() => callOf(row.name)(self, args)), row.name)
+    t.is(
+      row.name.startsWith('new ') && /Tensor|Snapshot|Mark|Sequence|Step|PrefixMatch/.test(row.name)
+        ? 'INVALID_ARGUMENT'
+        : 'ok',
+      await ending(() => callOf(row.name)(self, args)),
+      row.name,
+    )
   }
   kvtide.setMemoryLimit(limitBytes)
 })
@@ -80,7 +93,7 @@ test.serial('nobody else can make an object that passes for one of ours', async 
   }
 })
 
-test.serial('a class of the user\'s own that extends one of ours works like it', async t => {
+test.serial("a class of the user's own that extends one of ours works like it", async t => {
   class Mine extends kvtide.KvCache {
     name = 'mine'
   }

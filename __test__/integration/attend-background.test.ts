@@ -1,9 +1,25 @@
-// Attention off the main thread: what it reads stays as it is until it ends, however it ends.
+// Attention off the main thread: its inputs stay unchanged until it ends, however it ends.
 import { once } from 'node:events'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, attendAsync, type AsyncOptions, type AttendOptions, type ErrorCode, type HostTensor, isKvTideError, type Kv, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../index.js'
+import {
+  attend,
+  attendAsync,
+  type AsyncOptions,
+  type AttendOptions,
+  type ErrorCode,
+  type HostTensor,
+  isKvTideError,
+  type Kv,
+  KvCache,
+  memoryStats,
+  PagedKvCache,
+  RollbackCache,
+  RotatingCache,
+  RotatingKvCache,
+  Tensor,
+} from '../../index.js'
 import { runProcess } from '../support/packaging/child.js'
 import { addonPath } from '../support/packaging/package-copy.js'
 import { collected } from '../support/garbage.js'
@@ -13,13 +29,13 @@ import { startWorker } from '../support/worker.js'
 
 const kvOptions = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 64, headDim: 1 } as const
 
-/** A call over so many tokens that it takes its time, unless it is ended. */
+/** Attention over so many tokens that it takes long, unless it is aborted. */
 function long(count: number, options: AttendOptions & AsyncOptions = {}): Promise<unknown> {
   const many: HostTensor = { data: new Float32Array(64 * count), shape: [1, 1, count, 64] }
   return attendAsync(many, { k: many, v: many }, { causal: false, threads: 1, ...options })
 }
 
-/** Begins something while every thread of the runtime is taken, so that none of it is done before they are given back. */
+/** Begins work while every thread of the runtime is busy, so that none of it can be done before `begin` has returned. */
 async function whileAllAreTaken<T>(begin: () => T): Promise<T> {
   const controller = new AbortController()
   const taken = span(0, 4).map(() => long(40_000, { signal: controller.signal }).catch(() => undefined))
@@ -40,18 +56,30 @@ test('it gives what the call that waits gives', async t => {
   using cache = new KvCache(kvOptions)
   const kv = cache.update(tokens(0, 5), tokens(5, 10))
   const q = tokens(3, 5)
-  for (const options of [{}, { window: 2 }, { sinkLogits: [1] }, { mask: { data: new Float32Array(10).fill(-1), shape: [2, 5] } }, { mask: Tensor.from(new Float32Array(5).fill(1), [5]), starts: [1] }, { tree: [-1, 0] }, { positions: [4, 2] }]) {
+  for (const options of [
+    {},
+    { window: 2 },
+    { sinkLogits: [1] },
+    { mask: { data: new Float32Array(10).fill(-1), shape: [2, 5] } },
+    { mask: Tensor.from(new Float32Array(5).fill(1), [5]), starts: [1] },
+    { tree: [-1, 0] },
+    { positions: [4, 2] },
+  ]) {
     const wanted = attend(q, kv, { ...options, returnLse: true })
     const found = await attendAsync(q, kv, { ...options, returnLse: true })
     t.deepEqual([found.out.toArray(), found.lse], [wanted.out.toArray(), wanted.lse])
     t.false('lse' in (await attendAsync(q, kv, options)))
   }
-  const ragged = { k: { data: new Float32Array(3), shape: [3, 1, 1] }, v: { data: Float32Array.of(1, 2, 4), shape: [3, 1, 1] }, kvOffsets: [0, 2, 3] }
+  const ragged = {
+    k: { data: new Float32Array(3), shape: [3, 1, 1] },
+    v: { data: Float32Array.of(1, 2, 4), shape: [3, 1, 1] },
+    kvOffsets: [0, 2, 3],
+  }
   const two = { data: new Float32Array(2), shape: [2, 1, 1] }
   t.deepEqual(Array.from((await attendAsync(two, ragged)).out.toArray()), [1.5, 4])
 })
 
-/** Every call that changes a cache, with the cache as it should be read meanwhile. */
+/** Every call that changes a cache, with the expected content of the cache in the meantime. */
 function changes(): { cache: Disposable; kv: Pick<Kv, 'k' | 'v'>; calls: (() => unknown)[] }[] {
   const kv = new KvCache(kvOptions)
   const [kvSeen, kvSnapshot] = [kv.update(tokens(0, 4), tokens(4, 8)), kv.snapshot()]
@@ -63,10 +91,49 @@ function changes(): { cache: Disposable; kv: Pick<Kv, 'k' | 'v'>; calls: (() => 
   const [rollbackSeen, mark] = [rollback.append(tokens(0, 4), tokens(4, 8)), rollback.snapshot()]
   const one = tokens(0, 1)
   return [
-    { cache: kv, kv: kvSeen, calls: [() => kv.update(one, one), () => kv.updateFused(one, one), () => kv.incrementSeqLen(), () => kv.truncate(1), () => kv.reset(), () => kv.restore(kvSnapshot)] },
-    { cache: pair, kv: pairSeen, calls: [() => pair.append(one, one), () => pair.trySetLen(1), () => pair.setLen(1), () => pair.reset(), () => pair.restore(pairSnapshot)] },
-    { cache: single, kv: { k: singleSeen, v: singleSeen }, calls: [() => single.append(one), () => single.setLen(1), () => single.reset(), () => single.restore(singleSnapshot)] },
-    { cache: rollback, kv: rollbackSeen, calls: [() => rollback.append(one, one), () => rollback.commit(), () => rollback.rollback(mark), () => rollback.acceptPath([0])] },
+    {
+      cache: kv,
+      kv: kvSeen,
+      calls: [
+        () => kv.update(one, one),
+        () => kv.updateFused(one, one),
+        () => kv.incrementSeqLen(),
+        () => kv.truncate(1),
+        () => kv.reset(),
+        () => kv.restore(kvSnapshot),
+      ],
+    },
+    {
+      cache: pair,
+      kv: pairSeen,
+      calls: [
+        () => pair.append(one, one),
+        () => pair.trySetLen(1),
+        () => pair.setLen(1),
+        () => pair.reset(),
+        () => pair.restore(pairSnapshot),
+      ],
+    },
+    {
+      cache: single,
+      kv: { k: singleSeen, v: singleSeen },
+      calls: [
+        () => single.append(one),
+        () => single.setLen(1),
+        () => single.reset(),
+        () => single.restore(singleSnapshot),
+      ],
+    },
+    {
+      cache: rollback,
+      kv: rollbackSeen,
+      calls: [
+        () => rollback.append(one, one),
+        () => rollback.commit(),
+        () => rollback.rollback(mark),
+        () => rollback.acceptPath([0]),
+      ],
+    },
   ]
 }
 
@@ -89,10 +156,19 @@ test('pages that are read do not change, and are read and disposed of meanwhile'
   const one = Float32Array.of(1)
   for (const pos of span(0, 3)) cache.writeKv(seq, 0, pos, one, Float32Array.of(pos))
   const q = { data: new Float32Array(1), shape: [1, 1, 1] }
-  const pages = [{ cache, layer: 0, sequences: [seq] }, { cache, layer: 0, blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(3) }]
+  const pages = [
+    { cache, layer: 0, sequences: [seq] },
+    { cache, layer: 0, blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(3) },
+  ]
   for (const kv of pages) {
     const read = attendAsync(q, kv)
-    for (const call of [() => cache.createSequence(), () => cache.writeKv(seq, 0, 3, one, one), () => cache.ensureCapacity(seq, 4), () => cache.dropSequence(seq)]) throwsCode(t, 'BUSY', call)
+    for (const call of [
+      () => cache.createSequence(),
+      () => cache.writeKv(seq, 0, 3, one, one),
+      () => cache.ensureCapacity(seq, 4),
+      () => cache.dropSequence(seq),
+    ])
+      throwsCode(t, 'BUSY', call)
     t.deepEqual([cache.sequenceLength(seq), cache.freeCount, cache.readKv(seq, 0, 2).value[0]], [3, 2, 2])
     t.is(attend(q, kv).out.toArray()[0], 1)
     t.is((await read).out.toArray()[0], 1)
@@ -116,13 +192,13 @@ test('two readers are two: the cache is free when both have ended', async t => {
   await rejects(t, 'ABORTED', first)
   await second
   cache.truncate(0)
-  // A call that was refused has left no reader behind.
+  // A refused call leaves no reader behind.
   await rejects(t, 'SHAPE_MISMATCH', attendAsync(tokens(0, 1), { k: kv.k, v: tokens(0, 3) }))
   await rejects(t, 'SHAPE_MISMATCH', attendAsync(tokens(0, 1), kv, {}, new Float32Array(2)))
   cache.reset()
 })
 
-/** Disposes of everything that is read while it is read. */
+/** Disposes of all inputs while they are read. */
 async function disposeMeanwhile(t: ExecutionContext): Promise<void> {
   for (const { cache, kv } of changes()) {
     const wanted = attend(tokens(1, 2), kv).out.toArray()
@@ -149,7 +225,11 @@ test.serial('a cache that is disposed of meanwhile is read to the end, and freed
 
 test('arrays are copied before the call returns: they may be moved away or written to', async t => {
   const [q, k, v, starts] = [Float32Array.of(1), Float32Array.of(1, 2), Float32Array.of(3, 4), Int32Array.of(1)]
-  const read = attendAsync({ data: q, shape: [1, 1, 1, 1] }, { k: { data: k, shape: [1, 1, 2, 1] }, v: { data: v, shape: [1, 1, 2, 1] } }, { starts })
+  const read = attendAsync(
+    { data: q, shape: [1, 1, 1, 1] },
+    { k: { data: k, shape: [1, 1, 2, 1] }, v: { data: v, shape: [1, 1, 2, 1] } },
+    { starts },
+  )
   structuredClone([q, k, starts], { transfer: [q.buffer, k.buffer, starts.buffer] })
   v.fill(100)
   t.is((await read).out.toArray()[0], 4)
@@ -194,7 +274,9 @@ test('an abort ends it: before, during, and not after', async t => {
 test('work that was aborted ends before work that was begun after it', async t => {
   const controller = new AbortController()
   const order: string[] = []
-  const aborted = long(60_000, { signal: controller.signal }).catch(error => order.push((error as { code: string }).code))
+  const aborted = long(60_000, { signal: controller.signal }).catch(error =>
+    order.push((error as { code: string }).code),
+  )
   const whole = long(4000).then(() => order.push('whole'))
   controller.abort()
   await Promise.all([aborted, whole])
@@ -223,15 +305,23 @@ const worker = `
 `
 
 test('workers attend in the background as well', async t => {
-  const workers = [1, 2, 4].map(id => startWorker(`${worker}
+  const workers = [1, 2, 4].map(id =>
+    startWorker(
+      `${worker}
     let code
     const all = Array.from({ length: 8 }, () => kvtide.attendAsync(rows(8), kv))
     try { cache.reset() } catch (error) { code = error.code }
     const outs = await Promise.all(all)
     parentPort.postMessage([code, ...outs.map(({ out }) => out.toArray()[511])])
-  `, id))
+  `,
+      id,
+    ),
+  )
   const answers = await Promise.all(workers.map(async running => ((await once(running, 'message')) as [unknown])[0]))
-  t.deepEqual(answers, [1, 2, 4].map(id => ['BUSY', ...span(0, 8).map(() => id)]))
+  t.deepEqual(
+    answers,
+    [1, 2, 4].map(id => ['BUSY', ...span(0, 8).map(() => id)]),
+  )
 })
 
 test('threads and processes that end in the middle of it end as they should', async t => {

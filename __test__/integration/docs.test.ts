@@ -1,5 +1,5 @@
 // Runs the TypeScript examples of the README, of docs/ and of the doc comments, each as a program of its own.
-import { spawn } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url))
 interface Example {
   readonly name: string
   readonly code: string
-  /** What its `console.log(…) // …` comments promise, where they promise plain values. */
+  /** The outputs in `console.log(…) // …` comments, if they are plain values. */
   readonly promised: readonly string[]
 }
 
@@ -27,9 +27,24 @@ function examplesOf(file: string): Example[] {
   }))
 }
 
-const files = ['README.md', 'index.ts', ...['docs', 'lib'].flatMap(folder => readdirSync(join(root, folder), { recursive: true, withFileTypes: true }).filter(entry => entry.isFile()).map(entry => relative(root, join(entry.parentPath, entry.name))))]
-/** What is read as pages. */
-const pages = ['README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'bench/RESULTS.md', ...readdirSync(join(root, 'docs')).map(file => `docs/${file}`)]
+const files = [
+  'README.md',
+  'index.ts',
+  ...['docs', 'lib'].flatMap(folder =>
+    readdirSync(join(root, folder), { recursive: true, withFileTypes: true })
+      .filter(entry => entry.isFile())
+      .map(entry => relative(root, join(entry.parentPath, entry.name))),
+  ),
+]
+/** The pages with examples. */
+const pages = [
+  'README.md',
+  'ARCHITECTURE.md',
+  'CONTRIBUTING.md',
+  'CHANGELOG.md',
+  'bench/RESULTS.md',
+  ...readdirSync(join(root, 'docs')).map(file => `docs/${file}`),
+]
 
 const examples = files.flatMap(examplesOf)
 
@@ -40,10 +55,14 @@ function plain(output: string): string {
 
 function runExample(file: string): Promise<{ code: number | null; output: string }> {
   return new Promise(resolve => {
-    // Models that an example would download are stood in for.
+    // Models that an example would download are replaced by a stand-in.
     const [, model] = /['"](onnx-community\/[^'"]+)['"]/.exec(readFileSync(file, 'utf8')) ?? []
-    const standIn = model === undefined ? [] : [`--import=${new URL('../support/transformers/stand-in.ts', import.meta.url).href}`]
-    const child = spawn(process.execPath, ['--import=tsx', ...standIn, file], { cwd: root, env: { ...process.env, ...(model !== undefined && { KVTIDE_STAND_IN: model }) } })
+    const standIn =
+      model === undefined ? [] : [`--import=${new URL('../support/transformers/stand-in.ts', import.meta.url).href}`]
+    const child = spawn(process.execPath, ['--import=tsx', ...standIn, file], {
+      cwd: root,
+      env: { ...process.env, ...(model !== undefined && { KVTIDE_STAND_IN: model }) },
+    })
     let output = ''
     child.stdout.on('data', (chunk: Buffer) => (output += chunk))
     child.stderr.on('data', (chunk: Buffer) => (output += chunk))
@@ -65,17 +84,67 @@ test('every page and picture that a page points to is there', t => {
     for (const [, target = ''] of text.matchAll(/\]\((?!https?:|#)([^)#]+)/g)) {
       t.true(existsSync(join(root, dirname(file), target)), `${file} points to ${target}`)
     }
-    // What npm shows has whole addresses.
-    for (const [, target = ''] of text.matchAll(/\]\(https:\/\/(?:github\.com\/kvtide\/kvtide\/blob|raw\.githubusercontent\.com\/kvtide\/kvtide)\/main\/([^)#]+)/g)) {
+    // Pages that npm shows use absolute addresses.
+    for (const [, target = ''] of text.matchAll(
+      /\]\(https:\/\/(?:github\.com\/kvtide\/kvtide\/blob|raw\.githubusercontent\.com\/kvtide\/kvtide)\/main\/([^)#]+)/g,
+    )) {
       t.true(existsSync(join(root, target)), `${file} points to ${target}`)
     }
-    if (file === 'README.md') t.notRegex(text, /\]\((?!https?:|#)/, 'npm shows it as well, where no file lies beside it')
+    if (file === 'README.md')
+      t.notRegex(text, /\]\((?!https?:|#)/, 'npm shows it as well, where no file lies beside it')
   }
 })
 
 test('there are examples to run', t => {
   t.true(examples.length >= 10)
   t.true(examples.flatMap(example => example.promised).length >= 8)
+})
+
+/** Compiler options of a reader's project: as strict as possible, but without options that only libraries need. */
+const STRICT = {
+  strict: true,
+  noEmit: true,
+  target: 'ES2022',
+  lib: ['ES2023', 'ESNext.Disposable', 'DOM', 'DOM.Iterable', 'DOM.AsyncIterable'],
+  module: 'NodeNext',
+  moduleDetection: 'force',
+  types: ['node'],
+  skipLibCheck: true,
+}
+
+test.serial('every example compiles under --strict, and names where it does not', t => {
+  const strict = join(folder, 'strict')
+  mkdirSync(strict)
+  for (const [index, { code }] of examples.entries()) writeFileSync(join(strict, `example-${index}.ts`), code)
+  writeFileSync(join(strict, 'tsconfig.json'), JSON.stringify({ compilerOptions: STRICT, include: ['*.ts'] }))
+  const { stdout } = spawnSync(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '-p', strict], {
+    cwd: strict,
+    encoding: 'utf8',
+  })
+  t.deepEqual(
+    stdout
+      .split('\n')
+      .filter(Boolean)
+      .map(line => line.replace(/.*example-(\d+)\.ts/, (_, index: string) => examples[Number(index)]?.name ?? '')),
+    [],
+  )
+})
+
+test('every crate that the Rust guide uses is among the dependencies that it lists', t => {
+  const guide = readFileSync(join(root, 'docs/rust.md'), 'utf8')
+  const blocks = (language: string): string =>
+    [...guide.matchAll(new RegExp(`\`\`\`${language}\\n([\\s\\S]*?)\`\`\``, 'g'))].map(([, code]) => code).join('\n')
+  const listed = new Set(
+    [...blocks('toml').matchAll(/^([\w-]+) *=/gm)].map(([, name = '']) => name.replaceAll('-', '_')),
+  )
+  const used = [...blocks('rust').matchAll(/\b(?:use|extern crate) +(\w+)|\b(\w+)::/g)]
+    .map(([, one, other]) => one ?? other ?? '')
+    .filter(name => /^(?:kvtide|candle)_/.test(name))
+  t.true(used.length > 2)
+  t.deepEqual(
+    [...new Set(used)].filter(name => !listed.has(name)),
+    [],
+  )
 })
 
 for (const [index, { name, code, promised }] of examples.entries()) {

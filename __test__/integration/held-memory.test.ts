@@ -1,19 +1,30 @@
-// Memory beside the caches: given back at once where everything is disposed of, and counted where something is kept.
+// Memory outside the caches: freed at once when everything is disposed of, and counted while something is kept.
 import test, { type ExecutionContext } from 'ava'
 
-import { type HostTensor, type Kv, KvCache, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache } from '../../index.js'
+import {
+  type HostTensor,
+  type Kv,
+  KvCache,
+  PagedKvCache,
+  RollbackCache,
+  RotatingCache,
+  RotatingKvCache,
+} from '../../index.js'
 import { used } from '../support/garbage.js'
 import { throwsCode } from '../support/throws.js'
 
 const MANY = 512
-const rows = (count: number, heads = 1): HostTensor => ({ data: new Float32Array(count * heads).fill(1), shape: [1, heads, count, 1] })
+const rows = (count: number, heads = 1): HostTensor => ({
+  data: new Float32Array(count * heads).fill(1),
+  shape: [1, heads, count, 1],
+})
 
 const end = ({ k, v }: Kv): void => {
   k.dispose()
   v.dispose()
 }
 
-/** Makes each call some times: whatever it takes beside the first two times is given back by the end of it, without garbage collected. */
+/** Repeats each call: after the first two calls, a call leaves no memory in use when it returns, even without garbage collection. */
 function keepsNothing(t: ExecutionContext, calls: Readonly<Record<string, () => void>>): void {
   for (const [name, call] of Object.entries(calls)) {
     call()
@@ -99,11 +110,24 @@ test.serial('a buffer that the cache has no longer is not held for having been s
   }
 })
 
-const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }, { kind: 'sliding', window: 4, numKvHeads: 1, headDim: 1 }] } as const
-const layers = (count: number): readonly Kv[] => [0, 1].map(() => ({ k: rows(count), v: rows(count) })) as unknown as Kv[]
+const model = {
+  layers: [
+    { kind: 'full', numKvHeads: 1, headDim: 1 },
+    { kind: 'sliding', window: 4, numKvHeads: 1, headDim: 1 },
+  ],
+} as const
+const layers = (count: number): readonly Kv[] =>
+  [0, 1].map(() => ({ k: rows(count), v: rows(count) })) as unknown as Kv[]
 
 test.serial('copies of pages are held beside the cache, until they are disposed of', t => {
-  using pages = new PagedKvCache({ capacity: 64, blockSize: 16, numLayers: 1, numKvHeads: 1, headDim: 1, memoryLimitBytes: 64 * 16 * 8 })
+  using pages = new PagedKvCache({
+    capacity: 64,
+    blockSize: 16,
+    numLayers: 1,
+    numKvHeads: 1,
+    headDim: 1,
+    memoryLimitBytes: 64 * 16 * 8,
+  })
   const sequence = pages.openSequence()
   sequence.append({ k: rows(MANY), v: rows(MANY) })
   using blocks = new PagedKvCache({ model, capacity: 64, blockSize: 16 })
@@ -129,8 +153,20 @@ test.serial('a snapshot that is restored again writes nothing, so that views sta
   using growing = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 16, maxSeqLen: 16, headDim: 1 })
   using window = new RotatingKvCache({ maxSeqLen: 8, slack: 8 })
   const caches = [
-    [() => growing.snapshot(), (held: unknown) => growing.restore(held as never), () => growing.update(seven, seven), () => growing.truncate(3), () => growing.getKv()],
-    [() => window.snapshot(), (held: unknown) => window.restore(held as never), () => window.append(seven, seven), () => window.setLen(3), () => window.currentData() as Kv],
+    [
+      () => growing.snapshot(),
+      (held: unknown) => growing.restore(held as never),
+      () => growing.update(seven, seven),
+      () => growing.truncate(3),
+      () => growing.getKv(),
+    ],
+    [
+      () => window.snapshot(),
+      (held: unknown) => window.restore(held as never),
+      () => window.append(seven, seven),
+      () => window.setLen(3),
+      () => window.currentData() as Kv,
+    ],
   ] as const
   growing.update(rows(6), rows(6))
   window.append(rows(6), rows(6))

@@ -1,4 +1,4 @@
-// Lifetimes: disposal, what outlives it, and garbage collection without it.
+// Lifetimes: disposal, objects that outlive it, and garbage collection without it.
 import { setImmediate } from 'node:timers/promises'
 
 import test from 'ava'
@@ -22,7 +22,7 @@ import { numbers, span, tokens } from '../support/tokens.js'
 const kvOptions = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 64, headDim: 1 } as const
 const pagedOptions = { capacity: 2, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1 } as const
 
-/** A filled one of every class that can be disposed of, with a call that ends in DISPOSED afterwards. */
+/** A filled object of every disposable class, with a call that throws DISPOSED afterwards. */
 function oneOfEach(): Map<object & Disposable & { dispose(): void }, () => unknown> {
   const kv = new KvCache(kvOptions)
   kv.update(tokens(0, 2), tokens(0, 2))
@@ -99,10 +99,16 @@ test('views of a disposed cache are refused, looked at before or not', t => {
   const part = before.k.narrow(2, 0, 1)
   t.deepEqual([numbers(before.k), numbers(part), numbers(whole)], [span(3, 7), [3], span(0, 6)])
   cache.dispose()
-  // What no slack could hold is a tensor of its own.
+  // A result that did not fit into the slack is a tensor with its own memory.
   t.deepEqual(numbers(whole), span(0, 6))
   for (const view of [before.k, before.v, part, after?.k as Tensor, after?.v as Tensor]) {
-    for (const read of [() => view.toArray(), () => view.data, () => view.readInto(new Float32Array(view.length)), () => view.equals(view), () => view.strides]) {
+    for (const read of [
+      () => view.toArray(),
+      () => view.data,
+      () => view.readInto(new Float32Array(view.length)),
+      () => view.equals(view),
+      () => view.strides,
+    ]) {
       throwsCode(t, 'DISPOSED', read)
     }
   }
@@ -127,7 +133,12 @@ test('a call on what was disposed of says so, whatever its arguments are', t => 
 test('a growing cache is not refused for old buffers that views alone keep', t => {
   const row = tokens(0, 1)
   const final = 1024 * row.data.length * 4 * 2
-  using cache = new KvCache({ ...kvOptions, initialCapacity: 1, maxSeqLen: 1024, memoryLimitBytes: Math.ceil(final * 1.6) })
+  using cache = new KvCache({
+    ...kvOptions,
+    initialCapacity: 1,
+    maxSeqLen: 1024,
+    memoryLimitBytes: Math.ceil(final * 1.6),
+  })
   const views = Array.from({ length: 1024 }, () => cache.update(row, row))
   t.is(cache.capacity, 1024)
   t.is(views.length, 1024)
@@ -186,7 +197,7 @@ test('.data cannot be moved away from under the cache', t => {
   t.deepEqual(numbers(cache.getKv().k), span(0, 8))
 })
 
-/** Makes much garbage, of every kind that there is. */
+/** Makes a lot of garbage, of every kind. */
 function fill(): void {
   for (let round = 0; round < 40; round++) {
     const cache = new KvCache({ ...kvOptions, headDim: 1024, initialCapacity: 64 })

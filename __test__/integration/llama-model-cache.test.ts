@@ -9,7 +9,11 @@ import { stepping } from '../support/llama/stepping.js'
 
 const model = new Llama()
 const { prompts, greedy } = references
-const [p33, p100, branch60] = ['p33', 'p100', 'branch60'].map(name => prompts[name]) as [readonly number[], readonly number[], readonly number[]]
+const [p33, p100, branch60] = ['p33', 'p100', 'branch60'].map(name => prompts[name]) as [
+  readonly number[],
+  readonly number[],
+  readonly number[],
+]
 const config = model.config as unknown as ModelCacheOptions['model']
 
 const KINDS = {
@@ -51,10 +55,16 @@ for (const [kind, make] of Object.entries(KINDS)) {
     const found: number[] = []
     const kept: number[] = []
     for (let round = 0; found.length < 40; round++) {
-      // A draft that is right up to a token, which differs from round to round.
-      const tokens = [next, ...wanted.slice(found.length + 1, found.length + 4)].map((token, at) => (at > round % 4 ? (token + 1) % vocabulary : token))
+      // A draft that is right up to some token, which differs from round to round.
+      const tokens = [next, ...wanted.slice(found.length + 1, found.length + 4)].map((token, at) =>
+        at > round % 4 ? (token + 1) % vocabulary : token,
+      )
       using draft = sequence.begin()
-      const logits = model.forward(tokens, tokens.map((_, at) => sequence.length + at), attention)
+      const logits = model.forward(
+        tokens,
+        tokens.map((_, at) => sequence.length + at),
+        attention,
+      )
       const answers = tokens.map((_, at) => best(logits.slice(at * vocabulary, (at + 1) * vocabulary)))
       const agreed = tokens.findIndex((_, at) => answers[at] !== tokens[at + 1]) + 1
       found.push(...tokens.slice(0, agreed))

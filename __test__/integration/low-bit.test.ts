@@ -1,4 +1,4 @@
-// How far off low-bit pages are, on a smaller run than that of docs/low-bit.md, with the same seeds.
+// The errors of low-bit pages, on a smaller run than that of docs/low-bit.md, with the same seeds.
 import { readFileSync } from 'node:fs'
 
 import test from 'ava'
@@ -10,32 +10,32 @@ import { agreements, type Agreement } from '../support/low-bit/model.js'
 import { outputErrors, type OutputError } from '../support/low-bit/outputs.js'
 import { relativeError, SCALES } from '../support/low-bit/scales.js'
 
-/** What a form is held to. */
+/** The bounds of a form. */
 interface Bounds {
   /** Bytes of a token in one layer, K and V of one head of 64. */
   readonly bytes: number
-  /** The largest mean error of an output, a quarter over what was measured. Much less is not this form either. */
+  /** The largest mean error of an output: the measured one and a quarter more. An error far below it is a failure too. */
   readonly mean: number
-  /** The largest error of an output, half as much again as was measured. */
+  /** The largest error of an output: one and a half times the measured one. */
   readonly max: number
-  /** Of 128 tokens, how many the model puts first at least: five fewer than were measured, one for the dtypes. */
+  /** The least number of 128 tokens that get the largest logit: five fewer than measured, one fewer for the plain dtypes. */
   readonly agreed: number
-  /** The largest error of a logit, half as much again as was measured. */
+  /** The largest error of a logit: one and a half times the measured one. */
   readonly logitMax: number
 }
 
 const BOUNDS: Readonly<Record<string, Bounds>> = {
-  'f16': { bytes: 256, mean: 0.000153, max: 0.00213, agreed: 127, logitMax: 0.0298 },
-  'bf16': { bytes: 256, mean: 0.00112, max: 0.0146, agreed: 125, logitMax: 0.225 },
-  'f8e4m3': { bytes: 128, mean: 0.0195, max: 0.274, agreed: 102, logitMax: 2.55 },
+  f16: { bytes: 256, mean: 0.000153, max: 0.00213, agreed: 127, logitMax: 0.0298 },
+  bf16: { bytes: 256, mean: 0.00112, max: 0.0146, agreed: 125, logitMax: 0.225 },
+  f8e4m3: { bytes: 128, mean: 0.0195, max: 0.274, agreed: 102, logitMax: 2.55 },
   'f8e4m3, hadamard': { bytes: 128, mean: 0.019, max: 0.264, agreed: 105, logitMax: 2.8 },
-  'q8': { bytes: 132, mean: 0.00848, max: 0.109, agreed: 120, logitMax: 0.44 },
+  q8: { bytes: 132, mean: 0.00848, max: 0.109, agreed: 120, logitMax: 0.44 },
   'q8, hadamard': { bytes: 132, mean: 0.00377, max: 0.0632, agreed: 119, logitMax: 0.411 },
   'K q8, V q4': { bytes: 102, mean: 0.0213, max: 0.156, agreed: 96, logitMax: 3.57 },
   'K q8, V q4, hadamard': { bytes: 102, mean: 0.0195, max: 0.161, agreed: 97, logitMax: 3.83 },
   'K q4, V q8': { bytes: 114, mean: 0.0226, max: 0.23, agreed: 98, logitMax: 4.53 },
   'K q4, V q8, hadamard': { bytes: 114, mean: 0.0229, max: 0.328, agreed: 98, logitMax: 5.08 },
-  'q4': { bytes: 84, mean: 0.0304, max: 0.269, agreed: 90, logitMax: 5.09 },
+  q4: { bytes: 84, mean: 0.0304, max: 0.269, agreed: 90, logitMax: 5.09 },
   'q4, hadamard': { bytes: 84, mean: 0.031, max: 0.294, agreed: 90, logitMax: 5.89 },
 }
 
@@ -47,7 +47,7 @@ const output = (name: string): OutputError => outputs.get(name) as OutputError
 const model = (name: string): Agreement => agreed.get(name) as Agreement
 const bounds = (name: string): Bounds => BOUNDS[name] as Bounds
 
-/** What of a form is not within the bounds of this name. */
+/** The measurements of a form that are outside the bounds of the form `of`. */
 function outside(measured: string, of: string): string[] {
   const [{ mean, max }, { agreed: first, logitMax }, bound] = [output(measured), model(measured), bounds(of)]
   const wrong = {
@@ -79,7 +79,8 @@ for (const form of forms) {
 test('a form that is not what it says is found', t => {
   const byError = ['f16', 'bf16', 'q8, hadamard', 'q8', 'f8e4m3', 'q4']
   for (const name of byError) {
-    for (const other of byError.filter(found => found !== name)) t.not(outside(other, name).length, 0, `${other} passes for ${name}`)
+    for (const other of byError.filter(found => found !== name))
+      t.not(outside(other, name).length, 0, `${other} passes for ${name}`)
   }
 })
 
@@ -87,7 +88,8 @@ test('the advice of the page holds', t => {
   const mean = (name: string): number => output(name).mean
   t.true(mean('q8') < 0.6 * mean('f8e4m3'))
   t.true(mean('q8, hadamard') < 0.6 * mean('q8'))
-  for (const name of ['f8e4m3', 'K q4, V q8', 'q4']) t.true(Math.abs(mean(`${name}, hadamard`) / mean(name) - 1) < 0.1, name)
+  for (const name of ['f8e4m3', 'K q4, V q8', 'q4'])
+    t.true(Math.abs(mean(`${name}, hadamard`) / mean(name) - 1) < 0.1, name)
   t.true(output('K q8, V q4').max < output('K q4, V q8').max)
   t.true(model('K q8, V q4').logitMax < model('K q4, V q8').logitMax)
 })
@@ -98,17 +100,20 @@ test('the page has every form in each of its tables, with the bytes of today', t
     const rows = page.split('\n').filter(line => line.startsWith(`| ${form.name} | `))
     t.is(rows.length, 4, form.name)
     const [bytes] = rows.map(row => row.split('|').map(cell => cell.trim()))
-    t.deepEqual([bytes?.[2], bytes?.[4]], [64, 128].map(headDim => String(bytesOf(form, headDim))))
+    t.deepEqual(
+      [bytes?.[2], bytes?.[4]],
+      [64, 128].map(headDim => String(bytesOf(form, headDim))),
+    )
   }
   t.deepEqual(names.toSorted(), Object.keys(BOUNDS).toSorted())
 })
 
-/** Half a step at most, of scales as they are written down: how much coarser they may be than those of exact numbers. */
+/** Errors are at most half a step of the stored scale. The factor says how much coarser stored scales may be than exact ones. */
 const COARSER: Readonly<Record<LowBit, number>> = { f8e4m3: 1.0001, q8: 1.005, q4: 1.02 }
 const LOW_BIT = ['f8e4m3', 'q8', 'q4'] as const
 const DECADES = Array.from({ length: 21 }, (_, at) => 10 ** (3 * at - 30))
 
-/** Rows whose tokens have magnitudes of their own, from 1e-30 to 1e30, the first one none. */
+/** Rows whose tokens have different magnitudes, from 1e-30 to 1e30; the first one is zero. */
 function mixed(): Float32Array {
   return rowsOf(1, 3).map((value, at) => {
     const row = Math.floor(at / WIDTH)
@@ -139,8 +144,14 @@ for (const format of LOW_BIT) {
     for (const [at, magnitude] of magnitudes.entries()) {
       const rows = rowsOf(magnitude, at)
       const { k, v } = throughPages(format, rows)
-      t.true(errorInHalfSteps(format, 'k', rows, k) <= COARSER[format], `K of ${magnitude}: ${errorInHalfSteps(format, 'k', rows, k)}`)
-      t.true(errorInHalfSteps(format, 'v', rows, v) <= COARSER[format], `V of ${magnitude}: ${errorInHalfSteps(format, 'v', rows, v)}`)
+      t.true(
+        errorInHalfSteps(format, 'k', rows, k) <= COARSER[format],
+        `K of ${magnitude}: ${errorInHalfSteps(format, 'k', rows, k)}`,
+      )
+      t.true(
+        errorInHalfSteps(format, 'v', rows, v) <= COARSER[format],
+        `V of ${magnitude}: ${errorInHalfSteps(format, 'v', rows, v)}`,
+      )
       const turned = errorInHalfSteps(format, 'k', rotated(rows), rotated(throughPages(format, rows, true).k))
       t.true(turned <= COARSER[format] * 1.01, `rotated K of ${magnitude}: ${turned}`)
     }
@@ -158,7 +169,10 @@ test('tokens of every magnitude in one page keep their own, and one that is zero
 })
 
 test('f8e4m3 ends at 448, and what is far below its smallest number is zero', t => {
-  const { k, v } = throughPages('f8e4m3', rowsOf(1, 7).map(value => 1e6 * Math.sign(value)))
+  const { k, v } = throughPages(
+    'f8e4m3',
+    rowsOf(1, 7).map(value => 1e6 * Math.sign(value)),
+  )
   t.true([...k, ...v].every(value => Math.abs(value) === 448))
   t.true(throughPages('f8e4m3', rowsOf(1e-5, 7)).v.every(value => value === 0))
 })
@@ -180,16 +194,25 @@ test('what is not finite is NaN, and so is what shares its scale, and nothing el
         t.deepEqual(found[part], expected, `${part.toUpperCase()} of ${format} with ${bad}`)
       }
       const turned = throughPages(format, rows, true).k
-      t.true(turned.every((value, at) => !Number.isNaN(value) || format === 'q4' || Math.floor(at / WIDTH) === row), `${format}, hadamard`)
+      t.true(
+        turned.every((value, at) => !Number.isNaN(value) || format === 'q4' || Math.floor(at / WIDTH) === row),
+        `${format}, hadamard`,
+      )
       t.true(turned.subarray(row * WIDTH, (row + 1) * WIDTH).every(Number.isNaN), `${format}, hadamard`)
     }
   }
 })
 
 test('scales cost less than the forms that were compared, or reach further', t => {
-  const [exactly, halves, brains, chosen] = SCALES as readonly [(typeof SCALES)[0], (typeof SCALES)[0], (typeof SCALES)[0], (typeof SCALES)[0]]
+  const [exactly, halves, brains, chosen] = SCALES as readonly [
+    (typeof SCALES)[0],
+    (typeof SCALES)[0],
+    (typeof SCALES)[0],
+    (typeof SCALES)[0],
+  ]
   t.true(chosen.q4.bytes < exactly.q4.bytes && chosen.q8.bytes < exactly.q8.bytes)
   t.true(chosen.q8.bytes === halves.q8.bytes && chosen.q4.bytes === halves.q4.bytes)
   t.true(relativeError('q8', chosen, 128) < 1.01 && relativeError('q4', chosen, 128) < 1.01)
-  for (const mean of [10, 100]) t.true(relativeError('q4', chosen, BLOCK_SIZE, mean) < relativeError('q4', brains, BLOCK_SIZE, mean))
+  for (const mean of [10, 100])
+    t.true(relativeError('q4', chosen, BLOCK_SIZE, mean) < relativeError('q4', brains, BLOCK_SIZE, mean))
 })

@@ -1,65 +1,19 @@
-// The chat server of examples/, over HTTP, with the reference model and bytes as text.
-import { once } from 'node:events'
-import type { Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
+// The answers of the chat server of examples/, over HTTP, with the reference model and bytes as text.
+import test from 'ava'
 
-import test, { type ExecutionContext } from 'ava'
-import { OnnxModel } from 'kvtide/onnx'
+import { bytes } from '../../examples/server/text.js'
+import { ChatServer, first, messages } from '../support/server/chat-server.js'
 
-import { chatServer } from '../../examples/server/server.js'
-import { bytes, TextStream } from '../../examples/server/text.js'
-
-let model: OnnxModel
-let server: Server
-let at: string
+let server: ChatServer
 
 test.before(async () => {
-  model = await OnnxModel.load('__test__/fixtures/llama/onnx/model.onnx', { threads: 1, cache: { memoryBytes: 2 ** 24, maxSequences: 16 } })
-  server = chatServer({ model, codec: bytes, name: 'tiny', maxTokens: 16, maxBodyBytes: 4096 })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  at = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  server = await ChatServer.start()
 })
 
-test.after.always(async () => {
-  server.closeAllConnections()
-  server.close()
-  await model.dispose()
-})
-
-const messages = [{ role: 'user', content: 'What is a cache?' }]
-
-const post = (body: object | string, key = 'tenant', signal?: AbortSignal): Promise<Response> =>
-  fetch(`${at}/v1/chat/completions`, { method: 'POST', headers: { authorization: `Bearer ${key}` }, body: typeof body === 'string' ? body : JSON.stringify(body), ...(signal === undefined ? {} : { signal }) })
-
-interface Choice {
-  readonly index: number
-  readonly message: { readonly content: string }
-  readonly delta: { readonly content?: string }
-  readonly finish_reason: string | null
-  readonly logprobs: { readonly content: readonly { readonly token: string; readonly logprob: number; readonly top_logprobs: readonly object[] }[] } | null
-}
-
-interface Answer {
-  readonly object: string
-  readonly choices: readonly Choice[]
-  readonly usage: { readonly prompt_tokens: number; readonly completion_tokens: number; readonly prompt_tokens_details: { readonly cached_tokens: number } }
-  readonly error: { readonly message: string; readonly param: string | null; readonly code: string | null }
-}
-
-const asked = async (body: object, key?: string): Promise<Answer> => (await (await post({ model: 'tiny', messages, temperature: 0, ...body }, key)).json()) as Answer
-
-/** The events of a stream, without the last one, which says that it is done. */
-async function events(response: Response): Promise<Answer[]> {
-  const lines = (await response.text()).split('\n\n').filter(line => line !== '')
-  if (lines.pop() !== 'data: [DONE]') throw new Error('the stream does not say that it is done')
-  return lines.map(line => JSON.parse(line.replace(/^data: /, '')) as Answer)
-}
-
-const first = ({ choices }: Answer): Choice => choices[0] as Choice
+test.after.always(() => server.stop())
 
 test('an answer has its text, why it ended, and what it cost', async t => {
-  const answer = await asked({ max_tokens: 12 })
+  const answer = await server.asked({ max_tokens: 12 })
   t.is(answer.object, 'chat.completion')
   t.is(first(answer).finish_reason, 'length')
   t.is(answer.usage.completion_tokens, 12)
@@ -67,39 +21,104 @@ test('an answer has its text, why it ended, and what it cost', async t => {
 })
 
 test('a stream has the same text, whole characters only', async t => {
-  const whole = await asked({ max_tokens: 14 })
-  const parts = await events(await post({ model: 'tiny', messages, temperature: 0, max_tokens: 14, stream: true, stream_options: { include_usage: true } }))
+  const whole = await server.asked({ max_tokens: 14 })
+  const parts = await server.streamed({ max_tokens: 14, stream_options: { include_usage: true } })
   const choices = parts.flatMap(part => part.choices)
+  t.is(choices[0]?.delta.role, 'assistant')
   t.is(choices.map(({ delta }) => delta.content ?? '').join(''), first(whole).message.content)
   t.is(choices.at(-1)?.finish_reason, 'length')
   t.is(parts.at(-1)?.usage.completion_tokens, 14)
 })
 
+test('a character that the answer does not finish is told as one that cannot be decoded', async t => {
+  const logit_bias = { [bytes.encode('é')[0] as number]: 100 }
+  t.is(first(await server.asked({ max_tokens: 1, logit_bias })).message.content, '\uFFFD')
+  const parts = await server.streamed({ max_tokens: 1, logit_bias })
+  t.is(
+    parts
+      .flatMap(part => part.choices)
+      .map(({ delta }) => delta.content ?? '')
+      .join(''),
+    '\uFFFD',
+  )
+})
+
 test('a prompt is found by its tenant alone', async t => {
   const long = [{ role: 'user', content: 'x'.repeat(200) }]
-  const cached = async (key: string): Promise<number> => (await asked({ messages: long, max_tokens: 1 }, key)).usage.prompt_tokens_details.cached_tokens
+  const cached = async (key: string): Promise<number> =>
+    (await server.asked({ messages: long, max_tokens: 1 }, { key })).usage.prompt_tokens_details.cached_tokens
   t.is(await cached('one'), 0)
   t.true((await cached('one')) >= 192)
   t.is(await cached('other'), 0)
 })
 
 test('several answers, each with a seed of its own, are the same again', async t => {
-  const twice = await Promise.all([1, 2].map(() => asked({ n: 3, temperature: 1, seed: 5, max_tokens: 10 })))
+  const twice = await Promise.all(
+    [1, 2].map(() => server.asked({ n: 3, temperature: 1, seed: Number.MAX_SAFE_INTEGER - 1, max_tokens: 10 })),
+  )
   const [one, two] = twice.map(({ choices }) => choices.map(({ message }) => message.content))
   t.deepEqual(one, two)
   t.is(new Set(one).size, 3)
 })
 
+test('several answers are those that each seed gives alone, streamed as well', async t => {
+  const asked = { temperature: 1, max_tokens: 10, messages: [{ role: 'user', content: 'x'.repeat(100) }] }
+  const alone: string[] = []
+  for (const seed of [7, 8, 9]) alone.push(first(await server.asked({ ...asked, seed })).message.content)
+  const { choices } = await server.asked({ ...asked, seed: 7, n: 3 }, { key: 'another' })
+  t.deepEqual(
+    choices.map(({ message }) => message.content),
+    alone,
+  )
+  const parts = (await server.streamed({ ...asked, seed: 7, n: 3 })).flatMap(part => part.choices)
+  t.deepEqual(
+    [0, 1, 2].map(at =>
+      parts
+        .filter(({ index }) => index === at)
+        .map(({ delta }) => delta.content ?? '')
+        .join(''),
+    ),
+    alone,
+  )
+})
+
+test.serial('the prompt of several answers is computed once', async t => {
+  const prompt = [{ role: 'user', content: 'y'.repeat(200) }]
+  const tokens = bytes.encodeChat(prompt).length
+  for (const n of [1, 4]) {
+    const computed = server.computed()
+    const { usage } = await server.asked({ messages: prompt, n, max_tokens: 3 }, { key: `answers-${n}` })
+    t.is(usage.prompt_tokens_details.cached_tokens, 0)
+    // The prompt without its last token, then the tokens of each answer without its last one.
+    t.is(computed(), tokens - 1 + 3 * n)
+  }
+  // If everything except the last token was cached, nothing is computed before the fork.
+  const whole = [{ role: 'user', content: 'y'.repeat(200 - ((tokens - 1) % 16)) }]
+  await server.asked({ messages: whole, max_tokens: 1 }, { key: 'whole' })
+  const computed = server.computed()
+  const { usage } = await server.asked({ messages: whole, n: 3, max_tokens: 2 }, { key: 'whole' })
+  t.is(usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens - 1)
+  t.is(computed(), 6)
+})
+
 test('log-probabilities come with each token', async t => {
-  const { logprobs } = first(await asked({ max_tokens: 4, logprobs: true, top_logprobs: 3 }))
+  const { logprobs } = first(await server.asked({ max_tokens: 4, logprobs: true, top_logprobs: 3 }))
   t.is(logprobs?.content.length, 4)
   t.true(logprobs?.content.every(({ logprob, top_logprobs }) => logprob <= 0 && top_logprobs.length === 3))
 })
 
+test('the bytes of log-probabilities make the text, in parts of characters as well', async t => {
+  const { message, logprobs } = first(await server.asked({ max_tokens: 40, logprobs: true }))
+  t.is(
+    new TextDecoder().decode(Uint8Array.from((logprobs?.content ?? []).flatMap(({ bytes: own }) => own ?? []))),
+    message.content,
+  )
+})
+
 test('a stop text ends an answer, and is not part of it', async t => {
-  const text = first(await asked({ max_tokens: 14 })).message.content
+  const text = first(await server.asked({ max_tokens: 14 })).message.content
   const stop = [...text].slice(3, 5).join('')
-  const stopped = first(await asked({ max_tokens: 14, stop }))
+  const stopped = first(await server.asked({ max_tokens: 14, stop }))
   t.is(stopped.message.content, text.slice(0, text.indexOf(stop)))
   t.is(stopped.finish_reason, 'stop')
 })
@@ -107,33 +126,33 @@ test('a stop text ends an answer, and is not part of it', async t => {
 test('twenty clients at once get what each gets alone', async t => {
   const prompts = Array.from({ length: 20 }, (_, client) => [{ role: 'user', content: `client ${client}` }])
   const alone: string[] = []
-  for (const prompt of prompts) alone.push(first(await asked({ messages: prompt, max_tokens: 8 }, 'alone')).message.content)
-  const together = await Promise.all(prompts.map(async prompt => first(await asked({ messages: prompt, max_tokens: 8 }, 'together')).message.content))
+  for (const prompt of prompts)
+    alone.push(first(await server.asked({ messages: prompt, max_tokens: 8 }, { key: 'alone' })).message.content)
+  const together = await Promise.all(
+    prompts.map(
+      async prompt =>
+        first(await server.asked({ messages: prompt, max_tokens: 8 }, { key: 'together' })).message.content,
+    ),
+  )
   t.deepEqual(together, alone)
 })
 
-const refused = async (t: ExecutionContext, body: object | string, status: number, param: string | null): Promise<void> => {
-  const response = await post(body)
-  const { error } = (await response.json()) as Answer
-  t.deepEqual([response.status, error.param], [status, param], error.message)
-}
-
-test('what is wrong is refused with its name', async t => {
-  await refused(t, 'no json', 400, null)
-  await refused(t, '[]', 400, null)
-  await refused(t, {}, 400, 'messages')
-  await refused(t, { messages: [{ role: 'user', content: 4 }] }, 400, 'messages[0].content')
-  await refused(t, { messages, model: 'other' }, 404, 'model')
-  for (const [param, value] of Object.entries({ temperature: 3, top_p: -1, n: 0, max_tokens: 0.5, stop: [''], stream: 'yes', logit_bias: { a: 1 }, tools: [{}], response_format: { type: 'json_object' } })) {
-    await refused(t, { messages, [param]: value }, 400, param)
-  }
-  await refused(t, { messages: [{ role: 'user', content: 'x'.repeat(5000) }] }, 413, null)
-  t.is((await fetch(`${at}/v1/nothing`)).status, 404)
-})
-
-test('a client that hangs up ends its generation', async t => {
+test.serial('a client that hangs up ends its generation', async t => {
   const gone = new AbortController()
-  const response = await post({ messages, temperature: 0, max_tokens: 400, stream: true }, 'gone', gone.signal)
+  const own = await ChatServer.of(t)
+  // Its sequence ends, and nothing is computed any more.
+  const left = new Promise<void>(resolve => {
+    const { generate } = own.model
+    own.model.generate = (sequence, options) => {
+      const { dispose } = sequence
+      sequence.dispose = () => {
+        dispose.call(sequence)
+        resolve()
+      }
+      return generate.call(own.model, sequence, options)
+    }
+  })
+  const response = await own.post({ messages, temperature: 0, max_tokens: 4000, stream: true }, { signal: gone.signal })
   const reader = response.body?.getReader()
   await reader?.read()
   gone.abort()
@@ -143,21 +162,7 @@ test('a client that hangs up ends its generation', async t => {
     },
     { any: true },
   )
-  // Its sequence goes, and nothing is computed any more.
-  while (model.cache.stats().activeBlocks > 0) await new Promise(resolve => setTimeout(resolve, 5))
-  t.is((await asked({ max_tokens: 2 })).usage.completion_tokens, 2)
-})
-
-test('text of a stream is held back where it may be the start of a stop text', t => {
-  const stream = new TextStream(bytes, ['stop!', 'op'])
-  const ids = bytes.encode('a st é sto')
-  t.is(ids.map(id => stream.push(id)).join(''), 'a st é ')
-  t.is(bytes.encode('p and more').map(id => stream.push(id)).join(''), 'st')
-  t.true(stream.ended)
-  t.is(stream.flush(), '')
-})
-
-test('half a character waits for its other half', t => {
-  const stream = new TextStream(bytes, [])
-  t.deepEqual(bytes.encode('é!').map(id => stream.push(id)), ['', 'é', '!'])
+  await left
+  t.is(own.model.cache.stats().activeBlocks, 0)
+  t.is((await own.asked({ max_tokens: 2 })).usage.completion_tokens, 2)
 })

@@ -1,4 +1,4 @@
-// Workers: one binding for all threads, objects that belong to the thread that made them, and threads that end at any time.
+// Worker threads: one binding for all threads, objects that belong to the thread that made them, and threads that end at any time.
 import { once } from 'node:events'
 import type { Worker } from 'node:worker_threads'
 
@@ -26,13 +26,18 @@ const work = `
 
 test('the package works in several workers at once', async t => {
   const workers = [1, 2, 3, 4].map(id => start(work, id))
-  const answers = await Promise.all(workers.map(async worker => {
-    const [answer] = (await once(worker, 'message')) as [unknown]
-    const [code] = (await once(worker, 'exit')) as [number]
-    t.is(code, 0)
-    return answer
-  }))
-  t.deepEqual(answers, [1, 2, 3, 4].map(mine => ({ first: 0, last: 999, mine, code: 'INVALID_ARGUMENT' })))
+  const answers = await Promise.all(
+    workers.map(async worker => {
+      const [answer] = (await once(worker, 'message')) as [unknown]
+      const [code] = (await once(worker, 'exit')) as [number]
+      t.is(code, 0)
+      return answer
+    }),
+  )
+  t.deepEqual(
+    answers,
+    [1, 2, 3, 4].map(mine => ({ first: 0, last: 999, mine, code: 'INVALID_ARGUMENT' })),
+  )
 })
 
 test('a worker counts under the limit of the process, and gives back what it had', async t => {
@@ -91,7 +96,7 @@ test('results that were under way when a worker ended are gone with it', async t
   `)
   t.is(read.err, '')
   const [grown, usedBytes] = read.out.trim().split(' ').map(Number) as [number, number]
-  // Ten workers had 320 MiB under way.
+  // Ten workers had 320 MiB allocated.
   t.true(grown < 100, `${grown} MiB more`)
   t.is(usedBytes, 0)
 })

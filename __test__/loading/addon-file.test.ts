@@ -35,7 +35,16 @@ function elf(machine: number): Buffer {
 /** A library for macOS of 300 bytes: two commands, of which the second is a segment of 100 bytes at 200. */
 function machO(processor: number): Buffer {
   const bytes = Buffer.alloc(300)
-  for (const [at, value] of [[0, 0xfeedfacf], [4, processor], [16, 2], [32, 2], [36, 24], [56, 0x19], [60, 72]] as const) bytes.writeUInt32LE(value, at)
+  for (const [at, value] of [
+    [0, 0xfeedfacf],
+    [4, processor],
+    [16, 2],
+    [32, 2],
+    [36, 24],
+    [56, 0x19],
+    [60, 72],
+  ] as const)
+    bytes.writeUInt32LE(value, at)
   bytes.writeBigUInt64LE(200n, 56 + 40)
   bytes.writeBigUInt64LE(100n, 56 + 48)
   return bytes
@@ -47,7 +56,12 @@ function portableExecutable(machine: number): Buffer {
   bytes.write('MZ', 'latin1')
   bytes.writeUInt32LE(64, 60)
   bytes.write('PE', 64, 'latin1')
-  for (const [at, value] of [[68, machine], [70, 1], [84, 16]] as const) bytes.writeUInt16LE(value, at)
+  for (const [at, value] of [
+    [68, machine],
+    [70, 1],
+    [84, 16],
+  ] as const)
+    bytes.writeUInt16LE(value, at)
   bytes.writeUInt32LE(100, 64 + 24 + 16 + 16)
   bytes.writeUInt32LE(300, 64 + 24 + 16 + 20)
   return bytes
@@ -60,7 +74,7 @@ test('the addon of this platform can be tried, and no part of it', t => {
   const { size } = statSync(copy)
   for (const left of [size - 1, size >> 1, 16384, 4000, 63, 0]) {
     truncateSync(copy, left)
-    t.regex(fileProblem(copy, here) ?? '', /^it is cut short/, String(left))
+    t.regex(fileProblem(copy, here) ?? '', /^it is truncated/, String(left))
   }
 })
 
@@ -72,7 +86,10 @@ test('libraries for each system are known, whole or cut short', t => {
   ] as const
   for (const [platform, bytes, length] of libraries) {
     t.is(fileProblem(file(t, bytes), platform), undefined, platform.name)
-    t.is(fileProblem(file(t, bytes.subarray(0, length - 1)), platform), `it is cut short: ${length - 1} of ${length} bytes are there`)
+    t.is(
+      fileProblem(file(t, bytes.subarray(0, length - 1)), platform),
+      `it is truncated: it has ${length - 1} of ${length} bytes`,
+    )
     for (const other of [linux, mac, windows].filter(of => of !== platform)) {
       t.is(fileProblem(file(t, bytes), other), `it is for ${platform.system}-${platform.arch}, this is ${other.name}`)
     }
@@ -93,10 +110,16 @@ test('libraries for another processor are told so', t => {
 })
 
 test('what is no library is told so', t => {
-  t.is(fileProblem(file(t, 'not a library'), linux), 'it is no native library')
-  t.is(fileProblem(file(t, Buffer.concat([Buffer.from('MZ'), Buffer.alloc(200)])), windows), 'it is no native library')
-  t.is(fileProblem(file(t, 'MZ'), windows), 'it is cut short: not even its head is whole')
-  t.is(fileProblem(file(t, portableExecutable(0x8664).subarray(0, 66)), windows), 'it is cut short: not even its head is whole')
+  t.is(fileProblem(file(t, 'not a library'), linux), 'it is not a native library')
+  t.is(
+    fileProblem(file(t, Buffer.concat([Buffer.from('MZ'), Buffer.alloc(200)])), windows),
+    'it is not a native library',
+  )
+  t.is(fileProblem(file(t, 'MZ'), windows), 'it is truncated: its header is incomplete')
+  t.is(
+    fileProblem(file(t, portableExecutable(0x8664).subarray(0, 66)), windows),
+    'it is truncated: its header is incomplete',
+  )
   t.throws(() => fileProblem('/nowhere/kvtide.node', linux), { code: 'ENOENT' })
 })
 
@@ -112,8 +135,22 @@ test('a library of the other libc is told so, once the system has refused it', t
   const musl = { ...linux, name: 'linux-x64-musl' }
   const refused = 'Error loading shared library libc.so.6: No such file or directory'
   t.is(libcProblem(file(t, 'NEEDED libc.so.6'), refused, musl), 'it is for glibc, this system has musl')
-  t.is(libcProblem(file(t, 'NEEDED libc.musl-x86_64.so.1'), 'libc.musl-x86_64.so.1: cannot open shared object file', linux), 'it is for musl, this system has glibc')
-  t.is(libcProblem(file(t, 'NEEDED libc.so.6'), "/lib/libc.so.6: version `GLIBC_2.38' not found (required by kvtide.node)", linux), 'it needs glibc 2.38 or later, which this system does not have')
+  t.is(
+    libcProblem(
+      file(t, 'NEEDED libc.musl-x86_64.so.1'),
+      'libc.musl-x86_64.so.1: cannot open shared object file',
+      linux,
+    ),
+    'it is for musl, this system has glibc',
+  )
+  t.is(
+    libcProblem(
+      file(t, 'NEEDED libc.so.6'),
+      "/lib/libc.so.6: version `GLIBC_2.38' not found (required by kvtide.node)",
+      linux,
+    ),
+    'it needs glibc 2.38 or later, which this system does not have',
+  )
   t.is(libcProblem(file(t, 'NEEDED libc.so.6'), 'no idea', linux), undefined)
   t.is(libcProblem('/nowhere', 'no idea', mac), undefined)
 })

@@ -5,7 +5,16 @@ import { chooseBinding, loadedAddons, refuseSecond, type Surroundings } from '..
 import { needsNet } from '../../lib/loading/net.js'
 import { throwsCode } from '../support/throws.js'
 import { tsxUrl } from '../support/packaging/child.js'
-import { ADDON_FILE, addonPath, answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy, PLATFORM, VERSION } from '../support/packaging/package-copy.js'
+import {
+  ADDON_FILE,
+  addonPath,
+  answerOf,
+  CUDA_FILE,
+  CUDA_PACKAGE,
+  PackageCopy,
+  PLATFORM,
+  VERSION,
+} from '../support/packaging/package-copy.js'
 
 const onCudaPlatform = process.platform === 'linux' && process.arch === 'x64' ? test : test.skip
 
@@ -13,7 +22,8 @@ const NET_FILE = `kvtide-net.${PLATFORM}.node`
 const NET_PACKAGE = `kvtide-net-${PLATFORM}`
 
 /** Loads a copy, and answers which addon it took. */
-const chosenBy = (copy: PackageCopy): string => `return (await import('${copy.url('lib/loading/binding.ts')}')).bindingChoice`
+const chosenBy = (copy: PackageCopy): string =>
+  `return (await import('${copy.url('lib/loading/binding.ts')}')).bindingChoice`
 
 const use = (copy: PackageCopy): string =>
   `const { Tensor } = await import('${copy.url()}'); return [...Tensor.from(new Float32Array([7]), [1]).toArray()]`
@@ -29,7 +39,11 @@ test('without an addon with CUDA the ordinary one is taken', async t => {
   for (const wanted of [undefined, '', 'auto', 'cpu']) {
     t.is(chooseBinding(around(copy, { wanted })).kind, 'cpu', wanted)
   }
-  t.deepEqual(await answerOf(chosenBy(copy)), { kind: 'cpu', file: copy.path(ADDON_FILE), reason: 'the addon with CUDA is not installed' })
+  t.deepEqual(await answerOf(chosenBy(copy)), {
+    kind: 'cpu',
+    file: copy.path(ADDON_FILE),
+    reason: 'the addon with CUDA is not installed',
+  })
 })
 
 onCudaPlatform('the addon with CUDA is taken where it lies beside, unless KVTIDE_DEVICE is cpu', async t => {
@@ -64,16 +78,27 @@ test('the addon with the network is taken where it lies beside or is installed, 
   const beside = new PackageCopy(t)
   const file = beside.addAddon(NET_FILE)
   for (const wanted of ['', 'auto', 'cpu']) t.is(chooseBinding(around(beside, { wanted })).file, file, wanted)
-  t.deepEqual(await answerOf(chosenBy(beside), 'cpu'), { kind: 'net', file, reason: 'it is installed; KVTIDE_DEVICE is cpu' })
+  t.deepEqual(await answerOf(chosenBy(beside), 'cpu'), {
+    kind: 'net',
+    file,
+    reason: 'it is installed; KVTIDE_DEVICE is cpu',
+  })
   const installed = new PackageCopy(t)
   const own = installed.addPackage(NET_PACKAGE, NET_FILE)
-  t.deepEqual(chooseBinding(around(installed)), { kind: 'net', file: own, reason: 'it is installed; the addon with CUDA is not installed' })
+  t.deepEqual(chooseBinding(around(installed)), {
+    kind: 'net',
+    file: own,
+    reason: 'it is installed; the addon with CUDA is not installed',
+  })
   t.deepEqual(await answerOf(use(installed)), [7])
   // It alone will do.
   installed.remove(ADDON_FILE)
   t.is(chooseBinding(around(installed)).file, own)
   installed.remove(`node_modules/${NET_PACKAGE}/${NET_FILE}`)
-  t.regex(throwsCode(t, 'BINDING_NOT_FOUND', () => chooseBinding(around(installed))).message, /kvtide-net.* is missing from its package/)
+  t.regex(
+    throwsCode(t, 'BINDING_NOT_FOUND', () => chooseBinding(around(installed))).message,
+    /kvtide-net.* is missing from its package/,
+  )
 })
 
 test('the addon with the network has the version of the package, and the platform of the process', t => {
@@ -88,7 +113,8 @@ test('the addon with the network has the version of the package, and the platfor
 onCudaPlatform('of all addons the one with CUDA is taken, and without it the one with the network', t => {
   const copy = new PackageCopy(t)
   const [cuda, net] = [copy.addPackage(CUDA_PACKAGE, CUDA_FILE), copy.addPackage(NET_PACKAGE, NET_FILE)]
-  for (const wanted of [undefined, 'auto', 'cuda']) t.deepEqual(chooseBinding(around(copy, { wanted })), { kind: 'cuda', file: cuda, reason: 'it is installed' })
+  for (const wanted of [undefined, 'auto', 'cuda'])
+    t.deepEqual(chooseBinding(around(copy, { wanted })), { kind: 'cuda', file: cuda, reason: 'it is installed' })
   t.is(chooseBinding(around(copy, { wanted: 'cpu' })).file, net)
   t.is(chooseBinding(around(copy, { named: net })).kind, 'net')
   t.is(chooseBinding(around(copy, { named: cuda })).kind, 'cuda')
@@ -104,7 +130,10 @@ test('an addon with the network that does not load is an error that names it', a
 
 test('what needs the network says what to install where there is none', t => {
   t.notThrows(() => needsNet('RedisStore', () => {}))
-  const { message } = throwsCode(t, 'BINDING_NOT_FOUND', () => needsNet('RedisStore', undefined), { platform: PLATFORM, reason: `install it with \`npm install ${NET_PACKAGE}@${VERSION}\`` })
+  const { message } = throwsCode(t, 'BINDING_NOT_FOUND', () => needsNet('RedisStore', undefined), {
+    platform: PLATFORM,
+    reason: `install it with \`npm install ${NET_PACKAGE}@${VERSION}\``,
+  })
   t.true(message.startsWith('RedisStore needs the addon'), message)
 })
 
@@ -126,7 +155,10 @@ test('where there is no addon with CUDA at all, nobody looks for it', t => {
   copy.addAddon('kvtide.darwin-arm64.node', 'never loaded')
   const mac = around(copy, { platform: { name: 'darwin-arm64', system: 'darwin', arch: 'arm64' } })
   t.is(chooseBinding(mac).kind, 'cpu')
-  throwsCode(t, 'BINDING_NOT_FOUND', () => chooseBinding({ ...mac, wanted: 'cuda' }), { platform: 'darwin-arm64', reason: 'there is none for this platform' })
+  throwsCode(t, 'BINDING_NOT_FOUND', () => chooseBinding({ ...mac, wanted: 'cuda' }), {
+    platform: 'darwin-arm64',
+    reason: 'there is none for this platform',
+  })
 })
 
 test('an addon of another version is refused', async t => {
@@ -179,10 +211,22 @@ test('the addon that is loaded is told from others', t => {
   t.notThrows(() => refuseSecond(cpu, [cpu.file], undefined))
   t.notThrows(() => refuseSecond(cuda, [cuda.file], cuda.file))
   const net = { kind: 'net', file: copy.addAddon(NET_FILE), reason: '' } as const
-  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(net, [cpu.file], undefined), { file: net.file, loaded: cpu.file })
-  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cuda, [cpu.file], undefined), { file: cuda.file, loaded: cpu.file })
-  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cuda.file], undefined), { file: cpu.file, loaded: cuda.file })
-  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cpu.file, other], undefined), { file: cpu.file, loaded: other })
+  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(net, [cpu.file], undefined), {
+    file: net.file,
+    loaded: cpu.file,
+  })
+  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cuda, [cpu.file], undefined), {
+    file: cuda.file,
+    loaded: cpu.file,
+  })
+  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cuda.file], undefined), {
+    file: cpu.file,
+    loaded: cuda.file,
+  })
+  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cpu.file, other], undefined), {
+    file: cpu.file,
+    loaded: other,
+  })
   throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [], other), { file: cpu.file, loaded: other })
 })
 
@@ -191,14 +235,22 @@ const env = (file: string): NodeJS.ProcessEnv => ({ NAPI_RS_NATIVE_LIBRARY_PATH:
 test('a file that is named is taken, whatever else is there', async t => {
   const copy = new PackageCopy(t)
   copy.addAddon(CUDA_FILE, 'never loaded')
-  t.deepEqual(await answerOf(chosenBy(copy), 'auto', env(addonPath)), { kind: 'cpu', file: addonPath, reason: 'NAPI_RS_NATIVE_LIBRARY_PATH names it' })
+  t.deepEqual(await answerOf(chosenBy(copy), 'auto', env(addonPath)), {
+    kind: 'cpu',
+    file: addonPath,
+    reason: 'NAPI_RS_NATIVE_LIBRARY_PATH names it',
+  })
   const missing = (await answerOf(chosenBy(copy), 'auto', env('nowhere.node'))) as { code: string; message: string }
   t.is(missing.code, 'BINDING_NOT_FOUND')
   t.regex(missing.message, /nowhere\.node, could not be loaded: ENOENT.*NAPI_RS_NATIVE_LIBRARY_PATH names it/)
 })
 
 test('what a process has mapped tells its addons', t => {
-  const maps = ['7f00-7f01 r-xp 00000000 08:01 77 ', '/app/a b/kvtide.linux-x64-gnu.node\n7f01-7f02 r--p 00000000 08:01 77 /app/other.node\n', '7f02-7f03 r--p 0 08:01 7 /old/kvtide-cuda.linux-x64-gnu.node (deleted)'].join('')
+  const maps = [
+    '7f00-7f01 r-xp 00000000 08:01 77 ',
+    '/app/a b/kvtide.linux-x64-gnu.node\n7f01-7f02 r--p 00000000 08:01 77 /app/other.node\n',
+    '7f02-7f03 r--p 0 08:01 7 /old/kvtide-cuda.linux-x64-gnu.node (deleted)',
+  ].join('')
   t.deepEqual(loadedAddons(maps), ['/app/a b/kvtide.linux-x64-gnu.node', '/old/kvtide-cuda.linux-x64-gnu.node'])
   t.deepEqual(loadedAddons(''), [])
 })

@@ -2,7 +2,15 @@
 import test, { type ExecutionContext } from 'ava'
 
 import * as onnx from '../../onnx.js'
-import { type Checks, disposedThis, ending, missingArguments, readOnce, strangeThis, wrongArguments } from '../support/arguments/checks.js'
+import {
+  type Checks,
+  disposedThis,
+  ending,
+  missingArguments,
+  readOnce,
+  strangeThis,
+  wrongArguments,
+} from '../support/arguments/checks.js'
 import { inOwnFolder } from '../support/arguments/files.js'
 import { callOf, everything } from '../support/arguments/row.js'
 import { loadRows, onnxRows } from '../support/arguments/rows-onnx.js'
@@ -26,7 +34,11 @@ test('every row works with the values that it calls right', async t => {
   for (const row of onnxRows) {
     const self = row.self()
     const args = row.params.map(parameter => parameter.valid(self as never))
-    t.is(row.name.startsWith('new ') && row.name !== 'new OnnxPast' ? 'INVALID_ARGUMENT' : 'ok', await ending(() => callOf(row.name)(self, args)), row.name)
+    t.is(
+      row.name.startsWith('new ') && row.name !== 'new OnnxPast' ? 'INVALID_ARGUMENT' : 'ok',
+      await ending(() => callOf(row.name)(self, args)),
+      row.name,
+    )
   }
 })
 
@@ -56,17 +68,22 @@ test('every option is read once, also through a proxy', async t => {
 
 test('what a getter throws comes out as it is, and nothing has changed', async t => {
   const mine = new Error('mine')
-  const throwing = (name: string): object => Object.defineProperty({}, name, {
-    enumerable: true,
-    get: () => {
-      throw mine
-    },
-  })
+  const throwing = (name: string): object =>
+    Object.defineProperty({}, name, {
+      enumerable: true,
+      get: () => {
+        throw mine
+      },
+    })
   for (const row of onnxRows) {
     for (const [place, { kind }] of row.params.entries()) {
       for (const { name, rest } of kind.fields ?? []) {
         const self = row.self()
-        const args = row.params.map((other, at) => (at === place ? Object.defineProperties({ ...rest() }, Object.getOwnPropertyDescriptors(throwing(name))) : other.valid(self as never)))
+        const args = row.params.map((other, at) =>
+          at === place
+            ? Object.defineProperties({ ...rest() }, Object.getOwnPropertyDescriptors(throwing(name)))
+            : other.valid(self as never),
+        )
         const before = self instanceof onnx.OnnxSequence ? [...self.tokens] : undefined
         let thrown: unknown
         try {
@@ -82,16 +99,27 @@ test('what a getter throws comes out as it is, and nothing has changed', async t
 })
 
 test('what belongs to another model is refused, and both are as they were', async t => {
-  const [one, other] = [1, 2].map(seed => toyModel(new ToyBackend(new Dice(seed)), { capacity: 16 })) as [onnx.OnnxModel, onnx.OnnxModel]
+  const [one, other] = [1, 2].map(seed => toyModel(new ToyBackend(new Dice(seed)), { capacity: 16 })) as [
+    onnx.OnnxModel,
+    onnx.OnnxModel,
+  ]
   const [chat, foreign] = [one.open({ tokens: [1, 2, 3] }), other.open({ tokens: [4, 5] })]
   await one.run([{ sequence: chat }])
   await other.run([{ sequence: foreign }])
   const refused = async (code: string, argument: string, call: () => unknown): Promise<void> => {
-    const error = (await t.throwsAsync(async () => await call())) as Error & { readonly code: string; readonly details: { readonly argument?: string } }
+    const error = (await t.throwsAsync(async () => await call())) as Error & {
+      readonly code: string
+      readonly details: { readonly argument?: string }
+    }
     t.deepEqual([error.code, error.details.argument ?? ''], [code, argument])
   }
   await refused('INVALID_ARGUMENT', 'sequence', () => one.generate(foreign))
-  await refused('INVALID_ARGUMENT', 'entries[1].sequence', () => one.run([{ sequence: chat, tokens: [6] }, { sequence: foreign, tokens: [6] }]))
+  await refused('INVALID_ARGUMENT', 'entries[1].sequence', () =>
+    one.run([
+      { sequence: chat, tokens: [6] },
+      { sequence: foreign, tokens: [6] },
+    ]),
+  )
   await refused('SNAPSHOT_INVALID', '', () => chat.restore(foreign.snapshot()))
   await refused('SNAPSHOT_INVALID', '', () => chat.restore(one.cache.openSequence().snapshot()))
   await refused('INVALID_ARGUMENT', 'sequence', () => one.generate(one.cache.openSequence() as never))

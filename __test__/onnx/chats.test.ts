@@ -8,7 +8,14 @@ test('memory is flat over 1,000 chats', async t => {
   await using model = toyModel(new ToyBackend(new Dice(1)), { capacity: 64 })
   const chat = async (name: number): Promise<void> => {
     using sequence = model.open({ tokens: [name % 7, name % 11, 3, 4, 5], salt: `${name % 5}` })
-    for await (const token of model.generate(sequence, { maxTokens: 20, temperature: 1, seed: name, bias: { [POISON]: -Infinity }, draft: 'lookup' })) if (token === 3) break
+    for await (const token of model.generate(sequence, {
+      maxTokens: 20,
+      temperature: 1,
+      seed: name,
+      bias: { [POISON]: -Infinity },
+      draft: 'lookup',
+    }))
+      if (token === 3) break
     using fork = sequence.fork()
     await model.run([{ sequence: fork, tokens: [1, 2] }])
   }
@@ -19,7 +26,10 @@ test('memory is flat over 1,000 chats', async t => {
   t.true(await collected(() => true))
   const [native, heap] = [used(), process.memoryUsage().heapUsed]
   await chats(200, 1000)
-  t.true(await collected(() => used() <= native && process.memoryUsage().heapUsed < heap + 2 ** 20), `${native} bytes became ${used()}, ${heap} of heap ${process.memoryUsage().heapUsed}`)
+  t.true(
+    await collected(() => used() <= native && process.memoryUsage().heapUsed < heap + 2 ** 20),
+    `${native} bytes became ${used()}, ${heap} of heap ${process.memoryUsage().heapUsed}`,
+  )
   t.is(model.cache.freeCount, model.cache.totalCount)
 })
 
@@ -27,11 +37,14 @@ test('a step that fails refuses only the sequence that fails alone', async t => 
   const backend = new ToyBackend(new Dice(2))
   await using model = toyModel(backend, { capacity: 64 })
   const chats = Array.from({ length: 5 }, (_, place) => model.open({ tokens: [place, 1, 2] }))
-  const answers = await Promise.allSettled(chats.map(async (sequence, place) => {
-    const tokens: number[] = []
-    for await (const token of model.generate(sequence, { tokens: place === 2 ? [POISON] : [7], maxTokens: 10 })) tokens.push(token)
-    return tokens
-  }))
+  const answers = await Promise.allSettled(
+    chats.map(async (sequence, place) => {
+      const tokens: number[] = []
+      for await (const token of model.generate(sequence, { tokens: place === 2 ? [POISON] : [7], maxTokens: 10 }))
+        tokens.push(token)
+      return tokens
+    }),
+  )
   for (const [place, answer] of answers.entries()) {
     if (place === 2) t.true(answer.status === 'rejected' && (answer.reason as Error).message === 'poison')
     else t.deepEqual(answer, { status: 'fulfilled', value: alone([place, 1, 2, 7], 10) })

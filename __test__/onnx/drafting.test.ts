@@ -10,7 +10,8 @@ import { alone, Dice, ToyBackend, toyModel, VOCABULARY } from '../support/onnx/t
 const prompts = Object.keys(references.prompts)
 const promptOf = (name: string): number[] => [...(references.prompts[name] as readonly number[])]
 const greedyOf = (name: string): number[] => [...(references.greedy[name] as readonly number[])]
-const load = (name: string): Promise<OnnxModel> => OnnxModel.load(graphFile(name), { threads: 2, cache: { memoryBytes: 2 ** 23 } })
+const load = (name: string): Promise<OnnxModel> =>
+  OnnxModel.load(graphFile(name), { threads: 2, cache: { memoryBytes: 2 ** 23 } })
 
 const EVEN = Array.from({ length: VOCABULARY / 2 }, (_, place) => 2 * place)
 
@@ -22,8 +23,15 @@ async function read(model: OnnxModel, sequence: OnnxSequence, options: GenerateO
 
 /** Two toys: one that drafts what the other says but for one position in `slip`. */
 function toys(seed: number, { slip = 3, capacity = 400, drafts = 400, sequences = 32 } = {}) {
-  const backends = [new ToyBackend(new Dice(seed), { poison: -1 }), new ToyBackend(new Dice(seed + 1), { poison: -1, slip })] as const
-  return { backends, model: toyModel(backends[0], { capacity, sequences }), draft: toyModel(backends[1], { capacity: drafts, sequences }) }
+  const backends = [
+    new ToyBackend(new Dice(seed), { poison: -1 }),
+    new ToyBackend(new Dice(seed + 1), { poison: -1, slip }),
+  ] as const
+  return {
+    backends,
+    model: toyModel(backends[0], { capacity, sequences }),
+    draft: toyModel(backends[1], { capacity: drafts, sequences }),
+  }
 }
 
 for (const name of ['onnx-gqa-f32', F16, INT4]) {
@@ -42,7 +50,11 @@ for (const name of ['onnx-gqa-f32', F16, INT4]) {
 
 test('each step gives what of a draft is right, and one token more', async t => {
   for (const slip of [1, 2, 3, 5]) {
-    const { backends: [own], model, draft } = toys(slip, { slip })
+    const {
+      backends: [own],
+      model,
+      draft,
+    } = toys(slip, { slip })
     const prompt = [9, 2, 6]
     using chat = model.open({ tokens: prompt })
     const wanted = alone(prompt, 60)
@@ -60,9 +72,20 @@ test('each step gives what of a draft is right, and one token more', async t => 
 })
 
 test('under sampling and penalties a model that knows the same is never wrong', async t => {
-  const { backends: [own], model, draft } = toys(1, { slip: Infinity })
+  const {
+    backends: [own],
+    model,
+    draft,
+  } = toys(1, { slip: Infinity })
   using chat = model.open({ tokens: [1, 2, 3] })
-  const sampling = { temperature: 0.7, seed: 4, repetitionPenalty: 1.5, presencePenalty: 0.5, frequencyPenalty: 0.3, topP: 0.95 }
+  const sampling = {
+    temperature: 0.7,
+    seed: 4,
+    repetitionPenalty: 1.5,
+    presencePenalty: 0.5,
+    frequencyPenalty: 0.3,
+    topP: 0.95,
+  }
   t.is((await read(model, chat, { maxTokens: 51, draft: { model: draft, tokens: 4 }, ...sampling })).length, 51)
   t.is(own.steps, 11)
   await model.dispose()
@@ -70,7 +93,11 @@ test('under sampling and penalties a model that knows the same is never wrong', 
 })
 
 test('steps are saved, and the second model sees each token once', async t => {
-  const { backends: [own, theirs], model, draft } = toys(1, { slip: Infinity })
+  const {
+    backends: [own, theirs],
+    model,
+    draft,
+  } = toys(1, { slip: Infinity })
   using chat = model.open({ tokens: [1, 2, 3] })
   t.deepEqual(await read(model, chat, { maxTokens: 51, draft: { model: draft, tokens: 4 } }), alone([1, 2, 3], 51))
   // One token behind the prompt, then four drafted ones and one more a step.
@@ -85,15 +112,28 @@ test('steps are saved, and the second model sees each token once', async t => {
 test('generations that draft, others, and a second model that has no room', async t => {
   for (let seed = 1; seed <= 60; seed++) {
     const dice = new Dice(1000 + seed)
-    const { model, draft } = toys(seed, { slip: 1 + dice.roll(5), capacity: 20 + dice.roll(60), drafts: 1 + dice.roll(40), sequences: 1 + dice.roll(6) })
+    const { model, draft } = toys(seed, {
+      slip: 1 + dice.roll(5),
+      capacity: 20 + dice.roll(60),
+      drafts: 1 + dice.roll(40),
+      sequences: 1 + dice.roll(6),
+    })
     const clients = Array.from({ length: 1 + dice.roll(6) }, async (_, place) => {
       const prompt = Array.from({ length: 1 + dice.roll(12) }, () => dice.roll(VOCABULARY - 1))
       using chat = model.open({ tokens: prompt })
       const maxTokens = 1 + dice.roll(20)
-      const draftOf: GenerateOptions['draft'] = [undefined, draft, { model: draft, tokens: 1 + dice.roll(6) }, 'lookup' as const][dice.roll(4)]
+      const draftOf: GenerateOptions['draft'] = [
+        undefined,
+        draft,
+        { model: draft, tokens: 1 + dice.roll(6) },
+        'lookup' as const,
+      ][dice.roll(4)]
       const tokens: number[] = []
       const leaves = dice.once(4) ? dice.roll(maxTokens) + 1 : Infinity
-      for await (const token of model.generate(chat, { maxTokens, ...(draftOf === undefined ? {} : { draft: draftOf }) })) {
+      for await (const token of model.generate(chat, {
+        maxTokens,
+        ...(draftOf === undefined ? {} : { draft: draftOf }),
+      })) {
         tokens.push(token)
         if (tokens.length === leaves) break
       }
@@ -115,21 +155,34 @@ test('under sampling the distribution stays the same', async t => {
   const shares = [top, (1 - top) / (VOCABULARY - 1), 1 - top - (1 - top) / (VOCABULARY - 1)]
   const counts = [0, 0, 0]
   const prompt = [4, 8, 2]
-  await Promise.all(Array.from({ length: 30 }, async (_, client) => {
-    for (let draw = client; draw < draws; draw += 30) {
-      using chat = model.open({ tokens: prompt })
-      const tokens = await read(model, chat, { maxTokens: 4, temperature, seed: draw, draft: { model: draft, tokens: 3 } })
-      for (let place = 1; place < tokens.length; place++) {
-        const [best] = alone([...prompt, ...tokens.slice(0, place)], 1) as [number]
-        const kind = tokens[place] === best ? 0 : tokens[place] === (best + 1) % (VOCABULARY - 1) ? 1 : 2
-        counts[kind] = (counts[kind] as number) + 1
+  await Promise.all(
+    Array.from({ length: 30 }, async (_, client) => {
+      for (let draw = client; draw < draws; draw += 30) {
+        using chat = model.open({ tokens: prompt })
+        const tokens = await read(model, chat, {
+          maxTokens: 4,
+          temperature,
+          seed: draw,
+          draft: { model: draft, tokens: 3 },
+        })
+        for (let place = 1; place < tokens.length; place++) {
+          const [best] = alone([...prompt, ...tokens.slice(0, place)], 1) as [number]
+          const kind = tokens[place] === best ? 0 : tokens[place] === (best + 1) % (VOCABULARY - 1) ? 1 : 2
+          counts[kind] = (counts[kind] as number) + 1
+        }
       }
-    }
-  }))
+    }),
+  )
   const all = 3 * draws
-  const squares = shares.reduce((sum, share, kind) => sum + ((counts[kind] as number) - all * share) ** 2 / (all * share), 0)
+  const squares = shares.reduce(
+    (sum, share, kind) => sum + ((counts[kind] as number) - all * share) ** 2 / (all * share),
+    0,
+  )
   // Two degrees of freedom: one run in ten thousand lies above, and the seeds are always the same.
-  t.true(squares < 18.4, `${squares}: ${counts.join(', ')} instead of ${shares.map(share => Math.round(all * share)).join(', ')}`)
+  t.true(
+    squares < 18.4,
+    `${squares}: ${counts.join(', ')} instead of ${shares.map(share => Math.round(all * share)).join(', ')}`,
+  )
   await model.dispose()
   await draft.dispose()
 })
@@ -137,17 +190,27 @@ test('under sampling the distribution stays the same', async t => {
 test('grammars hold for drafts, and log-probabilities are those of the model', async t => {
   const { model, draft } = toys(3, { slip: 2 })
   for (const temperature of [0, 0.5]) {
-    const answers = await Promise.all([{ draft }, {}].map(async options => {
-      using chat = model.open({ tokens: [5, 6] })
-      const generation = model.generate(chat, { maxTokens: 24, temperature, seed: 3, allowed: () => EVEN, logprobs: 1, ...options })
-      const tokens: number[] = []
-      for await (const token of generation) {
-        tokens.push(token)
-        t.is(generation.logprobs?.token, token)
-      }
-      return tokens
-    }))
-    for (const tokens of answers) t.true(tokens.length === 24 && tokens.every(token => token % 2 === 0), tokens.join(' '))
+    const answers = await Promise.all(
+      [{ draft }, {}].map(async options => {
+        using chat = model.open({ tokens: [5, 6] })
+        const generation = model.generate(chat, {
+          maxTokens: 24,
+          temperature,
+          seed: 3,
+          allowed: () => EVEN,
+          logprobs: 1,
+          ...options,
+        })
+        const tokens: number[] = []
+        for await (const token of generation) {
+          tokens.push(token)
+          t.is(generation.logprobs?.token, token)
+        }
+        return tokens
+      }),
+    )
+    for (const tokens of answers)
+      t.true(tokens.length === 24 && tokens.every(token => token % 2 === 0), tokens.join(' '))
     if (temperature === 0) t.deepEqual(answers[0], answers[1])
   }
   await model.dispose()
@@ -157,7 +220,10 @@ test('grammars hold for drafts, and log-probabilities are those of the model', a
 for (const more of [5, -1]) {
   test(`a vocabulary of ${more} tokens more`, async t => {
     const { model } = toys(9)
-    const draft = toyModel(new ToyBackend(new Dice(9), { poison: -1, slip: 3, vocabulary: VOCABULARY + more }), { capacity: 400, vocabulary: VOCABULARY + more })
+    const draft = toyModel(new ToyBackend(new Dice(9), { poison: -1, slip: 3, vocabulary: VOCABULARY + more }), {
+      capacity: 400,
+      vocabulary: VOCABULARY + more,
+    })
     for (const temperature of [0, 1]) {
       using chat = model.open({ tokens: [7, 7] })
       const tokens = await read(model, chat, { maxTokens: 40, temperature, seed: 1, draft })

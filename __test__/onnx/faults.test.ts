@@ -25,7 +25,8 @@ const BACKENDS = ['graph', 'parts', 'plain'] satisfies BackendName[]
 const SMALL = { threads: 1, cache: { memoryBytes: 2 ** 23 } } satisfies OnnxModelOptions
 
 /** A graph that nobody recognises: something looks at a past itself. */
-const unrecognised = (bytes: Uint8Array): Buffer => withNodes(bytes, [{ operator: 'Identity', inputs: ['past_key_values.0.key'], output: 'extra' }])
+const unrecognised = (bytes: Uint8Array, output = 'extra'): Buffer =>
+  withNodes(bytes, [{ operator: 'Identity', inputs: ['past_key_values.0.key'], output }])
 
 /** A `config.json` of a family that is not known. */
 const STRANGER = { model_type: 'stranger', hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2 }
@@ -45,35 +46,87 @@ test('a graph that is not recognised is refused by the node, and runs as it is',
   const bytes = unrecognised(readFileSync(graphFile('onnx')))
   for (const backend of ['graph', 'parts'] as const) {
     const { details } = await rejected(OnnxModel.load(bytes, { ...SMALL, backend }), 'UNSUPPORTED_GRAPH')
-    t.deepEqual(details, { node: 'added/extra', operator: 'Identity', reason: 'it needs past_key_values.0.key, which pages take the place of' })
+    t.deepEqual(details, {
+      node: 'added/extra',
+      operator: 'Identity',
+      reason: 'it reads past_key_values.0.key, which the rewrite drops',
+    })
   }
   await using model = await OnnxModel.load(bytes, SMALL)
   t.is(model.backend, 'plain')
-  t.deepEqual(model.refusals.map(({ backend, error: { code } }) => [backend, code]), [['graph', 'UNSUPPORTED_GRAPH'], ['parts', 'UNSUPPORTED_GRAPH']])
+  t.deepEqual(
+    model.refusals.map(({ backend, error: { code } }) => [backend, code]),
+    [
+      ['graph', 'UNSUPPORTED_GRAPH'],
+      ['parts', 'UNSUPPORTED_GRAPH'],
+    ],
+  )
   await isRight(t, model)
+})
+
+test('the slow backend is a warning once, with the node and the reason, unless it was asked for', async t => {
+  const warnings: (Error & { code?: string })[] = []
+  const note = (warning: Error): void => void warnings.push(warning)
+  process.on('warning', note)
+  t.teardown(() => process.off('warning', note))
+  const file = copied(t, graphFile('onnx'), bytes => unrecognised(bytes, 'warned'))
+  for (const options of [{ ...SMALL, backend: 'plain' }, SMALL, SMALL] as const) {
+    await using model = await OnnxModel.load(file, options)
+    t.is(model.backend, 'plain')
+  }
+  await using fast = await OnnxModel.load(graphFile('onnx'), SMALL)
+  t.not(fast.backend, 'plain')
+  const [warning, ...others] = warnings.filter(
+    ({ code, message }) => code === 'KVTIDE_PLAIN' && message.includes('added/warned'),
+  )
+  t.deepEqual(others, [])
+  t.regex(
+    warning?.message ?? '',
+    /^model\.onnx runs on the slow backend plain, .* added\/warned .*it reads past_key_values/,
+  )
+  t.true((warning?.message.length ?? Infinity) <= 300 && !warning?.message.includes('\n'))
 })
 
 test('where no way works, the first refusal is told', async t => {
   // The graph does not say how wide its heads are, and no config does.
-  const { details } = await rejected(OnnxModel.load(unrecognised(readFileSync(graphFile('onnx-gqa-f32'))), SMALL), 'UNSUPPORTED_GRAPH')
+  const { details } = await rejected(
+    OnnxModel.load(unrecognised(readFileSync(graphFile('onnx-gqa-f32'))), SMALL),
+    'UNSUPPORTED_GRAPH',
+  )
   t.is(details.node, 'added/extra')
-  const plain = await rejected(OnnxModel.load(unrecognised(readFileSync(graphFile('onnx-gqa-f32'))), { ...SMALL, backend: 'plain' }), 'UNSUPPORTED_GRAPH')
+  const plain = await rejected(
+    OnnxModel.load(unrecognised(readFileSync(graphFile('onnx-gqa-f32'))), { ...SMALL, backend: 'plain' }),
+    'UNSUPPORTED_GRAPH',
+  )
   t.is(plain.details.node, 'past_key_values.0.key')
 })
 
 test('sizes are those of a config, also of a family that is not known', async t => {
-  const file = copied(t, graphFile('onnx-gqa-f32'), unrecognised)
+  const file = copied(t, graphFile('onnx-gqa-f32'), bytes => unrecognised(bytes))
+  const genai = await OnnxModel.load(file, SMALL)
+  t.is(genai.backend, 'plain', 'genai_config.json says them as well')
+  await genai.dispose()
+  rmSync(join(dirname(file), 'genai_config.json'))
   await rejected(OnnxModel.load(file, SMALL), 'UNSUPPORTED_GRAPH')
   writeFileSync(join(dirname(file), 'config.json'), JSON.stringify({ ...STRANGER, sliding_window: 8 }))
   await using beside = await OnnxModel.load(file, SMALL)
   t.is(beside.backend, 'plain')
   await isRight(t, beside)
-  await using given = await OnnxModel.load(readFileSync(file), { ...SMALL, config: { ...STRANGER, hidden_size: 1, head_dim: 16 } as never })
+  await using given = await OnnxModel.load(readFileSync(file), {
+    ...SMALL,
+    config: { ...STRANGER, hidden_size: 1, head_dim: 16 } as never,
+  })
   await isRight(t, given)
-  await using nested = await OnnxModel.load(readFileSync(file), { ...SMALL, config: { model_type: 'stranger', text_config: STRANGER } as never })
+  await using nested = await OnnxModel.load(readFileSync(file), {
+    ...SMALL,
+    config: { model_type: 'stranger', text_config: STRANGER } as never,
+  })
   await isRight(t, nested)
   // Where its windows count, nobody may pass over them.
-  const { details } = await rejected(OnnxModel.load(file, { ...SMALL, config: { ...STRANGER, sliding_window: 8 } as never }), 'UNSUPPORTED_MODEL')
+  const { details } = await rejected(
+    OnnxModel.load(file, { ...SMALL, config: { ...STRANGER, sliding_window: 8 } as never }),
+    'UNSUPPORTED_MODEL',
+  )
   t.is(details.value, 'stranger')
   for (const wrong of ['null', '[]', '{', '"text"', '{"text_config":null}']) {
     writeFileSync(join(dirname(file), 'config.json'), wrong)
@@ -83,10 +136,24 @@ test('sizes are those of a config, also of a family that is not known', async t 
 
 test('a graph that is run as it is keeps what it may see, whatever windows are declared', async t => {
   const config = {
-    model_type: 'mistral', sliding_window: 8, num_hidden_layers: 3, hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, vocab_size: 320,
+    model_type: 'mistral',
+    sliding_window: 8,
+    num_hidden_layers: 3,
+    hidden_size: 64,
+    num_attention_heads: 4,
+    num_key_value_heads: 2,
+    head_dim: 16,
+    vocab_size: 320,
   }
-  await using model = await OnnxModel.load(graphFile('onnx-gqa-f32'), { ...SMALL, backend: 'plain', config: config as never })
-  t.deepEqual(model.layers.map(({ kind }) => kind), ['full'])
+  await using model = await OnnxModel.load(graphFile('onnx-gqa-f32'), {
+    ...SMALL,
+    backend: 'plain',
+    config: config as never,
+  })
+  t.deepEqual(
+    model.layers.map(({ kind }) => kind),
+    ['full'],
+  )
   await isRight(t, model)
 })
 
@@ -95,14 +162,30 @@ test('a window that nothing declares is refused by its past', async t => {
   const config = { model_type: 'stranger', head_dim: 16, num_key_value_heads: 2 }
   // The graph that is recognised says its window itself.
   await using found = await OnnxModel.load(slid, { ...SMALL, backend: 'plain' })
-  t.deepEqual(found.layers.map(({ window }) => window), [undefined, 9])
-  const { details } = await rejected(OnnxModel.load(copied(t, slid, unrecognised), { ...SMALL, backend: 'plain', config: config as never }), 'UNSUPPORTED_GRAPH')
-  t.deepEqual(details, { node: 'past_key_values.1.key', operator: 'input', reason: 'the graph slides it by itself, and the cache declares no window for its layer' })
+  t.deepEqual(
+    found.layers.map(({ window }) => window),
+    [undefined, 9],
+  )
+  const { details } = await rejected(
+    OnnxModel.load(
+      copied(t, slid, bytes => unrecognised(bytes)),
+      { ...SMALL, backend: 'plain', config: config as never },
+    ),
+    'UNSUPPORTED_GRAPH',
+  )
+  t.deepEqual(details, {
+    node: 'past_key_values.1.key',
+    operator: 'input',
+    reason: 'the graph slides it, but the cache declares no window for its layer',
+  })
 })
 
 test('what is no model is refused by the name of its file', async t => {
   const folder = dirname(graphFile('onnx'))
-  t.is((await rejected(OnnxModel.load(folder), 'INVALID_ARGUMENT')).message, `model is ${folder}, expected the path of an ONNX file, not of a folder`)
+  t.is(
+    (await rejected(OnnxModel.load(folder), 'INVALID_ARGUMENT')).message,
+    `model is ${folder}, expected the path of an ONNX file, not of a folder`,
+  )
   const text = join(folder, 'check.json')
   const error = await rejected(OnnxModel.load(text), 'INVALID_GRAPH')
   t.is(error.details.file, text)
@@ -120,13 +203,21 @@ for (const backend of BACKENDS) {
     const missing = await rejected(OnnxModel.load(file, { ...SMALL, backend }), 'INVALID_GRAPH')
     t.is(missing.details.file, 'model.onnx.data')
     const inside = readFileSync(graphFile('onnx-gqa-f32'))
-    t.is(typeof (await rejected(OnnxModel.load(inside.subarray(0, inside.length - 1000), { ...SMALL, backend }), 'INVALID_GRAPH')).details.offset, 'number')
+    t.is(
+      typeof (
+        await rejected(OnnxModel.load(inside.subarray(0, inside.length - 1000), { ...SMALL, backend }), 'INVALID_GRAPH')
+      ).details.offset,
+      'number',
+    )
   })
 
   test(`${backend}: bytes have no folder, so weights beside them are refused with what to do`, async t => {
-    const error = await rejected(OnnxModel.load(readFileSync(graphFile('onnx-gqa-f32-ext')), { ...SMALL, backend }), 'INVALID_GRAPH')
+    const error = await rejected(
+      OnnxModel.load(readFileSync(graphFile('onnx-gqa-f32-ext')), { ...SMALL, backend }),
+      'INVALID_GRAPH',
+    )
     t.is(error.details.file, 'model.onnx.data')
-    t.regex(error.message, /model\.onnx\.data: expected the path of the model, not its bytes/)
+    t.regex(error.message, /model\.onnx\.data, expected the path of the model instead of its bytes/)
   })
 
   test(`${backend}: a token outside of the vocabulary fails alone, whoever shares its step`, async t => {
@@ -135,14 +226,23 @@ for (const backend of BACKENDS) {
     for (const call of [() => model.open({ tokens: [3, 320] }), () => model.generate(known, { tokens: [3, 320] })]) {
       t.is(throwsCode(t, 'INVALID_ARGUMENT', call).details.argument, 'tokens[1]')
     }
-    t.is((await rejected(model.run([{ sequence: known, tokens: [2 ** 31] }]), 'INVALID_ARGUMENT')).details.argument, 'entries[0].tokens[0]')
+    t.is(
+      (await rejected(model.run([{ sequence: known, tokens: [2 ** 31] }]), 'INVALID_ARGUMENT')).details.argument,
+      'entries[0].tokens[0]',
+    )
     t.deepEqual([...known.tokens], promptOf('p7'))
     // Where the graph does not say how many there are, the runtime refuses the step.
-    await using open = new OnnxModel(INTERNAL, { ...await loadModel(graphFile('onnx'), { ...SMALL, backend }), vocabulary: undefined })
+    await using open = new OnnxModel(INTERNAL, {
+      ...(await loadModel(graphFile('onnx'), { ...SMALL, backend })),
+      vocabulary: undefined,
+    })
     const [wrong, right] = [open.open({ tokens: [3, 4, 100_000] }), open.open({ tokens: promptOf('p33') })]
     const [failed, tokens] = await Promise.allSettled([read(open, wrong, 8), read(open, right, 8)])
     t.deepEqual(tokens, { status: 'fulfilled', value: greedyOf('p33').slice(0, 8) })
-    const { details } = await rejected(failed.status === 'rejected' ? Promise.reject(failed.reason as Error) : Promise.resolve(), 'RUNTIME_FAILED')
+    const { details } = await rejected(
+      failed.status === 'rejected' ? Promise.reject(failed.reason as Error) : Promise.resolve(),
+      'RUNTIME_FAILED',
+    )
     t.regex(details.node ?? '', /embed/)
     t.deepEqual([[...wrong.tokens], wrong.length], [[3, 4, 100_000], 0])
     wrong.truncate(2)
@@ -150,7 +250,9 @@ for (const backend of BACKENDS) {
   })
 
   test(`${backend}: logits that are no numbers are refused, and the others go on`, async t => {
-    const weights = readSafetensors(new URL('../fixtures/llama/hf/model.safetensors', import.meta.url)).get('model.embed_tokens.weight')?.data as Float32Array
+    const weights = readSafetensors(new URL('../fixtures/llama/hf/model.safetensors', import.meta.url)).get(
+      'model.embed_tokens.weight',
+    )?.data as Float32Array
     const bytes = readFileSync(graphFile('onnx'))
     const row = weights.subarray(7 * 64, 8 * 64)
     const at = bytes.indexOf(Buffer.from(row.buffer, row.byteOffset, row.byteLength))
@@ -162,7 +264,10 @@ for (const backend of BACKENDS) {
     await model.run([{ sequence: wrong }])
     const [failed, tokens] = await Promise.allSettled([read(model, wrong, 8, { tokens: [7] }), read(model, right, 8)])
     t.deepEqual(tokens, { status: 'fulfilled', value: greedyOf('p33').slice(0, 8) })
-    const { details } = await rejected(failed.status === 'rejected' ? Promise.reject(failed.reason as Error) : Promise.resolve(), 'NOT_FINITE')
+    const { details } = await rejected(
+      failed.status === 'rejected' ? Promise.reject(failed.reason as Error) : Promise.resolve(),
+      'NOT_FINITE',
+    )
     t.is(details.row, 0)
     t.deepEqual([...wrong.tokens], [3, 4, 7])
     wrong.truncate(2)
@@ -182,13 +287,32 @@ for (const backend of BACKENDS) {
       dispose: () => loaded.backend.dispose(),
     }
     await using model = new OnnxModel(INTERNAL, { ...loaded, backend: failing })
-    const chats = [['p7', []], ['p33', [11]], ['p100', []]] as const
-    const opened = chats.map(([name, more]) => ({ name, more, sequence: model.open({ tokens: promptOf(name).map(id => (id === 11 ? 12 : id)) }) }))
+    const chats = [
+      ['p7', []],
+      ['p33', [11]],
+      ['p100', []],
+    ] as const
+    const opened = chats.map(([name, more]) => ({
+      name,
+      more,
+      sequence: model.open({ tokens: promptOf(name).map(id => (id === 11 ? 12 : id)) }),
+    }))
     const before = opened.map(({ sequence }) => [...sequence.tokens])
-    const answers = await Promise.allSettled(opened.map(({ sequence, more }) => model.run([{ sequence, tokens: [...more] }])))
-    t.deepEqual(answers.map(({ status }) => status), ['fulfilled', 'rejected', 'fulfilled'])
-    t.deepEqual(opened.map(({ sequence }) => [...sequence.tokens]), before)
-    t.is(model.cache.stats().activeBlocks, opened.reduce((sum, { sequence }) => sum + Math.ceil(sequence.length / model.cache.blockSize), 0))
+    const answers = await Promise.allSettled(
+      opened.map(({ sequence, more }) => model.run([{ sequence, tokens: [...more] }])),
+    )
+    t.deepEqual(
+      answers.map(({ status }) => status),
+      ['fulfilled', 'rejected', 'fulfilled'],
+    )
+    t.deepEqual(
+      opened.map(({ sequence }) => [...sequence.tokens]),
+      before,
+    )
+    t.is(
+      model.cache.stats().activeBlocks,
+      opened.reduce((sum, { sequence }) => sum + Math.ceil(sequence.length / model.cache.blockSize), 0),
+    )
     model.cache.checkInvariants()
   })
 
@@ -196,7 +320,10 @@ for (const backend of BACKENDS) {
     const loaded = await loadModel(graphFile('onnx'), { ...SMALL, backend })
     loaded.cache.dispose()
     // The third layer is not there: the first two are computed before it.
-    const cache = new PagedKvCache({ model: { layers: [0, 1].map(() => ({ kind: 'full', numKvHeads: 2, headDim: 16 })) }, capacity: 64 })
+    const cache = new PagedKvCache({
+      model: { layers: [0, 1].map(() => ({ kind: 'full', numKvHeads: 2, headDim: 16 })) },
+      capacity: 64,
+    })
     await using model = new OnnxModel(INTERNAL, { ...loaded, cache })
     using chat = model.open({ tokens: promptOf('p7') })
     await rejected(model.run([{ sequence: chat }]), 'INVALID_ARGUMENT')
@@ -242,27 +369,47 @@ for (const backend of BACKENDS) {
   test(`${backend}: onnxruntime-node is missing, too old, or does not load`, async t => {
     const runtime = 'onnxruntime-node'
     const code = 'RUNTIME_UNAVAILABLE'
-    t.deepEqual(await withRuntime(null, backend), { code, runtime, reason: 'it is not installed: run `npm install onnxruntime-node@latest`' })
+    t.deepEqual(await withRuntime(null, backend), {
+      code,
+      runtime,
+      reason: 'it is not installed: run `npm install onnxruntime-node@latest`',
+    })
     t.deepEqual(await withRuntime(packaged(t, '1.16.3', ''), backend), {
-      code, runtime, reason: 'its version is 1.16.3, at least 1.17 is needed: run `npm install onnxruntime-node@latest`',
+      code,
+      runtime,
+      reason: 'its version is 1.16.3, at least 1.17 is needed: run `npm install onnxruntime-node@latest`',
     })
     const reason = "/x/libonnxruntime.so.1: version `VERS_1.30.0' not found (required by /x/onnxruntime_binding.node)"
     t.deepEqual(await withRuntime(packaged(t, '1.30.0', `throw new Error(${JSON.stringify(reason)})`), backend), {
-      code, runtime, reason: `another version of it was loaded before: let the project have one (${reason})`,
+      code,
+      runtime,
+      reason: `another version of it is already loaded: use a single version in the project (${reason})`,
     })
   })
 }
 
 test('where another library is loaded than the package has, the parts are run', async t => {
   const require = createRequire(import.meta.url)
-  const folder = packaged(t, '1.30.0', `module.exports = require(${JSON.stringify(require.resolve('onnxruntime-node'))})`)
+  const folder = packaged(
+    t,
+    '1.30.0',
+    `module.exports = require(${JSON.stringify(require.resolve('onnxruntime-node'))})`,
+  )
   const at = join(folder, 'bin', 'napi-v6', process.platform, process.arch)
   mkdirSync(at, { recursive: true })
-  const name = process.platform === 'win32' ? 'onnxruntime.dll' : process.platform === 'darwin' ? 'libonnxruntime.1.dylib' : 'libonnxruntime.so.1'
+  const name =
+    process.platform === 'win32'
+      ? 'onnxruntime.dll'
+      : process.platform === 'darwin'
+        ? 'libonnxruntime.1.dylib'
+        : 'libonnxruntime.so.1'
   writeFileSync(join(at, name), '')
   const { backend, refusals } = (await withRuntime(folder)) as { backend: string; refusals: [string, string, string][] }
   t.is(backend, 'parts')
-  t.deepEqual(refusals.map(([way, code]) => [way, code]), [['graph', 'RUNTIME_UNAVAILABLE']])
+  t.deepEqual(
+    refusals.map(([way, code]) => [way, code]),
+    [['graph', 'RUNTIME_UNAVAILABLE']],
+  )
   t.regex(refusals[0]?.[2] ?? '', /another onnxruntime is loaded/)
 })
 
@@ -270,9 +417,15 @@ test('a graph in bf16 runs as one graph; the other ways refuse it by name', asyn
   const bytes = inBf16(readFileSync(graphFile('onnx-gqa-pos-f32')))
   await using model = await OnnxModel.load(bytes, SMALL)
   t.deepEqual([model.backend, model.cache.dtype, model.cache.keyFormat], ['graph', 'bf16', 'bf16'])
-  for (const [prompt, close] of [['p7', 0.1], ['p33', 0.2], ['p100', 0.4]] as const) {
+  for (const [prompt, close] of [
+    ['p7', 0.1],
+    ['p33', 0.2],
+    ['p100', 0.4],
+  ] as const) {
     using whole = model.open({ salt: 'whole' })
-    const [logits] = (await model.run([{ sequence: whole, tokens: promptOf(prompt) }], { logits: 'all' })) as [Float32Array]
+    const [logits] = (await model.run([{ sequence: whole, tokens: promptOf(prompt) }], { logits: 'all' })) as [
+      Float32Array,
+    ]
     const off = distance(logits, referenceLogits(`logits.${prompt}`))
     t.true(off > 1e-3 && off < close, `${prompt} is off by ${off}`)
     using pieces = model.open({ salt: 'pieces' })
@@ -283,10 +436,17 @@ test('a graph in bf16 runs as one graph; the other ways refuse it by name', asyn
     }
   }
   const parts = await rejected(OnnxModel.load(bytes, { ...SMALL, backend: 'parts' }), 'UNSUPPORTED_GRAPH')
-  t.regex(parts.message, /layers\.0\/attn\/GroupQueryAttention .*tensors of bf16 do not go through onnxruntime-node/)
+  t.regex(parts.message, /layers\.0\/attn\/GroupQueryAttention .*onnxruntime-node has no tensors of bf16 in JavaScript/)
   const plain = await rejected(OnnxModel.load(bytes, { ...SMALL, backend: 'plain' }), 'UNSUPPORTED_GRAPH')
-  t.deepEqual(plain.details, { node: 'past_key_values.0.key', operator: 'input', reason: 'its type is bfloat16, which arrays of JavaScript do not hold' })
+  t.deepEqual(plain.details, {
+    node: 'past_key_values.0.key',
+    operator: 'input',
+    reason: 'its type is bfloat16, for which JavaScript has no array',
+  })
   // What the runtime has no kernel for, it names.
-  const rotary = await rejected(OnnxModel.load(inBf16(readFileSync(graphFile('onnx-gqa-f32'))), { ...SMALL, backend: 'graph' }), 'RUNTIME_FAILED')
+  const rotary = await rejected(
+    OnnxModel.load(inBf16(readFileSync(graphFile('onnx-gqa-f32'))), { ...SMALL, backend: 'graph' }),
+    'RUNTIME_FAILED',
+  )
   t.is(rotary.details.node, 'kvtide/rotary.0.q')
 })

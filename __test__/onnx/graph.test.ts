@@ -22,7 +22,10 @@ for (const name of graphs) {
     t.is(graph.outputs().length, 7)
     const rewritten = await graph.rewrite(true)
     const layers = rewritten.layers()
-    t.deepEqual(layers.map(layer => layer.layer), [0, 1, 2])
+    t.deepEqual(
+      layers.map(layer => layer.layer),
+      [0, 1, 2],
+    )
     for (const layer of layers) {
       t.is(layer.form, name === 'onnx' ? 'plain' : 'GroupQueryAttention')
       t.deepEqual([layer.numHeads, layer.numKvHeads, layer.headDim, layer.valueHeadDim], [4, 2, 16, 16])
@@ -30,8 +33,17 @@ for (const name of graphs) {
       t.is(layer.scale, 0.25)
       t.deepEqual([layer.softcap, layer.window, layer.sinks], [undefined, undefined, undefined])
     }
-    t.deepEqual(rewritten.inputs().map(port => port.name).toSorted(), ['input_ids', 'logit_rows', 'position_ids'])
-    t.deepEqual(rewritten.outputs().map(port => port.name), ['logits'])
+    t.deepEqual(
+      rewritten
+        .inputs()
+        .map(port => port.name)
+        .toSorted(),
+      ['input_ids', 'logit_rows', 'position_ids'],
+    )
+    t.deepEqual(
+      rewritten.outputs().map(port => port.name),
+      ['logits'],
+    )
     const found = rewritten.inspect()
     t.is(found.vocabulary, 320)
     t.is(found.layers.length, 3)
@@ -40,7 +52,10 @@ for (const name of graphs) {
     const small = await rewritten.model('model.onnx')
     t.true(small.length < 100_000 && small.length <= whole.length, `${small.length} of ${whole.length} bytes`)
     const parts = await rewritten.parts()
-    t.deepEqual(parts.flatMap(part => part.attentions.map(attention => attention.layer)), [0, 1, 2])
+    t.deepEqual(
+      parts.flatMap(part => part.attentions.map(attention => attention.layer)),
+      [0, 1, 2],
+    )
     t.deepEqual(parts.at(-1)?.outputs, ['logits'])
     t.true(parts.every(part => part.bytes.length > 0))
   })

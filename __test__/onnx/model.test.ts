@@ -12,7 +12,8 @@ import { F16, F32, graphFile, INT4 } from '../support/onnx/paged-graph.js'
 const prompts = Object.keys(references.prompts)
 const SMALL = { memoryBytes: 2 ** 23 }
 
-const load = (name: string, options: OnnxModelOptions = {}): Promise<OnnxModel> => OnnxModel.load(graphFile(name), { threads: 2, cache: SMALL, ...options })
+const load = (name: string, options: OnnxModelOptions = {}): Promise<OnnxModel> =>
+  OnnxModel.load(graphFile(name), { threads: 2, cache: SMALL, ...options })
 
 async function codeOf(promise: Promise<unknown>): Promise<ErrorCode | undefined> {
   try {
@@ -25,7 +26,11 @@ async function codeOf(promise: Promise<unknown>): Promise<ErrorCode | undefined>
 }
 
 /** What the runtime alone says after each prompt with the graph of int4 weights. */
-const int4 = (JSON.parse(readFileSync(graphFile(INT4).replace('model.onnx', 'check.json'), 'utf8')) as { readonly 'python_ort_1.30.0': { readonly own_greedy: Record<string, number[]> } })['python_ort_1.30.0'].own_greedy
+const int4 = (
+  JSON.parse(readFileSync(graphFile(INT4).replace('model.onnx', 'check.json'), 'utf8')) as {
+    readonly 'python_ort_1.30.0': { readonly own_greedy: Record<string, number[]> }
+  }
+)['python_ort_1.30.0'].own_greedy
 
 for (const backend of ['graph', 'parts', 'plain'] satisfies BackendName[]) {
   test(`${backend}, int4: the tokens are its own`, async t => {
@@ -34,7 +39,9 @@ for (const backend of ['graph', 'parts', 'plain'] satisfies BackendName[]) {
     for (const [prompt, tokens] of Object.entries(int4)) {
       using sequence = model.open({ tokens: promptOf(prompt) })
       for (const [place, token] of tokens.entries()) {
-        const [logits] = (await model.run([{ sequence, tokens: place === 0 ? [] : [tokens[place - 1] as number] }])) as [Float32Array]
+        const [logits] = (await model.run([
+          { sequence, tokens: place === 0 ? [] : [tokens[place - 1] as number] },
+        ])) as [Float32Array]
         same += logits.indexOf(Math.max(...logits)) === token ? 1 : 0
         of += 1
       }
@@ -54,13 +61,18 @@ for (const backend of ['graph', 'parts', 'plain'] satisfies BackendName[]) {
       const alone: Float32Array[] = []
       for (const prompt of prompts) {
         using sequence = model.open()
-        const [logits] = (await model.run([{ sequence, tokens: promptOf(prompt) }], { logits: 'all' })) as [Float32Array]
+        const [logits] = (await model.run([{ sequence, tokens: promptOf(prompt) }], { logits: 'all' })) as [
+          Float32Array,
+        ]
         alone.push(logits)
         t.true(distance(logits, referenceLogits(`logits.${prompt}`)) < close, prompt)
       }
       const sequences = prompts.map((_, place) => model.open({ salt: `${place}` }))
-      const together = await model.run(sequences.map((sequence, place) => ({ sequence, tokens: promptOf(prompts[place] as string) })))
-      for (const [place, logits] of together.entries()) t.true(distance(logits, (alone[place] as Float32Array).subarray(-320)) < close, prompts[place])
+      const together = await model.run(
+        sequences.map((sequence, place) => ({ sequence, tokens: promptOf(prompts[place] as string) })),
+      )
+      for (const [place, logits] of together.entries())
+        t.true(distance(logits, (alone[place] as Float32Array).subarray(-320)) < close, prompts[place])
       sequences.forEach(sequence => sequence.dispose())
     })
 
@@ -75,7 +87,10 @@ for (const backend of ['graph', 'parts', 'plain'] satisfies BackendName[]) {
       t.is(hundred.length, 96)
       using fork = hundred.fork()
       fork.truncate(60)
-      const [found, branch] = await Promise.all([read(model, hundred, 64), read(model, fork, 64, { tokens: promptOf('branch60').slice(60) })])
+      const [found, branch] = await Promise.all([
+        read(model, hundred, 64),
+        read(model, fork, 64, { tokens: promptOf('branch60').slice(60) }),
+      ])
       t.deepEqual(found, wanted('p100'))
       t.deepEqual(branch, wanted('branch60'))
       for (const chat of chats) {
@@ -239,9 +254,14 @@ test('what is disposed of is refused', async t => {
   const first = model.generate(other, { maxTokens: 64 })
   await first.next()
   other.dispose()
-  t.is(await codeOf((async () => {
-    for await (const _ of first) continue
-  })()), 'DISPOSED')
+  t.is(
+    await codeOf(
+      (async () => {
+        for await (const _ of first) continue
+      })(),
+    ),
+    'DISPOSED',
+  )
   const ended = model.dispose()
   t.is(await codeOf(running), 'DISPOSED')
   await ended
@@ -254,12 +274,23 @@ test('wrong arguments are refused before anything happens', async t => {
   t.is(await codeOf(OnnxModel.load(graphFile('onnx'), { config: '/nowhere/config.json' })), 'INVALID_ARGUMENT')
   t.is(await codeOf(OnnxModel.load(new Uint8Array([1, 2, 3]))), 'INVALID_GRAPH')
   await using model = await load('onnx')
-  t.throws(() => model.open({ tokens: [320] }), { code: 'INVALID_ARGUMENT', message: /tokens\[0\] is 320, expected a token from 0 to below 320/ })
+  t.throws(() => model.open({ tokens: [320] }), {
+    code: 'INVALID_ARGUMENT',
+    message: /tokens\[0\] is 320, expected a token from 0 to below 320/,
+  })
   using chat = model.open()
   t.throws(() => model.generate(chat, { maxTokens: 0 }), { code: 'INVALID_ARGUMENT' })
   t.throws(() => model.generate({} as never), { code: 'INVALID_ARGUMENT' })
   t.is(await codeOf(model.generate(chat).next()), 'INVALID_ARGUMENT')
   t.is(await codeOf(model.run([{ sequence: chat }])), 'INVALID_ARGUMENT')
-  t.is(await codeOf(model.run([{ sequence: chat, tokens: [1] }, { sequence: chat, tokens: [1] }])), 'INVALID_ARGUMENT')
+  t.is(
+    await codeOf(
+      model.run([
+        { sequence: chat, tokens: [1] },
+        { sequence: chat, tokens: [1] },
+      ]),
+    ),
+    'INVALID_ARGUMENT',
+  )
   t.is(chat.tokens.length, 0)
 })

@@ -12,7 +12,8 @@ const llama = referenceOf('llama')
 const [short, long] = [llama.prompts['p33'] as number[], llama.prompts['p100'] as number[]]
 
 /** The last row of logits. */
-const last = ({ logits }: Readonly<Record<string, ort.Tensor>>): Float32Array => floats(logits as ort.Tensor).slice(-(logits as ort.Tensor).dims[2]!)
+const last = ({ logits }: Readonly<Record<string, ort.Tensor>>): Float32Array =>
+  floats(logits as ort.Tensor).slice(-(logits as ort.Tensor).dims[2]!)
 
 interface Running {
   readonly past: OnnxPast<ort.Tensor>
@@ -25,20 +26,29 @@ interface Running {
 async function step({ past, session, computed }: Running, tokens: readonly number[]): Promise<Float32Array> {
   const { feeds, tokens: rest } = past.resume(tokens)
   computed.push(rest.length)
-  const outputs = await session.run(feeds) as Record<string, ort.Tensor>
+  const outputs = (await session.run(feeds)) as Record<string, ort.Tensor>
   past.commit(outputs)
   return last(outputs)
 }
 
 /** Greedy tokens behind a prompt, whose pieces are given one after the other. */
-async function greedy(running: Running, prompt: readonly number[], count: number, piece = prompt.length): Promise<number[]> {
+async function greedy(
+  running: Running,
+  prompt: readonly number[],
+  count: number,
+  piece = prompt.length,
+): Promise<number[]> {
   const tokens = [...prompt]
   for (let end = piece; end < prompt.length; end += piece) await step(running, prompt.slice(0, end))
   while (tokens.length < prompt.length + count) tokens.push(argmax(await step(running, tokens)))
   return tokens.slice(prompt.length)
 }
 
-function makes(session: ort.InferenceSession, cache: PagedKvCache, more: Partial<OnnxPastOptions<ort.Tensor>> = {}): Running {
+function makes(
+  session: ort.InferenceSession,
+  cache: PagedKvCache,
+  more: Partial<OnnxPastOptions<ort.Tensor>> = {},
+): Running {
   return { past: new OnnxPast<ort.Tensor>({ session, cache, Tensor: ort.Tensor, ...more }), session, computed: [] }
 }
 
@@ -96,14 +106,14 @@ test('of what was computed a part may count', async t => {
   const drafted = [...short, ...expected.slice(0, 3), 5, 6]
   const { feeds, tokens } = running.past.resume(drafted)
   t.is(tokens.length, 38)
-  const outputs = await session.run(feeds) as Record<string, ort.Tensor>
+  const outputs = (await session.run(feeds)) as Record<string, ort.Tensor>
   running.past.commit(outputs, tokens.subarray(0, 36))
   t.is(running.past.length, 36)
   t.deepEqual(await greedy(running, [...short, ...expected.slice(0, 4)], 5), expected.slice(4, 9))
   // Nothing of it: the sequence is as it was, and its presents still count.
   const before = running.past.length
   const next = running.past.resume([...short, ...expected.slice(0, 9)])
-  running.past.commit(await session.run(next.feeds) as Record<string, ort.Tensor>, [])
+  running.past.commit((await session.run(next.feeds)) as Record<string, ort.Tensor>, [])
   t.is(running.past.length, before)
   t.deepEqual(await greedy(running, [...short, ...expected.slice(0, 9)], 3), expected.slice(9, 12))
 })
@@ -111,7 +121,10 @@ test('of what was computed a part may count', async t => {
 test('a session with new rows as outputs gives the same tokens', async t => {
   const file = graphFile('llama/onnx-gqa-f32')
   const graph = await binding.NativeOnnxGraph.open(file)
-  const presents = graph.outputs().map(port => port.name).filter(name => name.startsWith('present'))
+  const presents = graph
+    .outputs()
+    .map(port => port.name)
+    .filter(name => name.startsWith('present'))
   const suffix = graph.newRowsSuffix(presents)
   const session = await ort.InferenceSession.create(Buffer.concat([await graph.model(), suffix]), quiet)
   t.true(session.inputNames.includes('kvtide.new_rows'))
@@ -130,8 +143,22 @@ for (const exporter of ['optimum', 'builder']) {
     const session = await openSession(`families/qwen2-window/${exporter}`)
     const layer = { numKvHeads: 2, headDim: 16 }
     for (const model of [
-      { layers: [{ kind: 'full', ...layer }, { kind: 'sliding', window: 9, ...layer }] },
-      ...(exporter === 'optimum' ? [{ layers: [{ kind: 'full', ...layer }, { kind: 'full', ...layer }] }] : []),
+      {
+        layers: [
+          { kind: 'full', ...layer },
+          { kind: 'sliding', window: 9, ...layer },
+        ],
+      },
+      ...(exporter === 'optimum'
+        ? [
+            {
+              layers: [
+                { kind: 'full', ...layer },
+                { kind: 'full', ...layer },
+              ],
+            },
+          ]
+        : []),
     ] as const) {
       for (const piece of [33, 4, 1]) {
         using cache = new PagedKvCache({ model, blockSize: 4, capacity: 200 } as never)
@@ -141,7 +168,10 @@ for (const exporter of ['optimum', 'builder']) {
         const second = { past: other, session, computed: [] as number[] }
         t.deepEqual(await greedy(second, prompt, 12), expected.greedy['p33'], `found again`)
         t.true((second.computed[0] as number) < 33)
-        t.deepEqual(await greedy(second, [...prompt, ...(expected.greedy['p33'] as number[]).slice(0, 10)], 2), expected.greedy['p33']?.slice(10))
+        t.deepEqual(
+          await greedy(second, [...prompt, ...(expected.greedy['p33'] as number[]).slice(0, 10)], 2),
+          expected.greedy['p33']?.slice(10),
+        )
         const cut = [...prompt.slice(0, 20), 7, 8]
         const alone = makes(session, new PagedKvCache({ model, blockSize: 4, capacity: 200 } as never))
         const [found, wanted] = [await step(second, cut), await step(alone, cut)]
@@ -152,7 +182,12 @@ for (const exporter of ['optimum', 'builder']) {
   })
 }
 
-function refused(t: { throws(run: () => unknown): unknown; true(value: boolean, message?: string): unknown }, code: ErrorCode, text: RegExp, run: () => unknown): void {
+function refused(
+  t: { throws(run: () => unknown): unknown; true(value: boolean, message?: string): unknown },
+  code: ErrorCode,
+  text: RegExp,
+  run: () => unknown,
+): void {
   const error = t.throws(run)
   t.true(isKvTideError(error) && error.code === code && text.test(error.message), String(error))
 }
@@ -162,38 +197,128 @@ test('what does not fit is refused by name, and changes nothing', async t => {
   const session = await openSession('llama/onnx')
   const options = { session, cache, Tensor: ort.Tensor }
   const past = new OnnxPast<ort.Tensor>(options)
-  const made = (more: object): (() => unknown) => () => new OnnxPast({ ...options, ...more } as never)
+  const made =
+    (more: object): (() => unknown) =>
+    () =>
+      new OnnxPast({ ...options, ...more } as never)
   refused(t, 'INVALID_ARGUMENT', /^session is /, made({ session: {} }))
   refused(t, 'INVALID_ARGUMENT', /^cache is /, made({ cache: {} }))
   refused(t, 'INVALID_ARGUMENT', /^Tensor is /, made({ Tensor: undefined }))
   refused(t, 'INVALID_ARGUMENT', /^options.tensor is /, made({ tensor: ort.Tensor }))
-  refused(t, 'INVALID_ARGUMENT', /^salt is 5/, made({ salt: 5 }))
-  refused(t, 'INVALID_ARGUMENT', /layers, as the session has/, made({ cache: new PagedKvCache({ ...sizes, numLayers: 2 }) }))
-  refused(t, 'INVALID_ARGUMENT', /16 elements a head in layer 0, as past_key_values.0.key has/, made({ cache: new PagedKvCache({ ...sizes, headDim: 8 }) }))
+  refused(t, 'INVALID_ARGUMENT', /^salt is a number \(not shown\)/, made({ salt: 5 }))
+  refused(
+    t,
+    'INVALID_ARGUMENT',
+    /layers, as the session has/,
+    made({ cache: new PagedKvCache({ ...sizes, numLayers: 2 }) }),
+  )
+  refused(
+    t,
+    'INVALID_ARGUMENT',
+    /16 elements per head in layer 0, as past_key_values.0.key has/,
+    made({ cache: new PagedKvCache({ ...sizes, headDim: 8 }) }),
+  )
   refused(t, 'INVALID_ARGUMENT', /2 heads in layer 0/, made({ cache: new PagedKvCache({ ...sizes, numKvHeads: 1 }) }))
-  refused(t, 'INVALID_ARGUMENT', /^cache.dtype is "f16", expected f32/, made({ cache: new PagedKvCache({ ...sizes, dtype: 'f16' }) }))
-  refused(t, 'INVALID_ARGUMENT', /^names.pastKey is "past", expected a name with one %d/, made({ names: { pastKey: 'past' } }))
+  refused(
+    t,
+    'INVALID_ARGUMENT',
+    /^cache.dtype is "f16", expected f32/,
+    made({ cache: new PagedKvCache({ ...sizes, dtype: 'f16' }) }),
+  )
+  refused(
+    t,
+    'INVALID_ARGUMENT',
+    /^names.pastKey is "past", expected a name with one %d/,
+    made({ names: { pastKey: 'past' } }),
+  )
   const names = { pastKey: 'p.%d.k', pastValue: 'p.%d.v', presentKey: 'q.%d.k', presentValue: 'q.%d.v' }
-  refused(t, 'UNSUPPORTED_GRAPH', /none is called p\.%d\.k/, made({ names }))
+  refused(t, 'UNSUPPORTED_GRAPH', /expected names like p\.%d\.k/, made({ names }))
   const encoded = { inputNames: [...session.inputNames, 'encoder_hidden_states'], outputNames: session.outputNames }
-  refused(t, 'UNSUPPORTED_GRAPH', /at encoder_hidden_states \(input\): it is not known what it is for/, made({ session: encoded }))
-  refused(t, 'UNSUPPORTED_GRAPH', /at present\.2\.value \(output\)/, made({ session: { inputNames: session.inputNames, outputNames: session.outputNames.filter(name => name !== 'present.2.value') } }))
-  refused(t, 'UNSUPPORTED_GRAPH', /at past_key_values\.1\.value \(input\): it is missing/, made({ session: { inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.value'), outputNames: session.outputNames } }))
-  refused(t, 'UNSUPPORTED_GRAPH', /at past_key_values\.1\.key \(input\): it is missing beside/, made({ session: { inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.key'), outputNames: session.outputNames } }))
-  const typed = (name: string, type: string) => ({ inputNames: session.inputNames, outputNames: session.outputNames, inputMetadata: [{ name, type, shape: ['batch', 2, 'past', 16] }] })
-  refused(t, 'UNSUPPORTED_GRAPH', /key \(input\): its type is bfloat16/, made({ session: typed('past_key_values.0.key', 'bfloat16') }))
-  refused(t, 'UNSUPPORTED_GRAPH', /input_ids \(input\): its type is float32, expected int64 or int32/, made({ session: typed('input_ids', 'float32') }))
-  refused(t, 'INVALID_ARGUMENT', /^cache.sinks is 1, expected none/, made({
-    cache: new PagedKvCache({ model: { layers: Array.from({ length: 3 }, () => ({ kind: 'sliding' as const, window: 9, sinks: 1, numKvHeads: 2, headDim: 16 })) }, capacity: 8 }),
-  }))
+  refused(
+    t,
+    'UNSUPPORTED_GRAPH',
+    /at encoder_hidden_states \(input\): its purpose is not known/,
+    made({ session: encoded }),
+  )
+  refused(
+    t,
+    'UNSUPPORTED_GRAPH',
+    /at present\.2\.value \(output\)/,
+    made({
+      session: {
+        inputNames: session.inputNames,
+        outputNames: session.outputNames.filter(name => name !== 'present.2.value'),
+      },
+    }),
+  )
+  refused(
+    t,
+    'UNSUPPORTED_GRAPH',
+    /at past_key_values\.1\.value \(input\): it is missing/,
+    made({
+      session: {
+        inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.value'),
+        outputNames: session.outputNames,
+      },
+    }),
+  )
+  refused(
+    t,
+    'UNSUPPORTED_GRAPH',
+    /at past_key_values\.1\.key \(input\): it is missing, but there is/,
+    made({
+      session: {
+        inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.key'),
+        outputNames: session.outputNames,
+      },
+    }),
+  )
+  const typed = (name: string, type: string) => ({
+    inputNames: session.inputNames,
+    outputNames: session.outputNames,
+    inputMetadata: [{ name, type, shape: ['batch', 2, 'past', 16] }],
+  })
+  refused(
+    t,
+    'UNSUPPORTED_GRAPH',
+    /key \(input\): its type is bfloat16/,
+    made({ session: typed('past_key_values.0.key', 'bfloat16') }),
+  )
+  refused(
+    t,
+    'UNSUPPORTED_GRAPH',
+    /input_ids \(input\): its type is float32, expected int64 or int32/,
+    made({ session: typed('input_ids', 'float32') }),
+  )
+  refused(
+    t,
+    'INVALID_ARGUMENT',
+    /^cache.sinks is 1, expected no sinks/,
+    made({
+      cache: new PagedKvCache({
+        model: {
+          layers: Array.from({ length: 3 }, () => ({
+            kind: 'sliding' as const,
+            window: 9,
+            sinks: 1,
+            numKvHeads: 2,
+            headDim: 16,
+          })),
+        },
+        capacity: 8,
+      }),
+    }),
+  )
   refused(t, 'INVALID_ARGUMENT', /^tokens.length is 0/, () => past.resume([]))
   refused(t, 'INVALID_ARGUMENT', /^tokens\[1\] is -1/, () => past.resume([1, -1]))
-  refused(t, 'INVALID_ARGUMENT', /^outputs is an object, expected those of a call/, () => past.commit({}))
+  refused(t, 'INVALID_ARGUMENT', /^outputs is an object, expected the outputs of a call/, () => past.commit({}))
   const { feeds } = past.resume([1, 2, 3])
   refused(t, 'INVALID_ARGUMENT', /present\.0\.key/, () => past.commit({}))
-  const outputs = await session.run(feeds) as Record<string, ort.Tensor>
-  refused(t, 'INVALID_ARGUMENT', /the start of the tokens/, () => past.commit(outputs, [1, 3]))
-  refused(t, 'SHAPE_MISMATCH', /^present\.0\.key is \[1, 2, 1, 16\], expected \[1, 2, 3, 16\]/, () => past.commit({ ...outputs, 'present.0.key': new ort.Tensor('float32', new Float32Array(32), [1, 2, 1, 16]) }))
+  const outputs = (await session.run(feeds)) as Record<string, ort.Tensor>
+  refused(t, 'INVALID_ARGUMENT', /a prefix of the computed tokens/, () => past.commit(outputs, [1, 3]))
+  refused(t, 'SHAPE_MISMATCH', /^present\.0\.key is \[1, 2, 1, 16\], expected \[1, 2, 3, 16\]/, () =>
+    past.commit({ ...outputs, 'present.0.key': new ort.Tensor('float32', new Float32Array(32), [1, 2, 1, 16]) }),
+  )
   t.is(past.length, 0)
   past.commit(outputs)
   t.is(past.length, 3)

@@ -28,14 +28,25 @@ interface Chat {
 }
 
 /** One step as the scheduler makes it; gives the rows that are wanted, by default the last of each sequence. */
-async function step({ cache, backend }: Plain, chats: readonly (readonly [Chat, readonly number[]])[], all = false): Promise<Float32Array[]> {
-  const offsets = Int32Array.from([0, ...chats.map((_, place) => chats.slice(0, place + 1).reduce((sum, [, tokens]) => sum + tokens.length, 0))])
+async function step(
+  { cache, backend }: Plain,
+  chats: readonly (readonly [Chat, readonly number[]])[],
+  all = false,
+): Promise<Float32Array[]> {
+  const offsets = Int32Array.from([
+    0,
+    ...chats.map((_, place) => chats.slice(0, place + 1).reduce((sum, [, tokens]) => sum + tokens.length, 0)),
+  ])
   const ids = Uint32Array.from(chats.flatMap(([, tokens]) => tokens))
   using begun = cache.beginStep({ sequences: chats.map(([{ sequence }]) => sequence), offsets, tokens: ids })
   const logits = await backend.run({
-    step: begun, offsets, ids,
+    step: begun,
+    offsets,
+    ids,
     sequences: chats.map(([{ sequence, ids: before }]) => ({ sequence, before: Uint32Array.from(before) })),
-    positions: Int32Array.from(chats.flatMap(([{ ids: before }, tokens]) => tokens.map((_, place) => before.length + place))),
+    positions: Int32Array.from(
+      chats.flatMap(([{ ids: before }, tokens]) => tokens.map((_, place) => before.length + place)),
+    ),
     rows: all ? Int32Array.from(ids.keys()) : offsets.slice(1).map(end => end - 1),
   })
   begun.commit()
@@ -46,10 +57,22 @@ async function step({ cache, backend }: Plain, chats: readonly (readonly [Chat, 
 const chatOf = (cache: PagedKvCache): Chat => ({ sequence: cache.openSequence(), ids: [] })
 
 const away = (rows: readonly Float32Array[], wanted: Float32Array): number =>
-  rows.reduce((most, row, place) => row.reduce((worst, value, at) => Math.max(worst, Math.abs(value - (wanted[place * row.length + at] as number))), most), 0)
+  rows.reduce(
+    (most, row, place) =>
+      row.reduce(
+        (worst, value, at) => Math.max(worst, Math.abs(value - (wanted[place * row.length + at] as number))),
+        most,
+      ),
+    0,
+  )
 
 const windows = [null, 9]
-const graphs: readonly (readonly [graph: string, model: string, declared: Parameters<typeof pastLayers>[1], limit: number])[] = [
+const graphs: readonly (readonly [
+  graph: string,
+  model: string,
+  declared: Parameters<typeof pastLayers>[1],
+  limit: number,
+])[] = [
   ['llama/onnx', 'llama', {}, 1e-4],
   ['llama/onnx-gqa-f32', 'llama', { headDim: 16 }, 1e-4],
   ['llama/onnx-gqa-f32-ext', 'llama', { headDim: 16 }, 1e-4],
@@ -71,33 +94,50 @@ for (const [graph, model, declared, limit] of graphs) {
     for (const piece of [33, 5, 1]) {
       const chat = chatOf(cache)
       const rows: Float32Array[] = []
-      for (let at = 0; at < prompt.length; at += piece) rows.push(...await step(plain, [[chat, prompt.slice(at, at + piece)]], true))
-      t.true(away(rows, reference.logits('logits.p33')) < limit, `pieces of ${piece}: ${away(rows, reference.logits('logits.p33'))}`)
+      for (let at = 0; at < prompt.length; at += piece)
+        rows.push(...(await step(plain, [[chat, prompt.slice(at, at + piece)]], true)))
+      t.true(
+        away(rows, reference.logits('logits.p33')) < limit,
+        `pieces of ${piece}: ${away(rows, reference.logits('logits.p33'))}`,
+      )
       let row = rows.at(-1) as Float32Array
       for (const token of wanted) {
         t.is(argmax(row), token)
-        ;[row] = await step(plain, [[chat, [token]]]) as [Float32Array]
+        ;[row] = (await step(plain, [[chat, [token]]])) as [Float32Array]
       }
       chat.sequence.dispose()
     }
     // Prompts of unequal length, one in two chunks, then tokens of all together.
     const names = ['p7', 'p33', 'p1']
-    const chats = names.map(name => ({ name, chat: chatOf(cache), rest: [...reference.prompts[name] as number[]] }))
+    const chats = names.map(name => ({ name, chat: chatOf(cache), rest: [...(reference.prompts[name] as number[])] }))
     let rows: Float32Array[] = []
     while (chats.some(({ rest }) => rest.length > 0)) {
       const due = chats.filter(({ rest }) => rest.length > 0)
-      rows = await step(plain, due.map(({ chat, rest }) => [chat, rest.splice(0, 20)] as const))
-      for (const [place, of] of due.entries()) if (of.rest.length === 0) t.is(argmax(rows[place] as Float32Array), reference.greedy[of.name]?.[0] as number)
+      rows = await step(
+        plain,
+        due.map(({ chat, rest }) => [chat, rest.splice(0, 20)] as const),
+      )
+      for (const [place, of] of due.entries())
+        if (of.rest.length === 0) t.is(argmax(rows[place] as Float32Array), reference.greedy[of.name]?.[0] as number)
     }
     for (let at = 0; at < 6; at++) {
-      rows = await step(plain, chats.map(({ name, chat }) => [chat, [reference.greedy[name]?.[at] as number]] as const))
-      t.deepEqual(rows.map(argmax), names.map(name => reference.greedy[name]?.[at + 1] as number))
+      rows = await step(
+        plain,
+        chats.map(({ name, chat }) => [chat, [reference.greedy[name]?.[at] as number]] as const),
+      )
+      t.deepEqual(
+        rows.map(argmax),
+        names.map(name => reference.greedy[name]?.[at + 1] as number),
+      )
     }
     // A fork has no presents: its rows are read back. After a cut the first one's are, too.
     const { chat } = chats[1] as { chat: Chat }
     const fork: Chat = { sequence: chat.sequence.fork(), ids: [...chat.ids] }
     const next = reference.greedy['p33']?.[6] as number
-    rows = await step(plain, [[fork, [next]], [chat, [next]]])
+    rows = await step(plain, [
+      [fork, [next]],
+      [chat, [next]],
+    ])
     t.deepEqual(rows.map(argmax), [reference.greedy['p33']?.[7], reference.greedy['p33']?.[7]])
     fork.sequence.truncate(37)
     fork.ids.length = 37
@@ -164,9 +204,15 @@ test('more sequences than presents are kept of give the same tokens', async t =>
   const plain = await open('families/llama/dynamo')
   const chats = Array.from({ length: 20 }, () => chatOf(plain.cache))
   const prompt = reference.prompts['p7'] as number[]
-  await step(plain, chats.map(chat => [chat, prompt] as const))
+  await step(
+    plain,
+    chats.map(chat => [chat, prompt] as const),
+  )
   for (let at = 0; at < 3; at++) {
-    const rows = await step(plain, chats.map(chat => [chat, [reference.greedy['p7']?.[at] as number]] as const))
+    const rows = await step(
+      plain,
+      chats.map(chat => [chat, [reference.greedy['p7']?.[at] as number]] as const),
+    )
     t.deepEqual([...new Set(rows.map(argmax))], [reference.greedy['p7']?.[at + 1]])
   }
   await plain.backend.dispose()
@@ -191,11 +237,22 @@ test('graphs that do not say enough are refused by name', async t => {
     const error = t.throws(run)
     t.true(isKvTideError(error) && error.code === code && text.test(error.message), String(error))
   }
-  refused('UNSUPPORTED_GRAPH', /past_key_values\.0\.key \(input\): the graph does not say how many elements a head it has/, () => pastLayers(plainPorts(native), {}))
-  refused('INVALID_ARGUMENT', /^config is 2, expected 3 layers/, () => pastLayers(plainPorts(native), { headDim: 16, windows }))
+  refused(
+    'UNSUPPORTED_GRAPH',
+    /past_key_values\.0\.key \(input\): the graph does not declare how many elements per head it has/,
+    () => pastLayers(plainPorts(native), {}),
+  )
+  refused('INVALID_ARGUMENT', /^config is 2, expected 3 layers/, () =>
+    pastLayers(plainPorts(native), { headDim: 16, windows }),
+  )
   const slid = await binding.NativeOnnxGraph.open(graphFile('families/qwen2-window/builder'))
   const layers = pastLayers(plainPorts(slid), { headDim: 16 })
   const cache = new PagedKvCache({ model: { layers }, capacity: 8 })
   const error = await t.throwsAsync(SessionBackend.plain(slid, cache, 1))
-  t.true(isKvTideError(error) && error.code === 'UNSUPPORTED_GRAPH' && /declares no window for its layer/.test(error.message), String(error))
+  t.true(
+    isKvTideError(error) &&
+      error.code === 'UNSUPPORTED_GRAPH' &&
+      /declares no window for its layer/.test(error.message),
+    String(error),
+  )
 })

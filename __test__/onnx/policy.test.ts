@@ -13,11 +13,19 @@ class Simulated {
   computed = 0
   isAdmitted = false
   rests = 0
+  isRefused = false
+  /** Its blocks cannot be taken: a transaction is open. */
+  readonly isFixed: boolean
 
-  constructor(arrival: number, prompt: number, generated: number) {
+  constructor(arrival: number, prompt: number, generated: number, isFixed: boolean) {
     this.arrival = arrival
+    this.isFixed = isFixed
     this.length = prompt + generated
     this.known = prompt
+  }
+
+  get isHolding(): boolean {
+    return this.isAdmitted || this.computed > 0
   }
 
   get pending(): number {
@@ -29,7 +37,12 @@ class Simulated {
   }
 }
 
-const candidate = (pending: number, drafts = 0, isAdmitted = true) => ({ pending, drafts, isAdmitted })
+const candidate = (pending: number, drafts = 0, isAdmitted = true) => ({
+  pending,
+  drafts,
+  isAdmitted,
+  isHolding: isAdmitted,
+})
 
 test('shares: one token of each that decodes first, then prompts in order, within the budget', t => {
   t.deepEqual(sharesOf([candidate(5), candidate(1), candidate(7), candidate(1, 3), candidate(0)], 8), [
@@ -37,66 +50,164 @@ test('shares: one token of each that decodes first, then prompts in order, withi
     { place: 3, tokens: 1, drafts: 3 },
     { place: 0, tokens: 3, drafts: 0 },
   ])
-  t.deepEqual(sharesOf([candidate(1), candidate(1), candidate(1)], 2).map(({ place }) => place), [0, 1])
+  t.deepEqual(
+    sharesOf([candidate(1), candidate(1), candidate(1)], 2).map(({ place }) => place),
+    [0, 1],
+  )
   t.deepEqual(sharesOf([candidate(9, 0, false), candidate(2)], 4), [{ place: 1, tokens: 2, drafts: 0 }])
   t.deepEqual(sharesOf([candidate(0), candidate(0)], 4), [])
 })
 
-function simulate(dice: Dice): { steps: number; preemptions: number; overtaken: number } {
-  const [capacity, budget, most] = [8 + dice.roll(40), 1 + dice.roll(16), 1 + dice.roll(8)]
-  let waiting: Simulated[] = []
-  const found = { steps: 0, preemptions: 0, overtaken: 0 }
-  let left = 1 + dice.roll(20)
-  for (let arrival = 0; left > 0 || waiting.length > 0; found.steps++) {
-    if (left > 0 && dice.once(3)) {
-      left -= 1
-      waiting.push(new Simulated(arrival++, 1 + dice.roll(20), 1 + dice.roll(8)))
+/** Blocks that owners keep behind the end of their tasks, or that may be reclaimed. */
+class Kept {
+  blocks = 0
+  spare = 0
+}
+
+class Simulation {
+  readonly found = { steps: 0, preemptions: 0, overtaken: 0, refused: 0, wrong: 0 }
+  readonly #dice: Dice
+  readonly #capacity: number
+  readonly #budget: number
+  readonly #most: number
+  readonly #kept = new Kept()
+  #waiting: Simulated[] = []
+
+  constructor(dice: Dice) {
+    this.#dice = dice
+    ;[this.#capacity, this.#budget, this.#most] = [4 + dice.roll(40), 1 + dice.roll(16), 1 + dice.roll(8)]
+  }
+
+  run(): this {
+    const dice = this.#dice
+    let left = 1 + dice.roll(20)
+    for (let arrival = 0; left > 0 || this.#waiting.length > 0; this.found.steps++) {
+      if (left > 0 && dice.once(3)) {
+        left -= 1
+        this.#waiting.push(
+          new Simulated(arrival++, 1 + dice.roll(dice.once(10) ? 80 : 20), 1 + dice.roll(8), dice.once(8)),
+        )
+      }
+      this.#admit()
+      // No task takes part while one that arrived before waits and could be computed.
+      const first = this.#waiting.findIndex(task => !task.isAdmitted && task.pending > 0)
+      if (first >= 0 && this.#waiting.slice(first).some(task => task.isAdmitted && !task.isFixed))
+        this.found.overtaken += 1
+      this.#step()
+      for (const task of this.#waiting) task.rests = task.rests > 0 ? task.rests - 1 : dice.once(20) ? dice.roll(10) : 0
+      if (dice.once(4)) this.#kept.blocks = 0
+      if (this.found.steps > 20_000) throw new Error('it does not end')
     }
-    const free = () => capacity - waiting.reduce((sum, task) => sum + task.blocks(), 0)
-    const preempt = (place: number): boolean => {
-      const task = waiting[place] as Simulated
-      task.computed = 0
-      task.isAdmitted = false
-      found.preemptions += 1
-      return true
-    }
-    admit(waiting, most, {
-      hasRoom: place => free() >= (waiting[place] as Simulated).blocks((waiting[place] as Simulated).pending) + waiting.reduce((sum, task) => sum + (task.isAdmitted ? 1 + Math.ceil(task.pending / 4) : 0), 0),
-      admit: place => {
-        ;(waiting[place] as Simulated).isAdmitted = true
+    return this
+  }
+
+  get #free(): number {
+    return (
+      this.#capacity -
+      this.#kept.blocks -
+      this.#kept.spare -
+      this.#waiting.reduce((sum, task) => sum + task.blocks(), 0)
+    )
+  }
+
+  #preempt(task: Simulated): boolean {
+    if (task.isFixed) return false
+    task.computed = 0
+    task.isAdmitted = false
+    this.found.preemptions += 1
+    return true
+  }
+
+  #reclaim(): boolean {
+    const had = this.#kept.spare > 0
+    this.#kept.spare = 0
+    return had
+  }
+
+  #admit(): void {
+    const at = (place: number): Simulated => this.#waiting[place] as Simulated
+    admit(this.#waiting, this.#most, {
+      hasRoom: (place, isAlone) => {
+        const task = at(place)
+        const beside = isAlone
+          ? 0
+          : this.#waiting.reduce(
+              (sum, other) => sum + (other.isAdmitted ? 1 + other.blocks(other.pending) - other.blocks() : 0),
+              0,
+            )
+        return this.#free >= task.blocks(task.pending) - task.blocks() + beside
       },
-      preempt,
+      admit: place => {
+        at(place).isAdmitted = true
+      },
+      preempt: place => this.#preempt(at(place)),
+      reclaim: () => this.#reclaim(),
+      refuse: place => this.#refuse(at(place)),
     })
-    // Nobody takes part while one that arrived before waits and could be computed.
-    const first = waiting.findIndex(task => !task.isAdmitted && task.pending > 0)
-    if (first >= 0 && waiting.slice(first).some(task => task.isAdmitted)) found.overtaken += 1
-    const shares = sharesOf(waiting, budget)
-    const needed = shares.reduce((sum, { place, tokens }) => sum + (waiting[place] as Simulated).blocks(tokens) - (waiting[place] as Simulated).blocks(), 0)
-    if (needed > free()) {
-      const youngest = waiting.findLastIndex(task => task.isAdmitted)
-      if (waiting.filter(task => task.isAdmitted).length > 1) preempt(youngest)
-      else waiting.splice(youngest, 1)
-      continue
+    this.#waiting = this.#waiting.filter(task => !task.isRefused)
+  }
+
+  #refuse(task: Simulated): boolean {
+    const [needed, fixed] = [
+      task.blocks(task.pending),
+      this.#waiting.filter(other => other !== task && other.isFixed).reduce((sum, other) => sum + other.blocks(), 0),
+    ]
+    if (needed <= this.#capacity - this.#kept.blocks - fixed || this.#waiting.some(other => other.isAdmitted))
+      this.found.wrong += 1
+    this.found.refused += 1
+    task.isRefused = true
+    task.isAdmitted = false
+    task.computed = 0
+    return true
+  }
+
+  #step(): void {
+    const shares = sharesOf(this.#waiting, this.#budget)
+    const needed = shares.reduce(
+      (sum, { place, tokens }) =>
+        sum + (this.#waiting[place] as Simulated).blocks(tokens) - (this.#waiting[place] as Simulated).blocks(),
+      0,
+    )
+    if (needed > this.#free) {
+      this.#makeRoom()
+      return
     }
     for (const { place, tokens } of shares) {
-      const task = waiting[place] as Simulated
+      const task = this.#waiting[place] as Simulated
       task.computed += tokens
       if (task.computed === task.known && task.known < task.length) task.known += 1
     }
-    waiting = waiting.filter(task => task.computed < task.length)
-    for (const task of waiting) task.rests = task.rests > 0 ? task.rests - 1 : dice.once(20) ? dice.roll(10) : 0
-    if (found.steps > 20_000) throw new Error('it does not end')
+    for (const task of this.#waiting) {
+      if (task.computed < task.length) continue
+      const owner = this.#dice.roll(3)
+      if (owner === 0) this.#kept.blocks += task.blocks()
+      if (owner === 1) this.#kept.spare += task.blocks()
+    }
+    this.#waiting = this.#waiting.filter(task => task.computed < task.length)
   }
-  return found
+
+  #makeRoom(): void {
+    if (this.#reclaim()) return
+    const [oldest, ...others] = this.#waiting.filter(task => task.isAdmitted || task.computed > 0) as [
+      Simulated,
+      ...Simulated[],
+    ]
+    if (others.toReversed().some(task => this.#preempt(task))) return
+    if (others.length > 0 && this.#preempt(oldest)) return
+    this.#waiting = this.#waiting.filter(task => task !== (others.at(-1) ?? oldest))
+  }
 }
 
-test('10,000 random arrivals all end, and nobody waits for one that arrived later', t => {
-  let preemptions = 0
+test('10,000 random arrivals all end, no task waits for one that arrived later, and none is refused that fits beside what others keep', t => {
+  let [preemptions, refused] = [0, 0]
   for (let seed = 1; seed <= 10_000; seed++) {
-    const found = simulate(new Dice(seed))
+    const { found } = new Simulation(new Dice(seed)).run()
     preemptions += found.preemptions
+    refused += found.refused
     if (found.overtaken > 0) t.fail(`seed ${seed}: ${found.overtaken} times`)
+    if (found.wrong > 0) t.fail(`seed ${seed}: ${found.wrong} refused that fit`)
     if (!t.passed) return
   }
   t.true(preemptions > 1000)
+  t.true(refused > 1000)
 })

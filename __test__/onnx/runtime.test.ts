@@ -16,7 +16,9 @@ import { throwsCode } from '../support/throws.js'
 
 onnxTest('the library is the one that onnxruntime-node has loaded, of its version', t => {
   const { version, folder, module } = onnxRuntime()
-  const wanted = process.env['KVTIDE_ONNXRUNTIME_VERSION'] ?? (createRequire(import.meta.url)('onnxruntime-node/package.json') as { version: string }).version
+  const wanted =
+    process.env['KVTIDE_ONNXRUNTIME_VERSION'] ??
+    (createRequire(import.meta.url)('onnxruntime-node/package.json') as { version: string }).version
   t.is(version, wanted)
   t.is(typeof module.InferenceSession.create, 'function')
   const library = onnxLibrary()
@@ -29,7 +31,11 @@ onnxTest('the library is the one that onnxruntime-node has loaded, of its versio
 
 test('versions before 1.17 are refused with what to do', t => {
   for (const version of ['1.17.0', '1.30.0', '2.0.0']) t.is(versionProblem(version), undefined)
-  for (const version of ['1.16.3', '1.9.0', '0.1.0', 'nonsense']) t.regex(versionProblem(version) ?? '', /its version is .*, at least 1\.17 is needed: run `npm install onnxruntime-node@latest`/)
+  for (const version of ['1.16.3', '1.9.0', '0.1.0', 'nonsense'])
+    t.regex(
+      versionProblem(version) ?? '',
+      /its version is .*, at least 1\.17 is needed: run `npm install onnxruntime-node@latest`/,
+    )
 })
 
 test('libraries are found by the names that each system and version has', t => {
@@ -40,13 +46,28 @@ test('libraries are found by the names that each system and version has', t => {
     mkdirSync(at, { recursive: true })
     for (const name of names) writeFileSync(join(at, name), '')
   }
-  put('napi-v3', 'linux', 'x64', ['libonnxruntime.so.1.17.3', 'libonnxruntime_providers_shared.so', 'onnxruntime_binding.node'])
+  put('napi-v3', 'linux', 'x64', [
+    'libonnxruntime.so.1.17.3',
+    'libonnxruntime_providers_shared.so',
+    'onnxruntime_binding.node',
+  ])
   put('napi-v6', 'linux', 'x64', ['libonnxruntime.so.1'])
-  put('napi-v6', 'darwin', 'arm64', ['libonnxruntime.1.30.0.dylib', 'libonnxruntime.1.dylib', 'onnxruntime_binding.node'])
+  put('napi-v6', 'darwin', 'arm64', [
+    'libonnxruntime.1.30.0.dylib',
+    'libonnxruntime.1.dylib',
+    'onnxruntime_binding.node',
+  ])
   put('napi-v6', 'win32', 'arm64', ['DirectML.dll', 'onnxruntime.dll', 'onnxruntime_binding.node'])
-  const found = (system: string, arch: string): string[] => libraryFiles(folder, system, arch).map(file => file.slice(folder.length + 5).replaceAll('\\', '/'))
-  t.deepEqual(found('linux', 'x64'), ['napi-v3/linux/x64/libonnxruntime.so.1.17.3', 'napi-v6/linux/x64/libonnxruntime.so.1'])
-  t.deepEqual(found('darwin', 'arm64'), ['napi-v6/darwin/arm64/libonnxruntime.1.30.0.dylib', 'napi-v6/darwin/arm64/libonnxruntime.1.dylib'])
+  const found = (system: string, arch: string): string[] =>
+    libraryFiles(folder, system, arch).map(file => file.slice(folder.length + 5).replaceAll('\\', '/'))
+  t.deepEqual(found('linux', 'x64'), [
+    'napi-v3/linux/x64/libonnxruntime.so.1.17.3',
+    'napi-v6/linux/x64/libonnxruntime.so.1',
+  ])
+  t.deepEqual(found('darwin', 'arm64'), [
+    'napi-v6/darwin/arm64/libonnxruntime.1.30.0.dylib',
+    'napi-v6/darwin/arm64/libonnxruntime.1.dylib',
+  ])
   t.deepEqual(found('win32', 'arm64'), ['napi-v6/win32/arm64/onnxruntime.dll'])
   t.deepEqual(found('linux', 'arm64'), [])
   t.deepEqual(libraryFiles(join(folder, 'nowhere')), [])
@@ -64,7 +85,7 @@ onnxTest('a library that is none is refused by its file', t => {
   const { sharedObjects } = process.report.getReport() as unknown as { readonly sharedObjects: readonly string[] }
   const addon = sharedObjects.find(file => /kvtide.*\.node$/.test(file))
   const refused = throwsCode(t, 'RUNTIME_UNAVAILABLE', () => binding.onnxLibrary([addon ?? 'the addon is not listed']))
-  t.regex(refused.details.reason, /is no library of onnxruntime/)
+  t.regex(refused.details.reason, /is not a library of onnxruntime/)
 })
 
 onnxTest('three worker threads and the main thread run models at once', async t => {

@@ -21,7 +21,11 @@ const promptOf = (name: string): readonly number[] => references.prompts[name] a
 const greedyOf = (name: string): readonly number[] => references.greedy[name] as readonly number[]
 
 /** A graph on pages; nothing where an older onnxruntime does not read graphs of this version, which is said by name. */
-async function opened(t: ExecutionContext, file: string, options: Parameters<typeof PagedGraph.open>[1] = {}): Promise<PagedGraph | undefined> {
+async function opened(
+  t: ExecutionContext,
+  file: string,
+  options: Parameters<typeof PagedGraph.open>[1] = {},
+): Promise<PagedGraph | undefined> {
   try {
     return await PagedGraph.open(file, options)
   } catch (error) {
@@ -55,7 +59,10 @@ for (const name of [...F32, F16]) {
   })
 }
 
-for (const names of [['model.onnx', 'model.onnx.data'], ['1f3a', '9bc2']] as const) {
+for (const names of [
+  ['model.onnx', 'model.onnx.data'],
+  ['1f3a', '9bc2'],
+] as const) {
   test(`links to files that are called ${names.join(' and ')}`, async t => {
     if (process.platform === 'win32') {
       t.log('SKIPPED: links of files need rights on Windows')
@@ -77,7 +84,9 @@ for (const names of [['model.onnx', 'model.onnx.data'], ['1f3a', '9bc2']] as con
 }
 
 test('int4: the tokens are its own', async t => {
-  const check = JSON.parse(readFileSync(graphFile(INT4).replace('model.onnx', 'check.json'), 'utf8')) as { readonly 'python_ort_1.30.0': { readonly own_greedy: Record<string, number[]> } }
+  const check = JSON.parse(readFileSync(graphFile(INT4).replace('model.onnx', 'check.json'), 'utf8')) as {
+    readonly 'python_ort_1.30.0': { readonly own_greedy: Record<string, number[]> }
+  }
   using model = await opened(t, graphFile(INT4))
   if (model === undefined) return
   let [same, of] = [0, 0]
@@ -95,10 +104,19 @@ test('int4: the tokens are its own', async t => {
   t.true(of === 320 && same >= 310, `${same} of ${of}`)
 })
 
-for (const [family, close] of [['qwen2-window/optimum', 1e-4], ['qwen2-window/builder', 1e-4], ['gemma2/builder', 5e-3], ['gpt-oss/builder', 0.15], ['llama/dynamo', 1e-4], ['llama/builder-f16', 0.1]] as const) {
+for (const [family, close] of [
+  ['qwen2-window/optimum', 1e-4],
+  ['qwen2-window/builder', 1e-4],
+  ['gemma2/builder', 5e-3],
+  ['gpt-oss/builder', 0.15],
+  ['llama/dynamo', 1e-4],
+  ['llama/builder-f16', 0.1],
+] as const) {
   test(`${family}: windows, soft caps, sink logits and half floats`, async t => {
     const folder = new URL(`../fixtures/families/${family.split('/')[0]}/`, import.meta.url)
-    const { prompts: own } = JSON.parse(readFileSync(new URL('references.json', folder), 'utf8')) as { readonly prompts: Record<string, number[]> }
+    const { prompts: own } = JSON.parse(readFileSync(new URL('references.json', folder), 'utf8')) as {
+      readonly prompts: Record<string, number[]>
+    }
     const wanted = readSafetensors(new URL('references.safetensors', folder))
     using model = await opened(t, fileURLToPath(new URL(`../fixtures/families/${family}/model.onnx`, import.meta.url)))
     if (model === undefined) return
@@ -119,13 +137,19 @@ for (const [family, close] of [['qwen2-window/optimum', 1e-4], ['qwen2-window/bu
   })
 }
 
-for (const [graph, rows] of [['onnx', true], ['onnx-gqa-f32', false]] as const) {
+for (const [graph, rows] of [
+  ['onnx', true],
+  ['onnx-gqa-f32', false],
+] as const) {
   test(`four prompts in one ragged step, then decoding beside a prompt in pieces; rows chosen ${rows ? 'in the graph' : 'afterwards'}`, async t => {
     using model = await opened(t, graphFile(graph), { rows })
     if (model === undefined) return
     const names = ['p1', 'p7', 'p33', 'p100']
     const sequences = names.map(() => model.cache.openSequence())
-    const batch = names.map((name, at) => ({ sequence: sequences[at] as (typeof sequences)[0], tokens: promptOf(name) }))
+    const batch = names.map((name, at) => ({
+      sequence: sequences[at] as (typeof sequences)[0],
+      tokens: promptOf(name),
+    }))
     const ends = batch.map((_, at) => batch.slice(0, at + 1).reduce((sum, entry) => sum + entry.tokens.length, 0) - 1)
     const logits = await model.step(batch, ends)
     t.is(logits.rows(), 4)
@@ -137,14 +161,21 @@ for (const [graph, rows] of [['onnx', true], ['onnx-gqa-f32', false]] as const) 
     const rest = [...promptOf('branch60')]
     for (let place = 0; rest.length > 0; place++) {
       const piece = rest.splice(0, 13)
-      const decoded = names.map((name, at) => ({ sequence: sequences[at] as (typeof sequences)[0], tokens: [greedyOf(name)[place] as number] }))
+      const decoded = names.map((name, at) => ({
+        sequence: sequences[at] as (typeof sequences)[0],
+        tokens: [greedyOf(name)[place] as number],
+      }))
       const mixed = await model.step([...decoded, { sequence: late, tokens: piece }], [0, 1, 2, 3, 3 + piece.length])
       for (const [at, name] of names.entries()) {
         const vocab = mixed.vocab()
-        const off = distance(mixed.row(at), referenceLogits(`greedy_logits.${name}`).subarray((place + 1) * vocab, (place + 2) * vocab))
+        const off = distance(
+          mixed.row(at),
+          referenceLogits(`greedy_logits.${name}`).subarray((place + 1) * vocab, (place + 2) * vocab),
+        )
         t.true(off < 1e-4, `${name}, token ${place} is off by ${off}`)
       }
-      if (rest.length === 0) t.true(distance(mixed.row(4), referenceLogits('greedy_logits.branch60').subarray(0, mixed.vocab())) < 1e-4)
+      if (rest.length === 0)
+        t.true(distance(mixed.row(4), referenceLogits('greedy_logits.branch60').subarray(0, mixed.vocab())) < 1e-4)
     }
   })
 }
@@ -197,11 +228,18 @@ test('a token outside of the vocabulary fails by the node, the step is undone, a
 
 test('what a kernel is refused with is the error of the call: pages of another head dimension', async t => {
   using model = await PagedGraph.open(graphFile('onnx'))
-  using other = await PagedGraph.open(graphFile('onnx'), { cache: { model: { layers: Array.from({ length: 3 }, () => ({ kind: 'full', numKvHeads: 2, headDim: 8 })) } } as never })
+  using other = await PagedGraph.open(graphFile('onnx'), {
+    cache: {
+      model: { layers: Array.from({ length: 3 }, () => ({ kind: 'full', numKvHeads: 2, headDim: 8 })) },
+    } as never,
+  })
   using sequence = other.cache.openSequence()
   using step = other.cache.beginStep({ sequences: [sequence], offsets: [0, 2] })
   using run = StepRun.of(step)
-  const error = await rejected(model.session.run(run.native, Uint32Array.of(3, 4), Int32Array.of(0, 1)), 'SHAPE_MISMATCH')
+  const error = await rejected(
+    model.session.run(run.native, Uint32Array.of(3, 4), Int32Array.of(0, 1)),
+    'SHAPE_MISMATCH',
+  )
   t.is(error.details.argument, 'k')
   run.dispose()
   step.rollback()
@@ -265,7 +303,10 @@ test('a cache that is disposed of while a step is computed keeps its memory unti
 test('a library that is not loaded, and a model that the library refuses', async t => {
   const options = { threads: 1 }
   const { NativeOnnxSession, NativeOnnxGraph } = binding
-  const missing = await rejected(NativeOnnxSession.create('/nowhere/libonnxruntime.so', graphFile('onnx'), options), 'RUNTIME_UNAVAILABLE')
+  const missing = await rejected(
+    NativeOnnxSession.create('/nowhere/libonnxruntime.so', graphFile('onnx'), options),
+    'RUNTIME_UNAVAILABLE',
+  )
   t.regex(missing.details.reason, /not loaded/)
   const { file } = onnxLibrary()
   const refused = await rejected(NativeOnnxSession.create(file, new Uint8Array([1, 2, 3]), options), 'RUNTIME_FAILED')
@@ -283,7 +324,8 @@ test('a library that is not loaded, and a model that the library refuses', async
 
 test('the first sessions of a process may be made at once', async t => {
   // A graph of one node, logits = Identity(input_ids): made so fast that all of them come to the library's list of domains together.
-  const identity = 'CAhCBAoAEA86UwodCglpbnB1dF9pZHMSBmxvZ2l0cyIISWRlbnRpdHkSAWdaGAoJaW5wdXRfaWRzEgsKCQgHEgUKAxIBbmIVCgZsb2dpdHMSCwoJCAcSBQoDEgFu'
+  const identity =
+    'CAhCBAoAEA86UwodCglpbnB1dF9pZHMSBmxvZ2l0cyIISWRlbnRpdHkSAWdaGAoJaW5wdXRfaWRzEgsKCQgHEgUKAxIBbmIVCgZsb2dpdHMSCwoJCAcSBQoDEgFu'
   const { href: lib } = new URL('../../lib/', import.meta.url)
   for (let turn = 0; turn < 20; turn++) {
     const { code, out, err } = await runProcess(`

@@ -10,7 +10,7 @@ import { crossed, uncrossed } from '../../lib/onnx/crossed-error.js'
 import { pastLayers } from '../../lib/onnx/past-layers.js'
 import { plainPorts } from '../../lib/onnx/plain.js'
 import { isAtLeast, onnxPackage } from '../../lib/onnx/runtime.js'
-import { SessionWorker, sessionHost } from '../../lib/onnx/session-host.js'
+import { program, SessionWorker, sessionHost } from '../../lib/onnx/session-host.js'
 import type { SessionStep } from '../../lib/onnx/sessions.js'
 import { StepRun } from '../../lib/sequences/step-run.js'
 import { OnnxModel, type OnnxModelOptions } from '../../onnx.js'
@@ -32,9 +32,11 @@ const onnxSerial: typeof onnxTest = (title, run) => onnxTest(title, run, test.se
 
 /** Older versions have no thread of their own, and what is tested of one is not. */
 const version = ABSENT ? '0.0.0' : onnxPackage().version
-const threadTest: typeof onnxTest = isAtLeast(version, 22) || ABSENT
-  ? onnxSerial
-  : title => test.serial(`SKIPPED with onnxruntime-node ${version}, which has no thread of its own: ${title}`, t => t.pass())
+const threadTest: typeof onnxTest =
+  isAtLeast(version, 22) || ABSENT
+    ? onnxSerial
+    : title =>
+        test.serial(`SKIPPED with onnxruntime-node ${version}, which has no thread of its own: ${title}`, t => t.pass())
 
 /** A model, and the thread that it has made. */
 async function loadWithWorker(backend: BackendName): Promise<{ model: OnnxModel; worker: Worker }> {
@@ -71,7 +73,10 @@ for (const backend of BACKENDS) {
     t.deepEqual(await read(model, chat, 8), greedyOf('p33').slice(0, 8))
     const last = model.run([{ sequence: chat, tokens: long }])
     const ended = model.dispose()
-    const code = await last.then(() => undefined, (error: KvTideError) => error.code)
+    const code = await last.then(
+      () => undefined,
+      (error: KvTideError) => error.code,
+    )
     t.true(code === undefined || code === 'DISPOSED', String(code))
     await ended
     await model.dispose()
@@ -98,7 +103,7 @@ for (const backend of BACKENDS) {
     const before = [...chat.tokens]
     await worker.terminate()
     const error = await rejected(model.run([{ sequence: chat, tokens: [5] }]), 'RUNTIME_FAILED')
-    t.deepEqual(error.details, { reason: 'the thread with its sessions has ended: it was ended' })
+    t.deepEqual(error.details, { reason: 'the thread of its sessions has ended: it exited' })
     await rejected(read(model, chat, 4), 'RUNTIME_FAILED')
     t.deepEqual([...chat.tokens], before)
     model.cache.checkInvariants()
@@ -141,25 +146,35 @@ onnxSerial('three threads with a model each in every way compute the same tokens
     parentPort.postMessage(answers)`
   const all = (['graph', ...BACKENDS] as const).map(options)
   const workers = [0, 1, 2].map(() => startWorker(source, { all, file: graphFile('onnx'), prompt: promptOf('p33') }))
-  const answers = workers.map(worker => new Promise<unknown>((resolve, reject) => worker.once('message', resolve).once('error', reject)))
+  const answers = workers.map(
+    worker => new Promise<unknown>((resolve, reject) => worker.once('message', resolve).once('error', reject)),
+  )
   const wanted = greedyOf('p33').slice(0, 24)
   for (const answer of await Promise.all(answers)) t.deepEqual(answer, [wanted, wanted, wanted])
 })
 
-const EMPTY: SessionStep = { offsets: Int32Array.of(0, 1), ids: Uint32Array.of(1), positions: Int32Array.of(0), rows: Int32Array.of(0) }
+const EMPTY: SessionStep = {
+  offsets: Int32Array.of(0, 1),
+  ids: Uint32Array.of(1),
+  positions: Int32Array.of(0),
+  rows: Int32Array.of(0),
+}
 
 test.serial('a thread that ends in the middle leaves the step to its owner', async t => {
   using cache = new PagedKvCache({ capacity: 8, numLayers: 1, numKvHeads: 1, headDim: 2 })
   const lentRun = JSON.stringify(new URL('../../lib/sequences/lent-run.ts', import.meta.url).href)
   const tsx = JSON.stringify(import.meta.resolve('tsx/esm/api'))
   const ends: [string, RegExp][] = [
-    [`require('node:worker_threads').parentPort.once('message', () => process.exit(3))`, /it was ended/],
+    [`require('node:worker_threads').parentPort.once('message', () => process.exit(3))`, /it exited/],
     [`require('node:worker_threads').parentPort.once('message', () => { throw new Error('torn') })`, /torn/],
-    [`require('node:worker_threads').parentPort.once('message', async ({ run }) => {
+    [
+      `require('node:worker_threads').parentPort.once('message', async ({ run }) => {
       (await import(${tsx})).register()
       globalThis.kept = (await import(${lentRun})).LentRun.taken(run)
       process.exit(3)
-    })`, /it was ended/],
+    })`,
+      /it exited/,
+    ],
     [`throw new Error('not even begun')`, /not even begun/],
   ]
   for (const [text, reason] of ends) {
@@ -189,13 +204,23 @@ onnxSerial('before 1.22 sessions are on the thread that asks, with the same answ
   process.on('worker', add)
   t.teardown(() => process.off('worker', add))
   const runtime = { version: '1.21.0', folder: onnxPackage().folder }
-  const host = await sessionHost({ kind: 'plain', graph: native.share(), cache: { groups, dtype, keyFormat, valueFormat }, threads: 1, takesFolder: false, runtime })
+  const host = await sessionHost({
+    kind: 'plain',
+    graph: native.share(),
+    cache: { groups, dtype, keyFormat, valueFormat },
+    threads: 1,
+    takesFolder: false,
+    runtime,
+  })
   const tokens = promptOf('p7')
   const sequence = cache.openSequence()
   using step = cache.beginStep({ sequences: [sequence], offsets: [0, 7] })
   using run = StepRun.of(step)
   await host.compute(run.share(), {
-    offsets: Int32Array.of(0, 7), ids: Uint32Array.from(tokens), positions: Int32Array.from(tokens.keys()), rows: Int32Array.of(6),
+    offsets: Int32Array.of(0, 7),
+    ids: Uint32Array.from(tokens),
+    positions: Int32Array.from(tokens.keys()),
+    rows: Int32Array.of(6),
     pasts: { sequences: [{ length: 0, from: undefined, keep: 1 }], forget: [] },
   })
   run.end()
@@ -212,8 +237,30 @@ test.serial('errors are the same on the other thread', t => {
   const error = new KvTideError('RUNTIME_FAILED', 'it failed', { reason: 'so', node: 'there' }, { cause })
   const same = uncrossed(structuredClone(crossed(error)))
   t.true(same instanceof KvTideError)
-  t.deepEqual([same.code, same.message, same.details, (same.cause as Error).message], [error.code, error.message, error.details, cause.message])
+  t.deepEqual(
+    [same.code, same.message, same.details, (same.cause as Error).message],
+    [error.code, error.message, error.details, cause.message],
+  )
   const wrong = new KvTideError('INVALID_ARGUMENT', 'wrong', { argument: 'a', value: () => 1, expected: 'b' })
   t.is(uncrossed(structuredClone(crossed(wrong))).code, 'INVALID_ARGUMENT')
-  for (const other of [new TypeError('of nobody'), 'thrown', undefined]) t.is(uncrossed(structuredClone(crossed(other))).code, 'INTERNAL' satisfies ErrorCode)
+  for (const other of [new TypeError('of nobody'), 'thrown', undefined])
+    t.is(uncrossed(structuredClone(crossed(other))).code, 'INTERNAL' satisfies ErrorCode)
+})
+
+/** As in Deno, a port has no `close`, and drops what comes before the program listens. */
+const DENO = `{
+  const { parentPort } = require('node:worker_threads')
+  parentPort.close = undefined
+  parentPort.on('message', () => {})
+}`
+
+threadTest('a port that drops what comes too early, and cannot be closed, will do', async t => {
+  const exits: Promise<number>[] = []
+  const add = (worker: Worker): void => void exits.push(new Promise(resolve => void worker.once('exit', resolve)))
+  process.on('worker', add)
+  const host = new SessionWorker(DENO + program())
+  await t.notThrowsAsync(host.ask({ end: true }))
+  process.off('worker', add)
+  await host.end()
+  t.deepEqual(await Promise.all(exits), [0])
 })

@@ -22,9 +22,14 @@ test('declarations are those that the entry is made of', t => {
   write('b.d.ts', "import { A } from './a.js';\nexport type B = typeof A;")
   write('types.d.ts', 'export type T = 1;')
   write('internal.d.ts', "export * from '#binding';")
-  t.deepEqual([...reachable([join(at, 'index.d.ts')])].sort(), ['a', 'b', 'index', 'types'].map(name => join(at, `${name}.d.ts`)))
+  t.deepEqual(
+    [...reachable([join(at, 'index.d.ts')])].sort(),
+    ['a', 'b', 'index', 'types'].map(name => join(at, `${name}.d.ts`)),
+  )
   write('types.d.ts', "import './internal.js';")
-  t.throws(() => reachable([join(at, 'index.d.ts')]), { message: /internal\.d\.ts is part of the package's types and imports #binding/ })
+  t.throws(() => reachable([join(at, 'index.d.ts')]), {
+    message: /internal\.d\.ts is part of the package's types and imports #binding/,
+  })
 })
 
 test('npm says what is in a package', async t => {
@@ -33,23 +38,44 @@ test('npm says what is in a package', async t => {
   mkdirSync(join(at, 'a'))
   for (const [file, text] of Object.entries(files)) writeFileSync(join(at, file), text)
   const made = await packed(at, at)
-  t.like(made, { name: 'one', version: '1.0.0', tarball: join(at, 'one-1.0.0.tgz'), unpackedBytes: 600 + files['package.json'].length })
+  t.like(made, {
+    name: 'one',
+    version: '1.0.0',
+    tarball: join(at, 'one-1.0.0.tgz'),
+    unpackedBytes: 600 + files['package.json'].length,
+  })
   for (const { files: found } of [made, await packed(made.tarball)]) {
-    t.deepEqual((found as { path: string; size: number }[]).map(({ path, size }) => [path, size]).toSorted(), Object.entries(files).map(([path, text]) => [path, text.length]).toSorted())
+    t.deepEqual(
+      (found as { path: string; size: number }[]).map(({ path, size }) => [path, size]).toSorted(),
+      Object.entries(files)
+        .map(([path, text]) => [path, text.length])
+        .toSorted(),
+    )
   }
   writeFileSync(join(at, 'none.tgz'), 'no archive')
   await t.throwsAsync(packed(join(at, 'none.tgz')), { message: /could not be packed/ })
 })
 
 test('an addon that asks for more than every system has is refused', t => {
-  const good = { bytes: 7.7e6, glibc: '2.17', libraries: ['libc.so.6', 'libgcc_s.so.1', 'ld-linux-x86-64.so.2'], stripped: true }
+  const good = {
+    bytes: 7.7e6,
+    glibc: '2.17',
+    libraries: ['libc.so.6', 'libgcc_s.so.1', 'ld-linux-x86-64.so.2'],
+    stripped: true,
+  }
   t.is(addonLine('x.node', good), 'x.node  7.7 MB of less than 12 MB, glibc 2.17 or later (at most 2.28)')
   t.notThrows(() => addonLine('x.node', { ...good, glibc: '2.28' }))
-  t.throws(() => addonLine('x.node', { ...good, glibc: '2.34' }), { message: 'x.node needs glibc 2.34, and may need 2.28' })
+  t.throws(() => addonLine('x.node', { ...good, glibc: '2.34' }), {
+    message: 'x.node needs glibc 2.34, and may need 2.28',
+  })
   t.throws(() => addonLine('x.node', { ...good, glibc: undefined }), { message: 'x.node names no version of glibc' })
-  t.throws(() => addonLine('x.node', { ...good, libraries: ['libc.so.6', 'libstdc++.so.6'] }), { message: 'x.node needs libstdc++.so.6, which not every system has' })
+  t.throws(() => addonLine('x.node', { ...good, libraries: ['libc.so.6', 'libstdc++.so.6'] }), {
+    message: 'x.node needs libstdc++.so.6, which not every system has',
+  })
   t.throws(() => addonLine('x.node', { ...good, stripped: false }), { message: 'x.node is not stripped' })
-  t.throws(() => addonLine('x.node', { ...good, bytes: 12e6 }), { message: 'x.node has 12.0 MB, and may have less than 12 MB' })
+  t.throws(() => addonLine('x.node', { ...good, bytes: 12e6 }), {
+    message: 'x.node has 12.0 MB, and may have less than 12 MB',
+  })
   t.notThrows(() => addonLine('kvtide-net.x.node', { ...good, bytes: 20e6 }))
 })
 

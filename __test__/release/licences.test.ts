@@ -37,7 +37,15 @@ test('what is no expression is refused', t => {
 const SOURCE = 'registry+https://github.com/rust-lang/crates.io-index'
 
 test('deny.toml says which are allowed', t => {
-  t.deepEqual(allowedBy(text('deny.toml')).toSorted(), ['Apache-2.0', 'BSD-3-Clause', 'BSL-1.0', 'ISC', 'MIT', 'Unicode-3.0', 'Zlib'])
+  t.deepEqual(allowedBy(text('deny.toml')).toSorted(), [
+    'Apache-2.0',
+    'BSD-3-Clause',
+    'BSL-1.0',
+    'ISC',
+    'MIT',
+    'Unicode-3.0',
+    'Zlib',
+  ])
   t.deepEqual(allowedBy('[bans]\ndeny = [\n]\n'), [])
 })
 
@@ -57,7 +65,15 @@ test('in which addons a crate is', t => {
 })
 
 test('each platform has its addon, Apple silicon with Metal', t => {
-  t.deepEqual((addons() as { name: string; features: string[] }[]).filter(({ name, features }) => features.length > 0 && !name.startsWith('net ')).map(({ name, features }) => [name, ...features]), [['aarch64-apple-darwin', 'metal'], ['cuda', 'cuda', 'net']])
+  t.deepEqual(
+    (addons() as { name: string; features: string[] }[])
+      .filter(({ name, features }) => features.length > 0 && !name.startsWith('net '))
+      .map(({ name, features }) => [name, ...features]),
+    [
+      ['aarch64-apple-darwin', 'metal'],
+      ['cuda', 'cuda', 'net'],
+    ],
+  )
 })
 
 test('THIRD_PARTY.md is what cargo knows, and every crate of an addon is on it', async t => {
@@ -66,16 +82,34 @@ test('THIRD_PARTY.md is what cargo knows, and every crate of an addon is on it',
   const written = text('THIRD_PARTY.md')
   const crates: Crate[] = shipped()
   t.true(crates.length > 100)
-  for (const absent of ['napi-build', 'napi-derive', 'proptest', 'syn']) t.false(crates.some(({ name }) => name === absent), absent)
-  for (const { name, version, source } of crates) t.is(source !== null, written.includes(`| ${name} | ${version} |`), name)
+  for (const absent of ['napi-build', 'napi-derive', 'proptest', 'syn'])
+    t.false(
+      crates.some(({ name }) => name === absent),
+      absent,
+    )
+  for (const { name, version, source } of crates)
+    t.is(source !== null, written.includes(`| ${name} | ${version} |`), name)
   t.true(written.includes('libcudart_static.a'))
   for (const name of ['cudarc', 'candle-kernels']) t.regex(written, new RegExp(`^\\| ${name} .* cuda \\|$`, 'm'))
   t.regex(written, /^\| objc2-metal .* aarch64-apple-darwin \|$/m)
 })
 
 test('a crate whose licence has no text, or is not allowed, is refused', t => {
-  const crate = { name: 'one', version: '1.0.0', license: 'Zlib', source: SOURCE, manifest_path: join(root, '__test__/Cargo.toml'), authors: [], addons: ['a'] }
-  t.throws(() => page([crate], ['a'], ALLOWED), { message: 'one 1.0.0 is under Zlib, and its package has no text of it' })
+  const crate = {
+    name: 'one',
+    version: '1.0.0',
+    license: 'Zlib',
+    source: SOURCE,
+    manifest_path: join(root, '__test__/Cargo.toml'),
+    authors: [],
+    addons: ['a'],
+  }
+  t.throws(() => page([crate], ['a'], ALLOWED), {
+    message: 'one 1.0.0 is under Zlib, and its package has no text of it',
+  })
   t.throws(() => page([{ ...crate, license: 'GPL-3.0' }], ['a'], ALLOWED), { message: /of which none is allowed/ })
-  t.regex(page([{ ...crate, license: 'MIT' }], ['a'], ALLOWED), /Copyright \(c\) the authors of one\n\nPermission is hereby granted/)
+  t.regex(
+    page([{ ...crate, license: 'MIT' }], ['a'], ALLOWED),
+    /Copyright \(c\) the authors of one\n\nPermission is hereby granted/,
+  )
 })

@@ -15,23 +15,40 @@ function packed(t: ExecutionContext, files: Readonly<Record<string, string>>): B
   return readFileSync(join(at, 'one-1.0.0.tgz'))
 }
 
-const MANIFEST = { name: 'one', version: '1.0.0', type: 'module', files: ['index.js'], license: 'MIT', exports: './index.js' }
+const MANIFEST = {
+  name: 'one',
+  version: '1.0.0',
+  type: 'module',
+  files: ['index.js'],
+  license: 'MIT',
+  exports: './index.js',
+}
 
 test('what is over its budget is refused', t => {
   t.is(within('one', 5, 5), 'one: 5 bytes of 5')
   t.throws(() => within('one', 6, 5), { message: 'one has 6 bytes, at most 5 are wanted' })
-  t.deepEqual(BUDGETS, { root: 760_000, 'kvtide.linux-x64-gnu.node': 22_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 })
+  t.deepEqual(BUDGETS, {
+    root: 760_000,
+    'kvtide.linux-x64-gnu.node': 22_000_000,
+    'kvtide-cuda.linux-x64-gnu.node': 60_000_000,
+  })
 })
 
 test('publint is asked, and heard', async t => {
-  t.deepEqual(await lint(packed(t, { 'package.json': JSON.stringify(MANIFEST), 'index.js': 'export const one = 1\n' })), [])
-  const messages = await lint(packed(t, { 'package.json': JSON.stringify({ ...MANIFEST, exports: './gone.js' }), 'index.js': '' }))
+  t.deepEqual(
+    await lint(packed(t, { 'package.json': JSON.stringify(MANIFEST), 'index.js': 'export const one = 1\n' })),
+    [],
+  )
+  const messages = await lint(
+    packed(t, { 'package.json': JSON.stringify({ ...MANIFEST, exports: './gone.js' }), 'index.js': '' }),
+  )
   t.regex(messages.join('\n'), /gone\.js but the file does not exist/)
 })
 
 test('documentation is in the declarations that were compiled, and not in the code', t => {
   const compiled = readdirSync(join(root, 'dist/lib'), { recursive: true, encoding: 'utf8' })
-  const of = (end: string): string[] => compiled.filter(file => file.endsWith(end)).map(file => readFileSync(join(root, 'dist/lib', file), 'utf8'))
+  const of = (end: string): string[] =>
+    compiled.filter(file => file.endsWith(end)).map(file => readFileSync(join(root, 'dist/lib', file), 'utf8'))
   t.true(of('.js').length > 40)
   for (const code of of('.js')) t.notRegex(code, /^\s*\/\*\*/m)
   t.true(of('.d.ts').some(code => /^\s*\/\*\*/m.test(code)))

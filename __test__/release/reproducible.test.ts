@@ -17,6 +17,12 @@ test('folders of the machine are named alike, and flags that were given stay', t
 
 test('where two builds differ is shown', t => {
   t.is(firstDifference(Buffer.from('same'), Buffer.from('same')), undefined)
-  t.is(firstDifference(Buffer.from('in /one\0x'), Buffer.from('in /two\0x')), 'the builds have 9 and 9 bytes and differ from byte 4 on:\nin /one·x\nin /two·x')
-  t.regex(firstDifference(Buffer.from('a'), Buffer.from('ab')) ?? '', /^the builds have 1 and 2 bytes and differ from byte 1 on/)
+  t.is(
+    firstDifference(Buffer.from('in /one\0x'), Buffer.from('in /two\0x')),
+    'the builds have 9 and 9 bytes and differ from byte 4 on:\nin /one·x\nin /two·x',
+  )
+  t.regex(
+    firstDifference(Buffer.from('a'), Buffer.from('ab')) ?? '',
+    /^the builds have 1 and 2 bytes and differ from byte 1 on/,
+  )
 })

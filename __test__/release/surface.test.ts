@@ -81,14 +81,16 @@ test('a difference names the lines', t => {
 
 test('another text than the recorded one is refused, and recorded where that is asked for', t => {
   const file = join(folder(t), 'one.txt')
-  t.throws(() => holdAgainst(file, 'a\n', false, 'it'), { message: 'one.txt is not what is so now; where that is meant, npm run it -- --renew\n+ a' })
+  t.throws(() => holdAgainst(file, 'a\n', false, 'it'), {
+    message: 'one.txt is out of date; if the change is intended, run npm run it -- --renew\n+ a',
+  })
   holdAgainst(file, 'a\n', true, 'it')
   t.notThrows(() => holdAgainst(file, 'a\n', false, 'it'))
 })
 
 test('a code that was recorded is there for ever, and a new one has to be recorded', t => {
   t.deepEqual(withNewCodes(['A', 'B'], ['B', 'A', 'C']), ['A', 'B', 'C'])
-  t.throws(() => withNewCodes(['A', 'B'], ['A']), { message: 'codes of errors stay for ever, and B is gone' })
+  t.throws(() => withNewCodes(['A', 'B'], ['A']), { message: 'error codes are permanent, but B is missing' })
   const recorded = readFileSync(join(root, '__test__/recorded/error-codes.txt'), 'utf8').trim().split('\n')
   t.deepEqual(withNewCodes(recorded, ERROR_CODES), recorded)
 })

@@ -3,10 +3,20 @@ import { setTimeout } from 'node:timers/promises'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { attendAsync, type EventPublisher, type Following, PagedKvCache, PrefixRouter, publishEvents, type PublishOptions, Tensor } from '../../index.js'
+import {
+  attendAsync,
+  type EventPublisher,
+  type Following,
+  PagedKvCache,
+  PrefixRouter,
+  publishEvents,
+  type PublishOptions,
+  Tensor,
+} from '../../index.js'
 import { collected } from '../support/garbage.js'
 import { rejected, throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
+import { until } from '../support/until.js'
 
 const BLOCK = 2
 const SIZES = { capacity: 24, blockSize: BLOCK, numLayers: 1, numKvHeads: 1, headDim: 1, events: 100_000 }
@@ -46,12 +56,6 @@ function compute(cache: PagedKvCache, tokens: readonly number[]): void {
   cache.dropSequence(seq)
 }
 
-/** Looks until it holds, for a good while. */
-async function holds(call: () => boolean): Promise<boolean> {
-  for (const start = performance.now(); performance.now() - start < 30_000; await setTimeout(5)) if (call()) return true
-  return false
-}
-
 /** What a cache finds of a prompt, in blocks. */
 function found(cache: PagedKvCache, tokens: readonly number[]): number {
   using match = cache.match(tokens)
@@ -59,15 +63,29 @@ function found(cache: PagedKvCache, tokens: readonly number[]): number {
 }
 
 /** Waits until a worker is known to have what its cache has of all prompts. */
-async function agrees(t: ExecutionContext, router: PrefixRouter, worker: string, cache: PagedKvCache, prompts: readonly number[][], what: string): Promise<void> {
-  const has = (tokens: readonly number[]): number => router.lengths(cache.keys(tokens)).find(of => of.worker === worker)?.blocks ?? 0
+async function agrees(
+  t: ExecutionContext,
+  router: PrefixRouter,
+  worker: string,
+  cache: PagedKvCache,
+  prompts: readonly number[][],
+  what: string,
+): Promise<void> {
+  const has = (tokens: readonly number[]): number =>
+    router.lengths(cache.keys(tokens)).find(of => of.worker === worker)?.blocks ?? 0
   // The last token is never found, so that prompts that end with a block have one more.
-  const differ = (): unknown[] => prompts.map(tokens => [tokens.length, has(tokens), found(cache, tokens)]).filter(([, routed, own]) => routed !== own)
-  const isSame = await holds(() => differ().length === 0)
+  const differ = (): unknown[] =>
+    prompts
+      .map(tokens => [tokens.length, has(tokens), found(cache, tokens)])
+      .filter(([, routed, own]) => routed !== own)
+  const isSame = await until(() => differ().length === 0)
   t.true(isSame, `${what}: ${JSON.stringify(differ())}`)
 }
 
-const followed = ({ endpoint, replayEndpoint }: EventPublisher): { endpoint: string; replayEndpoint: string } => ({ endpoint, replayEndpoint: replayEndpoint as string })
+const followed = ({ endpoint, replayEndpoint }: EventPublisher): { endpoint: string; replayEndpoint: string } => ({
+  endpoint,
+  replayEndpoint: replayEndpoint as string,
+})
 
 test('what is there is published first, then what comes, what makes room and what is forgotten', async t => {
   const random = seeded(t)
@@ -112,11 +130,13 @@ test('who comes late gets everything by a replay, and who has no replay what com
   router.follow('late', followed(publisher))
   await agrees(t, router, 'late', cache, prompts, 'late')
   using deaf = router.follow('deaf', { endpoint: publisher.endpoint })
-  t.true(await holds(() => {
-    cache.forgetPrefixes()
-    compute(cache, prompts[1] as number[])
-    return deaf.stats().batches > 0
-  }))
+  t.true(
+    await until(() => {
+      cache.forgetPrefixes()
+      compute(cache, prompts[1] as number[])
+      return deaf.stats().batches > 0
+    }),
+  )
   await agrees(t, router, 'deaf', cache, prompts, 'without a replay')
 })
 
@@ -164,14 +184,16 @@ test('a publisher that comes again on the same endpoint, with nothing of what it
 
 /** Binds again what may not be free yet. */
 async function bound(cache: PagedKvCache, options: PublishOptions): Promise<EventPublisher> {
-  for (let turn = 0; ; turn++) {
-    try {
-      return await publishEvents(cache, options)
-    } catch (error) {
-      if (turn === 200 || (error as { code?: string }).code !== 'IO_ERROR') throw error
-      await setTimeout(25)
-    }
-  }
+  let publisher: EventPublisher | undefined
+  await until(async () => {
+    publisher = await publishEvents(cache, options).catch((error: unknown) => {
+      if ((error as { code?: string }).code !== 'IO_ERROR') throw error
+      return undefined
+    })
+    return publisher !== undefined
+  }, 25)
+  if (publisher === undefined) throw new Error('the endpoints are never free again')
+  return publisher
 }
 
 test('a worker that is removed and added again has what comes then, and nothing of the one before', async t => {
@@ -201,7 +223,7 @@ test('a worker that is removed and added again has what comes then, and nothing 
   following.dispose()
   const known = router.lengths(other.keys(prompts[0] as number[]))
   other.forgetPrefixes()
-  t.true(await holds(() => second.next > 0))
+  t.true(await until(() => second.next > 0))
   t.deepEqual(router.lengths(other.keys(prompts[0] as number[])), known)
 })
 
@@ -218,7 +240,10 @@ test('what is followed goes on when nobody holds it', async t => {
   await agrees(t, router, 'one', cache, [span(0, 9)], 'after a collection')
 })
 
-const one = (tokens: readonly number[]): { data: Float32Array; shape: number[] } => ({ data: Float32Array.from(tokens), shape: [1, 1, tokens.length, 1] })
+const one = (tokens: readonly number[]): { data: Float32Array; shape: number[] } => ({
+  data: Float32Array.from(tokens),
+  shape: [1, 1, tokens.length, 1],
+})
 
 test('what is published while the cache is at work elsewhere comes afterwards', async t => {
   using cache = new PagedKvCache({ ...SIZES, capacity: 600 })
@@ -234,7 +259,11 @@ test('what is published while the cache is at work elsewhere comes afterwards', 
     seq.append({ tokens, k: one(tokens), v: one(tokens) })
     seq.drop()
     // Before the turn ends in which something changed, the pages are lent: nobody can change the cache.
-    const reading = attendAsync(Tensor.from(new Float32Array(300), [300, 1, 1]), { cache, layer: 0, sequences: span(0, 300).map(() => kept) })
+    const reading = attendAsync(Tensor.from(new Float32Array(300), [300, 1, 1]), {
+      cache,
+      layer: 0,
+      sequences: span(0, 300).map(() => kept),
+    })
     throwsCode(t, 'BUSY', () => cache.createSequence())
     await reading
   }
@@ -249,20 +278,46 @@ test('members on what is none of theirs, and what is given wrongly', async t => 
   const following = router.follow('one', followed(publisher))
   const next = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(publisher), 'next')?.get as () => number
   const stats = following.stats
-  for (const stranger of [undefined, null, 5, {}, router, cache, Object.create(publisher) as object, new Proxy(publisher, {}), new Proxy(following, {}), Object.setPrototypeOf(new PrefixRouter(), Object.getPrototypeOf(publisher) as object)]) {
+  for (const stranger of [
+    undefined,
+    null,
+    5,
+    {},
+    router,
+    cache,
+    Object.create(publisher) as object,
+    new Proxy(publisher, {}),
+    new Proxy(following, {}),
+    Object.setPrototypeOf(new PrefixRouter(), Object.getPrototypeOf(publisher) as object),
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => Reflect.apply(next, stranger, []))
     throwsCode(t, 'INVALID_ARGUMENT', () => Reflect.apply(stats, stranger, []))
   }
   throwsCode(t, 'INVALID_ARGUMENT', () => Reflect.apply(next, following, []))
   throwsCode(t, 'INVALID_ARGUMENT', () => Reflect.apply(stats, publisher, []))
-  for (const made of [publisher, following]) throwsCode(t, 'INVALID_ARGUMENT', () => Reflect.construct(made.constructor as new () => EventPublisher | Following, [undefined, {}]) as object)
+  for (const made of [publisher, following])
+    throwsCode(
+      t,
+      'INVALID_ARGUMENT',
+      () => Reflect.construct(made.constructor as new () => EventPublisher | Following, [undefined, {}]) as object,
+    )
   using silent = new PagedKvCache({ ...SIZES, events: 0 })
   t.is((await rejected(publishEvents(silent, LOOPBACK), 'INVALID_ARGUMENT')).details.argument, 'cache')
-  t.is((await rejected(publishEvents(cache, { endpoint: publisher.endpoint }), 'IO_ERROR')).details.path, publisher.endpoint)
+  t.is(
+    (await rejected(publishEvents(cache, { endpoint: publisher.endpoint }), 'IO_ERROR')).details.path,
+    publisher.endpoint,
+  )
   for (const endpoint of ['', 'tcp://', 'tcp://127.0.0.1', 'ipc:///tmp/x', 'http://127.0.0.1:1', '127.0.0.1:1']) {
     await rejected(publishEvents(cache, { endpoint }), 'INVALID_ARGUMENT')
     throwsCode(t, 'INVALID_ARGUMENT', () => router.follow('one', { endpoint }))
   }
+  const topic = 't'.repeat(4097)
+  await rejected(publishEvents(cache, { ...LOOPBACK, topic }), 'INVALID_ARGUMENT')
+  throwsCode(t, 'INVALID_ARGUMENT', () => router.follow('one', { endpoint: publisher.endpoint, topic }))
+  await rejected(publishEvents(cache, { endpoint: 'tcp://127.0.0.1:65536' }), 'IO_ERROR')
+  throwsCode(t, 'IO_ERROR', () => router.follow('one', { endpoint: 'tcp://*:5557' }))
+  using wide = new PagedKvCache({ ...SIZES, capacity: 1, blockSize: 2 ** 20 + 1 })
+  await rejected(publishEvents(wide, LOOPBACK), 'INVALID_ARGUMENT')
   following.dispose()
   following.dispose()
   throwsCode(t, 'DISPOSED', () => following.stats())
@@ -281,7 +336,7 @@ test('a router that was disposed of follows nobody, and a cache that was dispose
   router.addWorker('one')
   using publisher = await publishEvents(cache, LOOPBACK)
   using following = router.follow('one', followed(publisher))
-  t.true(await holds(() => following.stats().batches > 0))
+  t.true(await until(() => following.stats().batches > 0))
   router.dispose()
   throwsCode(t, 'DISPOSED', () => router.route([]))
   const { batches } = { batches: publisher.next }

@@ -16,7 +16,14 @@ const DEPTH = 5
 const nameOf = (path: string): string => createHash('sha256').update(`prefix ${path}`).digest('hex')
 const namesOf = (path: string): string[] => [...path].map((_, at) => nameOf(path.slice(0, at + 1)))
 
-const stored = (path: string): CacheEvent => ({ number: 0, type: 'stored', key: nameOf(path), parent: nameOf(path.slice(0, -1)), isFirst: path.length === 1, tokens: Uint32Array.of(1) })
+const stored = (path: string): CacheEvent => ({
+  number: 0,
+  type: 'stored',
+  key: nameOf(path),
+  parent: nameOf(path.slice(0, -1)),
+  isFirst: path.length === 1,
+  tokens: Uint32Array.of(1),
+})
 const removed = (path: string): CacheEvent => ({ number: 0, type: 'removed', key: nameOf(path) })
 const cleared: CacheEvent = { number: 0, type: 'cleared' }
 
@@ -46,7 +53,9 @@ class Oracle {
     const least = Math.min(...all.map(({ worker, blocks }) => cost(worker, blocks)))
     const cheapest = all.filter(({ worker, blocks }) => cost(worker, blocks) === least)
     const idle = Math.min(...cheapest.map(({ load }) => load))
-    return cheapest.filter(({ load }) => weight !== undefined || load === idle).map(({ worker, blocks }) => ({ worker, blocks }))
+    return cheapest
+      .filter(({ load }) => weight !== undefined || load === idle)
+      .map(({ worker, blocks }) => ({ worker, blocks }))
   }
 }
 
@@ -58,10 +67,20 @@ type Action =
 const worker = fc.constantFrom(...WORKERS)
 const path = fc.stringMatching(new RegExp(`^[01]{1,${DEPTH}}$`))
 const action: fc.Arbitrary<Action> = fc.oneof(
-  { weight: 3, arbitrary: fc.record({ kind: fc.constantFrom('add', 'remove', 'clear'), worker }) as fc.Arbitrary<Action> },
+  {
+    weight: 3,
+    arbitrary: fc.record({ kind: fc.constantFrom('add', 'remove', 'clear'), worker }) as fc.Arbitrary<Action>,
+  },
   { weight: 6, arbitrary: fc.record({ kind: fc.constant('store'), worker, path }) as fc.Arbitrary<Action> },
   { weight: 4, arbitrary: fc.record({ kind: fc.constantFrom('evict', 'drop'), worker, path }) as fc.Arbitrary<Action> },
-  { weight: 2, arbitrary: fc.record({ kind: fc.constant('load'), worker, load: fc.integer({ min: -3, max: 6 }) }) as fc.Arbitrary<Action> },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      kind: fc.constant('load'),
+      worker,
+      load: fc.integer({ min: -3, max: 6 }),
+    }) as fc.Arbitrary<Action>,
+  },
 )
 
 /** Makes an action on both; one that is refused by the oracle is refused by the router. */
@@ -80,7 +99,14 @@ function act(router: PrefixRouter, oracle: Oracle, given: Action): void {
     oracle.workers.set(given.worker, { held: new Set(), load: 0 })
     return router.addWorker(given.worker)
   }
-  if (known === undefined) return refused(() => (given.kind === 'load' ? router.setLoad(given.worker, given.load) : given.kind === 'remove' ? router.removeWorker(given.worker) : router.apply(given.worker, [cleared])))
+  if (known === undefined)
+    return refused(() =>
+      given.kind === 'load'
+        ? router.setLoad(given.worker, given.load)
+        : given.kind === 'remove'
+          ? router.removeWorker(given.worker)
+          : router.apply(given.worker, [cleared]),
+    )
   if (given.kind === 'remove') {
     oracle.workers.delete(given.worker)
     return router.removeWorker(given.worker)
@@ -104,7 +130,9 @@ function eventsOf(held: Set<string>, given: Action): CacheEvent[] {
     news.forEach(prefix => held.add(prefix))
     return news.map(stored)
   }
-  const gone = [...held].filter(prefix => (given.kind === 'drop' ? prefix === of : prefix.startsWith(of))).sort((one, other) => other.length - one.length)
+  const gone = [...held]
+    .filter(prefix => (given.kind === 'drop' ? prefix === of : prefix.startsWith(of)))
+    .sort((one, other) => other.length - one.length)
   gone.forEach(prefix => held.delete(prefix))
   return gone.map(removed)
 }
@@ -113,22 +141,30 @@ function compare(router: PrefixRouter, oracle: Oracle, of: string): void {
   const names = namesOf(of)
   const lengths = router.lengths(names)
   const wanted = oracle.lengths(of)
-  const same = lengths.length === wanted.size && lengths.every(({ worker: name, blocks }) => wanted.get(name) === blocks)
+  const same =
+    lengths.length === wanted.size && lengths.every(({ worker: name, blocks }) => wanted.get(name) === blocks)
   if (!same) throw new Error(`${of}: lengths ${JSON.stringify(lengths)}, not ${JSON.stringify([...wanted])}`)
-  if (lengths.some(({ blocks }, at) => at > 0 && blocks > (lengths[at - 1] as Route).blocks)) throw new Error('the longest comes first')
+  if (lengths.some(({ blocks }, at) => at > 0 && blocks > (lengths[at - 1] as Route).blocks))
+    throw new Error('the longest comes first')
   for (const loadWeight of [undefined, 0, 0.5, 1, 4]) {
     const options = loadWeight === undefined ? {} : { loadWeight }
     const best = oracle.workers.size === 0 ? [undefined] : oracle.best(of, loadWeight)
     for (const keys of [names, PrefixRouter.shortKeys(names)]) {
       const route = router.route(keys, options)
       const isGood = best.some(one => one?.worker === route?.worker && one?.blocks === route?.blocks)
-      if (!isGood) throw new Error(`${of}, load weight ${loadWeight}: ${JSON.stringify(route)}, not one of ${JSON.stringify(best)}`)
+      if (!isGood)
+        throw new Error(
+          `${of}, load weight ${loadWeight}: ${JSON.stringify(route)}, not one of ${JSON.stringify(best)}`,
+        )
     }
   }
 }
 
 test('routes and lengths are those of a list of names', t => {
-  const given = fc.record({ actions: fc.array(action, { minLength: 1, maxLength: 40 }), paths: fc.array(path, { minLength: 1, maxLength: 5 }) })
+  const given = fc.record({
+    actions: fc.array(action, { minLength: 1, maxLength: 40 }),
+    paths: fc.array(path, { minLength: 1, maxLength: 5 }),
+  })
   check(t, given, ({ actions, paths }) => {
     using router = new PrefixRouter()
     const oracle = new Oracle()
@@ -141,7 +177,8 @@ test('routes and lengths are those of a list of names', t => {
     const { workers, blocks: counted, bytes } = router.stats()
     // A block that nobody has may be kept as the place of those behind it.
     const isCounted = actions.every(({ kind }) => kind !== 'drop')
-    if (workers !== oracle.workers.size || (isCounted ? counted !== blocks : counted < blocks)) throw new Error(`${workers} workers, ${counted} blocks, not ${oracle.workers.size} and ${blocks}`)
+    if (workers !== oracle.workers.size || (isCounted ? counted !== blocks : counted < blocks))
+      throw new Error(`${workers} workers, ${counted} blocks, not ${oracle.workers.size} and ${blocks}`)
     if (!(bytes >= 0)) throw new Error('bytes')
   })
 })
@@ -186,7 +223,9 @@ test('events are taken in all or not at all, in whatever place a wrong one stand
   ]
   for (const [event, argument] of wrong) {
     for (let place = 0; place <= good.length; place++) {
-      const error = throwsCode(t, 'INVALID_ARGUMENT', () => router.apply('one', good.toSpliced(place, 0, event as CacheEvent)))
+      const error = throwsCode(t, 'INVALID_ARGUMENT', () =>
+        router.apply('one', good.toSpliced(place, 0, event as CacheEvent)),
+      )
       t.is(error.details.argument, argument.replace('[N]', `[${place}]`))
       t.deepEqual(router.lengths(namesOf('1')), [{ worker: 'one', blocks: 1 }])
       t.deepEqual(router.lengths(namesOf('010')), [])
@@ -200,7 +239,12 @@ test('an event that changes while it is read is read once', t => {
   using router = new PrefixRouter()
   router.addWorker('one')
   let reads = 0
-  const event = { ...stored('0'), get key() { return reads++ === 0 ? nameOf('0') : 'nonsense' } }
+  const event = {
+    ...stored('0'),
+    get key() {
+      return reads++ === 0 ? nameOf('0') : 'nonsense'
+    },
+  }
   router.apply('one', [event])
   t.deepEqual([reads, router.lengths(namesOf('0'))], [1, [{ worker: 'one', blocks: 1 }]])
 })
@@ -212,18 +256,28 @@ test('what nobody knows, what is there already, and what is too much is refused'
     () => router.setLoad('nobody', 1),
     () => router.apply('nobody', []),
     () => router.follow('nobody', { endpoint: 'tcp://127.0.0.1:1' }),
-  ]) t.deepEqual(throwsCode(t, 'INVALID_ARGUMENT', call).details, { argument: 'worker', value: 'nobody', expected: 'the name of a worker that was added' })
+  ])
+    t.deepEqual(throwsCode(t, 'INVALID_ARGUMENT', call).details, {
+      argument: 'worker',
+      value: 'nobody',
+      expected: 'the name of a worker that was added',
+    })
   for (let at = 0; at < 1024; at++) router.addWorker(`worker ${at}`)
   t.is(throwsCode(t, 'INVALID_ARGUMENT', () => router.addWorker('one more')).details.expected, 'at most 1024 workers')
   router.removeWorker('worker 7')
   router.addWorker('one more')
   t.is(throwsCode(t, 'INVALID_ARGUMENT', () => router.addWorker('one more')).details.argument, 'worker')
-  for (const loadWeight of [-1, NaN, Infinity, 1e300]) throwsCode(t, 'INVALID_ARGUMENT', () => router.route([], { loadWeight }))
+  for (const loadWeight of [-1, NaN, Infinity, 1e300])
+    throwsCode(t, 'INVALID_ARGUMENT', () => router.route([], { loadWeight }))
   for (const load of [NaN, Infinity, 1e300]) throwsCode(t, 'INVALID_ARGUMENT', () => router.setLoad('one more', load))
   for (const key of ['ab', nameOf('0').toUpperCase(), `${nameOf('0')}0`, `${'0'.repeat(63)}g`]) {
     const keys = [nameOf('1'), key]
     for (const call of [() => PrefixRouter.shortKeys(keys), () => router.route(keys), () => router.lengths(keys)]) {
-      t.deepEqual(throwsCode(t, 'INVALID_ARGUMENT', call).details, { argument: 'keys[1]', value: key, expected: '64 hexadecimal digits' })
+      t.deepEqual(throwsCode(t, 'INVALID_ARGUMENT', call).details, {
+        argument: 'keys[1]',
+        value: key,
+        expected: '64 hexadecimal digits',
+      })
     }
   }
 })
@@ -237,7 +291,12 @@ test('keys of a cache lead to the worker that has them, in both forms', t => {
   const data = { data: new Float32Array(6), shape: [1, 1, 6, 1] }
   cache.openSequence().append({ tokens: [1, 2, 3, 4, 5, 6], k: data, v: data })
   router.apply('two', cache.replay().events)
-  for (const tokens of [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 9, 9], [1, 2, 3], [9, 9, 9]]) {
+  for (const tokens of [
+    [1, 2, 3, 4, 5, 6, 7],
+    [1, 2, 3, 9, 9],
+    [1, 2, 3],
+    [9, 9, 9],
+  ]) {
     const keys = cache.keys(tokens)
     const blocks = cache.match(tokens).length / 2
     t.is(router.route(keys)?.blocks, blocks, String(tokens))

@@ -1,27 +1,29 @@
 // What lies in tiers below a cache is published as well: a router sends prompts to where they can come back from.
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout } from 'node:timers/promises'
+import { setImmediate } from 'node:timers/promises'
 
 import test, { type ExecutionContext } from 'ava'
 
 import { PagedKvCache, PrefixRouter, publishEvents, type TierOptions } from '../../index.js'
+import { folderOf } from '../support/folder.js'
 import { span } from '../support/tokens.js'
+import { until } from '../support/until.js'
 
-const OPTIONS = { capacity: 6, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 2, events: 1000, prefixKey: new Uint8Array(32) }
+const OPTIONS = {
+  capacity: 6,
+  blockSize: 4,
+  numLayers: 1,
+  numKvHeads: 1,
+  headDim: 2,
+  events: 1000,
+  prefixKey: new Uint8Array(32),
+}
 
 function compute(cache: PagedKvCache, tokens: readonly number[]): void {
   const seq = cache.openSequence()
   const rows = { data: new Float32Array(tokens.length * 2), shape: [1, 1, tokens.length, 2] }
   seq.append({ tokens, k: rows, v: rows })
   cache.dropSequence(seq)
-}
-
-/** Looks until it holds, for some seconds. */
-async function holds(call: () => boolean): Promise<boolean> {
-  for (let turn = 0; turn < 500 && !call(); turn++) await setTimeout(10)
-  return call()
 }
 
 async function routed(t: ExecutionContext, tiers: TierOptions, expected: number): Promise<void> {
@@ -32,16 +34,16 @@ async function routed(t: ExecutionContext, tiers: TierOptions, expected: number)
   router.follow('one', { endpoint: publisher.endpoint, replayEndpoint: publisher.replayEndpoint as string })
   const blocks = (tokens: readonly number[]): number | undefined => router.route(cache.keys(tokens))?.blocks
   compute(cache, span(0, 21))
-  t.true(await holds(() => blocks(span(0, 21)) === 5))
+  t.true(await until(() => blocks(span(0, 21)) === 5))
   // Makes the first prompt leave the cache itself.
   compute(cache, span(100, 121))
   compute(cache, span(200, 221))
   t.is(cache.match(span(0, 21)).length, 0)
-  t.true(await cache.flush())
-  t.true(await holds(() => blocks(span(200, 221)) === 5))
-  t.true(await holds(() => blocks(span(0, 21)) === expected), `${blocks(span(0, 21))}`)
+  t.true(await cache.flush(60_000))
+  t.true(await until(() => blocks(span(200, 221)) === 5))
+  t.true(await until(() => blocks(span(0, 21)) === expected), `${blocks(span(0, 21))}`)
   cache.forgetPrefixes()
-  t.true(await holds(() => blocks(span(0, 21)) === 0))
+  t.true(await until(() => blocks(span(0, 21)) === 0))
 }
 
 test('a prompt that left for memory is routed there, and no more once it left that too', async t => {
@@ -51,7 +53,35 @@ test('a prompt that left for memory is routed there, and no more once it left th
 })
 
 test('a prompt that is on the disk is routed there', async t => {
-  const path = await mkdtemp(join(tmpdir(), 'kvtide-'))
+  const path = await folderOf(t)
   await routed(t, { disk: { path: join(path, 'kv') } }, 5)
-  await rm(path, { recursive: true })
+})
+
+test('blocks that reach the disk turns after they were evicted are routed there', async t => {
+  const path = await folderOf(t)
+  // A block of 8 MiB is not written within the turn in which it is evicted.
+  const [headDim, blockSize] = [2 ** 14, 64]
+  using cache = new PagedKvCache({
+    ...OPTIONS,
+    blockSize,
+    headDim,
+    capacity: 2,
+    tiers: { disk: { path: join(path, 'kv') } },
+  })
+  using router = new PrefixRouter()
+  router.addWorker('one')
+  using publisher = await publishEvents(cache, { endpoint: 'tcp://127.0.0.1:0', replayEndpoint: 'tcp://127.0.0.1:0' })
+  router.follow('one', { endpoint: publisher.endpoint, replayEndpoint: publisher.replayEndpoint as string })
+  const rows = { data: new Float32Array(blockSize * headDim), shape: [1, 1, blockSize, headDim] }
+  const prompts = span(0, 8).map(start => span(start * 1000, start * 1000 + blockSize))
+  for (const tokens of prompts) {
+    const seq = cache.openSequence()
+    seq.append({ tokens, k: rows, v: rows })
+    seq.drop()
+    // What changed is published at the end of the turn.
+    await setImmediate()
+  }
+  t.true(await cache.flush(60_000))
+  const found = (): number => prompts.filter(tokens => router.route(cache.keys(tokens))?.blocks === 1).length
+  t.true(await until(() => found() === prompts.length), `${found()} of ${prompts.length}`)
 })

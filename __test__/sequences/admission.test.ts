@@ -22,8 +22,18 @@ test('who is admitted has room to the end, and its prompt counts once', t => {
   t.deepEqual([one?.length, one?.capacity, cache.freeCount], [0, 20, 3])
   feed(one as Sequence, prompt)
   for (let turn = 0; turn < 3; turn++) {
-    t.deepEqual(cache.admit([...span(0, 8), 90, 91], { answerTokens: 15 }).lacking, { group: 0, needed: 5, free: 3, total: 8 })
-    t.deepEqual(cache.admit([7], { answerTokens: 12, watermark: 3 }).lacking, { group: 0, needed: 7, free: 3, total: 8 })
+    t.deepEqual(cache.admit([...span(0, 8), 90, 91], { answerTokens: 15 }).lacking, {
+      group: 0,
+      needed: 5,
+      free: 3,
+      total: 8,
+    })
+    t.deepEqual(cache.admit([7], { answerTokens: 12, watermark: 3 }).lacking, {
+      group: 0,
+      needed: 7,
+      free: 3,
+      total: 8,
+    })
   }
   t.deepEqual([cache.sequenceIds().length, cache.freeCount], [1, 3])
   const { sequence: two } = cache.admit([...span(0, 8), 90, 91], { answerTokens: 7 })
@@ -40,14 +50,33 @@ const rows = (n: number): { data: Float32Array; shape: number[] } => ({ data: ne
 
 test('layers with a window take what they have at once', t => {
   const sizes = { numKvHeads: 1, headDim: 1 }
-  const model = { layers: [{ kind: 'sliding', window: 8, ...sizes }, { kind: 'full', ...sizes }] } as const
+  const model = {
+    layers: [
+      { kind: 'sliding', window: 8, ...sizes },
+      { kind: 'full', ...sizes },
+    ],
+  } as const
   using cache = new PagedKvCache({ model, blockSize: 4, capacity: [6, 64] })
   t.deepEqual(cache.admit(span(0, 40), { answerTokens: 100 }).lacking, { group: 0, needed: 13, free: 6, total: 6 })
   const { sequence } = cache.admit(span(0, 40), { answerTokens: 100, stepTokens: 8 })
   t.is(sequence?.length, 0)
   const chat = sequence as Sequence
-  for (let at = 0; at < 40; at += 8) chat.append({ layers: [{ k: rows(8), v: rows(8) }, { k: rows(8), v: rows(8) }], tokens: span(at, at + 8) })
-  for (let at = 40; at < 140; at++) chat.append({ layers: [{ k: rows(1), v: rows(1) }, { k: rows(1), v: rows(1) }], tokens: [at] })
+  for (let at = 0; at < 40; at += 8)
+    chat.append({
+      layers: [
+        { k: rows(8), v: rows(8) },
+        { k: rows(8), v: rows(8) },
+      ],
+      tokens: span(at, at + 8),
+    })
+  for (let at = 40; at < 140; at++)
+    chat.append({
+      layers: [
+        { k: rows(1), v: rows(1) },
+        { k: rows(1), v: rows(1) },
+      ],
+      tokens: [at],
+    })
   t.is(chat.length, 140)
   t.deepEqual(cache.admit([1], { answerTokens: 200 }).lacking?.group, 1)
   cache.checkInvariants()

@@ -30,11 +30,14 @@ test('a block that was freed, or never handed out, is refused', t => {
   using pool = new BlockPool({ capacity: 2 })
   const block = pool.allocate()
   pool.free(block)
-  throwsCode(t, 'INVALID_BLOCK', () => pool.free(block), { block, reason: 'already free' })
+  throwsCode(t, 'INVALID_BLOCK', () => pool.free(block), { block, reason: 'it is already free' })
   for (const never of [1, 2, 2 ** 32, 2 ** 53 - 1]) throwsCode(t, 'INVALID_BLOCK', () => pool.free(never))
   const again = pool.allocate()
   t.not(again, block, 'the next life of a block has another number')
-  throwsCode(t, 'INVALID_BLOCK', () => pool.free(block), { block, reason: 'its generation is over' })
+  throwsCode(t, 'INVALID_BLOCK', () => pool.free(block), {
+    block,
+    reason: 'it was freed, and this handle is of an older generation',
+  })
   t.is(pool.freeCount, 1)
 })
 
@@ -62,7 +65,15 @@ test('lists of blocks that cannot be read are refused', t => {
   const detached = new Float64Array([block])
   structuredClone(detached, { transfer: [detached.buffer] })
   const shared = new Float64Array(new SharedArrayBuffer(8))
-  for (const blocks of [holes, sparse, detached, shared, Object.create(Float64Array.prototype), new Set([block]), { 0: block, length: 1 }]) {
+  for (const blocks of [
+    holes,
+    sparse,
+    detached,
+    shared,
+    Object.create(Float64Array.prototype),
+    new Set([block]),
+    { 0: block, length: 1 },
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => pool.freeMany(blocks as number[]))
   }
   t.is(pool.freeCount, 1)
@@ -85,7 +96,8 @@ test('a block is free when it was given back as often as it is held', t => {
   t.deepEqual([pool.count(block), pool.freeCount], [1, 1])
   pool.free(block)
   t.is(pool.freeCount, 2)
-  for (const call of [() => pool.count(block), () => pool.retain(block), () => pool.free(block)]) throwsCode(t, 'INVALID_BLOCK', call)
+  for (const call of [() => pool.count(block), () => pool.retain(block), () => pool.free(block)])
+    throwsCode(t, 'INVALID_BLOCK', call)
 })
 
 test('room is told with the watermark left, which refuses nothing', t => {
@@ -93,5 +105,6 @@ test('room is told with the watermark left, which refuses nothing', t => {
   t.deepEqual([pool.canAllocate(3), pool.canAllocate(4), pool.watermark], [true, false, 1])
   pool.allocateMany(4)
   t.deepEqual([pool.canAllocate(0), pool.freeCount], [false, 0])
-  for (const watermark of [-1, 0.5, null, '1']) throwsCode(t, 'INVALID_ARGUMENT', () => new BlockPool({ capacity: 1, watermark: watermark as never }))
+  for (const watermark of [-1, 0.5, null, '1'])
+    throwsCode(t, 'INVALID_ARGUMENT', () => new BlockPool({ capacity: 1, watermark: watermark as never }))
 })

@@ -32,7 +32,8 @@ test('what keeps no events has none to read, and a wrong start is refused', t =>
   using silent = cacheOf({ events: 0 })
   throwsCode(t, 'INVALID_ARGUMENT', () => silent.events())
   using cache = cacheOf()
-  for (const options of [null, 3, { from: -1 }, { from: 0.5 }, { from: '0' }]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.events(options as never))
+  for (const options of [null, 3, { from: -1 }, { from: 0.5 }, { from: '0' }])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.events(options as never))
   for (const events of [-1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ events: events as never }))
   cache.dispose()
   throwsCode(t, 'DISPOSED', () => cache.events())
@@ -43,12 +44,28 @@ test('what is stored, removed and cleared comes in order, by name', async t => {
   using events = cache.events()
   const seq = feed(cache, span(0, 8))
   const [first, second] = await take(events, 2)
-  t.deepEqual(first, { number: 0, type: 'stored', isFirst: true, key: first?.type === 'stored' ? first.key : '', parent: first?.type === 'stored' ? first.parent : '', tokens: Uint32Array.from(span(0, 4)) })
-  t.like(second, { number: 1, type: 'stored', isFirst: false, parent: first?.type === 'stored' ? first.key : '', tokens: Uint32Array.from(span(4, 8)) })
+  t.deepEqual(first, {
+    number: 0,
+    type: 'stored',
+    isFirst: true,
+    key: first?.type === 'stored' ? first.key : '',
+    parent: first?.type === 'stored' ? first.parent : '',
+    tokens: Uint32Array.from(span(0, 4)),
+  })
+  t.like(second, {
+    number: 1,
+    type: 'stored',
+    isFirst: false,
+    parent: first?.type === 'stored' ? first.key : '',
+    tokens: Uint32Array.from(span(4, 8)),
+  })
   cache.dropSequence(seq)
   cache.ensureCapacity(cache.createSequence(), 16)
   const removed = await take(events, 2)
-  t.deepEqual(removed, [{ number: 2, type: 'removed', key: second?.type === 'stored' ? second.key : '' }, { number: 3, type: 'removed', key: first?.type === 'stored' ? first.key : '' }])
+  t.deepEqual(removed, [
+    { number: 2, type: 'removed', key: second?.type === 'stored' ? second.key : '' },
+    { number: 3, type: 'removed', key: first?.type === 'stored' ? first.key : '' },
+  ])
   cache.forgetPrefixes()
   t.deepEqual(await take(events, 1), [{ number: 4, type: 'cleared' }])
   t.is(events.missed, 0)
@@ -76,7 +93,10 @@ test('a router that follows from a list on knows what can be found', async t => 
   t.true(events.missed > 0, 'too many for a log of three')
   t.deepEqual([cache.match(span(0, 17)).length, cache.match(span(0, 21), { salt }).length], [12, 20])
   const again = cache.indexedKeys().keys
-  t.deepEqual([12, 16].map(end => again.includes(key(end) as string)), [true, false])
+  t.deepEqual(
+    [12, 16].map(end => again.includes(key(end) as string)),
+    [true, false],
+  )
   t.true(again.includes(key(20, { salt }) as string) && again.length === 8)
   cache.forgetPrefixes()
   t.deepEqual(cache.indexedKeys().keys, [])
@@ -109,7 +129,10 @@ test('several who wait are answered in order, and several readers see the same',
   const asked = Promise.all([one.next(), one.next(), two.next(), two.next()])
   feed(cache, span(0, 4))
   feed(cache, span(10, 14))
-  t.deepEqual((await asked).map(({ value }) => value?.number), [0, 1, 0, 1])
+  t.deepEqual(
+    (await asked).map(({ value }) => value?.number),
+    [0, 1, 0, 1],
+  )
 })
 
 test('a reader that is too slow is told what it missed', async t => {
@@ -117,9 +140,15 @@ test('a reader that is too slow is told what it missed', async t => {
   using late = cache.events()
   using later = cache.events({ from: 1 })
   for (const start of [0, 10, 20]) feed(cache, span(start, start + 4))
-  t.deepEqual((await take(late, 2)).map(({ number }) => number), [1, 2])
+  t.deepEqual(
+    (await take(late, 2)).map(({ number }) => number),
+    [1, 2],
+  )
   t.is(late.missed, 1)
-  t.deepEqual((await take(later, 2)).map(({ number }) => number), [1, 2])
+  t.deepEqual(
+    (await take(later, 2)).map(({ number }) => number),
+    [1, 2],
+  )
   t.is(later.missed, 0)
   using ahead = cache.events({ from: 4 })
   const next = ahead.next()
@@ -133,7 +162,10 @@ test('it ends with return, with the loop, and with the cache, also for who waits
   const [one, two, three] = [cache.events(), cache.events(), cache.events()]
   const waiting = [one.next(), one.next()]
   t.deepEqual(await one.return(), { done: true, value: undefined })
-  t.deepEqual((await Promise.all(waiting)).map(({ done }) => done), [true, true])
+  t.deepEqual(
+    (await Promise.all(waiting)).map(({ done }) => done),
+    [true, true],
+  )
   t.true((await one.next()).done)
   feed(cache, span(0, 8))
   for await (const { number } of two) if (number === 1) break
@@ -178,7 +210,12 @@ test('a replay tells what prompts find, also after evictions, and where events g
   using cache = new PagedKvCache({ capacity: 5, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, events: 100 })
   using router = new PrefixRouter()
   router.addWorker('one')
-  const prompts = [[1, 2, 3, 4, 5, 6, 7], [1, 2, 8, 9, 10], [11, 12, 13, 14, 15], [1, 2, 3, 4, 16, 17, 18]]
+  const prompts = [
+    [1, 2, 3, 4, 5, 6, 7],
+    [1, 2, 8, 9, 10],
+    [11, 12, 13, 14, 15],
+    [1, 2, 3, 4, 16, 17, 18],
+  ]
   for (const tokens of prompts) {
     const seq = cache.openSequence({ prefix: cache.match(tokens) })
     const rest = tokens.slice(seq.length)

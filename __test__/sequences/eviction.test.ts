@@ -71,7 +71,10 @@ const contrary: EvictionPolicy = ({ priority }) => 100 - priority
 
 const [one, other] = [span(0, 12), span(100, 112)]
 
-for (const [kind, make] of [['alike', paged], ['a model', model]] as const) {
+for (const [kind, make] of [
+  ['alike', paged],
+  ['a model', model],
+] as const) {
   test(`${kind}: a policy says which block makes room`, t => {
     for (const [eviction, priorities, left] of [
       [undefined, [50, 50], [4, 12]],
@@ -80,7 +83,8 @@ for (const [kind, make] of [['alike', paged], ['a model', model]] as const) {
       [contrary, [60, 50], [4, 12]],
     ] as const) {
       using cache = make(eviction === undefined ? {} : { eviction })
-      for (const [place, tokens] of [one, other].entries()) cache.prompt(tokens, { priority: priorities[place] as number })
+      for (const [place, tokens] of [one, other].entries())
+        cache.prompt(tokens, { priority: priorities[place] as number })
       t.deepEqual([cache.found(one), cache.found(other), cache.cached()], [12, 12, 6])
       cache.prompt(span(200, 200 + 2 * BLOCK), { named: false })
       t.deepEqual([cache.found(one), cache.found(other), cache.cached()], [...left, 4])
@@ -105,7 +109,11 @@ for (const [kind, make] of [['alike', paged], ['a model', model]] as const) {
         const found = prompts.map(tokens => cache.found(tokens)) as [number, number, number, number]
         // Every block that is kept is found: none is left without those before it.
         const twice = Math.min(found[0], found[2], 8)
-        t.is((found.reduce((sum, length) => sum + length) - twice) / BLOCK, cache.cached(), `${taken} blocks, ${String(eviction)}`)
+        t.is(
+          (found.reduce((sum, length) => sum + length) - twice) / BLOCK,
+          cache.cached(),
+          `${taken} blocks, ${String(eviction)}`,
+        )
         t.is(cache.cached(), Math.min(12, 20 - taken))
       }
     }
@@ -122,7 +130,10 @@ for (const [kind, make] of [['alike', paged], ['a model', model]] as const) {
       },
     })
     const [priorities, depths] = [span(0, 101), span(0, 256)]
-    t.deepEqual(asked, priorities.flatMap(priority => depths.map(depth => ({ priority, depth }))))
+    t.deepEqual(
+      asked,
+      priorities.flatMap(priority => depths.map(depth => ({ priority, depth }))),
+    )
     t.is(new Set(asked).size, asked.length, 'each a new object')
     t.deepEqual([...selves], [undefined, 0])
     cache.prompt(one)
@@ -133,7 +144,11 @@ for (const [kind, make] of [['alike', paged], ['a model', model]] as const) {
 
   test(`${kind}: what lies deeper than 255 counts as that`, t => {
     const deep = span(0, 300 * BLOCK)
-    for (const [at, blocks] of [[255, 300], [254, 280], [256, 280]] as const) {
+    for (const [at, blocks] of [
+      [255, 300],
+      [254, 280],
+      [256, 280],
+    ] as const) {
       using cache = make({ eviction: ({ depth }) => (depth === at ? 60 : 50) }, 320)
       cache.prompt(deep)
       cache.prompt(span(5000, 5000 + 20 * BLOCK))
@@ -148,19 +163,36 @@ for (const [kind, make] of [['alike', paged], ['a model', model]] as const) {
     const expected = 'a whole number from 0 to 127'
     for (const value of [NaN, -1, 128, 1.5, Infinity, '5', 5n, null, undefined, true, {}, Promise.resolve(5)]) {
       const eviction = ({ priority, depth }: Released): never => (priority === 50 && depth === 3 ? value : 0) as never
-      throwsCode(t, 'INVALID_ARGUMENT', () => make({ eviction }), { argument: 'eviction({ priority: 50, depth: 3 })', value, expected })
+      throwsCode(t, 'INVALID_ARGUMENT', () => make({ eviction }), {
+        argument: 'eviction({ priority: 50, depth: 3 })',
+        value:
+          value instanceof Promise ? 'a promise' : typeof value === 'object' && value !== null ? 'an object' : value,
+        expected,
+      })
     }
     const error = throwsCode(t, 'INVALID_ARGUMENT', () => make({ eviction: () => 128 }))
     t.is(error.message, `eviction({ priority: 0, depth: 0 }) is 128, expected ${expected}`)
     for (const eviction of [null, 5, 'lru', {}, new Uint8Array(101 * 256)]) {
       throwsCode(t, 'INVALID_ARGUMENT', () => make({ eviction: eviction as never }), {
         argument: 'eviction',
-        value: eviction,
-        expected: 'a function that gives the rank of a released block',
+        value:
+          eviction instanceof Uint8Array
+            ? 'Uint8Array of 25856 bytes'
+            : typeof eviction === 'object' && eviction !== null
+              ? 'an object'
+              : eviction,
+        expected: 'a function that returns the rank of a released block',
       })
     }
     const own = new Error('mine')
-    const thrown = t.throws(() => make({ eviction: ({ priority }) => { if (priority < 100) return 0; throw own } }))
+    const thrown = t.throws(() =>
+      make({
+        eviction: ({ priority }) => {
+          if (priority < 100) return 0
+          throw own
+        },
+      }),
+    )
     t.is(thrown, own)
     t.is(memoryStats().usedBytes, usedBytes)
   })

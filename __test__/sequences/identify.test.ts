@@ -6,7 +6,8 @@ import { layered } from '../support/layered.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const cacheOf = (events = 0): PagedKvCache => new PagedKvCache({ capacity: 64, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, events })
+const cacheOf = (events = 0): PagedKvCache =>
+  new PagedKvCache({ capacity: 64, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, events })
 
 function feed(seq: Sequence, tokens: readonly number[], known: boolean): void {
   const [k, v] = layered(tokens)
@@ -50,8 +51,16 @@ test('ids that cannot be are refused, and change nothing', t => {
   const seq = cache.openSequence()
   feed(seq, span(0, 5), true)
   feed(seq, [5, 6, 7], false)
-  throwsCode(t, 'INVALID_ARGUMENT', () => seq.identify([0, 1, 9, 3, 4, 5, 6, 7]), { argument: 'tokens', value: 9, expected: 'the ids of the sequence: another one is known at position 2, or behind it in its window' })
-  throwsCode(t, 'INVALID_ARGUMENT', () => seq.identify(span(0, 9)), { argument: 'tokens.length', value: 9, expected: 'at most 8, the length of the sequence' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => seq.identify([0, 1, 9, 3, 4, 5, 6, 7]), {
+    argument: 'tokens',
+    value: 9,
+    expected: 'the ids of the sequence: another one is known at position 2, or behind it in its window',
+  })
+  throwsCode(t, 'INVALID_ARGUMENT', () => seq.identify(span(0, 9)), {
+    argument: 'tokens.length',
+    value: 9,
+    expected: 'at most 8, the length of the sequence',
+  })
   {
     using _ = seq.begin()
     throwsCode(t, 'TRANSACTION_OPEN', () => seq.identify(span(0, 8)))

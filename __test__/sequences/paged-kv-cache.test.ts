@@ -22,7 +22,13 @@ for (const dtype of FLOATS) {
     for (const pos of span(0, 3)) {
       for (const layer of [0, 1]) {
         const first = 10 * pos + 50 * layer
-        cache.writeKv(seq, layer, pos, elements(dtype, span(first, first + 6)), elements(dtype, span(first + 6, first + 12)))
+        cache.writeKv(
+          seq,
+          layer,
+          pos,
+          elements(dtype, span(first, first + 6)),
+          elements(dtype, span(first + 6, first + 12)),
+        )
       }
     }
     t.deepEqual(cache.readKv(seq, 1, 2), { key: elements(dtype, span(70, 76)), value: elements(dtype, span(76, 82)) })
@@ -59,8 +65,8 @@ test('blocks are taken by the ceiling, all of them or none', t => {
   t.is(cache.poolUtilization(), 0.5)
   cache.ensureCapacity(one, 1)
   t.is(cache.sequenceCapacity(one), 4, 'what is there stays')
-  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity(other, 5), { needed: 3, free: 2 })
-  throwsCode(t, 'OUT_OF_BLOCKS', () => write(cache, other, 0, 4, 0), { needed: 3, free: 2 })
+  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity(other, 5), { needed: 3, free: 2, sequences: 2, held: 2 })
+  throwsCode(t, 'OUT_OF_BLOCKS', () => write(cache, other, 0, 4, 0), { needed: 3, free: 2, sequences: 2, held: 2 })
   t.deepEqual([cache.freeCount, cache.sequenceCapacity(other), cache.sequenceLength(other)], [2, 0, 0])
   cache.ensureCapacity(other, 4)
   t.is(cache.poolUtilization(), 1)
@@ -74,7 +80,7 @@ test('an empty pool is used by nobody', t => {
   const seq = cache.createSequence()
   t.deepEqual([cache.poolUtilization(), cache.totalCount, cache.freeCount], [0, 0, 0])
   cache.ensureCapacity(seq, 0)
-  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity(seq, 1), { needed: 1, free: 0 })
+  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity(seq, 1), { needed: 1, free: 0, sequences: 1, held: 0 })
   cache.dropSequence(seq)
 })
 
@@ -119,7 +125,9 @@ test('a layer out of range, and a vector of another length or dtype, are refused
   throwsCode(t, 'DIM_MISMATCH', () => cache.writeKv(seq, 0, 0, good, short), { argument: 'value', ...mismatch })
   throwsCode(t, 'DTYPE_MISMATCH', () => cache.writeKv(seq, 0, 0, elements('f16', span(0, 6)), good))
   throwsCode(t, 'DTYPE_MISMATCH', () => cache.writeKv(seq, 0, 0, good, elements('u8', span(0, 6))))
-  throwsCode(t, 'DTYPE_MISMATCH', () => cache.writeKv(seq, 0, 0, Tensor.from(elements('bf16', span(0, 6)), [6], { dtype: 'bf16' }), good))
+  throwsCode(t, 'DTYPE_MISMATCH', () =>
+    cache.writeKv(seq, 0, 0, Tensor.from(elements('bf16', span(0, 6)), [6], { dtype: 'bf16' }), good),
+  )
   t.deepEqual([cache.sequenceCapacity(seq), cache.freeCount], [0, 4])
   write(cache, seq, 0, 0, 0)
   throwsCode(t, 'DIM_MISMATCH', () => cache.readKvInto(seq, 0, 0, short, good))
@@ -136,7 +144,7 @@ test('key and value are read into memory that does not overlap', t => {
   t.deepEqual(room, new Float32Array(9))
 })
 
-test('a token may come as a tensor, a view of another cache, or memory of the caller\'s own', t => {
+test("a token may come as a tensor, a view of another cache, or memory of the caller's own", t => {
   using cache = make()
   const seq = cache.createSequence()
   using tensor = Tensor.from(vector(20), [2, 1, 3])
@@ -174,7 +182,12 @@ const numbers = (first: number, shape: readonly number[]): { data: Float32Array;
 })
 
 /** Checks that `call` is refused with `code`, and which argument is to blame. */
-function blames(t: ExecutionContext, code: 'INVALID_ARGUMENT' | 'SHAPE_MISMATCH', call: () => unknown, argument: string): void {
+function blames(
+  t: ExecutionContext,
+  code: 'INVALID_ARGUMENT' | 'SHAPE_MISMATCH',
+  call: () => unknown,
+  argument: string,
+): void {
   t.is(throwsCode(t, code, call).details.argument, argument)
 }
 
@@ -199,7 +212,13 @@ test('the order tokens, heads is read as well, and a part of a longer present', 
   const seq = cache.createSequence()
   // [tokens, heads, dim]
   const { data } = numbers(0, [2, 2, 3])
-  cache.writeTokens(seq, 0, 0, { data, shape: [2, 2, 3], layout: 'bshd' }, { data, shape: [1, 2, 2, 3], layout: 'bshd' })
+  cache.writeTokens(
+    seq,
+    0,
+    0,
+    { data, shape: [2, 2, 3], layout: 'bshd' },
+    { data, shape: [1, 2, 2, 3], layout: 'bshd' },
+  )
   const { k, v } = cache.gather(seq, 0)
   t.deepEqual(k.toArray(), Float32Array.from([0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]))
   t.true(k.equals(v))
@@ -226,7 +245,12 @@ test('an append is done whole, or nothing of it', t => {
   using cache = makeSmall({ capacity: 3 })
   const [one, other] = [cache.createSequence(), cache.createSequence()]
   const five = numbers(0, [2, 2, 5, 3])
-  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.append([one, other], numbers(0, [2, 2, 6, 3]), numbers(0, [2, 2, 6, 3]), [0, 3, 6]), { needed: 4, free: 3 })
+  throwsCode(
+    t,
+    'OUT_OF_BLOCKS',
+    () => cache.append([one, other], numbers(0, [2, 2, 6, 3]), numbers(0, [2, 2, 6, 3]), [0, 3, 6]),
+    { needed: 4, free: 3, sequences: 2, held: 0 },
+  )
   throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.append([one, 9], five, five, [0, 2, 5]), { seq: 9 })
   blames(t, 'INVALID_ARGUMENT', () => cache.append([one, one], five, five, [0, 2, 5]), 'sequences')
   blames(t, 'INVALID_ARGUMENT', () => cache.append([one, other], five, five, [0, 2]), 'offsets.length')
@@ -246,18 +270,36 @@ test('tokens that do not fit are refused by name', t => {
   using cache = makeSmall()
   const seq = cache.createSequence()
   const right = numbers(0, [2, 1, 3])
-  for (const shape of [[2, 3], [1, 1, 3], [2, 1, 4], [2, 2, 1, 3], [1, 1, 2, 1, 3]]) {
+  for (const shape of [
+    [2, 3],
+    [1, 1, 3],
+    [2, 1, 4],
+    [2, 2, 1, 3],
+    [1, 1, 2, 1, 3],
+  ]) {
     blames(t, 'SHAPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, numbers(0, shape), right), 'k')
     blames(t, 'SHAPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, right, numbers(0, shape)), 'v')
   }
-  throwsCode(t, 'DTYPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, { data: new Uint16Array(6), shape: [2, 1, 3], dtype: 'f16' }, right))
+  throwsCode(t, 'DTYPE_MISMATCH', () =>
+    cache.writeTokens(seq, 0, 0, { data: new Uint16Array(6), shape: [2, 1, 3], dtype: 'f16' }, right),
+  )
   blames(t, 'SHAPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, right, numbers(0, [2, 2, 3])), 'v')
   blames(t, 'INVALID_ARGUMENT', () => cache.writeTokens(seq, 2, 0, right, right), 'layer')
   blames(t, 'INVALID_ARGUMENT', () => cache.writeTokens(seq, 0, 2 ** 31 - 1, right, right), 'pos')
-  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.writeTokens(seq, 0, 12, right, right), { needed: 7, free: 6 })
+  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.writeTokens(seq, 0, 12, right, right), {
+    needed: 7,
+    free: 6,
+    sequences: 1,
+    held: 0,
+  })
   t.deepEqual([cache.freeCount, cache.sequenceLength(seq)], [6, 0])
   cache.writeTokens(seq, 0, 0, right, right)
-  throwsCode(t, 'DIM_MISMATCH', () => cache.gatherInto(seq, 0, new Float32Array(5), new Float32Array(6)), { argument: 'k', value: 5, actual: 5, expected: 6 })
+  throwsCode(t, 'DIM_MISMATCH', () => cache.gatherInto(seq, 0, new Float32Array(5), new Float32Array(6)), {
+    argument: 'k',
+    value: 5,
+    actual: 5,
+    expected: 6,
+  })
   const room = new Float32Array(9)
   blames(t, 'INVALID_ARGUMENT', () => cache.gatherInto(seq, 0, room.subarray(0, 6), room.subarray(3, 9)), 'v')
   t.deepEqual(room, new Float32Array(9))
@@ -268,7 +310,8 @@ const LOW_BIT = ['f8e4m3', 'q8', 'q4'] as const
 const HALF_STEP = { f8e4m3: 1 / 32, q8: 0.51 / 127, q4: 1.01 / 15 }
 
 /** How far two lists of numbers are apart at most. */
-const distance = (one: TensorData, other: TensorData): number => Math.max(...Array.from(one, (value, at) => Math.abs(value - (other[at] as number))))
+const distance = (one: TensorData, other: TensorData): number =>
+  Math.max(...Array.from(one, (value, at) => Math.abs(value - (other[at] as number))))
 
 for (const format of LOW_BIT) {
   test(`${format}: pages are quantised when they are full, and never by more than half a step`, t => {
@@ -283,14 +326,20 @@ for (const format of LOW_BIT) {
       t.true(distance(values, data) > 0 && distance(values, data) <= HALF_STEP[format], `${distance(values, data)}`)
       t.true(distance(k.toArray(), data) <= HALF_STEP[format] * (hadamard ? 6 : 1))
       const last = cache.readKv(seq, 0, 2)
-      t.is(distance(last.value, Float32Array.from([...data.subarray(64, 96), ...data.subarray(160, 192)])), 0, 'the page that is not full is exact')
+      t.is(
+        distance(last.value, Float32Array.from([...data.subarray(64, 96), ...data.subarray(160, 192)])),
+        0,
+        'the page that is not full is exact',
+      )
       t.true(last.key instanceof Float32Array)
     }
   })
 }
 
 test('q8 takes at most 0.3 of the bytes of f32, and staging is counted and given back', t => {
-  const [q8, f32] = ['q8', 'f32'].map(format => makeSmall({ blockSize: 16, headDim: 128, keyFormat: format as 'q8', valueFormat: format as 'q8' })) as [PagedKvCache, PagedKvCache]
+  const [q8, f32] = ['q8', 'f32'].map(format =>
+    makeSmall({ blockSize: 16, headDim: 128, keyFormat: format as 'q8', valueFormat: format as 'q8' }),
+  ) as [PagedKvCache, PagedKvCache]
   t.true(q8.bytesPerToken <= 0.3 * f32.bytesPerToken)
   t.is(f32.bytesPerToken, 2 * 2 * 2 * 128 * 4)
   const before = q8.stats().bufferBytes
@@ -339,7 +388,14 @@ test('a cache without V keeps K alone', t => {
 })
 
 test('half floats under f32 are rounded when they are written, and come out as they lie', t => {
-  using cache = makeSmall({ keyFormat: 'f16', valueFormat: 'bf16', blockSize: 16, numLayers: 1, numKvHeads: 1, headDim: 2 })
+  using cache = makeSmall({
+    keyFormat: 'f16',
+    valueFormat: 'bf16',
+    blockSize: 16,
+    numLayers: 1,
+    numKvHeads: 1,
+    headDim: 2,
+  })
   t.is(cache.bytesPerToken, 2 * 2 + 2 * 2)
   const seq = cache.createSequence()
   // Halfway between two neighbours goes to the even one; 65520 is too large for f16.

@@ -24,22 +24,43 @@ test('what is asked wrongly is refused by name', t => {
   using cache = cacheOf()
   const seq = cache.openSequence()
   feed(seq, span(0, 8))
-  for (const tokens of [[-1], [0.5], [2 ** 32], 'abc', null, 5, new Int32Array(2), [1, undefined]]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.match(tokens as never))
-  for (const salt of [1, null, {}, new Float32Array(1), '\ud800', new Uint8Array(new SharedArrayBuffer(4))]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.match([1], { salt: salt as never }))
+  for (const tokens of [[-1], [0.5], [2 ** 32], 'abc', null, 5, new Int32Array(2), [1, undefined]])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.match(tokens as never))
+  for (const salt of [1, null, {}, new Float32Array(1), '\ud800', new Uint8Array(new SharedArrayBuffer(4))])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.match([1], { salt: salt as never }))
   const key = Uint8Array.of(1)
-  for (const extra of [1, {}, [1], [{}], [{ start: 0, end: 0, key }], [{ start: 2, end: 1, key }], [{ start: 0, end: 1, key: 'a' }], [{ start: -1, end: 1, key }]]) {
+  for (const extra of [
+    1,
+    {},
+    [1],
+    [{}],
+    [{ start: 0, end: 0, key }],
+    [{ start: 2, end: 1, key }],
+    [{ start: 0, end: 1, key: 'a' }],
+    [{ start: -1, end: 1, key }],
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => cache.match([1], { extra: extra as never }))
     throwsCode(t, 'INVALID_ARGUMENT', () => cache.createSequence({ extra: extra as never }))
   }
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.match([1], { partial: 1 as never }))
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.match([1], { extra: [{ start: 3, end: 3, key }] }), { argument: 'extra[0].start', value: 3, expected: 'below its end, 3' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.match([1], { extra: [{ start: 3, end: 3, key }] }), {
+    argument: 'extra[0].start',
+    value: 3,
+    expected: 'below its end, 3',
+  })
   using match = cache.match(span(0, 9))
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.createSequence({ prefix: match, salt: 'a' }), { argument: 'salt', value: 'a', expected: 'none: a match has its own' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.createSequence({ prefix: match, salt: 'a' }), {
+    argument: 'salt',
+    value: 'a string (not shown)',
+    expected: 'no value together with prefix: a match has its own',
+  })
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.createSequence({ prefix: match, extra: [] }))
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.createSequence({ prefix: seq as never }))
   t.is(match.length, 8)
-  for (const prefixKey of [new Uint8Array(31), new Uint8Array(33), 'x', new Float32Array(8), null]) throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ prefixKey: prefixKey as never }))
-  for (const namespace of [1, null, '\udc00']) throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ namespace: namespace as never }))
+  for (const prefixKey of [new Uint8Array(31), new Uint8Array(33), 'x', new Float32Array(8), null])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ prefixKey: prefixKey as never }))
+  for (const namespace of [1, null, '\udc00'])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ namespace: namespace as never }))
   t.deepEqual(cache.sequenceIds(), [0])
 })
 
@@ -47,7 +68,16 @@ test('a prompt finds whole blocks, and never its last token', t => {
   using cache = cacheOf()
   const seq = cache.openSequence()
   feed(seq, span(0, 10))
-  t.deepEqual([found(cache, span(0, 12)), found(cache, span(0, 9)), found(cache, span(0, 8)), found(cache, span(0, 4)), found(cache, [])], [8, 8, 4, 0, 0])
+  t.deepEqual(
+    [
+      found(cache, span(0, 12)),
+      found(cache, span(0, 9)),
+      found(cache, span(0, 8)),
+      found(cache, span(0, 4)),
+      found(cache, []),
+    ],
+    [8, 8, 4, 0, 0],
+  )
   t.is(found(cache, [0, 1, 2, 3, 9, 9, 9, 9, 9]), 4)
   t.is(found(cache, [0, 1, 2, 3, 4, 5, 9, 9, 9], { partial: true }), 6)
   using match = cache.match(Uint32Array.from(span(0, 12)))
@@ -58,7 +88,10 @@ test('a prompt finds whole blocks, and never its last token', t => {
   feed(other, [8, 9])
   t.is(found(cache, span(0, 13)), 8)
   const { hitTokens, promptTokens, hitRate } = cache.stats()
-  t.deepEqual([hitTokens, promptTokens, hitRate], [8 + 8 + 4 + 4 + 6 + 8 + 8, 12 + 9 + 8 + 4 + 9 + 9 + 12 + 13, hitTokens / promptTokens])
+  t.deepEqual(
+    [hitTokens, promptTokens, hitRate],
+    [8 + 8 + 4 + 4 + 6 + 8 + 8, 12 + 9 + 8 + 4 + 9 + 9 + 12 + 13, hitTokens / promptTokens],
+  )
   cache.checkInvariants()
 })
 
@@ -66,10 +99,14 @@ test('tokens of several sequences are named in one call', t => {
   using cache = cacheOf()
   const sequences = [cache.openSequence(), cache.openSequence({ salt: 'a' })]
   const [k, v] = layered([...span(0, 5), ...span(10, 14)])
-  for (const tokens of [span(0, 8), [], 'x', null]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.append(sequences, k, v, [0, 5, 9], { tokens: tokens as never }))
+  for (const tokens of [span(0, 8), [], 'x', null])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.append(sequences, k, v, [0, 5, 9], { tokens: tokens as never }))
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.append(sequences, k, v, [0, 5, 9], null as never))
   cache.append(sequences, k, v, [0, 5, 9], { tokens: [...span(0, 5), ...span(10, 14)] })
-  t.deepEqual([found(cache, span(0, 5)), found(cache, span(10, 15)), found(cache, span(10, 15), { salt: 'a' })], [4, 0, 4])
+  t.deepEqual(
+    [found(cache, span(0, 5)), found(cache, span(10, 15)), found(cache, span(10, 15), { salt: 'a' })],
+    [4, 0, 4],
+  )
 })
 
 test('a match is used up by the sequence that starts with it, and by nothing else', async t => {
@@ -98,7 +135,14 @@ test('salts, extras, namespaces and tokens without ids keep prompts apart', t =>
   using cache = cacheOf({ capacity: 64 })
   const image = { start: 1, end: 2, key: Uint8Array.of(1, 2, 3) }
   const prompt = span(0, 5)
-  const kinds = [{}, { salt: 'a' }, { salt: 'b' }, { extra: [image] }, { salt: 'a', extra: [image] }, { extra: [{ ...image, key: Uint8Array.of(9) }] }]
+  const kinds = [
+    {},
+    { salt: 'a' },
+    { salt: 'b' },
+    { extra: [image] },
+    { salt: 'a', extra: [image] },
+    { extra: [{ ...image, key: Uint8Array.of(9) }] },
+  ]
   for (const kind of kinds) {
     for (const other of kinds) t.is(found(cache, prompt, other), kinds.indexOf(other) < kinds.indexOf(kind) ? 4 : 0)
     feed(cache.openSequence(kind), prompt)
@@ -167,12 +211,23 @@ test('room is told for tokens and for prompts, those that others hold for nothin
   using cache = cacheOf({ capacity: 4 })
   const seq = cache.openSequence()
   feed(seq, span(0, 8))
-  t.deepEqual([cache.canAllocate(8), cache.canAllocate(9), cache.canAllocate(8, { watermark: 1 })], [true, false, false])
+  t.deepEqual(
+    [cache.canAllocate(8), cache.canAllocate(9), cache.canAllocate(8, { watermark: 1 })],
+    [true, false, false],
+  )
   const prompt = span(0, 16)
-  t.deepEqual([cache.canAllocate(prompt), cache.canAllocate(prompt, { watermark: 1 }), cache.canAllocate(prompt, { salt: 'a' })], [true, false, false])
+  t.deepEqual(
+    [cache.canAllocate(prompt), cache.canAllocate(prompt, { watermark: 1 }), cache.canAllocate(prompt, { salt: 'a' })],
+    [true, false, false],
+  )
   t.true(cache.canAllocate(Uint32Array.from(prompt)))
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { salt: 'a' }), { argument: 'salt', value: 'a', expected: 'none for a number of tokens' })
-  for (const watermark of [-1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { watermark: watermark as never }))
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { salt: 'a' }), {
+    argument: 'salt',
+    value: 'a string (not shown)',
+    expected: 'no value together with a number of tokens',
+  })
+  for (const watermark of [-1, 0.5, null])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { watermark: watermark as never }))
 })
 
 /** The name of a cache's first block. */
@@ -186,7 +241,11 @@ async function keyOf(options: Partial<UniformCacheOptions>): Promise<string> {
 
 test('caches that are made alike with one key and namespace name prompts alike, and no others do', async t => {
   const prefixKey = new Uint8Array(32).fill(7)
-  const keys = await Promise.all([{}, {}, { prefixKey }, { prefixKey }, { prefixKey, namespace: 'llama' }, { prefixKey: new Uint8Array(32) }].map(keyOf))
+  const keys = await Promise.all(
+    [{}, {}, { prefixKey }, { prefixKey }, { prefixKey, namespace: 'llama' }, { prefixKey: new Uint8Array(32) }].map(
+      keyOf,
+    ),
+  )
   t.is(keys[0], keys[1])
   t.is(keys[2], keys[3])
   t.is(new Set(keys).size, 4)
@@ -206,7 +265,17 @@ test('what is retained stays longer, for as long as the clock of the cache says'
     feed(seq, span(first, first + 4))
     return seq
   }) as [Sequence, Sequence, Sequence]
-  for (const options of [null, {}, { priority: 101 }, { priority: -1 }, { priority: 0.5 }, { priority: 1, forMs: -1 }, { priority: 1, until: NaN }, { priority: 1, from: 3, to: 2 }, { priority: 1, forMs: 1, until: 2 }]) {
+  for (const options of [
+    null,
+    {},
+    { priority: 101 },
+    { priority: -1 },
+    { priority: 0.5 },
+    { priority: 1, forMs: -1 },
+    { priority: 1, until: NaN },
+    { priority: 1, from: 3, to: 2 },
+    { priority: 1, forMs: 1, until: 2 },
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => limited.retain(options as never))
   }
   better.retain({ priority: 60 })
@@ -266,12 +335,22 @@ test('what is cut off hands its priority on to what stays, for no tokens nothing
   third.retain({ priority: 10, forMs: 5 })
   for (const of of [first, second, third]) of.drop()
   now = 5
-  t.deepEqual([left(cache, prompts), left(cache, prompts)], [[0, 4, 4], [0, 0, 4]], 'in the order in which they were dropped')
+  t.deepEqual(
+    [left(cache, prompts), left(cache, prompts)],
+    [
+      [0, 4, 4],
+      [0, 0, 4],
+    ],
+    'in the order in which they were dropped',
+  )
 })
 
 test('a window of the token itself finds what was computed, and goes on from what was cut', t => {
   using cache = cacheOf({ window: 1, blockSize: 2 })
-  t.deepEqual([{}, { salt: 'a' }].map(options => found(cache, span(0, 7), options)), [0, 0])
+  t.deepEqual(
+    [{}, { salt: 'a' }].map(options => found(cache, span(0, 7), options)),
+    [0, 0],
+  )
   t.deepEqual(cache.explain(span(0, 7)), { matched: 0, missing: { block: 0, reason: 'never-seen' } })
   t.is(cache.stats().hitRate, 0)
   const seq = cache.openSequence()

@@ -41,15 +41,31 @@ function leavesAll(t: ExecutionContext, cache: PagedKvCache, code: ErrorCode, ca
 }
 
 const REFUSED: readonly [string, ErrorCode, (sequence: Sequence) => void][] = [
-  ['values of fewer tokens in the second layer', 'SHAPE_MISMATCH', sequence => sequence.append({ layers: [layers(8)[0] as never, { k: one(8), v: one(1) }] })],
-  ['another dtype in the second layer', 'DTYPE_MISMATCH', sequence => sequence.append({ layers: [layers(8)[0] as never, { k: bytes(8), v: one(8) }] })],
-  ['fewer tokens in the second layer', 'INVALID_ARGUMENT', sequence => sequence.append({ layers: [layers(8)[0] as never, layers(7)[0] as never] })],
+  [
+    'values of fewer tokens in the second layer',
+    'SHAPE_MISMATCH',
+    sequence => sequence.append({ layers: [layers(8)[0] as never, { k: one(8), v: one(1) }] }),
+  ],
+  [
+    'another dtype in the second layer',
+    'DTYPE_MISMATCH',
+    sequence => sequence.append({ layers: [layers(8)[0] as never, { k: bytes(8), v: one(8) }] }),
+  ],
+  [
+    'fewer tokens in the second layer',
+    'INVALID_ARGUMENT',
+    sequence => sequence.append({ layers: [layers(8)[0] as never, layers(7)[0] as never] }),
+  ],
   ['too few ids', 'INVALID_ARGUMENT', sequence => sequence.append({ tokens: [1], layers: layers(8) })],
   ['too few layers', 'INVALID_ARGUMENT', sequence => sequence.append({ layers: layers(8).slice(1) })],
-  ['a wrong layer in a draft', 'SHAPE_MISMATCH', sequence => {
-    using draft = sequence.begin()
-    draft.append({ layers: [layers(8)[0] as never, { k: one(8), v: one(1) }] })
-  }],
+  [
+    'a wrong layer in a draft',
+    'SHAPE_MISMATCH',
+    sequence => {
+      using draft = sequence.begin()
+      draft.append({ layers: [layers(8)[0] as never, { k: one(8), v: one(1) }] })
+    },
+  ],
 ]
 
 for (const [name, code, call] of REFUSED) {
@@ -69,11 +85,20 @@ test('a step whose tables are too small evicts nothing', t => {
     const sizes = { maxSequences: 1, maxBlocks: 4, maxTokens: 8, ...small }
     using cache = cachedInBlocks()
     const sequence = cache.openSequence()
-    leavesAll(t, cache, 'INVALID_ARGUMENT', () => cache.prepareStep(cache.stepBatch(sizes), { sequences: [sequence], offsets: [0, 8] }))
-    cache.prepareStep(cache.stepBatch({ ...sizes, maxBlocks: 4, maxTokens: 8 }), { sequences: [sequence], offsets: [0, 8] }).dispose()
+    leavesAll(t, cache, 'INVALID_ARGUMENT', () =>
+      cache.prepareStep(cache.stepBatch(sizes), { sequences: [sequence], offsets: [0, 8] }),
+    )
+    cache
+      .prepareStep(cache.stepBatch({ ...sizes, maxBlocks: 4, maxTokens: 8 }), {
+        sequences: [sequence],
+        offsets: [0, 8],
+      })
+      .dispose()
     using model = cachedInModel()
     const other = model.openSequence()
-    leavesAll(t, model, 'INVALID_ARGUMENT', () => model.prepareStep(model.stepBatch(sizes), { sequences: [other], offsets: [0, 8] }))
+    leavesAll(t, model, 'INVALID_ARGUMENT', () =>
+      model.prepareStep(model.stepBatch(sizes), { sequences: [other], offsets: [0, 8] }),
+    )
   }
 })
 
@@ -81,13 +106,21 @@ test('tables of the second group that are too small evict nothing in the first',
   const groups = [LAYER, { ...LAYER, headDim: 2 }]
   using cache = new PagedKvCache({ model: { layers: groups }, blockSize: 2, capacity: 4 })
   const prompt = cache.openSequence()
-  prompt.append({ tokens: PROMPT.slice(0, 4), layers: [{ k: one(4), v: one(4) }, { k: wide(4), v: wide(4) }] })
+  prompt.append({
+    tokens: PROMPT.slice(0, 4),
+    layers: [
+      { k: one(4), v: one(4) },
+      { k: wide(4), v: wide(4) },
+    ],
+  })
   prompt.drop()
   const sequence = cache.openSequence()
   const sizes = { maxSequences: 1, maxBlocks: 4, maxTokens: 8 }
   using made = cache.stepBatch(sizes)
   const arrays = made.groups.map((of, group) => ({ ...of, positions: new Int32Array(group === 0 ? 8 : 7) }))
-  leavesAll(t, cache, 'INVALID_ARGUMENT', () => cache.prepareStep(cache.stepBatch({ ...sizes, maxTokens: 7, arrays }), { sequences: [sequence], offsets: [0, 8] }))
+  leavesAll(t, cache, 'INVALID_ARGUMENT', () =>
+    cache.prepareStep(cache.stepBatch({ ...sizes, maxTokens: 7, arrays }), { sequences: [sequence], offsets: [0, 8] }),
+  )
 })
 
 test('a step of a fork whose tables are too small copies nothing', t => {
@@ -96,7 +129,9 @@ test('a step of a fork whose tables are too small copies nothing', t => {
   sequence.append({ tokens: span(1, 4), k: all(3), v: all(3) })
   const fork = sequence.fork()
   const before = cache.stats()
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.prepareStep(cache.stepBatch({ maxSequences: 1, maxBlocks: 1, maxTokens: 4 }), { sequences: [fork] }))
+  throwsCode(t, 'INVALID_ARGUMENT', () =>
+    cache.prepareStep(cache.stepBatch({ maxSequences: 1, maxBlocks: 1, maxTokens: 4 }), { sequences: [fork] }),
+  )
   t.deepEqual(cache.stats(), before)
   t.is(cache.stats().copiesOnWrite, 0)
 })

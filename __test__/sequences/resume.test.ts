@@ -16,7 +16,8 @@ function feed(seq: Sequence, tokens: readonly number[], known = true): void {
 }
 
 /** The tokens that a sequence shows. */
-const shown = (cache: PagedKvCache, seq: Sequence): number[] => Array.from(cache.gather(seq, 1).k.toArray().subarray(0, seq.retainedLength))
+const shown = (cache: PagedKvCache, seq: Sequence): number[] =>
+  Array.from(cache.gather(seq, 1).k.toArray().subarray(0, seq.retainedLength))
 
 test('the common start is kept, and never the last token of the prompt', t => {
   for (const [prompt, kept] of [
@@ -134,7 +135,8 @@ test('what is wrong is refused, and changes nothing', t => {
   using cache = cacheOf()
   const seq = cache.openSequence()
   feed(seq, span(0, 6))
-  for (const tokens of [[1, -1], [0.5], ['1'], 'abc', null, undefined, 3, Float32Array.of(1)]) throwsCode(t, 'INVALID_ARGUMENT', () => seq.resume(tokens as never))
+  for (const tokens of [[1, -1], [0.5], ['1'], 'abc', null, undefined, 3, Float32Array.of(1)])
+    throwsCode(t, 'INVALID_ARGUMENT', () => seq.resume(tokens as never))
   {
     using open = seq.begin()
     throwsCode(t, 'TRANSACTION_OPEN', () => seq.resume([0, 1, 9]))

@@ -16,8 +16,10 @@ function shown(cache: PagedKvCache, seq: Sequence): number[] {
   const { k, v } = cache.gather(seq, 1)
   const [keys, values] = [Array.from(k.toArray()), Array.from(v.toArray())]
   const { length } = seq
-  if (values.some((value, place) => value !== -(keys[place] as number))) throw new Error('K and V are not of the same tokens')
-  if (keys.slice(length).some((key, place) => key !== (keys[place] as number) + 0.5)) throw new Error('the heads differ')
+  if (values.some((value, place) => value !== -(keys[place] as number)))
+    throw new Error('K and V are not of the same tokens')
+  if (keys.slice(length).some((key, place) => key !== (keys[place] as number) + 0.5))
+    throw new Error('the heads differ')
   return keys.slice(0, length)
 }
 
@@ -26,7 +28,8 @@ test('an object that is no sequence, or one of another cache, is refused', t => 
   using other = cacheOf()
   const seq = cache.openSequence()
   throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.sequence(7), { seq: 7 })
-  for (const id of [-1, 0.5, '0', null, undefined, {}]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.sequence(id as never))
+  for (const id of [-1, 0.5, '0', null, undefined, {}])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.sequence(id as never))
   for (const call of [
     () => other.dropSequence(seq),
     () => other.ensureCapacity(seq, 1),
@@ -38,7 +41,9 @@ test('an object that is no sequence, or one of another cache, is refused', t => 
     const error = throwsCode(t, 'INVALID_ARGUMENT', call)
     t.is(error.details.expected, 'a sequence of this cache')
   }
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.dropSequence(Object.create(Object.getPrototypeOf(seq) as object) as never))
+  throwsCode(t, 'INVALID_ARGUMENT', () =>
+    cache.dropSequence(Object.create(Object.getPrototypeOf(seq) as object) as never),
+  )
 })
 
 test('what is appended wrongly changes nothing', t => {
@@ -46,12 +51,28 @@ test('what is appended wrongly changes nothing', t => {
   using seq = cache.openSequence()
   const [k, v] = layered([1, 2, 3])
   seq.append({ k, v })
-  for (const input of [null, undefined, 3, {}, { k }, { v }, { k: 1, v }]) throwsCode(t, 'INVALID_ARGUMENT', () => seq.append(input as never))
+  for (const input of [null, undefined, 3, {}, { k }, { v }, { k: 1, v }])
+    throwsCode(t, 'INVALID_ARGUMENT', () => seq.append(input as never))
   throwsCode(t, 'SHAPE_MISMATCH', () => seq.append({ k, v: layered([1])[1] }))
-  for (const tokens of [[1, 2], [1, 2, 3, 4], [1, 2, -1], [1, 2, 2 ** 32], [1, 2, 0.5], [1, 2, '3'], Float32Array.of(1, 2, 3), 'abc', null]) {
+  for (const tokens of [
+    [1, 2],
+    [1, 2, 3, 4],
+    [1, 2, -1],
+    [1, 2, 2 ** 32],
+    [1, 2, 0.5],
+    [1, 2, '3'],
+    Float32Array.of(1, 2, 3),
+    'abc',
+    null,
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => seq.append({ k, v, tokens: tokens as never }))
   }
-  throwsCode(t, 'OUT_OF_BLOCKS', () => seq.append({ k: layered(span(0, 70))[0], v: layered(span(0, 70))[1] }), { needed: 18, free: 15 })
+  throwsCode(t, 'OUT_OF_BLOCKS', () => seq.append({ k: layered(span(0, 70))[0], v: layered(span(0, 70))[1] }), {
+    needed: 18,
+    free: 15,
+    sequences: 1,
+    held: 1,
+  })
   t.deepEqual([seq.length, seq.committedLength, seq.capacity], [3, 3, 4])
   t.deepEqual(shown(cache, seq), [1, 2, 3])
 })
@@ -108,7 +129,18 @@ test('a sequence ends once, however it is ended', t => {
   same.append({ k: layered([1])[0], v: layered([1])[1] })
   const open = seq.begin()
   seq.drop()
-  for (const call of [() => seq.length, () => same.capacity, () => same.committedLength, () => seq.fork(), () => seq.truncate(0), () => seq.snapshot(), () => seq.drop(), () => open.length, () => open.commit(), () => seq.retain({ priority: 1 })]) {
+  for (const call of [
+    () => seq.length,
+    () => same.capacity,
+    () => same.committedLength,
+    () => seq.fork(),
+    () => seq.truncate(0),
+    () => seq.snapshot(),
+    () => seq.drop(),
+    () => open.length,
+    () => open.commit(),
+    () => seq.retain({ priority: 1 }),
+  ]) {
     throwsCode(t, 'SEQUENCE_NOT_FOUND', call, { seq: seq.id })
   }
   open.dispose()
@@ -130,7 +162,14 @@ test('while someone reads it is not dropped, and disposed of at the next change'
   seq.append({ k: layered([1, 2])[0], v: layered([1, 2])[1] })
   const q = { data: new Float32Array(2), shape: [1, 2, 1] }
   const work = attendAsync(q, { cache, layer: 0, sequences: [seq] })
-  for (const call of [() => seq.drop(), () => seq.fork(), () => seq.truncate(0), () => seq.begin(), () => seq.snapshot()]) throwsCode(t, 'BUSY', call)
+  for (const call of [
+    () => seq.drop(),
+    () => seq.fork(),
+    () => seq.truncate(0),
+    () => seq.begin(),
+    () => seq.snapshot(),
+  ])
+    throwsCode(t, 'BUSY', call)
   seq.dispose()
   t.deepEqual((await work).out.shape, [1, 2, 1])
   cache.openSequence()
@@ -140,19 +179,36 @@ test('while someone reads it is not dropped, and disposed of at the next change'
 test('blocks are ensured for many sequences, or for none', t => {
   using cache = cacheOf({ capacity: 4 })
   const [one, two] = [cache.openSequence(), cache.openSequence()]
-  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity([one, two], [8, 12]), { needed: 5, free: 4 })
+  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity([one, two], [8, 12]), {
+    needed: 5,
+    free: 4,
+    sequences: 2,
+    held: 0,
+  })
   t.deepEqual([one.capacity, two.capacity], [0, 0])
   cache.ensureCapacity([one, two.id], Int32Array.of(8, 5))
   t.deepEqual([one.capacity, two.capacity], [8, 8])
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one], [1, 2]), { argument: 'tokens.length', value: 2, expected: '1, one for each sequence' })
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one, one.id], [1, 2]), { argument: 'seq[1]', value: 0, expected: 'each sequence once' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one], [1, 2]), {
+    argument: 'tokens.length',
+    value: 2,
+    expected: '1, one for each sequence',
+  })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one, one.id], [1, 2]), {
+    argument: 'seq[1]',
+    value: 0,
+    expected: 'each sequence once',
+  })
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one], 4 as never))
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity(one, [4] as never))
 })
 
 test('a window gives back what it has left behind', t => {
   using cache = cacheOf({ window: 4, sinks: 2 })
-  throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ sinks: 2 }), { argument: 'sinks', value: 2, expected: 'none without a window' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ sinks: 2 }), {
+    argument: 'sinks',
+    value: 2,
+    expected: 'no sinks without a window',
+  })
   throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ window: 0 }))
   const seq = cache.openSequence()
   for (const token of span(0, 32)) seq.append({ k: layered([token])[0], v: layered([token])[1] })

@@ -25,7 +25,11 @@ test('the start is found by all, and what follows by its tenant alone', t => {
   // The block with the first token of the tenant's own is the tenant's.
   t.is(cache.match([...system, ...span(50, 61)], of('two')).length, 8)
   t.is(cache.match([...system, ...span(50, 61)]).length, 8)
-  t.is(cache.match([...system, ...span(50, 61)], { salt: 'one' }).length, 0, 'a salt from the first token on is another one')
+  t.is(
+    cache.match([...system, ...span(50, 61)], { salt: 'one' }).length,
+    0,
+    'a salt from the first token on is another one',
+  )
   t.is(cache.match([...system, ...span(50, 61)], { salt: 'one', saltFrom: 8 }).length, 8)
   t.deepEqual(cache.explain([...system, ...span(50, 61)], of('two')).missing, { block: 2, reason: 'other-salt' })
   fed(cache, [...system, ...span(50, 60)], of('two'))
@@ -40,7 +44,13 @@ test('a salt is no extra that somebody else could name', t => {
   const names = namer.keys(tokens, { salt: 'one', saltFrom: 4 })
   t.is(names[0], namer.keys(tokens)[0])
   const key = new TextEncoder().encode('one')
-  for (const other of [{ salt: 'two', saltFrom: 4 }, { salt: 'one', saltFrom: 5 }, { salt: 'one' }, { extra: [{ start: 4, end: 2 ** 31 - 1, key }] }, {}]) {
+  for (const other of [
+    { salt: 'two', saltFrom: 4 },
+    { salt: 'one', saltFrom: 5 },
+    { salt: 'one' },
+    { extra: [{ start: 4, end: 2 ** 31 - 1, key }] },
+    {},
+  ]) {
     t.not(namer.keys(tokens, other)[1], names[1])
   }
   t.deepEqual(namer.keys(tokens, { salt: 'one', saltFrom: 0 }), namer.keys(tokens, { salt: 'one' }))
@@ -50,10 +60,17 @@ test('a salt is no extra that somebody else could name', t => {
 
 test('sequences take what is theirs alone', t => {
   using cache = new PagedKvCache({ ...OPTIONS, capacity: 64 })
-  const [one, two] = [cache.openSequence({ salt: 'one', saltFrom: 4 }), cache.openSequence({ salt: 'two', saltFrom: 4 })]
+  const [one, two] = [
+    cache.openSequence({ salt: 'one', saltFrom: 4 }),
+    cache.openSequence({ salt: 'two', saltFrom: 4 }),
+  ]
   throwsCode(t, 'SNAPSHOT_INVALID', () => two.restore(one.snapshot()))
   one.restore(cache.openSequence({ salt: 'one', saltFrom: 4 }).snapshot())
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.openSequence({ saltFrom: 4 }), { argument: 'saltFrom', value: 4, expected: 'none without a salt' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.openSequence({ saltFrom: 4 }), {
+    argument: 'saltFrom',
+    value: 4,
+    expected: 'no saltFrom without a salt',
+  })
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.match([1], { salt: '', saltFrom: 4 }))
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.openSequence({ prefix: cache.match([1]), saltFrom: 4 }))
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(4, { saltFrom: 4 } as never))

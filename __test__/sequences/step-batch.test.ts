@@ -1,7 +1,15 @@
 // StepBatch: the tables of a step in arrays that are kept from one to the next.
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, type HostTensor, PagedKvCache, type UniformCacheOptions, type Sequence, type StepArrays, type StepBatch } from '../../index.js'
+import {
+  attend,
+  type HostTensor,
+  PagedKvCache,
+  type UniformCacheOptions,
+  type Sequence,
+  type StepArrays,
+  type StepBatch,
+} from '../../index.js'
 import { HYBRID, layersOf, queriesOf, runStep } from '../support/model-rows.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
@@ -16,12 +24,24 @@ const noise = (): number => {
   seed = (seed * 16_807) % 2_147_483_647
   return seed / 2_147_483_647 - 0.5
 }
-const rows = (n: number, shape: readonly number[]): HostTensor => ({ data: Float32Array.from({ length: 2 * n }, noise), shape })
+const rows = (n: number, shape: readonly number[]): HostTensor => ({
+  data: Float32Array.from({ length: 2 * n }, noise),
+  shape,
+})
 
-const padded = (list: readonly number[], value: number, length: number): number[] => [...list, ...Array.from({ length: length - list.length }, () => value)]
+const padded = (list: readonly number[], value: number, length: number): number[] => [
+  ...list,
+  ...Array.from({ length: length - list.length }, () => value),
+]
 
 /** One step: what attention over the tables gives is, bit by bit, what the step's own gives. */
-function run(t: ExecutionContext, cache: PagedKvCache, batch: StepBatch, sequences: readonly Sequence[], counts: readonly number[]): void {
+function run(
+  t: ExecutionContext,
+  cache: PagedKvCache,
+  batch: StepBatch,
+  sequences: readonly Sequence[],
+  counts: readonly number[],
+): void {
   const offsets = counts.reduce((ends, count) => [...ends, (ends.at(-1) as number) + count], [0])
   const [tokens, before] = [offsets.at(-1) as number, sequences.map(sequence => sequence.length)]
   using step = cache.prepareStep(batch, { sequences, offsets })
@@ -29,12 +49,23 @@ function run(t: ExecutionContext, cache: PagedKvCache, batch: StepBatch, sequenc
   const q = rows(tokens, [tokens, 1, 2])
   const { blockTables, lengths, queryOffsets: qOffsets } = batch
   t.true(attend(q, { cache, layer: 0, blockTables, lengths }, { qOffsets }).out.equals(step.attend(0, q).out))
-  t.deepEqual(Array.from(lengths), padded(counts.map((count, at) => (before[at] as number) + count), 0, lengths.length))
+  t.deepEqual(
+    Array.from(lengths),
+    padded(
+      counts.map((count, at) => (before[at] as number) + count),
+      0,
+      lengths.length,
+    ),
+  )
   t.deepEqual(Array.from(qOffsets), padded(offsets, tokens, qOffsets.length))
   const positions = counts.flatMap((count, at) => span(before[at] as number, (before[at] as number) + count))
   t.deepEqual(Array.from(batch.positions.subarray(0, tokens)), positions)
   const owners = counts.flatMap((count, at) => Array.from({ length: count }, () => at))
-  const slots = positions.map((position, at) => (blockTables[(owners[at] as number) * SIZES.maxBlocks + Math.floor(position / BLOCK)] as number) * BLOCK + (position % BLOCK))
+  const slots = positions.map(
+    (position, at) =>
+      (blockTables[(owners[at] as number) * SIZES.maxBlocks + Math.floor(position / BLOCK)] as number) * BLOCK +
+      (position % BLOCK),
+  )
   t.deepEqual(Array.from(batch.slotMapping.subarray(0, tokens)), slots)
   step.commit()
 }
@@ -47,7 +78,13 @@ test('attention takes the tables as they are, whatever happened between steps', 
   for (let round = 0; round < 4; round++) run(t, cache, batch, [one, two, three], [1, 1, 1])
   run(t, cache, batch, [three, one], [2, 1])
   cache.prepareStep(batch, { sequences: [] }).commit()
-  t.deepEqual([Array.from(batch.lengths), Array.from(batch.queryOffsets)], [[0, 0, 0], [0, 0, 0, 0]])
+  t.deepEqual(
+    [Array.from(batch.lengths), Array.from(batch.queryOffsets)],
+    [
+      [0, 0, 0],
+      [0, 0, 0, 0],
+    ],
+  )
   two.truncate(2)
   run(t, cache, batch, [one, two, three], [1, 4, 1])
   const fork = one.fork()
@@ -84,7 +121,13 @@ test('a row that did not change is not written again, until the batch is told to
 
 test('arrays of the caller are filled where they are', t => {
   using cache = cacheOf()
-  const arrays = { blockTables: new Int32Array(18), slotMapping: new Int32Array(16), positions: new Int32Array(16), lengths: new Int32Array(3), queryOffsets: new Int32Array(4) }
+  const arrays = {
+    blockTables: new Int32Array(18),
+    slotMapping: new Int32Array(16),
+    positions: new Int32Array(16),
+    lengths: new Int32Array(3),
+    queryOffsets: new Int32Array(4),
+  }
   using batch = cache.stepBatch({ ...SIZES, arrays })
   t.true(batch.lengths === arrays.lengths && batch.blockTables === arrays.blockTables)
   run(t, cache, batch, [cache.openSequence()], [6])
@@ -139,12 +182,30 @@ test('a model has tables for each group of its layers', t => {
   t.true(runStep(step, [span(0, 10), span(20, 23)]) < 1e-6)
   for (const layer of [0, 1, 2, 3]) {
     const q = queriesOf(layer, [9, 20, 21, 22])
-    t.true(attend(q, { cache, layer, ...batch }).out.equals(step.attend(layer, q).out), `layer ${layer}: the batch as it is`)
+    t.true(
+      attend(q, { cache, layer, ...batch }).out.equals(step.attend(layer, q).out),
+      `layer ${layer}: the batch as it is`,
+    )
   }
   t.is(batch.groups.length, 2)
   for (const { blockTables, slotMapping, positions, lengths, queryOffsets } of batch.groups) {
-    t.deepEqual([Array.from(lengths), Array.from(queryOffsets), Array.from(positions.subarray(0, 4))], [[10, 3, 0], [0, 1, 4, 4], [9, 0, 1, 2]])
-    const slots = [[0, 9], [1, 0], [1, 1], [1, 2]].map(([row = 0, at = 0]) => (blockTables[row * SIZES.maxBlocks + Math.floor(at / BLOCK)] as number) * BLOCK + (at % BLOCK))
+    t.deepEqual(
+      [Array.from(lengths), Array.from(queryOffsets), Array.from(positions.subarray(0, 4))],
+      [
+        [10, 3, 0],
+        [0, 1, 4, 4],
+        [9, 0, 1, 2],
+      ],
+    )
+    const slots = [
+      [0, 9],
+      [1, 0],
+      [1, 1],
+      [1, 2],
+    ].map(
+      ([row = 0, at = 0]) =>
+        (blockTables[row * SIZES.maxBlocks + Math.floor(at / BLOCK)] as number) * BLOCK + (at % BLOCK),
+    )
     t.deepEqual(Array.from(slotMapping.subarray(0, 4)), slots)
   }
   step.commit()
@@ -168,8 +229,14 @@ test('arrays that lie over each other are refused when the batch is made, by the
   })
   const over = arrays(new Int32Array(buffer, 33 * 4, 16))
   const error = throwsCode(t, 'INVALID_ARGUMENT', () => cache.stepBatch({ ...SIZES, arrays: over }))
-  t.deepEqual([error.details.argument, error.details.expected], ['arrays.positions', 'memory of its own, apart from that of slotMapping'])
+  t.deepEqual(
+    [error.details.argument, error.details.expected],
+    ['arrays.positions', 'memory that does not overlap that of slotMapping'],
+  )
   const groups = model.groups.map(() => arrays(new Int32Array(buffer, 34 * 4, 16)))
   throwsCode(t, 'INVALID_ARGUMENT', () => model.stepBatch({ ...SIZES, arrays: groups }))
-  t.notThrows(() => cache.stepBatch({ ...SIZES, arrays: arrays(new Int32Array(buffer, 34 * 4, 16)) }), 'neighbours are apart')
+  t.notThrows(
+    () => cache.stepBatch({ ...SIZES, arrays: arrays(new Int32Array(buffer, 34 * 4, 16)) }),
+    'neighbours are apart',
+  )
 })

@@ -2,7 +2,15 @@
 // other threads.
 import test from 'ava'
 
-import { type AttendOptions, type HostTensor, PagedKvCache, type Sequence, type Step, type TensorData, type UniformCacheOptions } from '../../index.js'
+import {
+  type AttendOptions,
+  type HostTensor,
+  PagedKvCache,
+  type Sequence,
+  type Step,
+  type TensorData,
+  type UniformCacheOptions,
+} from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
 import { LentRun } from '../../lib/sequences/lent-run.js'
 import { StepRun } from '../../lib/sequences/step-run.js'
@@ -16,7 +24,8 @@ const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 1000, blockSize: 4, numLayers: LAYERS, numKvHeads: KV_HEADS, headDim: DIM, ...options })
 
 /** Numbers between -1 and 1 that follow from where they stand. */
-const number = (seed: number, token: number, head: number, at: number): number => Math.sin(seed * 7 + token * 1.3 + head * 0.7 + at * 0.19)
+const number = (seed: number, token: number, head: number, at: number): number =>
+  Math.sin(seed * 7 + token * 1.3 + head * 0.7 + at * 0.19)
 
 /** Rows of tokens, `[tokens, heads, dim]` or `[1, heads, tokens, dim]`. */
 function rows(seed: number, tokens: number, heads: number, headsFirst: boolean): HostTensor {
@@ -35,7 +44,8 @@ const written = (seed: number, tokens: number): HostTensor => rows(seed, tokens,
 
 function fill(seq: Sequence, cache: PagedKvCache, tokens: number): void {
   using step = cache.beginStep({ sequences: [seq], offsets: [0, tokens] })
-  for (let layer = 0; layer < LAYERS; layer++) step.write(layer, written(layer + 20, tokens), written(layer + 30, tokens))
+  for (let layer = 0; layer < LAYERS; layer++)
+    step.write(layer, written(layer + 20, tokens), written(layer + 30, tokens))
   step.commit()
 }
 
@@ -48,14 +58,27 @@ function here(step: Step, options: AttendOptions): TensorData[] {
   })
 }
 
-const attend = (run: LentRun, layer: number, tokens: number, headsFirst: boolean, options: AttendOptions = {}): TensorData =>
-  run.attend(layer, rows(layer + 40, tokens, HEADS, headsFirst), rows(layer, tokens, KV_HEADS, headsFirst), rows(layer + 10, tokens, KV_HEADS, headsFirst), options)
+const attend = (
+  run: LentRun,
+  layer: number,
+  tokens: number,
+  headsFirst: boolean,
+  options: AttendOptions = {},
+): TensorData =>
+  run.attend(
+    layer,
+    rows(layer + 40, tokens, HEADS, headsFirst),
+    rows(layer, tokens, KV_HEADS, headsFirst),
+    rows(layer + 10, tokens, KV_HEADS, headsFirst),
+    options,
+  )
 
 /** `[heads, tokens, dim]` as `[tokens, heads, dim]`. */
 function turned(data: TensorData, tokens: number): number[] {
   const out: number[] = []
   for (let token = 0; token < tokens; token++) {
-    for (let head = 0; head < HEADS; head++) out.push(...data.subarray((head * tokens + token) * DIM, (head * tokens + token + 1) * DIM))
+    for (let head = 0; head < HEADS; head++)
+      out.push(...data.subarray((head * tokens + token) * DIM, (head * tokens + token + 1) * DIM))
   }
   return out
 }
@@ -63,7 +86,13 @@ function turned(data: TensorData, tokens: number): number[] {
 const formats: Partial<UniformCacheOptions>[] = [{}, { keyFormat: 'q8', valueFormat: 'q4' }, { window: 5 }]
 const settings: AttendOptions[] = [{}, { scale: 0.3, softcap: 5, sinkLogits: [1, -2, 0.5, -Infinity] }]
 
-for (const [before, tokens] of [[0, 9], [7, 1], [7, 3], [1600, 2], [1000, 70]] as const) {
+for (const [before, tokens] of [
+  [0, 9],
+  [7, 1],
+  [7, 3],
+  [1600, 2],
+  [1000, 70],
+] as const) {
   test(`a step of ${tokens} tokens behind ${before} elsewhere has the bits of one here`, t => {
     for (const format of formats) {
       for (const options of settings) {
@@ -74,7 +103,10 @@ for (const [before, tokens] of [[0, 9], [7, 1], [7, 3], [1600, 2], [1000, 70]] a
           using step = cache.beginStep({ sequences: [one], offsets: [0, tokens] })
           const expected = here(step, options)
           step.commit()
-          const held = Array.from({ length: LAYERS }, (_, layer) => cache.gather(other, layer)).map(({ k, v }) => ({ k: k.toArray(), v: v.toArray() }))
+          const held = Array.from({ length: LAYERS }, (_, layer) => cache.gather(other, layer)).map(({ k, v }) => ({
+            k: k.toArray(),
+            v: v.toArray(),
+          }))
           using same = cache.beginStep({ sequences: [other], offsets: [0, tokens] })
           using run = StepRun.of(same)
           using lent = LentRun.taken(run.share())
@@ -106,7 +138,9 @@ test('half floats come out as their bits', t => {
   using lent = LentRun.taken(run.share())
   const out = lent.attend(0, bits(0x3c00, 0), bits(0x3c00, 0x4000), bits(0x4000, 0xc200))
   t.deepEqual(out, Uint16Array.of(0x4000, 0xc200))
-  throwsCode(t, 'DTYPE_MISMATCH', () => lent.attend(0, bits(0, 0), { data: new Float32Array(2), shape: [1, 1, 2] }, bits(0, 0)))
+  throwsCode(t, 'DTYPE_MISMATCH', () =>
+    lent.attend(0, bits(0, 0), { data: new Float32Array(2), shape: [1, 1, 2] }, bits(0, 0)),
+  )
   lent.dispose()
   run.end()
   step.commit()
@@ -123,7 +157,10 @@ test('while it is out nothing touches pages, and the rest goes on', t => {
   fill(other, cache, 10)
   using step = cache.beginStep({ sequences: [one], offsets: [0, 3] })
   using run = StepRun.of(step)
-  const token = { k: { data: new Float32Array(LAYERS * KV_HEADS * DIM), shape: [LAYERS, KV_HEADS, 1, DIM] }, v: { data: new Float32Array(LAYERS * KV_HEADS * DIM), shape: [LAYERS, KV_HEADS, 1, DIM] } }
+  const token = {
+    k: { data: new Float32Array(LAYERS * KV_HEADS * DIM), shape: [LAYERS, KV_HEADS, 1, DIM] },
+    v: { data: new Float32Array(LAYERS * KV_HEADS * DIM), shape: [LAYERS, KV_HEADS, 1, DIM] },
+  }
   const writes: (() => unknown)[] = [
     () => other.append(token),
     () => cache.beginStep({ sequences: [other] }),
@@ -253,7 +290,9 @@ test('a call that is refused leaves the run as it was', t => {
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(lent, 0, 3, false))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(lent, -1, 2, false))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(lent, 0, 2, false, { scale: NaN }))
-  throwsCode(t, 'INVALID_ARGUMENT', () => lent.attend(0, null as never, rows(0, 2, KV_HEADS, false), rows(0, 2, KV_HEADS, false)))
+  throwsCode(t, 'INVALID_ARGUMENT', () =>
+    lent.attend(0, null as never, rows(0, 2, KV_HEADS, false), rows(0, 2, KV_HEADS, false)),
+  )
   throwsCode(t, 'INVALID_ARGUMENT', () => lent.write(LAYERS, written(0, 2), written(0, 2)))
   throwsCode(t, 'INVALID_ARGUMENT', () => lent.gather(0, 1, true))
   throwsCode(t, 'INVALID_ARGUMENT', () => lent.gather(LAYERS, 0, true))

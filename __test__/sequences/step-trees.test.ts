@@ -5,13 +5,22 @@ import { attend, type HostTensor, PagedKvCache, type Sequence, type Step, type T
 import { throwsCode } from '../support/throws.js'
 
 /** Rows of one head and dimension: with keys of 0 attention is the mean of the values that a query sees. */
-const rows = (values: readonly number[]): HostTensor => ({ data: Float32Array.from(values), shape: [1, values.length, 1] })
+const rows = (values: readonly number[]): HostTensor => ({
+  data: Float32Array.from(values),
+  shape: [1, values.length, 1],
+})
 const all = (values: readonly number[]): HostTensor => ({ ...rows(values), shape: [1, 1, values.length, 1] })
 const zeros = (values: readonly number[]): HostTensor => rows(values.map(() => 0))
 const queries = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [n, 1, 1] })
 const numbers = ({ out }: { readonly out: Tensor }): number[] => Array.from(out.toFloat32Array())
 
-async function seenBy(t: ExecutionContext, cache: PagedKvCache, sequences: readonly Sequence[], values: readonly (readonly number[])[], parents?: readonly number[]): Promise<number[]> {
+async function seenBy(
+  t: ExecutionContext,
+  cache: PagedKvCache,
+  sequences: readonly Sequence[],
+  values: readonly (readonly number[])[],
+  parents?: readonly number[],
+): Promise<number[]> {
   const offsets = [0]
   for (const of of values) offsets.push((offsets.at(-1) as number) + of.length)
   using batch = cache.stepBatch({ maxSequences: sequences.length, maxBlocks: 16, maxTokens: 64 })
@@ -28,8 +37,9 @@ async function seenBy(t: ExecutionContext, cache: PagedKvCache, sequences: reado
 const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] } as const
 
 const KINDS = {
-  'paged cache': (): PagedKvCache => new PagedKvCache({ capacity: 16, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1 }),
-  'model': (): PagedKvCache => new PagedKvCache({ model, blockSize: 2, capacity: 16 }),
+  'paged cache': (): PagedKvCache =>
+    new PagedKvCache({ capacity: 16, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1 }),
+  model: (): PagedKvCache => new PagedKvCache({ model, blockSize: 2, capacity: 16 }),
 }
 
 const open = (cache: PagedKvCache): Sequence => cache.openSequence()
@@ -39,7 +49,7 @@ for (const [name, make] of Object.entries(KINDS)) {
     using cache = make()
     const sequence = open(cache)
     await seenBy(t, cache, [sequence], [[6]])
-    const draft = sequence.begin() 
+    const draft = sequence.begin()
     t.deepEqual(await seenBy(t, cache, [sequence], [[100, 2]], [-1, -1]), [53, 4])
     t.deepEqual(await seenBy(t, cache, [sequence], [[1, 4]], [1, 0]), [3, 110 / 3].map(Math.fround))
     t.deepEqual(await seenBy(t, cache, [sequence], [[30]], [2]), [39 / 4])
@@ -59,7 +69,19 @@ for (const name of ['paged cache', 'model'] as const) {
     one.begin()
     two.begin()
     three.begin()
-    t.deepEqual(await seenBy(t, cache, [one, two], [[1, 2, 3], [4, 5]], [-1, -1, 1, -1, 0]), [1, 2, 2.5, 4, 4.5])
+    t.deepEqual(
+      await seenBy(
+        t,
+        cache,
+        [one, two],
+        [
+          [1, 2, 3],
+          [4, 5],
+        ],
+        [-1, -1, 1, -1, 0],
+      ),
+      [1, 2, 2.5, 4, 4.5],
+    )
     t.deepEqual(await seenBy(t, cache, [two, three, one], [[6], [7], [9, 1]], [1, -1, 0, 2]), [5, 7, 5, 2])
     t.deepEqual(await seenBy(t, cache, [one, two], [[4], [1]]), [2.5, 4])
   })
@@ -78,7 +100,9 @@ test('attention over sequences outside a step knows their trees, and a call may 
   t.deepEqual(numbers(attend(queries(3), kv, { tree: [-1], treeOffsets: [0, 1], qOffsets: [0, 3] })), [1, 2, 3])
   t.deepEqual(numbers(attend(queries(1), kv, { mask: { data: new Float32Array(3), shape: [1, 3] } })), [3])
   for (const treeOffsets of [[0], [0, 2], [0, 4, 3], [1, 3]]) {
-    const error = throwsCode(t, treeOffsets.length === 2 ? 'INVALID_ARGUMENT' : 'SHAPE_MISMATCH', () => attend(queries(1), kv, { tree: [-1, -1, 0], treeOffsets }))
+    const error = throwsCode(t, treeOffsets.length === 2 ? 'INVALID_ARGUMENT' : 'SHAPE_MISMATCH', () =>
+      attend(queries(1), kv, { tree: [-1, -1, 0], treeOffsets }),
+    )
     t.is(error.details.argument, 'treeOffsets')
   }
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(queries(1), kv, { treeOffsets: [0, 3] }))
@@ -108,7 +132,8 @@ for (const [name, make] of Object.entries(KINDS)) {
     for (const sequence of [tree, idle]) {
       sequence.append(first)
     }
-    const begin = (sequences: readonly Sequence[], offsets: readonly number[], parents: readonly number[]): Step => cache.beginStep({ sequences, offsets, parents })
+    const begin = (sequences: readonly Sequence[], offsets: readonly number[], parents: readonly number[]): Step =>
+      cache.beginStep({ sequences, offsets, parents })
     throwsCode(t, 'INVALID_ARGUMENT', () => begin([idle], [0, 1], [-1]))
     const none = begin([idle], [0, 0], [])
     none.commit()

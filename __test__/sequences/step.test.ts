@@ -1,7 +1,15 @@
 // Step: tokens that are computed layer by layer, in which order it refuses, and its attention off the main thread.
 import test from 'ava'
 
-import { attend, type HostTensor, isKvTideError, PagedKvCache, type Sequence, type Step, type UniformCacheOptions } from '../../index.js'
+import {
+  attend,
+  type HostTensor,
+  isKvTideError,
+  PagedKvCache,
+  type Sequence,
+  type Step,
+  type UniformCacheOptions,
+} from '../../index.js'
 import { layered } from '../support/layered.js'
 import { HYBRID, kvOf, layersOf, OWN, queriesOf, stepOf } from '../support/model-rows.js'
 import { waves } from '../support/pages.js'
@@ -13,22 +21,46 @@ const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
 
 /** K and V of tokens in one layer, `[2, n, 1]`. */
 function rows(tokens: readonly number[]): [k: HostTensor, v: HostTensor] {
-  const [k, v] = layered(tokens).map(({ data }) => ({ data: data.slice(0, tokens.length * 2), shape: [2, tokens.length, 1] }))
+  const [k, v] = layered(tokens).map(({ data }) => ({
+    data: data.slice(0, tokens.length * 2),
+    shape: [2, tokens.length, 1],
+  }))
   return [k as HostTensor, v as HostTensor]
 }
 
-const feed = (seq: Sequence, tokens: readonly number[]): void => seq.append({ k: layered(tokens)[0], v: layered(tokens)[1] })
-const keys = (cache: PagedKvCache, seq: Sequence): number[] => Array.from(cache.gather(seq, 0).k.toArray()).slice(0, seq.length)
+const feed = (seq: Sequence, tokens: readonly number[]): void =>
+  seq.append({ k: layered(tokens)[0], v: layered(tokens)[1] })
+const keys = (cache: PagedKvCache, seq: Sequence): number[] =>
+  Array.from(cache.gather(seq, 0).k.toArray()).slice(0, seq.length)
 
 test('a step that is begun wrongly takes nothing', t => {
   using cache = cacheOf({ capacity: 2 })
   const [one, two] = [cache.openSequence(), cache.openSequence()]
-  for (const options of [null, 3, {}, { sequences: 3 }, { sequences: [one, one] }, { sequences: [one], offsets: [0] }, { sequences: [one], offsets: [1, 2] }, { sequences: [one], offsets: [] }, { sequences: [one, two], offsets: [0, 2, 1] }]) {
+  for (const options of [
+    null,
+    3,
+    {},
+    { sequences: 3 },
+    { sequences: [one, one] },
+    { sequences: [one], offsets: [0] },
+    { sequences: [one], offsets: [1, 2] },
+    { sequences: [one], offsets: [] },
+    { sequences: [one, two], offsets: [0, 2, 1] },
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => cache.beginStep(options as never))
   }
   throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.beginStep({ sequences: [9] }))
-  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.beginStep({ sequences: [one, two], offsets: [0, 5, 9] }), { needed: 3, free: 2 })
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.beginStep({ sequences: [one], tokens: [1, 2] }), { argument: 'tokens.length', value: 2, expected: '1, one for each token' })
+  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.beginStep({ sequences: [one, two], offsets: [0, 5, 9] }), {
+    needed: 3,
+    free: 2,
+    sequences: 2,
+    held: 0,
+  })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.beginStep({ sequences: [one], tokens: [1, 2] }), {
+    argument: 'tokens.length',
+    value: 2,
+    expected: '1, one for each token',
+  })
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.beginStep({ sequences: [one], parents: [-1] }))
   t.deepEqual([cache.freeCount, one.length, one.capacity], [2, 0, 0])
   cache.beginStep({ sequences: [one, two] }).dispose()
@@ -48,7 +80,14 @@ test('its tokens count in all layers at once, or not at all', t => {
   throwsCode(t, 'STEP_INCOMPLETE', () => step.commit(), { layers: [0] })
   step.write(0, ...rows([9, 9, 9, 9, 9]))
   step.write(0, ...rows([3, 4, 10, 11, 12]))
-  for (const call of [() => step.write(2, ...rows(span(0, 5))), () => step.write(-1, ...rows(span(0, 5))), () => step.write(0, ...rows([1])), () => step.write(0, null as never, null as never), () => step.commit([1, 2]), () => step.commit('x' as never)]) {
+  for (const call of [
+    () => step.write(2, ...rows(span(0, 5))),
+    () => step.write(-1, ...rows(span(0, 5))),
+    () => step.write(0, ...rows([1])),
+    () => step.write(0, null as never, null as never),
+    () => step.commit([1, 2]),
+    () => step.commit('x' as never),
+  ]) {
     throwsCode(t, 'INVALID_ARGUMENT', call)
   }
   throwsCode(t, 'SHAPE_MISMATCH', () => step.write(0, rows(span(0, 5))[0], rows([1])[1]))
@@ -61,7 +100,12 @@ test('while it is open its sequences refuse other changes', t => {
   using cache = cacheOf()
   const [one, two] = [cache.openSequence(), cache.openSequence()]
   using step = cache.beginStep({ sequences: [one] })
-  for (const call of [() => feed(one, [1]), () => one.begin(), () => one.fork(), () => one.snapshot(), () => one.truncate(0), () => cache.beginStep({ sequences: [two, one] })]) {
+  for (const call of [
+    () => feed(one, [1]),
+    () => one.begin(),
+    () => one.truncate(0),
+    () => cache.beginStep({ sequences: [two, one] }),
+  ]) {
     throwsCode(t, 'TRANSACTION_OPEN', call, { object: 'sequence' })
   }
   feed(two, [1, 2])
@@ -73,14 +117,25 @@ test('while it is open its sequences refuse other changes', t => {
 test('once it has ended each call says so', t => {
   using cache = cacheOf()
   const seq = cache.openSequence()
-  const ends: ((step: Step) => void)[] = [step => step.commit(), step => step.rollback(), step => step.dispose(), step => step[Symbol.dispose]()]
+  const ends: ((step: Step) => void)[] = [
+    step => step.commit(),
+    step => step.rollback(),
+    step => step.dispose(),
+    step => step[Symbol.dispose](),
+  ]
   for (const end of ends) {
     const step = cache.beginStep({ sequences: [seq] })
     step.write(0, ...rows([1]))
     step.write(1, ...rows([1]))
     end(step)
     const q = waves(1, [1, 2, 1])
-    for (const call of [() => step.write(0, ...rows([1])), () => step.attend(0, q), () => step.commit(), () => step.rollback()]) throwsCode(t, 'TRANSACTION_CLOSED', call)
+    for (const call of [
+      () => step.write(0, ...rows([1])),
+      () => step.attend(0, q),
+      () => step.commit(),
+      () => step.rollback(),
+    ])
+      throwsCode(t, 'TRANSACTION_CLOSED', call)
     step.dispose()
     t.is(step.length, 1)
   }
@@ -96,7 +151,12 @@ test('a step whose sequence was dropped can only be rolled back', t => {
   const [one, two] = [cache.openSequence(), cache.openSequence()]
   const step = cache.beginStep({ sequences: [one, two] })
   one.drop()
-  for (const call of [() => step.write(0, ...rows([1, 2])), () => step.commit(), () => step.attend(0, waves(1, [2, 2, 1]))]) throwsCode(t, 'STALE_STEP', call, { seq: one.id })
+  for (const call of [
+    () => step.write(0, ...rows([1, 2])),
+    () => step.commit(),
+    () => step.attend(0, waves(1, [2, 2, 1])),
+  ])
+    throwsCode(t, 'STALE_STEP', call, { seq: one.id })
   step.rollback()
   feed(two, [1])
   two.drop()
@@ -137,7 +197,8 @@ test('in the background it is read the same, and not changed', async t => {
   const q = waves(3, [2, 2, 1])
   const wanted = step.attend(0, q).out.toArray()
   const work = step.attendAsync(0, q, { signal: AbortSignal.timeout(60_000) })
-  for (const call of [() => step.write(0, ...rows([1, 2])), () => step.commit(), () => step.rollback()]) throwsCode(t, 'BUSY', call)
+  for (const call of [() => step.write(0, ...rows([1, 2])), () => step.commit(), () => step.rollback()])
+    throwsCode(t, 'BUSY', call)
   step.dispose()
   t.deepEqual((await work).out.toArray(), wanted)
   await t.throwsAsync(step.attendAsync(0, q), { code: 'TRANSACTION_CLOSED' })
@@ -156,12 +217,22 @@ test('a tree that is computed layer by layer sees its ancestors, and is committe
   for (const layer of [0, 1]) step.write(layer, ...rows([10, 11, 12, 20, 21, 22]))
   const q = waves(3, [6, 2, 1])
   t.deepEqual(step.attend(0, q).out.toArray(), step.attend(0, q, { tree: parents }).out.toArray())
-  const alone = attend({ data: (q.data as Float32Array).subarray(0, 6), shape: [3, 2, 1] }, { cache, layer: 0, sequences: [one] }, { qOffsets: [0, 3], tree: parents })
+  const alone = attend(
+    { data: (q.data as Float32Array).subarray(0, 6), shape: [3, 2, 1] },
+    { cache, layer: 0, sequences: [one] },
+    { qOffsets: [0, 3], tree: parents },
+  )
   t.deepEqual(step.attend(0, q).out.toArray().slice(0, 6), alone.out.toArray())
   step.commit()
   drafts[0]?.commitPath([0, 2])
   drafts[1]?.commitPath([1])
-  t.deepEqual([keys(cache, one), keys(cache, two)], [[0, 1, 10, 12], [0, 21]])
+  t.deepEqual(
+    [keys(cache, one), keys(cache, two)],
+    [
+      [0, 1, 10, 12],
+      [0, 21],
+    ],
+  )
 })
 
 test('another cache, or another object, is refused as itself', t => {
@@ -179,16 +250,22 @@ const row = (value = 1): HostTensor => ({ data: Float32Array.of(value), shape: [
 
 /** A step of one token, and how its sequence is dropped. */
 const STEPS: readonly [string, () => { step: Step; drop: () => void }][] = [
-  ['blocks', () => {
-    const cache = new PagedKvCache({ capacity: 4, blockSize: 2, numLayers: 2, numKvHeads: 1, headDim: 1 })
-    const sequence = cache.openSequence()
-    return { step: cache.beginStep({ sequences: [sequence] }), drop: () => sequence.drop() }
-  }],
-  ['a model', () => {
-    const cache = new PagedKvCache({ model: { layers: [FULL_LAYER, FULL_LAYER] }, blockSize: 2, capacity: 4 })
-    const sequence = cache.openSequence()
-    return { step: cache.beginStep({ sequences: [sequence] }), drop: () => sequence.drop() }
-  }],
+  [
+    'blocks',
+    () => {
+      const cache = new PagedKvCache({ capacity: 4, blockSize: 2, numLayers: 2, numKvHeads: 1, headDim: 1 })
+      const sequence = cache.openSequence()
+      return { step: cache.beginStep({ sequences: [sequence] }), drop: () => sequence.drop() }
+    },
+  ],
+  [
+    'a model',
+    () => {
+      const cache = new PagedKvCache({ model: { layers: [FULL_LAYER, FULL_LAYER] }, blockSize: 2, capacity: 4 })
+      const sequence = cache.openSequence()
+      return { step: cache.beginStep({ sequences: [sequence] }), drop: () => sequence.drop() }
+    },
+  ],
 ]
 
 for (const [name, begin] of STEPS) {
@@ -218,7 +295,8 @@ for (const [name, begin] of STEPS) {
         () => step.attend(9, row()),
         () => step.commit(),
         () => step.commit([1, 2]),
-      ]) throwsCode(t, 'STALE_STEP', call)
+      ])
+        throwsCode(t, 'STALE_STEP', call)
       step.rollback()
       throwsCode(t, 'TRANSACTION_CLOSED', () => step.commit())
       throwsCode(t, 'TRANSACTION_CLOSED', () => step.commit([1, 2]))
@@ -227,11 +305,18 @@ for (const [name, begin] of STEPS) {
 }
 
 const KINDS = [
-  ['blocks of 4', (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 4, capacity: 32, ...more })],
-  ['blocks of 1', (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 1, capacity: 128, ...more })],
+  [
+    'blocks of 4',
+    (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 4, capacity: 32, ...more }),
+  ],
+  [
+    'blocks of 1',
+    (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 1, capacity: 128, ...more }),
+  ],
 ] as const
 
-const feedLayers = (sequence: Sequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
+const feedLayers = (sequence: Sequence, tokens: readonly number[]): void =>
+  sequence.append({ layers: layersOf(tokens), tokens })
 
 /** A step of one sequence, its layers with keys and values of their own written. */
 function written(cache: PagedKvCache, sequence: Sequence, tokens: readonly number[], more: object = {}): Step {
@@ -254,13 +339,25 @@ function batched({ data, shape }: HostTensor): HostTensor {
 }
 
 /** A step that is read in the background. */
-function start(make: () => PagedKvCache): { cache: PagedKvCache; sequence: Sequence; step: Step; wanted: unknown; work: Promise<unknown> } {
+function start(make: () => PagedKvCache): {
+  cache: PagedKvCache
+  sequence: Sequence
+  step: Step
+  wanted: unknown
+  work: Promise<unknown>
+} {
   const cache = make()
   const sequence = cache.openSequence()
   feedLayers(sequence, span(0, 9))
   const step = written(cache, sequence, [9, 10])
   const wanted = step.attend(0, queriesOf(0, [9, 10])).out.toArray()
-  return { cache, sequence, step, wanted, work: step.attendAsync(0, queriesOf(0, [9, 10])).then(({ out }) => out.toArray()) }
+  return {
+    cache,
+    sequence,
+    step,
+    wanted,
+    work: step.attendAsync(0, queriesOf(0, [9, 10])).then(({ out }) => out.toArray()),
+  }
 }
 
 for (const [kind, make] of KINDS) {
@@ -269,13 +366,25 @@ for (const [kind, make] of KINDS) {
     const sequence = cache.openSequence()
     feedLayers(sequence, span(0, 9))
     using step = written(cache, sequence, [9, 10, 11])
-    const rules = [{}, { scale: 0.25 }, { softcap: 3 }, { window: 2, sinks: 1 }, { sinkLogits: [1, 2, 3, 4] }, { tree: [-1, -1, 0] }, { causal: false }, { threads: 1 }]
+    const rules = [
+      {},
+      { scale: 0.25 },
+      { softcap: 3 },
+      { window: 2, sinks: 1 },
+      { sinkLogits: [1, 2, 3, 4] },
+      { tree: [-1, -1, 0] },
+      { causal: false },
+      { threads: 1 },
+    ]
     for (const layer of HYBRID.layers.keys()) {
       for (const q of [queriesOf(layer, [9, 10, 11]), batched(queriesOf(layer, [9, 10, 11]))]) {
         for (const options of rules) {
           const wanted = step.attend(layer, q, { ...options, returnLse: true })
           const found = await step.attendAsync(layer, q, { ...options, returnLse: true })
-          t.deepEqual([found.out.shape, found.out.toArray(), found.lse], [wanted.out.shape, wanted.out.toArray(), wanted.lse])
+          t.deepEqual(
+            [found.out.shape, found.out.toArray(), found.lse],
+            [wanted.out.shape, wanted.out.toArray(), wanted.lse],
+          )
           const out = new Float32Array(found.out.length)
           t.is((await step.attendAsync(layer, q, options, out)).out, out)
           t.deepEqual(out, found.out.toArray() as Float32Array)
@@ -302,7 +411,8 @@ for (const [kind, make] of KINDS) {
       const wanted = step.attend(layer, q).out.toArray()
       const work = step.attendAsync(layer, q, { signal: AbortSignal.timeout(60_000) })
       const { k, v } = kvOf(1, [9, 10])
-      for (const call of [() => step.write(1, k, v), () => step.commit(), () => step.rollback(), () => sequence.drop()]) throwsCode(t, 'BUSY', call)
+      for (const call of [() => step.write(1, k, v), () => step.commit(), () => step.rollback(), () => sequence.drop()])
+        throwsCode(t, 'BUSY', call)
       t.deepEqual(step.attend(layer, q).out.toArray(), wanted)
       t.deepEqual([sequence.length, draft.length], [9 + layer, layer])
       cache.checkInvariants()
@@ -349,7 +459,11 @@ for (const [kind, make] of KINDS) {
     await refused('INVALID_ARGUMENT', step.attendAsync(0, q))
     const wide = { data: new Float32Array(16), shape: [1, 8, 2] }
     await refused('SHAPE_MISMATCH', step.attendAsync(0, wide, { sinkLogits: [0, 0, 0, 0, 0, 0, 0, 0] }))
-    throwsCode(t, 'SHAPE_MISMATCH', () => step.attend(0, wide, { sinkLogits }), { argument: 'q', value: [1, 8, 2], expected: "4 heads, as the model's description says" })
+    throwsCode(t, 'SHAPE_MISMATCH', () => step.attend(0, wide, { sinkLogits }), {
+      argument: 'q',
+      value: [1, 8, 2],
+      expected: "4 heads, the number in the model's description",
+    })
     await refused('INVALID_ARGUMENT', step.attendAsync(4, q, { sinkLogits }))
     await refused('SHAPE_MISMATCH', step.attendAsync(0, q, { sinkLogits }, new Float32Array(3)))
     await refused('INVALID_ARGUMENT', step.attendAsync(0, q, { sinkLogits, signal: {} as never }))

@@ -1,19 +1,14 @@
 // Transaction: what is its own beside that of every transaction: room in every layer, and masks of each.
 import test from 'ava'
 
-import { PagedKvCache, type Sequence, type Transaction } from '../../index.js'
-import { HYBRID, layersOf } from '../support/model-rows.js'
+import type { Transaction } from '../../index.js'
+import { feed, KINDS, layersOf, paged } from '../support/model-rows.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const paged = (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 4, capacity: 32, ...more })
-const single = (more: object = {}): PagedKvCache => paged({ blockSize: 1, capacity: 128, ...more })
-const KINDS = [['blocks of 4', paged], ['blocks of 1', single]] as const
-
-const feed = (sequence: Sequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
-
 /** Which of what a layer keeps each drafted token sees. */
-const sees = (draft: Transaction, layer?: number): boolean[] => Array.from(draft.treeMask(layer).toArray(), value => value === 0)
+const sees = (draft: Transaction, layer?: number): boolean[] =>
+  Array.from(draft.treeMask(layer).toArray(), value => value === 0)
 
 for (const [kind, make] of KINDS) {
   test(`${kind}: a mask is of one layer, and a window counts positions in it`, t => {
@@ -25,8 +20,52 @@ for (const [kind, make] of KINDS) {
     t.deepEqual(draft.treePositions(), Int32Array.of(4, 4, 5))
     const [yes, no] = [true, false]
     // Node 2 stands at 5: of a window of 4 it sees 2 and 3, and the sink.
-    t.deepEqual(sees(draft, 1), [yes, yes, yes, yes, yes, no, no, yes, yes, yes, yes, no, yes, no, yes, yes, yes, yes, no, yes, yes])
-    t.deepEqual(sees(draft), [yes, yes, yes, yes, yes, no, no, yes, yes, yes, yes, no, yes, no, yes, no, yes, yes, no, yes, yes])
+    t.deepEqual(sees(draft, 1), [
+      yes,
+      yes,
+      yes,
+      yes,
+      yes,
+      no,
+      no,
+      yes,
+      yes,
+      yes,
+      yes,
+      no,
+      yes,
+      no,
+      yes,
+      yes,
+      yes,
+      yes,
+      no,
+      yes,
+      yes,
+    ])
+    t.deepEqual(sees(draft), [
+      yes,
+      yes,
+      yes,
+      yes,
+      yes,
+      no,
+      no,
+      yes,
+      yes,
+      yes,
+      yes,
+      no,
+      yes,
+      no,
+      yes,
+      no,
+      yes,
+      yes,
+      no,
+      yes,
+      yes,
+    ])
     t.deepEqual([sees(draft, 2), sees(draft, 3)], [sees(draft, 1), sees(draft, 0)])
     for (const layer of [4, -1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => draft.treeMask(layer as never))
     const step = cache.beginStep({ sequences: [sequence] })
@@ -42,7 +81,8 @@ for (const [kind, make] of KINDS) {
     feed(sequence, span(0, 3))
     using draft = sequence.begin()
     draft.append({ layers: layersOf([50, 51]), parents: [-1, -1] })
-    for (const parents of [[2, 2], [-2, 0], [-1]]) throwsCode(t, 'INVALID_ARGUMENT', () => draft.append({ layers: layersOf([52, 53]), parents }))
+    for (const parents of [[2, 2], [-2, 0], [-1]])
+      throwsCode(t, 'INVALID_ARGUMENT', () => draft.append({ layers: layersOf([52, 53]), parents }))
     draft.append({ layers: layersOf([52, 53, 54]), parents: [0, 1, 2] })
     t.deepEqual(draft.treePositions(), Int32Array.of(3, 3, 4, 4, 5))
     throwsCode(t, 'INVALID_PATH', () => draft.commitPath([0, 3]))
@@ -52,13 +92,23 @@ for (const [kind, make] of KINDS) {
 }
 
 test('room for a draft is taken in every group, or in none', t => {
-  for (const capacity of [[8, 3], [3, 8]]) {
+  for (const capacity of [
+    [8, 3],
+    [3, 8],
+  ]) {
     using cache = paged({ capacity })
     const [sequence, other] = [cache.openSequence(), cache.openSequence()]
     feed(sequence, span(0, 4))
     const before = cache.stats().pools
-    throwsCode(t, 'OUT_OF_BLOCKS', () => sequence.begin({ maxTokens: 12 }), { needed: 3, free: 2, group: capacity.indexOf(3) })
-    for (const maxTokens of [-1, 0.5, 2 ** 31, '1', null]) throwsCode(t, 'INVALID_ARGUMENT', () => sequence.begin({ maxTokens: maxTokens as never }))
+    throwsCode(t, 'OUT_OF_BLOCKS', () => sequence.begin({ maxTokens: 12 }), {
+      needed: 3,
+      free: 2,
+      group: capacity.indexOf(3),
+      sequences: 2,
+      held: 1,
+    })
+    for (const maxTokens of [-1, 0.5, 2 ** 31, '1', null])
+      throwsCode(t, 'INVALID_ARGUMENT', () => sequence.begin({ maxTokens: maxTokens as never }))
     t.deepEqual(cache.stats().pools, before)
     using outer = sequence.begin()
     throwsCode(t, 'OUT_OF_BLOCKS', () => outer.begin({ maxTokens: 12 }))
@@ -75,19 +125,31 @@ test('room for a draft is taken in every group, or in none', t => {
 })
 
 test('room for tokens is taken in every group, or in none', t => {
-  for (const capacity of [[8, 3], [3, 8]]) {
+  for (const capacity of [
+    [8, 3],
+    [3, 8],
+  ]) {
     using cache = paged({ capacity })
     const [one, two] = [cache.openSequence(), cache.openSequence()]
     feed(one, span(0, 4))
     const before = cache.stats().pools
-    throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity([one, two], [8, 8]), { needed: 3, free: 2, group: capacity.indexOf(3) })
+    throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity([one, two], [8, 8]), {
+      needed: 3,
+      free: 2,
+      group: capacity.indexOf(3),
+      sequences: 2,
+      held: 1,
+    })
     throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one, one], [8, 8]))
     throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.ensureCapacity([one, 9], [8, 8]))
     using open = cache.beginStep({ sequences: [two], offsets: [0, 0] })
     open.rollback()
     t.deepEqual(cache.stats().pools, before)
     cache.ensureCapacity([one, two], [8, 4])
-    t.deepEqual(cache.stats().pools.map(pool => pool.activeBlocks), [3, 3])
+    t.deepEqual(
+      cache.stats().pools.map(pool => pool.activeBlocks),
+      [3, 3],
+    )
     throwsCode(t, 'OUT_OF_BLOCKS', () => feed(cache.openSequence(), [1]))
     feed(one, span(4, 8))
     feed(two, span(0, 4))
@@ -96,20 +158,47 @@ test('room for tokens is taken in every group, or in none', t => {
 })
 
 test('room is told for tokens and for prompts, by the scarcest group', t => {
-  for (const capacity of [[8, 5], [5, 8]]) {
+  for (const capacity of [
+    [8, 5],
+    [5, 8],
+  ]) {
     using cache = paged({ capacity })
     const first = cache.openSequence()
     const prompt = span(0, 16)
     feed(first, prompt.slice(0, 8))
-    t.deepEqual([cache.canAllocate(12), cache.canAllocate(13), cache.canAllocate(12, { watermark: 1 })], [true, false, false])
+    t.deepEqual(
+      [cache.canAllocate(12), cache.canAllocate(13), cache.canAllocate(12, { watermark: 1 })],
+      [true, false, false],
+    )
     // Two blocks of four are there, and somebody holds them.
-    t.deepEqual([cache.canAllocate(prompt), cache.canAllocate(prompt, { watermark: 1 }), cache.canAllocate(prompt, { watermark: 2 })], [true, true, false])
-    t.deepEqual([cache.canAllocate(Uint32Array.from(prompt), { salt: 'a' }), cache.canAllocate(prompt.slice(0, 12), { salt: 'a' })], [false, true])
+    t.deepEqual(
+      [
+        cache.canAllocate(prompt),
+        cache.canAllocate(prompt, { watermark: 1 }),
+        cache.canAllocate(prompt, { watermark: 2 }),
+      ],
+      [true, true, false],
+    )
+    t.deepEqual(
+      [
+        cache.canAllocate(Uint32Array.from(prompt), { salt: 'a' }),
+        cache.canAllocate(prompt.slice(0, 12), { salt: 'a' }),
+      ],
+      [false, true],
+    )
     // Whether there is room is whether it can be appended.
     const second = cache.openSequence({ prefix: cache.match(prompt) })
     feed(second, prompt.slice(8))
-    t.deepEqual([second.length, cache.canAllocate(prompt), cache.canAllocate(span(0, 20)), cache.canAllocate(span(0, 28))], [16, true, true, false])
-    throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { salt: 'a' }), { argument: 'salt', value: 'a', expected: 'none for a number of tokens' })
-    for (const watermark of [-1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { watermark: watermark as never }))
+    t.deepEqual(
+      [second.length, cache.canAllocate(prompt), cache.canAllocate(span(0, 20)), cache.canAllocate(span(0, 28))],
+      [16, true, true, false],
+    )
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { salt: 'a' }), {
+      argument: 'salt',
+      value: 'a string (not shown)',
+      expected: 'no value together with a number of tokens',
+    })
+    for (const watermark of [-1, 0.5, null])
+      throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { watermark: watermark as never }))
   }
 })

@@ -1,7 +1,15 @@
 // Windows of a PagedKvCache: what attention sees unless it says otherwise, and what reads and tables show of what is left.
 import test from 'ava'
 
-import { attend, attendAsync, type HostTensor, type Kv, PagedKvCache, type UniformCacheOptions, type Sequence } from '../../index.js'
+import {
+  attend,
+  attendAsync,
+  type HostTensor,
+  type Kv,
+  PagedKvCache,
+  type UniformCacheOptions,
+  type Sequence,
+} from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 
 const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
@@ -39,7 +47,10 @@ for (const blockSize of [1, 2, 16]) {
     step.write(0, { data: new Float32Array(2), shape: [1, 2, 1] }, { data: Float32Array.of(9, 12), shape: [1, 2, 1] })
     t.deepEqual(step.attend(0, queries(2)).out.toArray(), Float32Array.of(6, 8))
     const { blockTables, lengths, queryOffsets: qOffsets } = batch
-    t.deepEqual(attend(queries(2), { cache, layer: 0, blockTables, lengths }, { qOffsets }).out.toArray(), Float32Array.of(6, 8))
+    t.deepEqual(
+      attend(queries(2), { cache, layer: 0, blockTables, lengths }, { qOffsets }).out.toArray(),
+      Float32Array.of(6, 8),
+    )
     const gone = Array.from(blockTables).filter(block => block === -1).length
     t.is(gone, { 1: 3, 2: 1, 16: 0 }[blockSize] as number)
   })
@@ -50,11 +61,21 @@ test('a query whose window is gone is refused, not answered from what is left', 
   const seq = cache.openSequence()
   feed(seq, 1, 2, 4, 8, 16)
   const kv = { cache, layer: 0, sequences: [seq] }
-  throwsCode(t, 'INVALID_ARGUMENT', () => attend(queries(2), kv, { qOffsets: [0, 2] }), { argument: 'window', value: 2, expected: 'at most 1 for the query at 3 of sequence 0: tokens before 3 have left the cache' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(queries(2), kv, { qOffsets: [0, 2] }), {
+    argument: 'window',
+    value: 2,
+    expected: 'at most 1 for the query at 3 of sequence 0: tokens before 3 have left the cache',
+  })
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(queries(1), kv, { window: 5 }))
   t.deepEqual(attend(queries(2), kv, { qOffsets: [0, 2], window: 1 }).out.toArray(), Float32Array.of(8, 16))
-  for (const blockTables of [[-1, -1, -1, -1, -1], [0, -1, 0, -1, 0], [-2, -2, -2, 3, 4]]) {
-    throwsCode(t, 'INVALID_BLOCK', () => attend(queries(1), { cache, layer: 0, blockTables: Int32Array.from(blockTables), lengths: Int32Array.of(5) }))
+  for (const blockTables of [
+    [-1, -1, -1, -1, -1],
+    [0, -1, 0, -1, 0],
+    [-2, -2, -2, 3, 4],
+  ]) {
+    throwsCode(t, 'INVALID_BLOCK', () =>
+      attend(queries(1), { cache, layer: 0, blockTables: Int32Array.from(blockTables), lengths: Int32Array.of(5) }),
+    )
   }
 })
 
@@ -68,7 +89,9 @@ test('what is read of a window says where it stands, and how long it is', t => {
   t.deepEqual([v.shape, v.keyPositions, k.keyPositions, v.data], [[1, 3, 1], [4], [4], Float32Array.of(16, 32, 64)])
   const into = cache.gatherInto(seq, 0, new Float32Array(seq.retainedLength), new Float32Array(seq.retainedLength))
   t.deepEqual(into.v, Float32Array.of(16, 32, 64))
-  throwsCode(t, 'DIM_MISMATCH', () => cache.gatherInto(seq, 0, new Float32Array(seq.length), new Float32Array(seq.length)))
+  throwsCode(t, 'DIM_MISMATCH', () =>
+    cache.gatherInto(seq, 0, new Float32Array(seq.length), new Float32Array(seq.length)),
+  )
   seq.drop()
   throwsCode(t, 'SEQUENCE_NOT_FOUND', () => seq.retainedLength)
 })
@@ -110,7 +133,11 @@ test('a sequence without a block for its last token has no part in the tables of
   t.deepEqual(step.attend(0, queries(1)).out.toArray(), Float32Array.of(9))
   const { blockTables, lengths } = batch
   const attended = (...qOffsets: number[]): Float32Array =>
-    attend(queries(1), { cache, layer: 0, blockTables, lengths }, { qOffsets: Int32Array.from(qOffsets) }).out.toArray() as Float32Array
+    attend(
+      queries(1),
+      { cache, layer: 0, blockTables, lengths },
+      { qOffsets: Int32Array.from(qOffsets) },
+    ).out.toArray() as Float32Array
   t.deepEqual(attended(0, 0, 1), Float32Array.of(9))
   throwsCode(t, 'INVALID_BLOCK', () => attended(0, 1, 1))
 })

@@ -1,22 +1,28 @@
-// save and load of the caches of one layer: what is loaded is what was saved, and goes on alike.
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+// save and load of the caches of one layer: a loaded cache equals the saved one, and goes on in the same way.
 import { join } from 'node:path'
 
 import test from 'ava'
 
 import { KvCache, RollbackCache, RotatingCache, RotatingKvCache, type Kv, type TokenSource } from '../../index.js'
-import { rejected } from '../support/throws.js'
+import { folderOf } from '../support/folder.js'
+import { rejected, throwsCode } from '../support/throws.js'
 
-/** Tokens `[1, 2, n, 1]` of numbers from one on. */
-const rows = (from: number, n: number): TokenSource => ({ data: Float32Array.from({ length: 2 * n }, (_, at) => from + at), shape: [1, 2, n, 1] })
-const numbers = (kv: Kv | null): number[][] | null => kv && [[...kv.k.toArray()], [...kv.v.toArray()]].map(list => list.map(Number))
+/** Tokens `[1, 2, n, 1]` with numbers that count up. */
+const rows = (from: number, n: number): TokenSource => ({
+  data: Float32Array.from({ length: 2 * n }, (_, at) => from + at),
+  shape: [1, 2, n, 1],
+})
+const numbers = (kv: Kv | null): number[][] | null =>
+  kv && [[...kv.k.toArray()], [...kv.v.toArray()]].map(list => list.map(Number))
 
 test('a growing cache', async t => {
-  const folder = await mkdtemp(join(tmpdir(), 'kvtide-'))
+  const folder = await folderOf(t)
   using cache = new KvCache({ batchSize: 1, numKvHeads: 2, initialCapacity: 4, maxSeqLen: 32, headDim: 1 })
   using empty = await KvCache.load(await cache.saveBytes())
-  t.deepEqual([empty.seqLen, empty.capacity, empty.maxSeqLen, empty.numKvHeads, empty.dtype, empty.device], [0, 4, 32, 2, 'f32', 'cpu'])
+  t.deepEqual(
+    [empty.seqLen, empty.capacity, empty.maxSeqLen, empty.numKvHeads, empty.dtype, empty.device],
+    [0, 4, 32, 2, 'f32', 'cpu'],
+  )
   cache.update(rows(0, 5), rows(50, 5))
   const saving = cache.save(join(folder, 'kv'))
   cache.truncate(2)
@@ -36,7 +42,6 @@ test('a growing cache', async t => {
   await rejected(KvCache.load(join(folder, 'kv'), { memoryLimitBytes: 8 }), 'OUT_OF_MEMORY')
   await rejected(RollbackCache.load(join(folder, 'kv')), 'INCOMPATIBLE')
   await rejected(KvCache.load(join(folder, 'kv'), { device: 'tpu' }), 'INVALID_ARGUMENT')
-  await rm(folder, { recursive: true })
 })
 
 test('rotating caches', async t => {
@@ -45,11 +50,17 @@ test('rotating caches', async t => {
   for (let from = 0; from < 12; from++) {
     using oneAgain = await RotatingCache.load(await one.saveBytes())
     using pairAgain = await RotatingKvCache.load(await pair.saveBytes())
-    t.deepEqual([oneAgain.dim, oneAgain.maxSeqLen, oneAgain.sinks, oneAgain.currentSeqLen, oneAgain.retainedLen], [2, 4, 1, one.currentSeqLen, one.retainedLen])
+    t.deepEqual(
+      [oneAgain.dim, oneAgain.maxSeqLen, oneAgain.sinks, oneAgain.currentSeqLen, oneAgain.retainedLen],
+      [2, 4, 1, one.currentSeqLen, one.retainedLen],
+    )
     t.deepEqual(numbers(pairAgain.currentData()), numbers(pair.currentData()))
     const n = 1 + (from % 3)
     t.deepEqual([...one.append(rows(from, n)).toArray()], [...oneAgain.append(rows(from, n)).toArray()])
-    t.deepEqual(numbers(pair.append(rows(from, n), rows(from + 9, n))), numbers(pairAgain.append(rows(from, n), rows(from + 9, n))))
+    t.deepEqual(
+      numbers(pair.append(rows(from, n), rows(from + 9, n))),
+      numbers(pairAgain.append(rows(from, n), rows(from + 9, n))),
+    )
   }
 })
 
@@ -66,4 +77,29 @@ test('tentative tokens', async t => {
   again.append(rows(1, 1), rows(1, 1))
   again.rollback(mark)
   t.is(again.totalLen, 4)
+})
+
+test('tentative tokens that a commit into their tree left behind', async t => {
+  using cache = new RollbackCache()
+  cache.append(rows(0, 5), rows(50, 5), { parents: [-1, 0, 0, 2, 1] })
+  cache.commit(2)
+  using again = await RollbackCache.load(await cache.saveBytes())
+  for (const of of [cache, again]) {
+    t.deepEqual([of.totalLen, of.committedLen], [5, 2])
+    // Token 2 follows token 0, which is not the last committed one: it is kept, but no path accepts it.
+    throwsCode(t, 'INVALID_PATH', () => of.acceptPath([0]))
+    // A draft after token 4 sees the committed tokens, token 4 and itself.
+    using draft = of.begin()
+    draft.append(rows(9, 1), rows(9, 1))
+    t.deepEqual([...draft.treeMask().toArray()], [0, 0, -Infinity, -Infinity, 0, 0])
+    t.deepEqual([...draft.treePositions()], [3])
+    draft.rollback()
+    using other = of.begin()
+    other.append(rows(9, 3), rows(9, 3), { parents: [-1, 0, 0] })
+    t.deepEqual([...other.treePositions()], [3, 4, 4])
+    other.rollback()
+    of.acceptPath([2])
+    t.is(of.committedLen, 3)
+  }
+  t.deepEqual(numbers(again.current()), numbers(cache.current()))
 })

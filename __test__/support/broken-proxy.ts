@@ -1,6 +1,6 @@
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net'
 
-/** Between a client and a server on the loopback: what the server says is cut, bent or late, as a number decides that is drawn for each piece. */
+/** A proxy between a client and a server on the loopback that cuts, corrupts or delays the server's data. A random number decides for each piece. */
 export class BrokenProxy {
   readonly broken = { cut: 0, half: 0, bent: 0, late: 0 }
   readonly #server: Server
@@ -23,7 +23,10 @@ export class BrokenProxy {
   }
 
   #join(client: Socket, server: Socket, below: (limit: number) => number): void {
-    for (const [socket, other] of [[client, server], [server, client]] as const) {
+    for (const [socket, other] of [
+      [client, server],
+      [server, client],
+    ] as const) {
       this.#sockets.add(socket)
       socket.on('error', () => other.destroy())
       socket.on('close', () => {
@@ -42,7 +45,7 @@ export class BrokenProxy {
       this.broken.cut += 1
       client.end(half)
     } else if (kind === 1) {
-      // What follows is taken for the rest.
+      // The next piece is taken for the rest of this one.
       this.broken.half += 1
       client.write(half)
     } else if (kind < 6) {

@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 
 import test, { type ExecutionContext } from 'ava'
 
-/** As much of playwright as is used here: its own types need those of a browser. */
+/** The part of playwright that is used here: its own types need a browser's. */
 export interface Page {
   goto(url: string): Promise<unknown>
   title(): Promise<string>
@@ -37,12 +37,17 @@ interface Playwright {
 
 const playwright = 'playwright-core'
 
-const PLACES = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome', '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome']
+const PLACES = [
+  '/usr/bin/chromium',
+  '/usr/bin/chromium-browser',
+  '/usr/bin/google-chrome',
+  '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome',
+]
 
-/** The browser that is there: that of `KVTIDE_BROWSER`, or one of the system's. */
+/** The browser to use: that of `KVTIDE_BROWSER`, or one of the system. */
 const BROWSER = [process.env['KVTIDE_BROWSER'] ?? '', ...PLACES].find(place => place !== '' && existsSync(place))
 
-/** A test that needs a browser: SKIPPED by name where there is none. */
+/** A test that needs a browser: reported as SKIPPED if there is none. */
 export function browserTest(title: string, run: (t: ExecutionContext, browser: Browser) => Promise<void>): void {
   if (BROWSER === undefined) return test.skip(`SKIPPED: there is no chromium here: ${title}`, () => undefined)
   test.serial(title, async t => {

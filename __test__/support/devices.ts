@@ -2,7 +2,7 @@ import test, { type ExecutionContext } from 'ava'
 
 import { isKvTideError, Tensor } from '../../index.js'
 
-/** A device, and why nothing can run on it; it is usable where there is no reason. */
+/** A device, and the reason why it cannot be used, if there is one. */
 interface Device {
   readonly name: string
   readonly obstacle: string | undefined
@@ -18,7 +18,7 @@ function deviceOf(name: string): Device {
   }
 }
 
-/** A test body: what it makes lies on `device`, what goes in is memory of the host, what comes out is read by copies. */
+/** A test body: it makes its tensors on `device`, passes memory of the host in, and copies results out. */
 type Body = (t: ExecutionContext, device: string) => void | Promise<void>
 
 const CPU: Device = deviceOf('cpu')
@@ -31,8 +31,8 @@ function runOn(devices: readonly Device[], title: string, body: Body): void {
   }
 }
 
-/** A test of each device by itself: what cannot run here is skipped by its name. */
+/** One test per device. If a device is missing, its test is reported as SKIPPED. */
 export const onDevices = (title: string, body: Body): void => runOn([CPU, CUDA], title, body)
 
-/** A test of what only a device with memory of its own can show. */
+/** A test for devices with their own memory only. */
 export const onGpus = (title: string, body: Body): void => runOn([CUDA], title, body)

@@ -9,20 +9,20 @@ function toBf16(value: number): number {
   return (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16
 }
 
-/** The number of a bf16's bits. */
+/** Converts the bits of a bf16 to a number. */
 function fromBf16(bits: number): number {
   buffer.setUint32(0, bits << 16)
   return buffer.getFloat32(0)
 }
 
-/** The number of a half float's bits. */
+/** Converts the bits of a half float to a number. */
 function fromF16(bits: number): number {
   const [sign, exponent, fraction] = [bits & 0x8000 ? -1 : 1, (bits >>> 10) & 31, bits & 0x3ff]
   if (exponent === 31) return fraction === 0 ? sign * Infinity : NaN
   return exponent === 0 ? sign * fraction * 2 ** -24 : sign * (1 + fraction / 1024) * 2 ** (exponent - 15)
 }
 
-/** The bits of a half float near to a number that is neither tiny nor huge. */
+/** Returns the bits of a half float near a number that is neither tiny nor huge. */
 function toF16(value: number): number {
   if (Math.abs(value) < 2 ** -14) return value < 0 ? 0x8000 : 0
   const exponent = Math.floor(Math.log2(Math.abs(value)))
@@ -30,12 +30,12 @@ function toF16(value: number): number {
   return (value < 0 ? 0x8000 : 0) | ((exponent + 15) << 10) | fraction
 }
 
-/** Numbers as the elements of a float type. */
+/** Converts numbers to elements of a float type. */
 export function narrow(dtype: DType, values: readonly number[] | Float32Array): Float32Array | Uint16Array {
   return dtype === 'f32' ? Float32Array.from(values) : Uint16Array.from(values, dtype === 'f16' ? toF16 : toBf16)
 }
 
-/** The numbers that elements of a float type are. */
+/** Converts elements of a float type to numbers. */
 export function widen(dtype: DType, elements: ArrayLike<number>): number[] {
   return Array.from(elements, dtype === 'f32' ? value => value : dtype === 'f16' ? fromF16 : fromBf16)
 }

@@ -4,9 +4,12 @@ interface Rows {
   readonly shape: readonly number[]
 }
 
-/** K and V of tokens in two layers and two heads, `[2, 2, n, 1]`: the number, half more in the second head, and V its negative. */
+/** K and V of tokens in two layers and two heads, `[2, 2, n, 1]`. K is the token's number, plus a half in the second head; V is its negative. */
 export function layered(tokens: readonly number[]): [k: Rows, v: Rows] {
   const data = Float32Array.from([0, 1, 0, 1].flatMap(head => tokens.map(token => token + head / 2)))
   const shape = [2, 2, tokens.length, 1]
-  return [{ data, shape }, { data: data.map(value => (value === 0 ? 0 : -value)), shape }]
+  return [
+    { data, shape },
+    { data: data.map(value => (value === 0 ? 0 : -value)), shape },
+  ]
 }

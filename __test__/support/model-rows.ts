@@ -1,12 +1,20 @@
-import { attend, type HostTensor, type KvSource, type ModelDescription, type PagedKvCache, type Sequence, type Step } from '../../index.js'
+import {
+  attend,
+  type HostTensor,
+  type KvSource,
+  type ModelDescription,
+  PagedKvCache,
+  type Sequence,
+  type Step,
+} from '../../index.js'
 import { span } from './tokens.js'
 
 const SIZES = { numKvHeads: 2, headDim: 2 }
 
-/** Heads of queries. */
+/** The number of query heads. */
 const HEADS = 4
 
-/** A window with a sink, everything, what layer 1 keeps, and a window again. */
+/** A window with a sink, a full layer, a layer that shares layer 1's keys and values, and a window again. */
 export const HYBRID: ModelDescription = {
   layers: [
     { kind: 'sliding', window: 4, sinks: 1, ...SIZES },
@@ -20,20 +28,44 @@ export const HYBRID: ModelDescription = {
 /** The layers of {@link HYBRID} with keys and values of their own. */
 export const OWN: readonly number[] = [0, 1, 3]
 
-/** Numbers that differ from token to token, `[heads, n, 2]`, or tokens first. */
+/** Numbers that differ from token to token, `[heads, n, 2]`, or with tokens first. */
 function waves(tokens: readonly number[], heads: number, seed: number, layout: 'heads' | 'tokens'): Float32Array {
-  const pairs = layout === 'heads' ? span(0, heads).flatMap(head => tokens.map(token => [token, head])) : tokens.flatMap(token => span(0, heads).map(head => [token, head]))
-  return Float32Array.from(pairs.flatMap(([token = 0, head = 0]) => [0, 1].map(at => Math.sin(1 + 0.7 * token + 2.1 * head + 0.5 * at + seed))))
+  const pairs =
+    layout === 'heads'
+      ? span(0, heads).flatMap(head => tokens.map(token => [token, head]))
+      : tokens.flatMap(token => span(0, heads).map(head => [token, head]))
+  return Float32Array.from(
+    pairs.flatMap(([token = 0, head = 0]) =>
+      [0, 1].map(at => Math.sin(1 + 0.7 * token + 2.1 * head + 0.5 * at + seed)),
+    ),
+  )
 }
 
 /** K and V of tokens in a layer, `[2, n, 2]`. */
 export function kvOf(layer: number, tokens: readonly number[]): KvSource {
-  const of = (seed: number): HostTensor => ({ data: waves(tokens, 2, 1.3 * layer + seed, 'heads'), shape: [2, tokens.length, 2] })
+  const of = (seed: number): HostTensor => ({
+    data: waves(tokens, 2, 1.3 * layer + seed, 'heads'),
+    shape: [2, tokens.length, 2],
+  })
   return { k: of(0), v: of(10) }
 }
 
 /** K and V of tokens in every layer with its own. */
 export const layersOf = (tokens: readonly number[]): KvSource[] => OWN.map(layer => kvOf(layer, tokens))
+
+/** Returns a cache of {@link HYBRID}. */
+export const paged = (more: object = {}): PagedKvCache =>
+  new PagedKvCache({ model: HYBRID, blockSize: 4, capacity: 32, ...more })
+
+/** Small blocks, and blocks of a single token. */
+export const KINDS: readonly (readonly [kind: string, make: typeof paged])[] = [
+  ['blocks of 4', paged],
+  ['blocks of 1', (more = {}) => paged({ blockSize: 1, capacity: 128, ...more })],
+]
+
+/** Appends tokens with ids to a sequence of such a cache. */
+export const feed = (sequence: Sequence, tokens: readonly number[]): void =>
+  sequence.append({ layers: layersOf(tokens), tokens })
 
 /** Queries of tokens in a layer, `[n, 4, 2]`. */
 export function queriesOf(layer: number, tokens: readonly number[]): HostTensor {
@@ -51,15 +83,20 @@ function tokensFirst({ data, shape }: HostTensor): HostTensor {
   return { data: moved, shape: [n, heads, 2] }
 }
 
-/** What the last tokens see in a layer: attention over all of them, which lie in one piece. */
+/** The attention of the last tokens in a layer over all tokens, computed on contiguous tensors. */
 export function seen(layer: number, tokens: readonly number[], last: number): Float32Array {
   const { k, v } = kvOf(layer === 2 ? 1 : layer, tokens)
   const slides = layer === 0 || layer === 3 ? { window: 4, sinks: 1 } : {}
   const kv = { k: tokensFirst(k as HostTensor), v: tokensFirst(v as HostTensor), kvOffsets: [0, tokens.length] }
-  return attend(queriesOf(layer, tokens.slice(-last)), kv, { scale: 0.5, softcap: 20, qOffsets: [0, last], ...slides }).out.toFloat32Array()
+  return attend(queriesOf(layer, tokens.slice(-last)), kv, {
+    scale: 0.5,
+    softcap: 20,
+    qOffsets: [0, last],
+    ...slides,
+  }).out.toFloat32Array()
 }
 
-/** Writes the tokens of a step layer by layer, and answers the largest difference between what they see and what they should. */
+/** Writes the tokens of a step layer by layer, and returns the largest difference between their attention and the expected one. */
 export function runStep(step: Step, histories: readonly (readonly number[])[]): number {
   const lasts = histories.map((_, place) => (step.offsets[place + 1] as number) - (step.offsets[place] as number))
   const tokens = histories.flatMap((history, place) => history.slice(history.length - (lasts[place] as number)))
@@ -77,7 +114,7 @@ export function runStep(step: Step, histories: readonly (readonly number[])[]): 
   return most
 }
 
-/** A step of one sequence for the last tokens of a history: what its attention is off by. */
+/** Runs a step of one sequence for the last tokens of a history, and returns the error of its attention. */
 export function stepOf(cache: PagedKvCache, sequence: Sequence, history: readonly number[], last: number): number {
   using step = cache.beginStep({ sequences: [sequence], offsets: [0, last] })
   const off = runStep(step, [history])

@@ -1,8 +1,8 @@
-// Scripts are JavaScript, and some packages come without types: what tests import of them is theirs to say.
+// Scripts are JavaScript, and some packages come without types: tests declare the types of what they import.
 declare module '*.mjs'
 declare module 'semver'
 
-// The types of onnxruntime-common name some of browsers.
+// The types of onnxruntime-common mention some browser types.
 interface ImageData {}
 interface ImageBitmap {}
 interface HTMLImageElement {}

@@ -1,4 +1,4 @@
-/** One sequence's queries, keys and values, and what a query sees: attention as its definition reads, in 64-bit floats. */
+/** One sequence's queries, keys and values, and the keys that each query attends to: attention by its definition, in 64-bit floats. */
 export interface Naive {
   readonly queries: number
   readonly queryHeads: number

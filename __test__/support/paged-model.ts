@@ -8,7 +8,7 @@ export interface Form {
   readonly numLayers: number
   readonly numKvHeads: number
   readonly headDim: number
-  /** What a token sees besides the first `sinks`; everything where there is none. */
+  /** The number of tokens that a token sees besides the first `sinks`; all if it is not set. */
   readonly window?: number
   readonly sinks?: number
 }
@@ -19,28 +19,41 @@ function mix(one: number, other: number): number {
   return (mixed ^ (mixed >>> 16)) >>> 0
 }
 
-/** What a token is, given what it follows: everything before it decides its K and V, as in a model. */
+/** A token's state, given the state before it: all tokens so far determine its K and V, as in a model. */
 export const follow = (before: number, id: number): number => mix(before, id + 1)
 
-/** What the first token of a salt follows. */
+/** The state before the first token, by salt. */
 export const rootOf = (salt: string): number => [...salt].reduce((root, letter) => mix(root, letter.charCodeAt(0)), 7)
 
-/** What the tokens of a prompt are. */
+/** The states of a prompt's tokens. */
 export function followed(root: number, ids: readonly number[]): number[] {
   let last = root
   return ids.map(id => (last = follow(last, id)))
 }
 
 /** K (part 0) or V (part 1) of tokens in some layers, `[layers, heads, n, dim]`. */
-export function valuesOf({ numKvHeads, headDim }: Form, layers: readonly number[], tokens: readonly number[], part: number): Float32Array {
+export function valuesOf(
+  { numKvHeads, headDim }: Form,
+  layers: readonly number[],
+  tokens: readonly number[],
+  part: number,
+): Float32Array {
   const bits = layers.flatMap(layer =>
-    Array.from({ length: numKvHeads }, (_, head) => tokens.flatMap(token => Array.from({ length: headDim }, (__, place) => mix(token, 64 * layer + 16 * head + 2 * place + part)))).flat(),
+    Array.from({ length: numKvHeads }, (_, head) =>
+      tokens.flatMap(token =>
+        Array.from({ length: headDim }, (__, place) => mix(token, 64 * layer + 16 * head + 2 * place + part)),
+      ),
+    ).flat(),
   )
   return new Float32Array(Uint32Array.from(bits).buffer)
 }
 
 /** The same as tensors to write, K and V. */
-export function pairOf(form: Form, layers: readonly number[], tokens: readonly number[]): [k: HostTensor, v: HostTensor] {
+export function pairOf(
+  form: Form,
+  layers: readonly number[],
+  tokens: readonly number[],
+): [k: HostTensor, v: HostTensor] {
   const shape = [layers.length, form.numKvHeads, tokens.length, form.headDim]
   return [
     { data: valuesOf(form, layers, tokens, 0), shape },
@@ -48,7 +61,7 @@ export function pairOf(form: Form, layers: readonly number[], tokens: readonly n
   ]
 }
 
-/** A drafted token, and which one of its draft it follows; -1 for what is before the draft. */
+/** A drafted token, and its parent in the draft; -1 stands for the token before the draft. */
 export interface Node {
   readonly token: number
   readonly parent: number
@@ -60,7 +73,7 @@ export interface Draft {
   readonly nodes: Node[]
 }
 
-/** What one sequence holds, every token by itself. */
+/** The expected content of one sequence, token by token. */
 export class Kept {
   readonly sequence: Sequence
   readonly root: number
@@ -78,25 +91,25 @@ export class Kept {
     return [...this.tokens, ...this.drafts.flatMap(({ nodes }) => nodes.map(({ token }) => token))]
   }
 
-  /** What the next token follows. */
+  /** The state before the next token. */
   get last(): number {
     return this.all.at(-1) ?? this.root
   }
 
-  /** What -1 means to the innermost draft. */
+  /** The state that the parent -1 refers to in the innermost draft. */
   get before(): number {
     const own = this.drafts.at(-1)?.nodes.length ?? 0
     return this.all.at(-1 - own) ?? this.root
   }
 
-  /** Takes tokens over that follow each other: as drafted ones where a transaction is open. */
+  /** Appends consecutive tokens: as drafted ones if a transaction is open. */
   add(tokens: readonly number[]): void {
     const nodes = this.drafts.at(-1)?.nodes
     if (nodes === undefined) this.tokens.push(...tokens)
     else for (const token of tokens) nodes.push({ token, parent: nodes.length - 1 })
   }
 
-  /** Ends the innermost draft, of which these tokens stay. */
+  /** Ends the innermost draft and keeps these tokens of it. */
   end(kept: readonly Node[]): void {
     this.drafts.pop()
     const nodes = this.drafts.at(-1)?.nodes
@@ -107,11 +120,13 @@ export class Kept {
     }
   }
 
-  /** Throws unless the cache shows all of it, bit for bit, in each layer. */
+  /** Throws unless the cache returns all of it, bit for bit, in each layer. */
   check(cache: PagedKvCache, form: Form): void {
     const { all, sequence, tokens } = this
     if (sequence.length !== all.length || sequence.committedLength !== tokens.length) {
-      throw new Error(`sequence ${sequence.id} has ${sequence.committedLength} of ${sequence.length} tokens, expected ${tokens.length} of ${all.length}`)
+      throw new Error(
+        `sequence ${sequence.id} has ${sequence.committedLength} of ${sequence.length} tokens, expected ${tokens.length} of ${all.length}`,
+      )
     }
     for (let layer = 0; layer < form.numLayers; layer++) {
       if (form.window === undefined) this.#gathered(cache, form, layer)
@@ -122,28 +137,33 @@ export class Kept {
   #gathered(cache: PagedKvCache, form: Form, layer: number): void {
     const { k, v } = cache.gather(this.sequence, layer)
     for (const [part, found] of [k.toArray(), v.toArray()].entries()) {
-      if (!isSame(found as Float32Array, valuesOf(form, [layer], this.all, part))) throw new Error(`sequence ${this.sequence.id} shows other tokens in layer ${layer}, part ${part}`)
+      if (!isSame(found as Float32Array, valuesOf(form, [layer], this.all, part)))
+        throw new Error(`sequence ${this.sequence.id} shows other tokens in layer ${layer}, part ${part}`)
     }
   }
 
-  /** What tokens to come may see, one by one. */
+  /** Checks the tokens that future tokens may see, one by one. */
   #visible(cache: PagedKvCache, form: Form, layer: number, window: number, sinks: number): void {
     const { all, tokens } = this
     for (const [pos, token] of all.entries()) {
       if (pos >= sinks && pos <= tokens.length - window) continue
       const { key, value } = cache.readKv(this.sequence, layer, pos)
       for (const [part, found] of [key, value].entries()) {
-        if (!isSame(found as Float32Array, valuesOf(form, [layer], [token], part))) throw new Error(`sequence ${this.sequence.id} shows another token at ${pos} in layer ${layer}, part ${part}`)
+        if (!isSame(found as Float32Array, valuesOf(form, [layer], [token], part)))
+          throw new Error(`sequence ${this.sequence.id} shows another token at ${pos} in layer ${layer}, part ${part}`)
       }
     }
   }
 }
 
 function isSame(found: Float32Array, wanted: Float32Array): boolean {
-  return Buffer.compare(new Uint8Array(found.buffer, found.byteOffset, found.byteLength), new Uint8Array(wanted.buffer)) === 0
+  return (
+    Buffer.compare(new Uint8Array(found.buffer, found.byteOffset, found.byteLength), new Uint8Array(wanted.buffer)) ===
+    0
+  )
 }
 
-/** A snapshot, and what it saw. */
+/** A snapshot, and the expected content of its sequence. */
 export interface Saved {
   readonly snapshot: Snapshot
   readonly root: number

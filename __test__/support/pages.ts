@@ -3,23 +3,33 @@ import { narrow } from './half.js'
 import { tokensFirst } from './llama/cached.js'
 import { span } from './tokens.js'
 
-/** Two heads of K and V, four of queries. */
+/** The number of heads of K and V, and of queries. */
 export const HEADS = { kv: 2, query: 4 } as const
 
-/** The layer of two that is read. */
+/** The layer that is read, of two. */
 export const LAYER = 1
 
 const length = (shape: readonly number[]): number => shape.reduce((product, size) => product * size, 1)
 
-/** Numbers from -1 to 1 that follow from a seed. */
+/** Numbers from -1 to 1, derived from a seed. */
 export function waves(seed: number, shape: readonly number[]): HostTensor {
-  const data = Float32Array.from({ length: length(shape) }, (_, place) => Math.sin(seed + 1.7 * place) * Math.cos(0.3 * place * seed))
+  const data = Float32Array.from(
+    { length: length(shape) },
+    (_, place) => Math.sin(seed + 1.7 * place) * Math.cos(0.3 * place * seed),
+  )
   return { data, shape }
 }
 
-/** A cache whose sequences, 0 and up, have so many tokens in {@link LAYER}; blocks of 4, taken one sequence behind the other. */
+/** A cache whose sequences, 0 and up, have these numbers of tokens in {@link LAYER}; blocks of 4, allocated one sequence after the other. */
 export function filled(lengths: readonly number[], options: Partial<UniformCacheOptions> = {}): PagedKvCache {
-  const cache = new PagedKvCache({ capacity: 32, blockSize: 4, numLayers: 2, numKvHeads: HEADS.kv, headDim: 16, ...options })
+  const cache = new PagedKvCache({
+    capacity: 32,
+    blockSize: 4,
+    numLayers: 2,
+    numKvHeads: HEADS.kv,
+    headDim: 16,
+    ...options,
+  })
   const { dtype, headDim, valueHeadDim } = cache
   for (const [index, tokens] of lengths.entries()) {
     const seq = cache.createSequence()
@@ -33,7 +43,7 @@ export function filled(lengths: readonly number[], options: Partial<UniformCache
   return cache
 }
 
-/** The block table of sequences that took their blocks one behind the other; what is behind a sequence's last block is -1. */
+/** The block table of sequences that got their blocks one after the other; -1 after a sequence's last block. */
 export function tablesOf(lengths: readonly number[], blockSize = 4): Int32Array {
   const blocks = lengths.map(tokens => Math.ceil(tokens / blockSize))
   const width = Math.max(...blocks)
@@ -41,8 +51,14 @@ export function tablesOf(lengths: readonly number[], blockSize = 4): Int32Array 
   return Int32Array.from(blocks.flatMap(count => span(0, width).map(place => (place < count ? next++ : -1))))
 }
 
-/** Attention of each sequence by itself, over copies of its keys and values. */
-export function overCopies(cache: PagedKvCache, sequences: readonly number[], queries: readonly number[], q: HostTensor, options: AttendOptions = {}): Float32Array {
+/** Attention of each sequence separately, over copies of its keys and values. */
+export function overCopies(
+  cache: PagedKvCache,
+  sequences: readonly number[],
+  queries: readonly number[],
+  q: HostTensor,
+  options: AttendOptions = {},
+): Float32Array {
   const row = HEADS.query * cache.headDim
   let from = 0
   const parts = sequences.map((seq, index) => {

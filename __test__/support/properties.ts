@@ -1,24 +1,14 @@
-import type { ExecutionContext } from 'ava'
 import fc from 'fast-check'
 
 import { Tensor, type CacheStats, type DType, type HostTensor, type TensorData } from '../../index.js'
 import { bytes } from './tokens.js'
 
-/** Sequences of operations for each property; `KVTIDE_CASES_JS` asks for more. */
-const cases = Number(process.env['KVTIDE_CASES_JS'] ?? 400)
+export { check } from './seeded.js'
 
-/** Checks a property with a seed that is printed; `KVTIDE_SEED` repeats a run. */
-export function check<T>(t: ExecutionContext, arbitrary: fc.Arbitrary<T>, property: (value: T) => void): void {
-  const seed = Number(process.env['KVTIDE_SEED'] ?? Date.now() & 0x7fffffff)
-  t.log(`KVTIDE_SEED=${seed} KVTIDE_CASES_JS=${cases}`)
-  fc.assert(fc.property(arbitrary, property), { seed, numRuns: cases })
-  t.pass()
-}
-
-/** The dtypes that properties run in: bits are bits. */
+/** The dtypes of property tests. */
 export const DTYPES = ['f32', 'f16'] as const
 
-/** The shape of K and V, whose tokens each have a number, and where they are. */
+/** The shape and device of K and V. Each token has a number. */
 export interface Shape {
   readonly device: string
   readonly dtype: DType
@@ -28,15 +18,16 @@ export interface Shape {
 }
 
 /** Small shapes on a device. */
-export const shapesOn = (device: string): fc.Arbitrary<Shape> => fc.record({
-  device: fc.constant(device),
-  dtype: fc.constantFrom(...DTYPES),
-  batch: fc.integer({ min: 1, max: 2 }),
-  heads: fc.integer({ min: 1, max: 2 }),
-  dim: fc.integer({ min: 1, max: 3 }),
-})
+export const shapesOn = (device: string): fc.Arbitrary<Shape> =>
+  fc.record({
+    device: fc.constant(device),
+    dtype: fc.constantFrom(...DTYPES),
+    batch: fc.integer({ min: 1, max: 2 }),
+    heads: fc.integer({ min: 1, max: 2 }),
+    dim: fc.integer({ min: 1, max: 3 }),
+  })
 
-/** Numbers tokens from 1 on, each used once. */
+/** Gives tokens numbers from 1 on, each used once. */
 export class Numbering {
   #last = 0
 
@@ -45,7 +36,7 @@ export class Numbering {
   }
 }
 
-/** Every bit of one element, which follows from where it is: NaNs and subnormals come up too. */
+/** All bits of one element, derived from its place: NaNs and subnormals occur too. */
 function element(token: number, part: number, row: number, place: number): number {
   let mixed = (token * 0x9e3779b1) ^ (part * 0x85ebca6b) ^ (row * 0xc2b2ae35) ^ (place * 0x27d4eb2f)
   mixed = Math.imul(mixed ^ (mixed >>> 15), 0x2c1b3c6d)
@@ -66,19 +57,19 @@ export function expected(shape: Shape, tokens: readonly number[], part: number):
   return dtype === 'f32' ? new Float32Array(bits.buffer) : (bits as Uint16Array)
 }
 
-/** The same as a tensor to append, which lies where the cache does. */
+/** The same as a tensor to append, on the cache's device. */
 export function source(shape: Shape, tokens: readonly number[], part: number): Tensor {
   const { device, dtype, batch, heads, dim } = shape
   return Tensor.from(expected(shape, tokens, part), [batch, heads, tokens.length, dim], { dtype, device })
 }
 
-/** The same in memory of the host, which any cache takes. */
+/** The same in host memory, which any cache accepts. */
 export function hosted(shape: Shape, tokens: readonly number[], part: number): HostTensor {
   const { dtype, batch, heads, dim } = shape
   return { data: expected(shape, tokens, part), shape: [batch, heads, tokens.length, dim], dtype }
 }
 
-/** Throws unless a view shows these tokens, bit for bit. */
+/** Throws unless a view contains these tokens, bit for bit. */
 export function shows(view: Tensor, shape: Shape, tokens: readonly number[], part: number): void {
   const wanted = expected(shape, tokens, part)
   const found = bytes(view)
@@ -87,7 +78,7 @@ export function shows(view: Tensor, shape: Shape, tokens: readonly number[], par
   }
 }
 
-/** What a view showed when it was made: later it shows the same, or is refused as stale. */
+/** The content of a view when it was made. Later the view must have the same content, or be refused as stale. */
 export class Kept {
   readonly #views: { view: Tensor; tokens: readonly number[]; part: number }[] = []
   readonly #shape: Shape
@@ -96,7 +87,7 @@ export class Kept {
     this.#shape = shape
   }
 
-  /** Checks new views of the same tokens, K first, and keeps them, or disposes of them. */
+  /** Checks new views of the same tokens, K first, and then keeps them or disposes of them. */
   add(views: readonly Tensor[], tokens: readonly number[], keep: boolean): void {
     for (const [part, view] of views.entries()) {
       if (view.isStale) throw new Error('a new view is stale')
@@ -106,7 +97,7 @@ export class Kept {
     }
   }
 
-  /** Disposes of all that is kept. */
+  /** Disposes of all kept views. */
   end(): void {
     for (const { view } of this.#views.splice(0)) view.dispose()
   }
@@ -123,9 +114,10 @@ export class Kept {
   }
 }
 
-/** Throws unless a cache of which nothing is kept has the memory of its buffer, and no more: whether garbage was collected or not. */
+/** Throws unless a cache without kept views uses exactly the memory of its buffer, whether garbage was collected or not. */
 export function ownsItsBuffer({ usedBytes, heldBytes, bufferBytes }: CacheStats): void {
-  if (usedBytes !== bufferBytes || heldBytes !== 0) throw new Error(`${usedBytes} bytes used, ${heldBytes} held, ${bufferBytes} in the buffer`)
+  if (usedBytes !== bufferBytes || heldBytes !== 0)
+    throw new Error(`${usedBytes} bytes used, ${heldBytes} held, ${bufferBytes} in the buffer`)
 }
 
 /** Throws unless `call` is refused with `code`. */
@@ -146,8 +138,11 @@ export function same(what: string, found: unknown, wanted: unknown): void {
   }
 }
 
-/** A path down the draft, as far as the choices lead. */
-export function route({ nodes }: { readonly nodes: readonly { readonly parent: number }[] }, choices: readonly number[]): number[] {
+/** A path down the draft, as long as the choices lead to a child. */
+export function route(
+  { nodes }: { readonly nodes: readonly { readonly parent: number }[] },
+  choices: readonly number[],
+): number[] {
   const path: number[] = []
   for (const choice of choices) {
     const children = nodes.flatMap(({ parent }, node) => (parent === (path.at(-1) ?? -1) ? [node] : []))

@@ -1,9 +1,9 @@
-import test from 'ava'
+import type test from 'ava'
 
-import { missing } from '../../bench/workloads/redis.js'
+import { missing } from '../../scripts/servers/redis.js'
+import { needing } from './needing.js'
 
-export { freePort, Redis, signal } from '../../bench/workloads/redis.js'
+export { freePort, Redis, signal } from '../../scripts/servers/redis.js'
 
-/** A test that needs Redis or Valkey: SKIPPED by name where neither is installed. */
-export const withRedis: typeof test = missing === undefined ? test : (test.skip as typeof test)
-if (missing !== undefined) console.warn(`SKIPPED: ${missing}`)
+/** A test that needs Redis or Valkey: reported as SKIPPED if neither is installed. */
+export const withRedis: typeof test = needing(missing)

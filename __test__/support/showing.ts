@@ -1,11 +1,19 @@
-import { Tensor, type BeginOptions, type DraftOptions, type Kv, type KvTransaction, type TensorData, type TokenSource } from '../../index.js'
+import {
+  Tensor,
+  type BeginOptions,
+  type DraftOptions,
+  type Kv,
+  type KvTransaction,
+  type TensorData,
+  type TokenSource,
+} from '../../index.js'
 import type { Shape } from './properties.js'
 import { bytes } from './tokens.js'
 
-/** K and V, whoever has to dispose of them. */
+/** K and V, regardless of their owner. */
 export type Seen = Pick<Kv, 'k' | 'v'>
 
-/** K and V of `length` tokens of all layers, each of which lies where the batch of other caches does: `[layers, heads, tokens, dim]`. */
+/** K and V of `length` tokens of all layers. Layers take the place of other caches' batch: `[layers, heads, tokens, dim]`. */
 export function stacked({ batch, heads, dim, dtype }: Shape, length: number, read: (layer: number) => Kv): Seen {
   const layers = Array.from({ length: batch }, (_, layer) => read(layer))
   const whole = (part: 'k' | 'v'): Tensor => {
@@ -16,7 +24,7 @@ export function stacked({ batch, heads, dim, dtype }: Shape, length: number, rea
   return { k: whole('k'), v: whole('v') }
 }
 
-/** A transaction whose appends show what others' do. */
+/** A transaction whose appends return views, like those of the other caches. */
 export function showing<T extends { begin(options?: BeginOptions): T }>(
   open: T,
   append: (to: T, k: TokenSource, v: TokenSource, options?: DraftOptions) => void,

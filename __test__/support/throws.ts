@@ -2,7 +2,7 @@ import type { ExecutionContext } from 'ava'
 
 import { isKvTideError, KvTideError, type AnyKvTideError, type ErrorCode } from '../../index.js'
 
-/** What `call` throws, which has to be an error of this package, whole in all its parts. */
+/** Returns the error that `call` throws, and checks that it is a complete error of this package. */
 export function refusal(t: ExecutionContext, call: () => unknown, what = ''): AnyKvTideError | undefined {
   try {
     const returned = call()
@@ -21,7 +21,7 @@ export function refusal(t: ExecutionContext, call: () => unknown, what = ''): An
   return undefined
 }
 
-/** Checks that `call` is refused with `code`, and with these `details` when they are given. */
+/** Checks that `call` throws `code`, and these `details` if they are given. */
 export function throwsCode<C extends ErrorCode>(
   t: ExecutionContext,
   code: C,
@@ -34,8 +34,11 @@ export function throwsCode<C extends ErrorCode>(
   return error as Extract<AnyKvTideError, { code: C }>
 }
 
-/** The error that a promise is rejected with, which has to have this code. */
-export async function rejected<C extends ErrorCode>(promise: Promise<unknown>, code: C): Promise<Extract<AnyKvTideError, { code: C }>> {
+/** Returns the error that a promise is rejected with, and checks its code. */
+export async function rejected<C extends ErrorCode>(
+  promise: Promise<unknown>,
+  code: C,
+): Promise<Extract<AnyKvTideError, { code: C }>> {
   try {
     await promise
   } catch (error) {

@@ -37,7 +37,8 @@ function rowsOf(tokens: readonly number[], from: number, part: number): { data: 
   const data = new Float32Array(LAYERS * HEADS * rest.length * DIM)
   let at = 0
   for (let row = 0; row < LAYERS * HEADS; row++) {
-    for (const state of rest) for (let place = 0; place < DIM; place++) data[at++] = mix(state ^ (row * 64 + place * 2 + part)) >>> 10
+    for (const state of rest)
+      for (let place = 0; place < DIM; place++) data[at++] = mix(state ^ (row * 64 + place * 2 + part)) >>> 10
   }
   return { data, shape: [LAYERS, HEADS, rest.length, DIM] }
 }
@@ -54,7 +55,10 @@ export class Computing {
     this.#state = seed
     this.#store = url === undefined ? undefined : new RedisStore({ url })
     const sealed = secret === undefined ? {} : { secret: Buffer.from(secret, 'hex') }
-    const tiers: TierOptions = { disk: { path: folder, limitBytes: 2 ** 20 }, ...(this.#store && { store: { store: this.#store, compress: true, ...sealed } }) }
+    const tiers: TierOptions = {
+      disk: { path: folder, limitBytes: 2 ** 20 },
+      ...(this.#store && { store: { store: this.#store, compress: true, ...sealed } }),
+    }
     const sizes = { capacity: 40, blockSize: BLOCK, numLayers: LAYERS, numKvHeads: HEADS, headDim: DIM }
     this.cache = new PagedKvCache({ ...sizes, namespace: 'processes', prefixKey: new Uint8Array(32).fill(9), tiers })
   }
@@ -78,7 +82,7 @@ export class Computing {
   /** Looks for a prompt, checks what was found, and computes the rest. */
   async step(): Promise<void> {
     const tokens = this.#prompt()
-    const match = await this.cache.match(tokens, { tiers: 'all', deadline: 100 })
+    const match = await this.cache.match(tokens, { tiers: 'all', deadline: this.#below(2) === 0 ? 100 : 5000 })
     const sequence = this.cache.openSequence({ prefix: match })
     const { length } = sequence
     this.#check(tokens.slice(0, length), sequence.id)
@@ -95,9 +99,17 @@ export class Computing {
     const size = k.length / LAYERS
     for (let layer = 0; layer < LAYERS; layer++) {
       const kv = this.cache.gather(sequence, layer)
-      for (const [part, shown, wanted] of [['k', kv.k, k], ['v', kv.v, v]] as const) {
+      for (const [part, shown, wanted] of [
+        ['k', kv.k, k],
+        ['v', kv.v, v],
+      ] as const) {
         const row = wanted.subarray(layer * size, (layer + 1) * size)
-        if (Buffer.compare(Buffer.from(Float32Array.from(shown.toFloat32Array()).buffer), Buffer.from(row.slice().buffer)) !== 0) {
+        if (
+          Buffer.compare(
+            Buffer.from(Float32Array.from(shown.toFloat32Array()).buffer),
+            Buffer.from(row.slice().buffer),
+          ) !== 0
+        ) {
           throw new Error(`wrong rows: ${part} of layer ${layer} for ${tokens.join()}`)
         }
       }

@@ -3,7 +3,7 @@ import { Tensor, type DType, type TensorData } from '../../index.js'
 /** The float types of the caches. */
 export const FLOATS = ['f32', 'f16', 'bf16'] as const
 
-/** Whole numbers up to 256, which every float type holds exactly, as the elements of `dtype`. */
+/** Whole numbers up to 256, which every float type represents exactly, as elements of `dtype`. */
 export function elements(dtype: DType, values: readonly number[]): TensorData {
   if (dtype === 'f32') return Float32Array.from(values)
   if (dtype === 'u8') return Uint8Array.from(values)
@@ -18,7 +18,7 @@ function bf16(value: number): number {
   return bits(value) >>> 16
 }
 
-/** Half floats of numbers that need no rounding and are no subnormals. */
+/** Half floats of numbers that need no rounding and are not subnormal. */
 function f16(value: number): number {
   const float = bits(value)
   const exponent = (float >>> 23) & 0xff
@@ -32,7 +32,7 @@ export function rows(dtype: DType, ...values: readonly (readonly number[])[]): T
   return Tensor.from(elements(dtype, values.flat()), [values.length, 1, length, 1], { dtype })
 }
 
-/** The whole numbers from `start` up to `end`, without it. */
+/** The whole numbers from `start` up to `end`, excluding `end`. */
 export function span(start: number, end: number): number[] {
   return Array.from({ length: end - start }, (_, place) => start + place)
 }
@@ -42,7 +42,7 @@ export function tokens(start: number, end: number, dtype: DType = 'f32'): Tensor
   return rows(dtype, span(start, end))
 }
 
-/** A tensor's elements as plain numbers; `null` stays. */
+/** A tensor's elements as plain numbers; `null` for `null`. */
 export function numbers(tensor: Tensor | null): number[] | null {
   return tensor === null ? null : Array.from(tensor.toFloat32Array())
 }

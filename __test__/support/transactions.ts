@@ -1,4 +1,11 @@
-import { type BeginOptions, KvCache, type KvTransaction, RollbackCache, RotatingKvCache, type Tensor } from '../../index.js'
+import {
+  type BeginOptions,
+  KvCache,
+  type KvTransaction,
+  RollbackCache,
+  RotatingKvCache,
+  type Tensor,
+} from '../../index.js'
 import { SequenceSubject } from './sequence-subject.js'
 import { source, type Shape } from './properties.js'
 import type { Seen } from './showing.js'
@@ -10,30 +17,30 @@ export interface Subject extends Disposable {
   dispose(): void
 }
 
-/** Newest tokens that are kept, and first ones besides. */
+/** The number of newest tokens that are kept, and of sinks. */
 export interface Window {
   readonly maxSeqLen: number
   readonly sinks: number
   readonly slack: number
 }
 
-/** A kind of cache: all that the tests of transactions need to know of it. A new kind is one more entry of {@link KINDS}. */
+/** A kind of cache, with everything that the transaction tests need to know about it. A new kind is one more entry of {@link KINDS}. */
 export interface Kind<C extends Subject = Subject> {
   readonly name: string
   readonly make: (shape: Shape, window: Window) => C
-  /** What says that a transaction is open on it. */
+  /** The object that the error TRANSACTION_OPEN names. */
   readonly object: 'cache' | 'sequence'
-  /** It keeps what its window holds, rather than everything. */
+  /** True if it keeps only its window. */
   readonly slides: boolean
-  /** Adds tokens that stay. */
+  /** Appends tokens permanently. */
   readonly feed: (cache: C, k: Tensor, v: Tensor) => Seen
-  /** What it shows; `null` when there is nothing. */
+  /** Returns its content; `null` if it is empty. */
   readonly read: (cache: C) => Seen | null
-  /** Everything that would change it. */
+  /** All calls that would change it. */
   readonly changes: (cache: C, k: Tensor, v: Tensor) => Readonly<Record<string, () => unknown>>
 }
 
-/** Restores what it holds, and lets go of the snapshot however that ends. */
+/** Restores a snapshot of its own content, and disposes of the snapshot in any case. */
 function restoreItself(cache: KvCache | RotatingKvCache): void {
   using held = cache.snapshot()
   ;(cache as { restore(snapshot: object): void }).restore(held)
@@ -46,7 +53,15 @@ export const KINDS: readonly Kind[] = [
   kind<KvCache>({
     name: 'KvCache',
     make: ({ device, batch, heads, dim, dtype }) =>
-      new KvCache({ device, batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity: 2, maxSeqLen: 4096 }),
+      new KvCache({
+        device,
+        batchSize: batch,
+        numKvHeads: heads,
+        headDim: dim,
+        dtype,
+        initialCapacity: 2,
+        maxSeqLen: 4096,
+      }),
     object: 'cache',
     slides: false,
     feed: (cache, k, v) => cache.update(k, v),
@@ -63,7 +78,8 @@ export const KINDS: readonly Kind[] = [
   }),
   kind<RotatingKvCache>({
     name: 'RotatingKvCache',
-    make: ({ device }, { maxSeqLen, sinks, slack }) => new RotatingKvCache({ device, maxSeqLen, sinks, slack, capacitySeqLen: 2 }),
+    make: ({ device }, { maxSeqLen, sinks, slack }) =>
+      new RotatingKvCache({ device, maxSeqLen, sinks, slack, capacitySeqLen: 2 }),
     object: 'cache',
     slides: true,
     feed: (cache, k, v) => cache.append(k, v),
@@ -128,13 +144,13 @@ export const KINDS: readonly Kind[] = [
   }),
 ]
 
-/** What is kept of tokens that were appended, in order. */
+/** The appended tokens that are kept, in order. */
 export function retained<T>(made: Kind, { maxSeqLen, sinks }: Window, tokens: readonly T[]): T[] {
   if (!made.slides || tokens.length <= sinks + maxSeqLen) return [...tokens]
   return [...tokens.slice(0, sinks), ...tokens.slice(-maxSeqLen)]
 }
 
-/** What an append of `added` behind `tokens` shows. */
+/** The tokens that an append of `added` after `tokens` returns. */
 export function appended<T>(made: Kind, window: Window, tokens: readonly T[], added: readonly T[]): T[] {
   const before = retained(made, window, tokens)
   const over = made.slides && added.length > 1 && before.length + added.length > window.sinks + window.maxSeqLen

@@ -2,7 +2,7 @@ import { Worker } from 'node:worker_threads'
 
 import { indexUrl, tsxUrl } from './packaging/child.js'
 
-/** A worker that runs a module which sees the package as `kvtide` and the other side as `parentPort`. */
+/** Starts a worker thread with a module that sees the package as `kvtide` and the other side as `parentPort`. */
 export function startWorker(source: string, workerData: unknown = null): Worker {
   const script = `
     const { parentPort, workerData } = await import('node:worker_threads')

@@ -1,10 +1,10 @@
-"""What others take for the work that bench/cuda measures: PyTorch, FlashInfer and vLLM, where they are installed.
+"""Measures the work of bench/cuda with PyTorch, FlashInfer and vLLM, if they are installed.
 
     python3 peers.py [--only <start of ids>] [--rounds <n>] [--out <file>] [--device cuda|cpu]
 
 The report has the form of the Rust program's: each round of each lane in nanoseconds, on the device and on the host. Lanes run in
-turn. What cannot be imported is reported as SKIPPED by its name, and so is everything without PyTorch or a GPU. With
-`--device cpu` all runs once in small, and times say nothing.
+turn. Packages that can't be imported are reported as SKIPPED by name, and so is everything without PyTorch or a GPU. With
+`--device cpu` everything runs once with small sizes, and times say nothing.
 """
 
 import argparse
@@ -21,11 +21,11 @@ FULL = dict(kv_heads=8, query_heads=32, dim=128, block=16, layers=32, sequences=
 SMALL = dict(kv_heads=2, query_heads=8, dim=64, block=16, layers=3, sequences=3, keys=96, chunk=40, chunks=2, times=2)
 
 class Skip(Exception):
-    """Why a lane cannot run here."""
+    """The reason why a lane cannot run here."""
 
 
 def imported(name):
-    """A module; Skip names it where it is missing or does not load."""
+    """Imports a module; raises Skip with its name if it is missing or does not load."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # a package that is there may fail to load in many ways
@@ -33,7 +33,7 @@ def imported(name):
 
 
 class Place:
-    """A device, and how long work takes there: see bench/cuda/src/place."""
+    """A device that runs work and times it: see bench/cuda/src/place."""
 
     def __init__(self, torch, name):
         self.torch = torch
@@ -50,11 +50,11 @@ class Place:
 
     def machine(self):
         torch = self.torch
-        name = torch.cuda.get_device_name(0) if self.is_gpu else "the CPU in a GPU's stead"
+        name = torch.cuda.get_device_name(0) if self.is_gpu else "the CPU, emulating a GPU"
         return {"device": name, "details": [f"PyTorch {torch.__version__}"]}
 
     def time(self, times, work):
-        """Nanoseconds of one of `times` pieces of work: on the device, on the host."""
+        """Returns the nanoseconds of one of `times` pieces of work: on the device, on the host."""
         torch = self.torch
         if self.is_gpu:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -75,17 +75,17 @@ class Place:
 
 
 class Lanes:
-    """The lanes of a workload; one that cannot be made is noted by its name."""
+    """The lanes of a workload; a lane that cannot be made is reported by its name."""
 
     def __init__(self, workload, report):
         self.workload, self.report, self.lanes = workload, report, []
 
     def add(self, name, make, role="peer", times=1, **amount):
-        """`make` answers a function that does one piece of work. What it raises is the reason why there is no such lane."""
+        """Adds a lane. `make` returns a function that does one piece of work; if it raises, its message is the reason for skipping."""
         try:
             work = make()
             work()
-        except Exception as error:  # whatever another package throws: its lane is left out, and the reason is told
+        except Exception as error:  # any error of another package: its lane is skipped, with the reason
             text = str(error) if isinstance(error, Skip) else f"{type(error).__name__}: {error}"
             reason = f"{name}: {text.strip().splitlines()[0] if text.strip() else 'no reason was given'}"
             print(f"SKIPPED: {self.workload}: {reason}")
@@ -111,14 +111,14 @@ class Lanes:
 
 
 def near(place, found, expected, most):
-    """Refuses outputs that are further off than bf16 explains: a peer that is asked something else is no peer."""
+    """Raises if outputs differ by more than bf16 explains, because the peer then computes something else."""
     off = (found.float().reshape(-1) - expected.float().reshape(-1)).abs().max().item()
     if not off <= most:
-        raise ValueError(f"its outputs are off by {off}")
+        raise ValueError(f"its outputs differ by {off}")
 
 
 def copied(place, lanes, count, times=1):
-    """PyTorch's copy that reads and writes `count` bytes in all."""
+    """Adds a lane of PyTorch's copy that reads and writes `count` bytes in total."""
     torch = place.torch
     source = torch.ones(count // 2, dtype=torch.uint8, device=place.device)
     target = torch.empty_like(source)
@@ -126,7 +126,7 @@ def copied(place, lanes, count, times=1):
 
 
 def flash(torch):
-    """Attention by PyTorch's flash backend or not at all."""
+    """Computes attention with PyTorch's flash backend, without a fallback."""
     attention = imported("torch.nn.attention")
     function = torch.nn.functional.scaled_dot_product_attention
 
@@ -138,7 +138,7 @@ def flash(torch):
 
 
 def paged(place, k, v):
-    """The same keys in blocks in no order: [blocks, 2, block, heads, dim], and the blocks of each sequence."""
+    """Returns the same keys in blocks in random order: [blocks, 2, block, heads, dim], and the blocks of each sequence."""
     torch, block = place.torch, place.sizes["block"]
     batch, heads, keys, dim = k.shape
     each = keys // block
@@ -208,7 +208,7 @@ def prefill(place, report, rounds):
     def causal():
         bias = imported("torch.nn.attention.bias").causal_lower_right(chunk, keys)
         group = of["query_heads"] // of["kv_heads"]
-        # Repeated once and not counted: the mask takes no groups.
+        # Repeated once, outside the timing, because the masked call does not support groups.
         wide = [rows.repeat_interleave(group, dim=1) for rows in (k, v)]
         call = flash(torch) if place.is_gpu else torch.nn.functional.scaled_dot_product_attention
         return lambda: call(q, *wide, attn_mask=bias)
@@ -309,15 +309,15 @@ def run(place, report, rounds, only):
 
 
 def opened(name):
-    """The device of this name; Skip says why there is none."""
+    """Returns the device of this name; raises Skip with the reason if there is none."""
     torch = imported("torch")
     if name == "cuda" and not torch.cuda.is_available():
-        raise Skip("torch: it finds no GPU")
+        raise Skip("torch: found no GPU")
     return Place(torch, name)
 
 
 def main():
-    parser = argparse.ArgumentParser(description="What others take for the work that bench/cuda measures.")
+    parser = argparse.ArgumentParser(description="Measures other programs with the work of bench/cuda.")
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--out")

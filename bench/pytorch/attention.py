@@ -1,10 +1,11 @@
-"""PyTorch's attention on the processor, one round for each line that comes in.
+"""Measures PyTorch's attention on the processor, one round for each line of input.
 
     python3 attention.py <folder> <heads> <query heads> <keys> <dim> <layers>
 
-`q`, `k` and `v` of the folder are floats as they lie in memory; each layer has a copy of its own. For each way the output of the
-first layer goes to the file `out-<way>`. `0` says that all is ready; a line `<way> <threads>` is then answered with nanoseconds:
-those of one query over every layer in turn. On one thread, what it waited for a processor is not counted (bench/run/rounds.ts).
+The files `q`, `k` and `v` of the folder are raw floats; each layer has a copy of its own. For each way, the output of the first
+layer is written to the file `out-<way>`. The program prints `0` when it is ready. It then answers each line `<way> <threads>` with the
+nanoseconds of one query over every layer in turn. With one thread, the time spent waiting for a processor is not counted
+(lib/cli/rounds.ts).
 """
 
 import os
@@ -16,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def waited():
-    """Nanoseconds that this thread was ready to run and did not; 0 where the system does not say."""
+    """Returns the nanoseconds that this thread was ready to run but had no processor; 0 if the system does not report them."""
     try:
         with open("/proc/thread-self/schedstat") as numbers:
             return int(numbers.read().split()[1])
@@ -38,7 +39,7 @@ k, v = (read(name, 1, heads, keys, dim) for name in "kv")
 layers = [(k.clone(), v.clone()) for _ in range(layer_count)]
 short = (k[:, :, :64].clone(), v[:, :, :64].clone())
 
-# The heads of a group as queries of one head: nothing is hidden from the newest token, so that the result is the same.
+# The heads of a group as queries of one head: the newest token sees all keys, so the result is the same.
 grouped = q.reshape(1, heads, query_heads // heads, dim)
 
 WAYS = {
@@ -50,7 +51,7 @@ WAYS = {
 def nanoseconds(way, threads):
     torch.set_num_threads(threads)
     attention = WAYS[way]
-    # Threads of other lanes look for work for a while; those of this one are woken.
+    # Threads of other lanes poll for work for a while; a first call wakes this lane's threads.
     time.sleep(0.02)
     attention(*short)
     before, start = waited(), time.perf_counter_ns()

@@ -1,13 +1,13 @@
-// bench/results.svg and bench/pool.svg: one panel per workload, a log axis, a mark per lane with its spread.
+// Draws bench/results.svg and bench/pool.svg: one panel per workload, a log axis, a mark per lane with its spread.
 //
-// The marks differ in shape as well as in colour, so that nothing is told by colour alone.
+// The marks differ in shape as well as in colour, so the chart is readable without colours.
 import type { Lane, Role } from './report.js'
 import { digits } from './table.js'
 
 const PANEL_WIDTH = 560
 const GAP = 14
 const NAME_WIDTH = 262
-/** Where values lie: names come before, and numbers behind. */
+/** The width of the plot; names are to the left of it, and numbers to the right. */
 const PLOT_WIDTH = PANEL_WIDTH - NAME_WIDTH - 66 - 20
 const LANE_HEIGHT = 18
 const HEAD_HEIGHT = 56
@@ -23,7 +23,12 @@ const STYLE = `text{font:12px system-ui,sans-serif;fill:#1f2328}
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.panel,.grid{stroke:#3d444d}
 .ours{fill:#58a6ff;stroke:#58a6ff}.peer{fill:#f0883e;stroke:#f0883e}.baseline{fill:#bc8cff;stroke:#bc8cff}.limit{stroke:#9198a1}}`
 
-const ROLES: readonly (readonly [Role, string])[] = [['ours', 'kvtide'], ['peer', 'other caches'], ['baseline', 'by hand'], ['limit', 'limit: bare memory']]
+const ROLES: readonly (readonly [Role, string])[] = [
+  ['ours', 'kvtide'],
+  ['peer', 'other caches'],
+  ['baseline', 'by hand'],
+  ['limit', 'limit: bare memory'],
+]
 
 export interface Panel {
   readonly title: string
@@ -35,28 +40,33 @@ const at = (value: number): string => String(Number(value.toFixed(1)))
 
 const escape = (words: string): string => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 
-/** Words at a place: from there on, unless they are to end there or to have their middle there. */
+/** Draws words at a place: they start there, or end there, or are centred there. */
 function text(x: number, y: number, words: string, kind?: 'title' | 'small', anchor?: 'middle' | 'end'): string {
   return `<text x="${at(x)}" y="${at(y)}"${anchor === undefined ? '' : ` text-anchor="${anchor}"`}${kind === undefined ? '' : ` class="${kind}"`}>${escape(words)}</text>`
 }
 
 interface Axis {
   readonly decades: readonly number[]
-  /** Where a value lies, 0 to 1. */
+  /** Returns the place of a value, 0 to 1. */
   place(value: number): number
 }
 
 export function axisOf(values: readonly number[]): Axis {
   const low = Math.floor(Math.log10(Math.min(...values)))
-  // A decade at least, also where every value is the same power of ten.
+  // At least one decade, even if every value is the same power of ten.
   const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(...values))))
   const decades = Array.from({ length: high - low + 1 }, (_, index) => 10 ** (low + index))
   return { decades, place: value => (Math.log10(value) - low) / (high - low) }
 }
 
-const UNITS = [['ns', 1], ['µs', 1e3], ['ms', 1e6], ['s', 1e9]] as const
+const UNITS = [
+  ['ns', 1],
+  ['µs', 1e3],
+  ['ms', 1e6],
+  ['s', 1e9],
+] as const
 
-/** Nanoseconds in the largest unit of which there is one. */
+/** Formats nanoseconds in the largest unit that gives a number of at least 1. */
 export function time(nanoseconds: number): string {
   const [unit, size] = UNITS.findLast(([, unitSize]) => nanoseconds >= unitSize) ?? UNITS[0]
   return `${digits(nanoseconds / size)} ${unit}`
@@ -75,7 +85,12 @@ function mark(role: Role, x: number, y: number): string {
 function lane({ name, role, median, p10, p90 }: Lane, axis: Axis, y: number): string {
   const x = (value: number): number => NAME_WIDTH + axis.place(value) * PLOT_WIDTH
   const spread = `<path d="M${at(x(p10))} ${y}H${at(x(p90))}" class="${role} spread"/>`
-  return [text(NAME_WIDTH - 10, y + 4, name, undefined, 'end'), spread, mark(role, x(median), y), text(PANEL_WIDTH - 10, y + 4, time(median), 'small', 'end')].join('')
+  return [
+    text(NAME_WIDTH - 10, y + 4, name, undefined, 'end'),
+    spread,
+    mark(role, x(median), y),
+    text(PANEL_WIDTH - 10, y + 4, time(median), 'small', 'end'),
+  ].join('')
 }
 
 const heightOf = ({ lanes }: Panel): number => HEAD_HEIGHT + lanes.length * LANE_HEIGHT + AXIS_HEIGHT
@@ -84,7 +99,7 @@ function drawn(panel: Panel, left: number, top: number): string {
   const { title, subtitle, lanes } = panel
   const axis = axisOf(lanes.flatMap(({ median, p10, p90 }) => [median, p10, p90]))
   const bottom = HEAD_HEIGHT + lanes.length * LANE_HEIGHT
-  // Not every decade has room for its name.
+  // Only some decades have room for their label.
   const step = Math.ceil((axis.decades.length * 44) / PLOT_WIDTH)
   const grid = axis.decades.map((decade, index) => {
     const x = NAME_WIDTH + axis.place(decade) * PLOT_WIDTH
@@ -97,7 +112,9 @@ function drawn(panel: Panel, left: number, top: number): string {
 
 function legend(panels: readonly Panel[]): string {
   const roles = ROLES.filter(([role]) => panels.some(({ lanes }) => lanes.some(each => each.role === role)))
-  const entries = roles.map(([role, name], index) => `${mark(role, 20 + index * 130, 16)}${text(32 + index * 130, 20, name)}`)
+  const entries = roles.map(
+    ([role, name], index) => `${mark(role, 20 + index * 130, 16)}${text(32 + index * 130, 20, name)}`,
+  )
   return `${entries.join('')}${text(560, 20, 'time per operation, log axis; less is better', 'small')}`
 }
 

@@ -1,8 +1,7 @@
-// The ratios that the repository records, and whether those of another run are worse.
+// Records ratios in the repository, and finds ratios of another run that are worse.
 //
-// Ratios, never times: they change little from machine to machine. Each has a noise band, a factor: a ratio is worse when it
-// lies further than that on the wrong side of the recorded one. The band is what one round differed from another in the run
-// that was recorded, and at least a quarter.
+// Only ratios are recorded, never times: ratios change little from machine to machine. Each has a noise band, a factor: a ratio is worse if it
+// is off by more than this factor in the wrong direction. The band is the spread between rounds of the recorded run, and at least a quarter.
 import { lessIsBetter, type Claim, type Report } from './report.js'
 
 export const BAND_MIN = 1.25
@@ -22,7 +21,7 @@ export interface Worse {
   readonly id: string
   readonly recorded: RecordedRatio
   readonly bound: number
-  /** What was measured; nothing when the run has no such ratio. */
+  /** The measured ratio; undefined if the run has no such ratio. */
   readonly ratio: number | undefined
 }
 
@@ -33,30 +32,34 @@ function record({ ratio, low, high, toReach }: Claim): RecordedRatio {
   return { ratio: rounded(ratio), better: lessIsBetter(toReach) ? 'less' : 'more', band }
 }
 
-/** What is compared with other runs. */
+/** The claims that are compared with other runs. */
 const claimsOf = (reports: readonly Report[]): Claim[] =>
-  reports.flatMap(({ workloads }) => workloads.flatMap(({ claims }) => claims.filter(({ ofThisRun }) => ofThisRun !== true)))
+  reports.flatMap(({ workloads }) =>
+    workloads.flatMap(({ claims }) => claims.filter(({ ofThisRun }) => ofThisRun !== true)),
+  )
 
-const ratiosOf = (reports: readonly Report[]): Recorded['ratios'] => Object.fromEntries(claimsOf(reports).map(claim => [claim.id, record(claim)]))
+const ratiosOf = (reports: readonly Report[]): Recorded['ratios'] =>
+  Object.fromEntries(claimsOf(reports).map(claim => [claim.id, record(claim)]))
 
-/** Starts of ids of what could not run here. */
-const skippedIn = (reports: readonly Report[]): string[] => reports.flatMap(report => report.skipped ?? []).map(({ id }) => `${id}/`)
+/** The prefixes of ratio ids of workloads that could not run here. */
+const skippedIn = (reports: readonly Report[]): string[] =>
+  reports.flatMap(report => report.skipped ?? []).map(({ id }) => `${id}/`)
 
-/** What a run records. Of a workload that could not run here, what was recorded before stays. */
+/** Returns the record of a run. A workload that could not run here keeps its previous record. */
 export function recordOf(cpu: string, reports: readonly Report[], before: Recorded['ratios'] = {}): Recorded {
   const skipped = skippedIn(reports)
   const staying = Object.entries(before).filter(([id]) => skipped.some(start => id.startsWith(start)))
   return { cpu, ratios: { ...ratiosOf(reports), ...Object.fromEntries(staying) } }
 }
 
-/** The same record with the ratios of some workloads more, or anew. */
+/** Returns the record with the ratios of some workloads added or replaced. */
 export function withRatios({ cpu, ratios }: Recorded, report: Report): Recorded {
   return { cpu, ratios: { ...ratios, ...ratiosOf([report]) } }
 }
 
 /**
- * The recorded ratios whose ids begin with `only` that the run does not reach. One that was not measured is not reached, unless
- * its workload could not run here.
+ * Returns the recorded ratios whose ids begin with `only` and that the run does not reach. A ratio that was not measured counts as not reached,
+ * unless its workload could not run here.
  */
 export function worseThan(recorded: Recorded, reports: readonly Report[], only = ''): Worse[] {
   const skipped = skippedIn(reports)
@@ -73,5 +76,7 @@ export function worseThan(recorded: Recorded, reports: readonly Report[], only =
 }
 
 export function unrecorded(recorded: Recorded, reports: readonly Report[]): string[] {
-  return claimsOf(reports).map(({ id }) => id).filter(id => !(id in recorded.ratios))
+  return claimsOf(reports)
+    .map(({ id }) => id)
+    .filter(id => !(id in recorded.ratios))
 }

@@ -1,9 +1,9 @@
-// What a suite measured: lanes, and the ratios of their medians.
-import { ratioOf, ratioOfRatios, spreadOf, type Spread } from './spread.js'
+// The report of a suite: lanes, and the ratios of their medians.
+import type { Measured, Role } from '../../lib/cli/rounds.js'
+import { ratioOf, ratioOfRatios, spreadOf, type Spread } from '../../lib/cli/spread.js'
 import { digits, tableOf } from './table.js'
 
-/** What a lane is in the comparison: a cache of ours, someone else's, none at all, or the least that the same bytes cost. */
-export type Role = 'ours' | 'peer' | 'baseline' | 'limit'
+export type { Measured, Role }
 
 export const ROLES = { ours: 'kvtide', peer: 'peer', baseline: 'by hand', limit: 'limit' } as const
 
@@ -13,13 +13,7 @@ export interface Lane extends Spread {
   readonly role: Role
 }
 
-export interface Measured {
-  readonly name: string
-  readonly role: Role
-  readonly nanoseconds: readonly number[]
-}
-
-/** What a ratio is held against; without a target, whether less or more of it is better. */
+/** The target of a ratio; without one, which direction is better. */
 export type Bound = 'less' | 'more' | { readonly atMost: number } | { readonly atLeast: number }
 
 /** A ratio of the medians of two lanes. */
@@ -32,11 +26,11 @@ export interface Claim {
   readonly toReach: Bound
   /** `null` without a target. */
   readonly met: boolean | null
-  /** What bare memory operations reach in the place of ours, in the same run. */
+  /** The same ratio with bare memory operations in place of kvtide, in the same run. */
   readonly limit: number | null
-  /** Why it is no better, in what the same run has measured; otherwise the limit tells. */
+  /** The reason why the ratio is no better, from measurements of the same run; if null, the limit is the reason. */
   readonly why: string | null
-  /** A time, or how far off a number is: to be reached, and not to be held against another run. */
+  /** True for a time or an error: it has a target, and is not compared with other runs. */
   readonly ofThisRun?: true
 }
 
@@ -44,9 +38,9 @@ export interface Workload {
   readonly id: string
   readonly title: string
   readonly operation: string
-  /** Whether large allocations get pages that the system gives at the first touch, pages that were touched before, or now these and now those. */
+  /** The memory of large allocations: always new pages, always pages that were touched before, or the allocator's choice. */
   readonly memory: 'new' | 'reused' | 'usual'
-  /** Rounds that were counted, of the lane that has the fewest. */
+  /** The number of counted rounds of the lane with the fewest. */
   readonly rounds: number
   readonly lanes: readonly Lane[]
   readonly claims: readonly Claim[]
@@ -57,7 +51,9 @@ export interface Skipped {
   readonly skipped: string
 }
 
-export interface Machine extends Readonly<Record<'cpu' | 'memory' | 'hugePages' | 'kernel' | 'rustc' | 'load', string>> {
+export interface Machine extends Readonly<
+  Record<'cpu' | 'memory' | 'hugePages' | 'kernel' | 'rustc' | 'load', string>
+> {
   readonly features: readonly string[]
   readonly cores: number
   readonly caches: readonly string[]
@@ -66,7 +62,7 @@ export interface Machine extends Readonly<Record<'cpu' | 'memory' | 'hugePages' 
 export interface Report {
   readonly suite: string
   readonly rounds: number
-  /** Only where the suite describes it. */
+  /** Present if the suite describes it. */
   readonly machine?: Machine
   readonly engine?: string
   readonly workloads: readonly Workload[]
@@ -93,43 +89,90 @@ export function laneOf(measured: readonly Measured[], name: string): readonly nu
   return found.nanoseconds
 }
 
-/** What a claim is about: two lanes by name, and what their ratio is to reach. */
+/** The definition of a claim: two lanes by name, and the target of their ratio. */
 export interface Ratio {
   readonly id: string
-  /** The two names, unless it is given. */
+  /** Defaults to the two names. */
   readonly says?: string
   readonly over: string
   readonly under: string
   readonly toReach: Bound
-  /** Two lanes whose ratio this one is held against: it is the ratio of both. */
+  /** Two lanes whose ratio is the base: the claim's ratio is divided by theirs. */
   readonly base?: readonly [over: string, under: string]
-  /** The lanes of bare memory that stand for these. */
+  /** The lanes of bare memory that correspond to `over` and `under`. */
   readonly limit?: readonly [over: string, under: string]
   readonly why?: string
 }
 
-export function claimOf(measured: readonly Measured[], { id, over, under, says = `${over} / ${under}`, toReach, base, limit, why }: Ratio): Claim {
+export function claimOf(
+  measured: readonly Measured[],
+  { id, over, under, says = `${over} / ${under}`, toReach, base, limit, why }: Ratio,
+): Claim {
   const rounds = (a: string, b: string): Spread => ratioOf(laneOf(measured, a), laneOf(measured, b))
   const below = base === undefined ? undefined : rounds(...base)
-  const { median, p10, p90 } = base === undefined ? rounds(over, under) : ratioOfRatios([over, under].map(name => laneOf(measured, name)), base.map(name => laneOf(measured, name)))
+  const { median, p10, p90 } =
+    base === undefined
+      ? rounds(over, under)
+      : ratioOfRatios(
+          [over, under].map(name => laneOf(measured, name)),
+          base.map(name => laneOf(measured, name)),
+        )
   const reached = limit === undefined ? null : rounds(...limit).median / (below?.median ?? 1)
-  return { id, says, ratio: median, low: p10, high: p90, toReach, met: isMet(toReach, median), limit: reached, why: why ?? null }
+  return {
+    id,
+    says,
+    ratio: median,
+    low: p10,
+    high: p90,
+    toReach,
+    met: isMet(toReach, median),
+    limit: reached,
+    why: why ?? null,
+  }
 }
 
-/** What one lane costs more than another, in microseconds that are to be reached, and its ratio: for what is added to each call, however long that is. */
-export function excessOf(measured: readonly Measured[], { id, over, under, says, toReach }: Ratio & { readonly says: string }): Claim[] {
+/** Compares two lanes by their difference, in microseconds with a target, and by their ratio: for a constant cost that is added to each call. */
+export function excessOf(
+  measured: readonly Measured[],
+  { id, over, under, says, toReach }: Ratio & { readonly says: string },
+): Claim[] {
   const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
   const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
   const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
-  const excess = { id: `${id}-us`, says: `${says}, in microseconds more`, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, ofThisRun: true } as const
+  const excess = {
+    id: `${id}-us`,
+    says: `${says}, in microseconds more`,
+    ratio,
+    low: p10,
+    high: p90,
+    toReach,
+    met: isMet(toReach, ratio),
+    limit: null,
+    why: null,
+    ofThisRun: true,
+  } as const
   return [excess, claimOf(measured, { id, says, over, under, toReach: 'less' })]
 }
 
-/** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */
-export function workloadOf(id: string, title: string, operation: string, measured: readonly Measured[], ratios: readonly Ratio[]): Workload {
+/** Makes a workload from its lanes and ratios. The suite of the TypeScript API runs on reused memory. */
+export function workloadOf(
+  id: string,
+  title: string,
+  operation: string,
+  measured: readonly Measured[],
+  ratios: readonly Ratio[],
+): Workload {
   const lanes = measured.map(({ name, role, nanoseconds }) => ({ name, role, ...spreadOf(nanoseconds) }))
   const counted = Math.min(...measured.map(({ nanoseconds }) => nanoseconds.length))
-  return { id, title, operation, memory: 'reused', rounds: counted, lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
+  return {
+    id,
+    title,
+    operation,
+    memory: 'reused',
+    rounds: counted,
+    lanes,
+    claims: ratios.map(ratio => claimOf(measured, ratio)),
+  }
 }
 
 export const ratioText = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
@@ -144,9 +187,17 @@ export function sectionOf(workload: Workload): string {
     ROLES[role],
     digits(median),
     `${digits(p10)} to ${digits(p90)}`,
-    ...(rate ? [digits((2 ** 20) / median)] : []),
+    ...(rate ? [digits(2 ** 20 / median)] : []),
   ])
   const head = ['', '', `ns per ${operation}`, 'spread', ...(rate ? ['GB/s'] : [])]
-  const ratios = claims.map(claim => `- ${claim.says}: ${ratioText(claim)}${claim.limit === null ? '' : `; bare memory ${digits(claim.limit)}`}`)
-  return [`### ${titleOf(workload)}`, `${workload.rounds} rounds.`, tableOf(head, rows), ...(ratios.length > 0 ? [ratios.join('\n')] : [])].join('\n\n')
+  const ratios = claims.map(
+    claim =>
+      `- ${claim.says}: ${ratioText(claim)}${claim.limit === null ? '' : `; bare memory ${digits(claim.limit)}`}`,
+  )
+  return [
+    `### ${titleOf(workload)}`,
+    `${workload.rounds} rounds.`,
+    tableOf(head, rows),
+    ...(ratios.length > 0 ? [ratios.join('\n')] : []),
+  ].join('\n\n')
 }

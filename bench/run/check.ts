@@ -1,8 +1,8 @@
-// `npm run bench:check`: measures again and compares ratios with the recorded ones; exits 1 when one is worse than its band.
+// `npm run bench:check`: measures again and compares ratios with the recorded ones; exits with 1 if one is worse than its band allows.
 //
 //   npm run bench:check -- [--only <start of an id>] [--rounds <n>]
 //
-// A ratio that is worse is measured a second time, and counts when it is worse again: one bad moment is not a regression.
+// A worse ratio is measured a second time, and counts if it is worse again: one bad moment is not a regression.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -14,7 +14,10 @@ import { build, readArguments, root, runJavaScript, runPeers } from './suites.js
 const { only, rounds } = readArguments(process.argv.slice(2))
 const recorded = JSON.parse(readFileSync(join(root, 'bench', 'recorded.json'), 'utf8')) as Recorded
 
-const measured = (start: string): Report[] => [runPeers({ only: start, rounds }), runJavaScript({ only: start, rounds })]
+const measured = (start: string): Report[] => [
+  runPeers({ only: start, rounds }),
+  runJavaScript({ only: start, rounds }),
+]
 
 function tell({ id, recorded: was, bound, ratio }: Worse): string {
   const found = ratio === undefined ? 'not measured' : `measured ${digits(ratio)}`
@@ -32,9 +35,14 @@ if (worse.length > 0) {
 }
 
 const cpu = reports[0]?.machine?.cpu
-if (cpu !== undefined && cpu !== recorded.cpu) console.log(`\nrecorded on another processor: ${recorded.cpu}; this is ${cpu}`)
+if (cpu !== undefined && cpu !== recorded.cpu)
+  console.log(`\nrecorded on another processor: ${recorded.cpu}; this is ${cpu}`)
 const added = unrecorded(recorded, reports)
 if (added.length > 0) console.log(`\nnot recorded yet: ${added.join(', ')}`)
 const compared = Object.keys(recorded.ratios).filter(id => id.startsWith(only)).length
-console.log(worse.length === 0 ? `\n${compared} ratios, none worse than its band` : `\nworse than recorded:\n${worse.map(tell).join('\n')}`)
+console.log(
+  worse.length === 0
+    ? `\n${compared} ratios, none worse than its band`
+    : `\nworse than recorded:\n${worse.map(tell).join('\n')}`,
+)
 process.exitCode = worse.length === 0 ? 0 : 1

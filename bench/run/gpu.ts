@@ -1,5 +1,5 @@
-// `npm run bench:cuda -- [results.json]`: writes what a GPU has reached into bench/RESULTS.md, and keeps it in bench/cuda/results.json.
-// Without a file the section is written again from what is kept there.
+// `npm run bench:cuda -- [results.json]`: writes GPU results into bench/RESULTS.md, and copies them to bench/cuda/results.json.
+// Without a file, it writes the section again from that copy.
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 
@@ -9,14 +9,17 @@ import { root } from './suites.js'
 const [given, ...rest] = process.argv.slice(2)
 if (rest.length > 0) throw new RangeError(`${rest.join(' ')}: expected one file, the results.json of a run`)
 if (given !== undefined) {
-  // A path is meant as seen from where the command was given.
+  // Paths are relative to the folder in which the command was given.
   const file = resolve(process.env['INIT_CWD'] ?? '.', given)
   const results = readResults(file)
-  if (results === undefined) throw new RangeError(`${file} is not there: expected the results.json of a run`)
-  if (results.workloads.length === 0) throw new RangeError(`${file} has no workload: ${results.skipped[0]?.skipped ?? 'nothing has run'}`)
+  if (results === undefined) throw new RangeError(`${file} does not exist: expected the results.json of a run`)
+  if (results.workloads.length === 0)
+    throw new RangeError(`${file} has no workload: ${results.skipped[0]?.skipped ?? 'nothing has run'}`)
   if (file !== RECORDED) copyFileSync(file, RECORDED)
 }
 const results = readResults()
 const page = join(root, 'bench', 'RESULTS.md')
 writeFileSync(page, withSection(readFileSync(page, 'utf8'), gpuSection(results)))
-console.log(`written: bench/RESULTS.md, ${results === undefined ? 'where nothing has run on a GPU' : `${results.workloads.length} workloads of a GPU`}`)
+console.log(
+  `written: bench/RESULTS.md, ${results === undefined ? 'without GPU results' : `${results.workloads.length} GPU workloads`}`,
+)

@@ -23,7 +23,7 @@ import { view } from '../workloads/view.js'
 import { machineHere } from './machine.js'
 import { readArguments } from './suites.js'
 
-/** For rounds of seconds; those of the clients take minutes. */
+/** The number of rounds if each takes seconds; rounds of the clients take minutes. */
 const few = (rounds: number): number => Math.min(rounds, 5)
 
 const some = (rounds: number): number => Math.min(rounds, 7)

@@ -1,4 +1,4 @@
-// What the machine is, as far as it says so itself. No name of it, and no path on it.
+// Describes the machine from what the system reports. It contains neither the machine's name nor a path.
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { arch, availableParallelism, cpus, loadavg, platform, release, totalmem } from 'node:os'
@@ -7,7 +7,7 @@ import type { Machine } from '../report/report.js'
 
 const FEATURES = new Set(['avx2', 'fma', 'f16c', 'avx512f', 'avx512_bf16', 'avx512_vnni', 'asimd'])
 
-/** A file of the system's, or nothing where it has none. */
+/** Returns the content of a system file, or an empty text if it doesn't exist. */
 export function read(path: string): string {
   try {
     return readFileSync(path, 'latin1').trim()
@@ -16,15 +16,17 @@ export function read(path: string): string {
   }
 }
 
-/** Caches of the first core, from the nearest on: `L2 1024K`. */
+/** The caches of the first core, nearest first: `L2 1024K`. */
 function caches(): string[] {
   return Array.from({ length: 8 }, (_, index) => {
-    const [level, kind, size] = ['level', 'type', 'size'].map(what => read(`/sys/devices/system/cpu/cpu0/cache/index${index}/${what}`))
+    const [level, kind, size] = ['level', 'type', 'size'].map(what =>
+      read(`/sys/devices/system/cpu/cpu0/cache/index${index}/${what}`),
+    )
     return size === '' || kind === 'Instruction' ? '' : `L${level} ${size}`
   }).filter(cache => cache !== '')
 }
 
-/** This one. What it does not say is `unknown`. */
+/** Describes this machine. Properties that it doesn't report are `unknown`. */
 export function machineHere(): Machine {
   const flags = /^(?:flags|Features)\s*: (.*)$/m.exec(read('/proc/cpuinfo'))?.[1]?.split(' ') ?? []
   return {

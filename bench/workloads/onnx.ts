@@ -1,7 +1,7 @@
-// A decoder in onnxruntime-node, with its past going in and out, against the same decoder in kvtide/onnx.
+// Measures a decoder in onnxruntime-node, which passes past and present, against the same decoder in kvtide/onnx.
 //
-// onnxruntime-node has two ways: past in and present out, a copy of everything at each step; and one buffer for both, which holds
-// whatever length there may be from the start. Each lane of a decoder's steps and of its prompts has a process of its own (onnx-lanes.ts).
+// onnxruntime-node offers two ways: past in and present out, which copies everything at each step; and one buffer for both, which is allocated for
+// the maximum length at the start. Each lane of a decoder's steps and of its prompts has a process of its own (onnx-lanes.ts).
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
@@ -10,7 +10,7 @@ import { OnnxModel } from 'kvtide/onnx'
 
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
 import { apart } from '../run/apart.js'
-import { lane, measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, type Contestant } from '../../lib/cli/rounds.js'
 import { REPORTS } from '../run/suites.js'
 import { DECODER, writeDecoder } from './decoder.js'
 import { writeGguf } from './gguf.js'
@@ -18,13 +18,20 @@ import { STEPS, ids, likeliest, type LaneOf } from './onnx-lanes.js'
 
 const { layers } = DECODER
 
-/** Rounds of seconds, of which the first warms up. */
-const measureLong = (lanes: readonly Contestant[], rounds: number): ReturnType<typeof measure> => measure(lanes, rounds, undefined, 1)
+/** Measures rounds that take seconds; only the first one warms up. */
+const measureLong = (lanes: readonly Contestant[], rounds: number): ReturnType<typeof measure> =>
+  measure(lanes, rounds, undefined, 1)
 
 const many = (threads: number): string => (threads === 1 ? '1 thread' : `${threads} threads`)
 
-/** Lanes in processes of their own, by what they are called; `what` is done in each of them. */
-async function measureApart(what: 'decode' | 'prefill', lanes: readonly (readonly ['peer' | 'ours', string, LaneOf['way']])[], sizes: Omit<LaneOf, 'what' | 'way' | 'path'>, operations: number, run: (lanes: readonly Contestant[]) => ReturnType<typeof measure>): ReturnType<typeof measure> {
+/** Measures lanes in separate processes. Each lane has a role, a name and a way; all of them do `what`. */
+async function measureApart(
+  what: 'decode' | 'prefill',
+  lanes: readonly (readonly ['peer' | 'ours', string, LaneOf['way']])[],
+  sizes: Omit<LaneOf, 'what' | 'way' | 'path'>,
+  operations: number,
+  run: (lanes: readonly Contestant[]) => ReturnType<typeof measure>,
+): ReturnType<typeof measure> {
   const path = writeDecoder(join(REPORTS, 'decoder'))
   const children = []
   for (const [role, name, way] of lanes) {
@@ -32,14 +39,22 @@ async function measureApart(what: 'decode' | 'prefill', lanes: readonly (readonl
     children.push({ role, name, child: await apart(new URL('onnx-lanes.ts', import.meta.url), of) })
   }
   try {
-    return await run(children.map(({ role, name, child }) => lane(role, name, operations, () => child.round(), { shared: true })))
+    return await run(
+      children.map(({ role, name, child }) => lane(role, name, operations, () => child.round(), { shared: true })),
+    )
   } finally {
     children.forEach(({ child }) => child.end())
   }
 }
 
-/** A step of one token for each of some sequences of a length. */
-export async function decode(length: number, rows: number, threads: number, rounds: number, targets: { readonly peer: number; readonly parts?: number }): Promise<Workload> {
+/** Measures a step of one token for each of `rows` sequences of this length. */
+export async function decode(
+  length: number,
+  rows: number,
+  threads: number,
+  rounds: number,
+  targets: { readonly peer: number; readonly parts?: number },
+): Promise<Workload> {
   const id = `js-onnx-${rows === 1 ? '' : `${rows}x`}${length}-${threads}`
   const lanes = [
     ['peer', 'onnxruntime-node, one buffer', 'sharing'],
@@ -47,33 +62,76 @@ export async function decode(length: number, rows: number, threads: number, roun
     ['ours', 'kvtide, graph', 'graph'],
     ['ours', 'kvtide, parts', 'parts'],
   ] as const
-  const measured = await measureApart('decode', lanes, { length, rows, threads }, STEPS, contestants => measure(contestants, rounds))
+  const measured = await measureApart('decode', lanes, { length, rows, threads }, STEPS, contestants =>
+    measure(contestants, rounds),
+  )
   const ratios: Ratio[] = [
-    { id: `${id}/peer-over-graph`, over: 'onnxruntime-node, one buffer', under: 'kvtide, graph', toReach: { atLeast: targets.peer } },
-    { id: `${id}/parts-over-graph`, over: 'kvtide, parts', under: 'kvtide, graph', toReach: targets.parts === undefined ? 'less' : { atMost: targets.parts } },
-    ...(rows === 1 ? [{ id: `${id}/copying-over-graph`, over: 'onnxruntime-node, past in and present out', under: 'kvtide, graph', toReach: { atLeast: targets.peer } } satisfies Ratio] : []),
+    {
+      id: `${id}/peer-over-graph`,
+      over: 'onnxruntime-node, one buffer',
+      under: 'kvtide, graph',
+      toReach: { atLeast: targets.peer },
+    },
+    {
+      id: `${id}/parts-over-graph`,
+      over: 'kvtide, parts',
+      under: 'kvtide, graph',
+      toReach: targets.parts === undefined ? 'less' : { atMost: targets.parts },
+    },
+    ...(rows === 1
+      ? [
+          {
+            id: `${id}/copying-over-graph`,
+            over: 'onnxruntime-node, past in and present out',
+            under: 'kvtide, graph',
+            toReach: { atLeast: targets.peer },
+          } satisfies Ratio,
+        ]
+      : []),
   ]
-  const workload = workloadOf(id, `A decoder of ${layers} layers: one token for ${rows === 1 ? 'a sequence' : `each of ${rows} sequences`} of ${length}, ${many(threads)}`, 'step', measured, ratios)
+  const workload = workloadOf(
+    id,
+    `A decoder of ${layers} layers: one token for ${rows === 1 ? 'a sequence' : `each of ${rows} sequences`} of ${length}, ${many(threads)}`,
+    'step',
+    measured,
+    ratios,
+  )
   return { ...workload, memory: 'usual' }
 }
 
-/** A prompt from nothing. */
+/** Measures computing a prompt without any cached prefix. */
 export async function prefill(length: number, threads: number, rounds: number): Promise<Workload> {
   const id = `js-onnx-prefill-${length}-${threads}`
-  const lanes = [['peer', 'onnxruntime-node', 'copying'], ['ours', 'kvtide, graph', 'graph'], ['ours', 'kvtide, parts', 'parts']] as const
-  const measured = await measureApart('prefill', lanes, { length, rows: 1, threads }, length, contestants => measureLong(contestants, rounds))
-  const workload = workloadOf(id, `A decoder of ${layers} layers: a prompt of ${length}, ${many(threads)}`, 'token', measured, [
-    { id: `${id}/peer-over-graph`, over: 'onnxruntime-node', under: 'kvtide, graph', toReach: { atLeast: 1 } },
-    { id: `${id}/peer-over-parts`, over: 'onnxruntime-node', under: 'kvtide, parts', toReach: 'more' },
-  ])
+  const lanes = [
+    ['peer', 'onnxruntime-node', 'copying'],
+    ['ours', 'kvtide, graph', 'graph'],
+    ['ours', 'kvtide, parts', 'parts'],
+  ] as const
+  const measured = await measureApart('prefill', lanes, { length, rows: 1, threads }, length, contestants =>
+    measureLong(contestants, rounds),
+  )
+  const workload = workloadOf(
+    id,
+    `A decoder of ${layers} layers: a prompt of ${length}, ${many(threads)}`,
+    'token',
+    measured,
+    [
+      { id: `${id}/peer-over-graph`, over: 'onnxruntime-node', under: 'kvtide, graph', toReach: { atLeast: 1 } },
+      { id: `${id}/peer-over-parts`, over: 'onnxruntime-node', under: 'kvtide, parts', toReach: 'more' },
+    ],
+  )
   return { ...workload, memory: 'usual' }
 }
 
-/** The first token of a prompt of which most was computed before, for somebody else: found, computed again, and all again in onnxruntime-node. */
+/** Measures the first token of a prompt that shares most of its tokens with an earlier one: a cache hit, a cache miss, and onnxruntime-node. */
 export async function shared(common: number, own: number, threads: number, rounds: number): Promise<Workload> {
   const id = `js-onnx-shared-${common}-${threads}`
   const path = writeDecoder(join(REPORTS, 'decoder'))
-  const model = await OnnxModel.load(path, { backend: 'graph', threads, cache: { memoryBytes: 2 ** 30, maxSequences: 32 } })
+  const model = await OnnxModel.load(path, {
+    backend: 'graph',
+    threads,
+    cache: { memoryBytes: 2 ** 30, maxSequences: 32 },
+  })
   const known = ids(common, 1)
   using before = model.open({ tokens: known, salt: 'found' })
   await model.run([{ sequence: before }])
@@ -89,25 +147,44 @@ export async function shared(common: number, own: number, threads: number, round
   if (theirs !== mine) throw new Error(`kvtide's first token is ${mine}, that of onnxruntime-node ${theirs}`)
   const of: LaneOf = { what: 'prefill', way: 'copying', path, length: common + own, rows: 1, threads }
   const peer = await apart(new URL('onnx-lanes.ts', import.meta.url), of)
-  const measured = await measureLong([
-    lane('peer', 'onnxruntime-node, the whole prompt', 1, () => peer.round(), { shared: true }),
-    lane('baseline', 'computed anew', 1, async () => void (await first(prompt(), `${turn}`)), { shared: true }),
-    lane('ours', 'found', 1, async () => void (await first(prompt(), 'found')), { shared: true }),
-  ], rounds)
+  const measured = await measureLong(
+    [
+      lane('peer', 'onnxruntime-node, the whole prompt', 1, () => peer.round(), { shared: true }),
+      lane('baseline', 'cache miss', 1, async () => void (await first(prompt(), `${turn}`)), { shared: true }),
+      lane('ours', 'cache hit', 1, async () => void (await first(prompt(), 'found')), { shared: true }),
+    ],
+    rounds,
+  )
   peer.end()
   before.dispose()
   await model.dispose()
-  return workloadOf(id, `The first token of a prompt of ${common} shared tokens and ${own} new ones, ${many(threads)}`, 'prompt', measured, [
-    { id: `${id}/peer-over-found`, over: 'onnxruntime-node, the whole prompt', under: 'found', toReach: 'more' },
-    { id: `${id}/anew-over-found`, over: 'computed anew', under: 'found', toReach: { atLeast: 8 } },
-  ])
+  return workloadOf(
+    id,
+    `The first token of a prompt of ${common} shared tokens and ${own} new ones, ${many(threads)}`,
+    'prompt',
+    measured,
+    [
+      { id: `${id}/peer-over-found`, over: 'onnxruntime-node, the whole prompt', under: 'cache hit', toReach: 'more' },
+      { id: `${id}/anew-over-found`, over: 'cache miss', under: 'cache hit', toReach: { atLeast: 8 } },
+    ],
+  )
 }
 
-/** Clients at once, against the same one after the other; and how long the main thread was held up. */
-export async function clients(count: number, prompt: number, answer: number, threads: number, rounds: number): Promise<Workload> {
+/** Measures clients at once, against the same clients one after the other, and prints how long the main thread was blocked. */
+export async function clients(
+  count: number,
+  prompt: number,
+  answer: number,
+  threads: number,
+  rounds: number,
+): Promise<Workload> {
   const id = `js-onnx-clients-${count}-${threads}`
   const path = writeDecoder(join(REPORTS, 'decoder'))
-  const model = await OnnxModel.load(path, { backend: 'graph', threads, cache: { memoryBytes: 2 ** 31, maxSequences: count } })
+  const model = await OnnxModel.load(path, {
+    backend: 'graph',
+    threads,
+    cache: { memoryBytes: 2 ** 31, maxSequences: count },
+  })
   let turn = 0
   const one = async (): Promise<void> => {
     turn += 1
@@ -119,50 +196,94 @@ export async function clients(count: number, prompt: number, answer: number, thr
   const operations = count * answer
   const measured = await measureLong(
     [
-      lane('baseline', 'one after the other', operations, async () => {
-        for (let client = 0; client < count; client++) await one()
-      }, { shared: true }),
-      lane('ours', 'at once', operations, async () => void (await Promise.all(Array.from({ length: count }, one))), { shared: true }),
+      lane(
+        'baseline',
+        'one after the other',
+        operations,
+        async () => {
+          for (let client = 0; client < count; client++) await one()
+        },
+        { shared: true },
+      ),
+      lane('ours', 'at once', operations, async () => void (await Promise.all(Array.from({ length: count }, one))), {
+        shared: true,
+      }),
     ],
     rounds,
   )
   delay.disable()
   await model.dispose()
-  console.log(`main thread held up, with ${availableParallelism()} processors: p99 ${(delay.percentile(99) / 1e6).toFixed(2)} ms, most ${(delay.max / 1e6).toFixed(2)} ms`)
-  return workloadOf(id, `${count} clients, ${prompt} tokens in and ${answer} out, ${many(threads)}`, 'token', measured, [
-    { id: `${id}/alone-over-at-once`, over: 'one after the other', under: 'at once', toReach: { atLeast: 2.5 } },
-  ])
+  console.log(
+    `main thread blocked, with ${availableParallelism()} processors: p99 ${(delay.percentile(99) / 1e6).toFixed(2)} ms, most ${(delay.max / 1e6).toFixed(2)} ms`,
+  )
+  return workloadOf(
+    id,
+    `${count} clients, ${prompt} tokens in and ${answer} out, ${many(threads)}`,
+    'token',
+    measured,
+    [{ id: `${id}/alone-over-at-once`, over: 'one after the other', under: 'at once', toReach: { atLeast: 2.5 } }],
+  )
 }
 
-/** As much of node-llama-cpp as is used here. It is not among what the checkout installs. */
+/** The part of node-llama-cpp that is used here. `npm ci` does not install it. */
 interface LlamaCpp {
-  getLlama(options: object): Promise<{ loadModel(options: object): Promise<{ createContext(options: object): Promise<LlamaContext>; dispose(): Promise<void> }> }>
+  getLlama(
+    options: object,
+  ): Promise<{
+    loadModel(
+      options: object,
+    ): Promise<{ createContext(options: object): Promise<LlamaContext>; dispose(): Promise<void> }>
+  }>
 }
 interface LlamaContext {
   getSequence(): { evaluate(tokens: readonly number[], options: object): AsyncIterable<number>; dispose(): void }
 }
 
-/** The same clients in node-llama-cpp, with the same weights and floats for K and V. The tokens have to be the same. */
-export async function besideLlamaCpp(count: number, prompt: number, answer: number, threads: number, rounds: number): Promise<Workload | Skipped> {
-  const id = `js-onnx-llama-cpp-${count}-${threads}`
+/** Loads the decoder in node-llama-cpp, with floats for K and V. Returns `undefined` if the package is not installed. */
+async function llamaCpp(
+  folder: string,
+  options: object,
+): Promise<{ context: LlamaContext; dispose(): Promise<void> } | undefined> {
   const name = 'node-llama-cpp'
   let llama: LlamaCpp
   try {
     llama = (await import(name)) as LlamaCpp
   } catch {
-    return { id, skipped: 'node-llama-cpp is not installed: `npm install --no-save --ignore-scripts node-llama-cpp`' }
+    return undefined
   }
-  const folder = join(REPORTS, 'decoder')
   const runtime = await llama.getLlama({ gpu: false, build: 'never', logLevel: 'error' })
-  const theirs = await runtime.loadModel({ modelPath: writeGguf(folder) })
+  const model = await runtime.loadModel({ modelPath: writeGguf(folder) })
   const types = { experimentalKvCacheKeyType: 'F32', experimentalKvCacheValueType: 'F32', flashAttention: false }
-  const context = await theirs.createContext({ sequences: count, contextSize: prompt + answer + 64, batchSize: 512, threads, ...types })
-  const model = await OnnxModel.load(writeDecoder(folder), { backend: 'graph', threads, cache: { memoryBytes: 2 ** 31, maxSequences: count } })
+  return {
+    context: await model.createContext({ batchSize: 512, ...types, ...options }),
+    dispose: () => model.dispose(),
+  }
+}
+
+/** Measures the same clients in node-llama-cpp, with the same weights and floats for K and V. The tokens must be the same. */
+export async function besideLlamaCpp(
+  count: number,
+  prompt: number,
+  answer: number,
+  threads: number,
+  rounds: number,
+): Promise<Workload | Skipped> {
+  const id = `js-onnx-llama-cpp-${count}-${threads}`
+  const folder = join(REPORTS, 'decoder')
+  const theirs = await llamaCpp(folder, { sequences: count, contextSize: prompt + answer + 64, threads })
+  if (theirs === undefined)
+    return { id, skipped: 'node-llama-cpp is not installed: `npm install --no-save --ignore-scripts node-llama-cpp`' }
+  const model = await OnnxModel.load(writeDecoder(folder), {
+    backend: 'graph',
+    threads,
+    cache: { memoryBytes: 2 ** 31, maxSequences: count },
+  })
   let turn = 0
   const said = new Map<number, string>()
   const check = (seed: number, tokens: readonly number[]): void => {
     const before = said.get(seed)
-    if (before !== undefined && before !== tokens.join(' ')) throw new Error(`other tokens behind prompt ${seed}: ${tokens.join(' ')} instead of ${before}`)
+    if (before !== undefined && before !== tokens.join(' '))
+      throw new Error(`different tokens after prompt ${seed}: ${tokens.join(' ')} instead of ${before}`)
     said.set(seed, tokens.join(' '))
   }
   const ours = async (seed: number): Promise<void> => {
@@ -173,7 +294,7 @@ export async function besideLlamaCpp(count: number, prompt: number, answer: numb
     check(seed, tokens)
   }
   const other = async (seed: number): Promise<void> => {
-    const sequence = context.getSequence()
+    const sequence = theirs.context.getSequence()
     const tokens: number[] = []
     for await (const token of sequence.evaluate([...ids(prompt, seed)], { temperature: 0, yieldEogToken: true })) {
       tokens.push(token)
@@ -182,7 +303,8 @@ export async function besideLlamaCpp(count: number, prompt: number, answer: numb
     sequence.dispose()
     check(seed, tokens)
   }
-  const each = async (one: (seed: number) => Promise<void>): Promise<void> => void (await Promise.all(Array.from({ length: count }, (_, seed) => one(seed))))
+  const each = async (one: (seed: number) => Promise<void>): Promise<void> =>
+    void (await Promise.all(Array.from({ length: count }, (_, seed) => one(seed))))
   const measured = await measureLong(
     [
       lane('peer', 'node-llama-cpp, one client', answer, () => other(0), { shared: true }),
@@ -194,8 +316,14 @@ export async function besideLlamaCpp(count: number, prompt: number, answer: numb
   )
   await model.dispose()
   await theirs.dispose()
-  return workloadOf(id, `${count} clients, ${prompt} tokens in and ${answer} out, beside node-llama-cpp, ${many(threads)}`, 'token that comes out', measured, [
-    { id: `${id}/one`, over: 'node-llama-cpp, one client', under: 'kvtide, one client', toReach: 'more' },
-    { id: `${id}/all`, over: `node-llama-cpp, ${count} at once`, under: `kvtide, ${count} at once`, toReach: 'more' },
-  ])
+  return workloadOf(
+    id,
+    `${count} clients, ${prompt} tokens in and ${answer} out, beside node-llama-cpp, ${many(threads)}`,
+    'output token',
+    measured,
+    [
+      { id: `${id}/one`, over: 'node-llama-cpp, one client', under: 'kvtide, one client', toReach: 'more' },
+      { id: `${id}/all`, over: `node-llama-cpp, ${count} at once`, under: `kvtide, ${count} at once`, toReach: 'more' },
+    ],
+  )
 }

@@ -1,8 +1,8 @@
-// Speculative decoding through the TypeScript API: draft five tokens, keep two.
+// Measures speculative decoding through the TypeScript API: draft five tokens, keep two.
 import { RollbackCache } from 'kvtide'
 
 import { workloadOf, type Workload } from '../report/report.js'
-import { lane, measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, type Contestant } from '../../lib/cli/rounds.js'
 import { BareRows, tokens } from './rows.js'
 
 const DRAFT = 5
@@ -18,15 +18,21 @@ function ours(length: number): Contestant {
   cache.commit()
   const start = cache.snapshot()
   const path = Int32Array.from({ length: KEPT }, (_, index) => index)
-  return lane('ours', 'kvtide', OPERATIONS, () => {
-    for (let index = 0; index < OPERATIONS; index++) {
-      cache.append(draft, draft)
-      cache.acceptPath(path)
-    }
-  }, {
-    // Every round starts at the same length.
-    after: () => cache.rollback(start),
-  })
+  return lane(
+    'ours',
+    'kvtide',
+    OPERATIONS,
+    () => {
+      for (let index = 0; index < OPERATIONS; index++) {
+        cache.append(draft, draft)
+        cache.acceptPath(path)
+      }
+    },
+    {
+      // Every round starts at the same length.
+      after: () => cache.rollback(start),
+    },
+  )
 }
 
 function bare(length: number): Contestant {
@@ -40,6 +46,12 @@ export async function rollback(length: number, rounds: number): Promise<Workload
   const measured = await measure([ours(length), bare(length)], rounds)
   const title = `TypeScript: rollback, draft ${DRAFT} and keep ${KEPT} at ${length} tokens, f32`
   return workloadOf('js-rollback', title, 'round of drafting', measured, [
-    { id: 'js-rollback/ours-over-bare', says: 'kvtide / bare rows', over: 'kvtide', under: 'bare rows', toReach: 'less' },
+    {
+      id: 'js-rollback/ours-over-bare',
+      says: 'kvtide / bare rows',
+      over: 'kvtide',
+      under: 'bare rows',
+      toReach: 'less',
+    },
   ])
 }

@@ -1,4 +1,4 @@
-// What the caches are given, and the same rows in plain typed arrays: what a program without a cache would write.
+// Inputs for the caches, and the same rows in plain typed arrays, as a program without a cache would write them.
 import type { HostTensor } from 'kvtide'
 
 export const HEADS = 8
@@ -20,7 +20,7 @@ export class BareRows {
     this.parts = [new Float32Array(slots * TOKEN), new Float32Array(slots * TOKEN)]
   }
 
-  /** Writes tokens at `slot` and behind it, K and V alike. */
+  /** Writes tokens from `slot` on, the same ones to K and V. */
   write(slot: number, data: Float32Array): void {
     const row = data.length / HEADS
     for (const part of this.parts) {

@@ -1,18 +1,18 @@
-//! Compiles the kernels: to machine code and PTX with `nvcc` for the feature `cuda`, for the CPU with a C++ compiler for `emulate`.
+//! Compiles the kernels: to machine code and PTX with `nvcc` for the feature `cuda`, and for the CPU with a C++ compiler for
+//! `emulate`.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The files of kernels, each a module of its own.
-const MODULES: [&str; 11] = [
+/// The kernel files, each compiled as a module.
+const MODULES: [&str; 10] = [
     "attend_decode",
     "attend_floats",
     "attend_merge",
     "attend_prefill",
     "boxes",
     "holes",
-    "insert",
     "pieces",
     "quantise",
     "shift",
@@ -21,7 +21,7 @@ const MODULES: [&str; 11] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=kernels");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo names the folder for what is built"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets the output folder"));
     if env::var_os("CARGO_FEATURE_CUDA").is_some() {
         println!("cargo::rerun-if-env-changed=CUDA_HOME");
         let nvcc = env::var_os("CUDA_HOME").map_or_else(|| "nvcc".into(), |home| PathBuf::from(home).join("bin/nvcc"));
@@ -34,18 +34,19 @@ fn main() {
     emulate(&out);
 }
 
-/// Machine code for these, and PTX of the oldest, which drivers compile for every other one that is later. What the compiler does not
-/// know is left out.
+/// Machine code for these GPUs, and PTX for the oldest, which drivers compile for every later GPU. Targets that the compiler
+/// does not know are left out.
 const CODE: [(&str, &str); 3] = [
     ("sm_80", "arch=compute_80,code=[compute_80,sm_80]"),
     ("sm_90", "arch=compute_90,code=sm_90"),
     ("sm_120", "arch=compute_120,code=sm_120"),
 ];
 
-/// What has to leave the same bits as the CPU: products and sums are rounded one by one there. Attention is as exact with both in one.
+/// Modules that must give the same bits as the CPU, where products and sums are rounded separately. Attention is equally
+/// exact with fused multiply-adds.
 const EXACT: [&str; 2] = ["holes", "quantise"];
 
-/// The GPUs that this compiler makes machine code for.
+/// The GPUs for which this compiler can generate machine code.
 fn known_gpus(nvcc: &Path) -> String {
     match Command::new(nvcc).arg("--list-gpu-code").output() {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -76,14 +77,14 @@ fn compile(nvcc: &Path, known: &str, module: &str, out: &Path) {
 fn emulate(out: &Path) {
     let all = out.join("emulated.cpp");
     let includes: String = MODULES.iter().map(|module| format!("#include \"{module}.cu\"\n")).collect();
-    std::fs::write(&all, includes).expect("the folder for what is built can be written");
+    std::fs::write(&all, includes).expect("the output folder is writable");
     cc::Build::new()
         .cpp(true)
         .std("c++17")
         .opt_level(2)
         .include("kernels")
         .file(&all)
-        // Floats as a GPU without contraction has them.
+        // Rounds floats like a GPU without contraction.
         .flag_if_supported("-ffp-contract=off")
         .flag_if_supported("-Wno-unknown-pragmas")
         .flag_if_supported("-Wno-clobbered")

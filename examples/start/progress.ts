@@ -1,4 +1,4 @@
-/** Shows how far it is: one line that is written over in a terminal, else a line each time. */
+/** Shows the progress: one line that is overwritten in a terminal, otherwise a new line each time. */
 export function progress(done: number, all: number, what: string): void {
   const width = 24
   const full = Math.round((done / all) * width)

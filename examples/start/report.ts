@@ -1,4 +1,4 @@
-// report.html: the table and charts of one run, in one file without anything from elsewhere.
+// report.html: the table and charts of one run, in one file that loads nothing else.
 import type { Answer } from './sides.js'
 import type { Way } from './workload.js'
 
@@ -24,18 +24,21 @@ const [WIDTH, HEIGHT, LEFT, BOTTOM] = [720, 220, 44, 56]
 const escape = (words: string): string => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 const at = (value: number): string => value.toFixed(1)
 
-/** A number above all values that has one digit other than 0, or is 2.5 or 25 or 250. */
+/** Returns a round upper limit for the axis: 1, 2, 2.5, 5 or 10 times a power of ten. */
 function ceiling(most: number): number {
   const size = 10 ** Math.floor(Math.log10(most))
   return ([1, 2, 2.5, 5].find(step => step * size >= most) ?? 10) * size
 }
 
-/** Two bars for each request. */
+/** Draws two bars for each request. */
 function chart({ title, unit, of }: Chart, requests: Run['requests']): string {
   const top = ceiling(Math.max(...requests.flatMap(({ answers }) => answers.map(of))))
   const y = (value: number): number => 8 + (HEIGHT - BOTTOM) * (1 - value / top)
   const step = (WIDTH - LEFT - 8) / requests.length
-  const grid = [0, 0.5, 1].map(share => `<path class="grid" d="M${LEFT} ${at(y(share * top))}H${WIDTH}"/><text x="${LEFT - 6}" y="${at(y(share * top) + 4)}" text-anchor="end">${share * top}</text>`)
+  const grid = [0, 0.5, 1].map(
+    share =>
+      `<path class="grid" d="M${LEFT} ${at(y(share * top))}H${WIDTH}"/><text x="${LEFT - 6}" y="${at(y(share * top) + 4)}" text-anchor="end">${share * top}</text>`,
+  )
   const bars = requests.map(({ way, answers }, place) => {
     const x = LEFT + place * step
     const bar = (answer: Answer, side: number): string => {
@@ -44,7 +47,10 @@ function chart({ title, unit, of }: Chart, requests: Run['requests']): string {
     }
     const label = way === 'question' ? String(place + 1) : way
     const minor = place === 0 || (place + 1) % 5 === 0 ? '' : ' class="minor"'
-    const turned = way === 'question' ? `<text${minor} x="${at(x + step / 2)}" y="${at(y(0) + 18)}" text-anchor="middle">${label}</text>` : `<text transform="translate(${at(x + step / 2 + 4)} ${at(y(0) + 14)}) rotate(-40)" text-anchor="end">${label}</text>`
+    const turned =
+      way === 'question'
+        ? `<text${minor} x="${at(x + step / 2)}" y="${at(y(0) + 18)}" text-anchor="middle">${label}</text>`
+        : `<text transform="translate(${at(x + step / 2 + 4)} ${at(y(0) + 14)}) rotate(-40)" text-anchor="end">${label}</text>`
     return answers.map(bar).join('') + turned
   })
   return `<figure><figcaption>${title}</figcaption><div class="scroll"><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${title} of each request">${grid.join('')}${bars.join('')}</svg></div></figure>`
@@ -62,7 +68,8 @@ svg text{font:11px system-ui,sans-serif;fill:var(--quiet)}.grid{stroke:var(--lin
 
 export function page({ summary, rows, requests }: Run): string {
   const [head = [], ...body] = rows
-  const cells = (tag: 'th' | 'td', row: readonly string[]): string => `<tr>${row.map(cell => `<${tag}>${escape(cell)}</${tag}>`).join('')}</tr>`
+  const cells = (tag: 'th' | 'td', row: readonly string[]): string =>
+    `<tr>${row.map(cell => `<${tag}>${escape(cell)}</${tag}>`).join('')}</tr>`
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>kvtide: the same questions without it and with it</title><style>${STYLE}</style></head>
 <body><h1>The same questions, without kvtide and with it</h1><p class="lead">${escape(summary)}</p>

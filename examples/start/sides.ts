@@ -5,12 +5,12 @@ import type { Tensor as OrtTensor } from 'onnxruntime-node'
 
 import { ANSWER, type Request } from './workload.js'
 
-/** What a request gave, and what it took. */
+/** The answer to a request, and its cost. */
 export interface Answer {
   readonly tokens: readonly number[]
-  /** Tokens that went through the model. */
+  /** The number of tokens that the model computed. */
   readonly computed: number
-  /** Tokens of the prompt that were there already. */
+  /** The number of cached prompt tokens. */
   readonly found: number
   /** Milliseconds to the first token, and to the last. */
   readonly first: number
@@ -20,34 +20,52 @@ export interface Answer {
 export interface Side extends AsyncDisposable {
   readonly name: string
   answer(request: Request, prompt: readonly number[]): Promise<Answer>
-  /** Bytes of keys and values that it holds now. */
+  /** Returns the bytes of keys and values that this side holds now. */
   bytes(): number
 }
 
-/** onnxruntime-node by hand: each prompt is computed from its start, then present becomes past, token by token. */
+/** onnxruntime-node by hand: each prompt is computed from its start, then each present is the next past, token by token. */
 export async function plainSide(model: string): Promise<Side> {
   const { InferenceSession, Tensor } = await import('onnxruntime-node')
   const session = await InferenceSession.create(model, { intraOpNumThreads: 2, interOpNumThreads: 1 })
-  const pasts = session.inputMetadata.flatMap(input => (input.isTensor && input.name.startsWith('past_key_values.') ? [{ name: input.name, empty: input.shape.map(size => (typeof size === 'number' ? size : 0)).with(0, 1) }] : []))
-  const int64 = (values: readonly number[]): OrtTensor => new Tensor('int64', BigInt64Array.from(values, BigInt), [1, values.length])
+  const pasts = session.inputMetadata.flatMap(input =>
+    input.isTensor && input.name.startsWith('past_key_values.')
+      ? [{ name: input.name, empty: input.shape.map(size => (typeof size === 'number' ? size : 0)).with(0, 1) }]
+      : [],
+  )
+  const int64 = (values: readonly number[]): OrtTensor =>
+    new Tensor('int64', BigInt64Array.from(values, BigInt), [1, values.length])
   let held = 0
 
-  async function step(tokens: readonly number[], past: Record<string, OrtTensor>, length: number): Promise<{ token: number; past: typeof past }> {
+  async function step(
+    tokens: readonly number[],
+    past: Record<string, OrtTensor>,
+    length: number,
+  ): Promise<{ token: number; past: typeof past }> {
     const positions = tokens.map((_, place) => length + place)
-    const feeds = { input_ids: int64(tokens), attention_mask: int64(Array.from({ length: length + tokens.length }, () => 1)), position_ids: int64(positions), ...past }
+    const feeds = {
+      input_ids: int64(tokens),
+      attention_mask: int64(Array.from({ length: length + tokens.length }, () => 1)),
+      position_ids: int64(positions),
+      ...past,
+    }
     const outputs = await session.run(feeds)
     const { data, dims } = outputs['logits'] as OrtTensor
     const last = (data as Float32Array).subarray(-(dims[2] as number))
-    const next = Object.fromEntries(pasts.map(({ name }) => [name, outputs[name.replace('past_key_values', 'present')] as OrtTensor]))
+    const next = Object.fromEntries(
+      pasts.map(({ name }) => [name, outputs[name.replace('past_key_values', 'present')] as OrtTensor]),
+    )
     held = Object.values(next).reduce((sum, tensor) => sum + (tensor.data as Float32Array).byteLength, 0)
-    return { token: last.indexOf(Math.max(...last)), past: next }
+    return { token: last.reduce((best, logit, id) => (logit > (last[best] as number) ? id : best), 0), past: next }
   }
 
   return {
     name: 'onnxruntime-node',
     async answer(_, prompt) {
       const started = performance.now()
-      const empty = Object.fromEntries(pasts.map(({ name, empty: dims }) => [name, new Tensor('float32', new Float32Array(0), dims)]))
+      const empty = Object.fromEntries(
+        pasts.map(({ name, empty: dims }) => [name, new Tensor('float32', new Float32Array(0), dims)]),
+      )
       let { token, past } = await step(prompt, empty, 0)
       const first = performance.now() - started
       const tokens = [token]
@@ -62,12 +80,12 @@ export async function plainSide(model: string): Promise<Side> {
   }
 }
 
-/** The same graph through kvtide/onnx: each request begins with what the cache has of its prompt. */
+/** The same graph with kvtide/onnx: each request starts with the cached prefix of its prompt. */
 export async function cachedSide(model: string): Promise<Side> {
   const loaded = await OnnxModel.load(model, { threads: 2, cache: { memoryBytes: 2 ** 25 } })
   let chat: OnnxSequence | undefined
 
-  /** A sequence of the prompt, in the way in which it follows from what there is. */
+  /** Returns a sequence for the prompt: a new one, or the chat's, resumed or forked. */
   function begin({ way }: Request, prompt: readonly number[]): OnnxSequence {
     if (chat === undefined || way === 'question') {
       chat?.dispose()
@@ -75,7 +93,7 @@ export async function cachedSide(model: string): Promise<Side> {
       return chat
     }
     const sequence = way === 'fork' ? chat.fork() : chat
-    sequence.resume(prompt) // keeps what both begin with, and drops the rest
+    sequence.resume(prompt) // keeps the common prefix, and drops the rest
     return sequence
   }
 
@@ -103,7 +121,9 @@ export async function cachedSide(model: string): Promise<Side> {
   }
 }
 
-/** Whether a refusal says that there is no onnxruntime-node here. */
+/** Returns true if an error says that onnxruntime-node is missing or unusable. */
 export function isRuntimeMissing(error: unknown): boolean {
-  return isKvTideError(error) ? error.code === 'RUNTIME_UNAVAILABLE' : (error as { code?: string } | undefined)?.code === 'ERR_MODULE_NOT_FOUND'
+  return isKvTideError(error)
+    ? error.code === 'RUNTIME_UNAVAILABLE'
+    : (error as { code?: string } | undefined)?.code === 'ERR_MODULE_NOT_FOUND'
 }

@@ -1,31 +1,62 @@
+// One call of attention: reads all arguments, writes them as numbers into one array that all calls share, and calls the addon. The keys and values are
+// tensors, or pages of a cache or of a step. A call allocates little besides its result.
 import type { NativeAttendedView, NativeAttendRequest, NativeStop } from '#binding'
 
-import { arrayKind, arrayLength, asBits, count, flag, float, floats, integers, known, type Names, optional, typedArray } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+import {
+  arrayKind,
+  arrayLength,
+  asBits,
+  count,
+  flag,
+  float,
+  floats,
+  integers,
+  known,
+  type Names,
+  optional,
+  typedArray,
+} from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { type Float16ArrayLike, HostArray, META, type TensorData } from '../border/host-array.js'
 import { type AsyncOptions, StopSignal } from '../border/stop-signal.js'
 import { put, readTensor, type Tensor, type TensorArgument, tensorOf, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 
-const OPTIONS: Names<AttendOptions & AsyncOptions> = { scale: 0, causal: 0, window: 0, sinks: 0, sinkLogits: 0, softcap: 0, mask: 0, tree: 0, treeOffsets: 0, starts: 0, positions: 0, qOffsets: 0, returnLse: 0, threads: 0, signal: 0 }
+const OPTIONS: Names<AttendOptions & AsyncOptions> = {
+  scale: 0,
+  causal: 0,
+  window: 0,
+  sinks: 0,
+  sinkLogits: 0,
+  softcap: 0,
+  mask: 0,
+  tree: 0,
+  treeOffsets: 0,
+  starts: 0,
+  positions: 0,
+  qOffsets: 0,
+  returnLse: 0,
+  threads: 0,
+  signal: 0,
+}
 
-/** How queries see keys. Every field has a default. */
+/** Options of attention: which keys a query sees, and how scores are computed. All fields are optional. */
 export interface AttendOptions {
   /** Scores are multiplied by this; `1 / sqrt(headDim)` by default. */
   readonly scale?: number
-  /** Whether a query sees only keys up to its own position; true by default. */
+  /** True if a query sees only keys up to its own position; true by default. */
   readonly causal?: boolean
   /**
-   * How many positions a query sees back, its own among them. By default it is the window of the cache that is read, or all
-   * positions. A query that would see what a cache's window has dropped is refused. Copies, as `toArray()` makes them, have no window.
-   * Where tokens were drafted with `parents` and the call has a `mask` but no `tree`, the mask alone decides what is seen.
+   * The number of positions that a query sees, counting back from its own and including it. The default is the window of the cache, or
+   * all positions. A query is refused if it would see tokens that a cache's window has dropped. Copies made by `toArray()` have no window.
+   * If tokens were drafted with `parents` and the call has a `mask` but no `tree`, the mask alone decides which keys are seen.
    */
   readonly window?: number
-  /** Positions at the start that `window` does not hide. The window of a cache brings the cache's own sinks. Not together with `starts`. */
+  /** Positions at the start that `window` does not hide. If the window comes from the cache, so do the sinks. Not together with `starts`. */
   readonly sinks?: number
-  /** For each query head a learned number that takes part in the softmax without a value: finite, or -Infinity for a head without one. */
+  /** One learned number for each query head that takes part in the softmax without a value: finite, or -Infinity for a head without a sink logit. */
   readonly sinkLogits?: Float32Array | readonly number[]
-  /** Bends scores to `softcap * tanh(score / softcap)`. */
+  /** Limits scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number
   /** Added to the scores: f32, of a shape that broadcasts to `[batch, query heads, n, keys]`. */
   readonly mask?: TokenSource
@@ -34,37 +65,37 @@ export interface AttendOptions {
    * the last keys of each sequence. Give one tree for all sequences, or one for each, in the order of their queries. A node sees
    * itself, its ancestors, and all keys before the tree. Its position follows from its depth.
    *
-   * Without `tree` and `mask`, sequences of paged caches and steps bring the trees of their open transactions.
+   * Without `tree` and `mask`, sequences of paged caches and steps use the trees of their open transactions.
    */
   readonly tree?: Int32Array | readonly number[]
   /**
-   * Where the tree of each sequence begins in `tree`, and where the last one ends. The nodes of a tree are the last keys of its
-   * sequence. There may be fewer queries than nodes, which are then the last nodes, or more, which then begin before the tree.
+   * The start of each sequence's tree in `tree`, and the end of the last one. The nodes of a tree are the last keys of its sequence.
+   * If there are fewer queries than nodes, the queries are the last nodes. If there are more, the first queries come before the tree.
    */
   readonly treeOffsets?: Int32Array | readonly number[]
-  /** For each row of the batch, the first slot that it may see: slots before are padding. */
+  /** The first slot that each row of the batch may see. Slots before it are padding. */
   readonly starts?: Int32Array | readonly number[]
-  /** The position of each query, of one sequence for all alike, or of all sequences. By default the queries are the last tokens. */
+  /** The position of each query: of one sequence and used for all, or of all sequences. By default the queries are the last tokens. */
   readonly positions?: Int32Array | readonly number[]
-  /** Where the queries of each sequence begin in `[tokens, heads, headDim]`, and where the last ones end. By default each sequence has one query. */
+  /** The start of each sequence's queries in `[tokens, heads, headDim]`, and the end of the last ones. By default each sequence has one query. */
   readonly qOffsets?: Int32Array | readonly number[]
-  /** Returns the logarithm of each row's sum of exponentials (`lse`) too, for {@link mergeAttention}. */
+  /** Also returns the logarithm of each row's sum of exponentials (`lse`), for {@link mergeAttention}. */
   readonly returnLse?: boolean
-  /** The most threads to use; {@link threads} by default. */
+  /** The maximum number of threads; {@link threads} by default. */
   readonly threads?: number
 }
 
-/** Options of a call that returns sums too. */
+/** Options of a call that also returns `lse`. */
 export type WithLse<Options> = Options & { readonly returnLse: true }
 
-/** Arrays that an output may be written to: 32-bit floats, half floats, or the bits of half floats. */
+/** Arrays that can receive an output: 32-bit floats, half floats, or the bits of half floats. */
 export type AttendOut = Float32Array | Uint16Array | Float16ArrayLike
 
 /** The result of attention. */
 export interface Attended<Out = Tensor> {
-  /** The output, in the queries' dtype and shape, with the values' head dimension: a tensor, or the array that was given. */
+  /** The output, in the dtype and shape of the queries and the head dimension of the values: a tensor, or the array that was given. */
   readonly out: Out
-  /** With `returnLse`, the natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -Infinity for a row that saw nothing. */
+  /** With `returnLse`, the natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -Infinity for a row that saw no key. */
   readonly lse?: Float32Array
 }
 
@@ -73,7 +104,7 @@ export interface AttendedWithLse<Out = Tensor> extends Attended<Out> {
   readonly lse: Float32Array
 }
 
-/** Options that were read. What was left out has the value that the addon takes for it. */
+/** Options after they were checked. An omitted option has the value that stands for it in the addon. */
 interface Settings {
   readonly scale: number
   readonly causal: boolean
@@ -89,13 +120,29 @@ interface Settings {
   readonly tree: Int32Array | undefined
   readonly treeOffsets: Int32Array | undefined
   readonly mask: TensorArgument | undefined
-  /** Not checked yet: calls that do not wait have none. */
+  /** Not checked yet: only asynchronous calls have one. */
   readonly signal: unknown
 }
 
 function readSettings(options: unknown): Settings {
   const given = known<AttendOptions & AsyncOptions>('options', options, OPTIONS)
-  const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, treeOffsets, starts, positions, qOffsets, returnLse, threads, signal } = given
+  const {
+    scale,
+    causal,
+    window,
+    sinks,
+    sinkLogits,
+    softcap,
+    mask,
+    tree,
+    treeOffsets,
+    starts,
+    positions,
+    qOffsets,
+    returnLse,
+    threads,
+    signal,
+  } = given
   return {
     scale: optional(float, 'scale', scale) ?? NaN,
     causal: optional(flag, 'causal', causal) ?? true,
@@ -116,29 +163,33 @@ function readSettings(options: unknown): Settings {
 }
 
 const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
-const positive = (argument: string, value: unknown): number => float(argument, value, number => number > 0, 'a finite number over 0')
+const positive = (argument: string, value: unknown): number =>
+  float(argument, value, number => number > 0, 'a finite number over 0')
 
 const logit = (argument: string, value: unknown): number =>
-  value === -Infinity ? value : float(argument, value, undefined, 'a finite number, or -Infinity for a head that has none')
+  value === -Infinity
+    ? value
+    : float(argument, value, undefined, 'a finite number, or -Infinity for a head without a sink logit')
 const logits = (argument: string, value: unknown): Float32Array => floats(argument, value, logit)
 
 function readMask(argument: string, value: unknown): TensorArgument {
   const mask = readTensor(argument, value)
-  if (mask instanceof HostArray && mask.range !== undefined) throw invalid('mask.range', mask.range, 'none: a mask is read whole')
+  if (mask instanceof HostArray && mask.range !== undefined)
+    throw invalid('mask.range', mask.range, 'no range: a mask is always read whole')
   return mask
 }
 
-/** Where the numbers of a call begin: behind the descriptions of q, k, v and the mask. */
+/** The place of a call's first number: behind the descriptions of q, k, v and the mask. */
 const AT = 4 * META
 
-/** How many numbers a call has. Behind them the addon writes the answer's rank, dtype and sizes. */
+/** The place behind the numbers of a call. The addon writes the answer's rank, dtype and sizes there. */
 const SHAPE = AT + 11
 
-/** How K and V lie. */
+/** The layouts of K and V. */
 const BATCHED = 0
 const RAGGED = 1
 
-/** The arrays that an output may go to, in the order of their numbers from 1 on. */
+/** The arrays that can receive an output, in the order of their numbers, which begin at 1. */
 const KINDS = ['Float32Array', 'Uint16Array', 'Float16Array']
 
 /** @internal Keys and values in tensors. */
@@ -151,39 +202,48 @@ export interface KvTensors {
 /** @internal A layer of a cache. */
 export interface CacheLayer {
   readonly layer: number
-  /** Whether the model has learned a logit for each query head, which the call has to give. */
+  /** True if the model has learned sink logits, which the call then has to give. */
   readonly hasSinkLogits: boolean
 }
 
-/** @internal Keys and values of one layer of a cache, or of a step. The cache makes the call. */
+/** @internal Keys and values of one layer of a cache or of a step. The cache makes the call. */
 export interface KvLayer extends CacheLayer {
   readonly sequences?: Float64Array
   readonly tables?: Int32Array
   readonly lengths?: Int32Array
-  /** Where queries begin unless the call says so. */
+  /** The start of each sequence's queries, unless the call gives it. */
   readonly queryOffsets?: Int32Array | undefined
   attend(q: object, call: Float64Array, out: object, lists: readonly unknown[] | undefined): unknown
-  /** The same off the main thread, once the request is started. */
-  request(q: object, call: Float64Array, lists: readonly unknown[] | undefined, stop: NativeStop | undefined): NativeAttendRequest
+  /** As `attend`, off the main thread, once the request is started. */
+  request(
+    q: object,
+    call: Float64Array,
+    lists: readonly unknown[] | undefined,
+    stop: NativeStop | undefined,
+  ): NativeAttendRequest
 }
 
-/** @internal The descriptions and the numbers of one call. The addon reads them within the call, so one array serves all calls. */
+/** @internal The descriptions and the numbers of one call. The addon reads them during the call, so all calls share one array. */
 export const numbers: Float64Array = new Float64Array(SHAPE + 6)
 
-/** @internal One call of attention: all of its arguments are read, and none of them is written down. */
+/** @internal One call of attention. Its constructor reads all arguments and writes none to the shared array. */
 export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLayer> {
   readonly #q: TensorArgument
   readonly #kv: Read
   readonly #settings: Settings
   readonly #given: AttendOut | undefined
-  /** The caller's array for the output, as numbers or bits, and its kind. */
+  /** The caller's array for the output, as numbers or bits. Its kind is in `#kind`. */
   readonly #out: object | undefined
   readonly #kind: number
 
   constructor(q: unknown, kv: Read, options: unknown, out: AttendOut | undefined) {
     this.#settings = readSettings(options)
     if ('layer' in kv && kv.hasSinkLogits && this.#settings.sinkLogits === undefined) {
-      throw invalid('sinkLogits', undefined, 'those of the layer, one for each query head: the model has learned them')
+      throw invalid(
+        'sinkLogits',
+        undefined,
+        'the sink logits that the model has learned for the layer, one for each query head',
+      )
     }
     this.#q = readTensor('q', q)
     this.#kv = kv
@@ -193,7 +253,7 @@ export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLaye
     this.#out = array !== undefined && this.#kind > 1 ? asBits(array) : array
   }
 
-  /** Makes a call of the addon, with what crosses beside keys and values: q, the numbers and the lists. */
+  /** Calls the addon with the arguments besides keys and values: q, the numbers and the lists. */
   cross<T>(call: (q: object, numbers: Float64Array, lists: readonly unknown[] | undefined) => T): T {
     const [queries, lists] = this.#put()
     return call(queries, numbers, lists)
@@ -203,9 +263,10 @@ export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLaye
     const kv = this.#kv
     const [queries, lists] = this.#put()
     const out = this.#out as object
-    const answer = 'layer' in kv
-      ? kv.attend(queries, numbers, out, lists)
-      : binding.attend(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, out, lists)
+    const answer =
+      'layer' in kv
+        ? kv.attend(queries, numbers, out, lists)
+        : binding.attend(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, out, lists)
     if (!this.#settings.returnLse) return { out: this.#given ?? outputOf(answer) }
     const found = answer as { readonly out: unknown; readonly lse: Float32Array }
     return { out: this.#given ?? outputOf(found.out), lse: found.lse }
@@ -219,7 +280,7 @@ export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLaye
       const view = tensorOf(found.out)
       const lse = found.lse === undefined ? {} : { lse: found.lse }
       if (out === undefined) return { out: view, ...lse }
-      // An output in a GPU's memory is waited for off the main thread.
+      // Reading an output from a GPU's memory blocks, so it is read off the main thread.
       if (view.device === 'cpu') view.readInto(out)
       else await view.readIntoAsync(out)
       view.dispose()
@@ -234,7 +295,7 @@ export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLaye
     return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
   }
 
-  /** Writes the numbers down. Returns what crosses beside them: q and the lists. */
+  /** Writes the numbers into the shared array. Returns the other arguments: q and the lists. */
   #put(): readonly [q: object, lists: readonly unknown[] | undefined] {
     const [settings, kv, out] = [this.#settings, this.#kv, this.#out]
     numbers[AT] = settings.scale
@@ -251,20 +312,34 @@ export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLaye
     return [put(this.#q, 0, numbers), this.#lists()]
   }
 
-  /** The arrays that few calls have; nothing when there is none. */
+  /** The arrays that few calls have; `undefined` if there are none. */
   #lists(): readonly unknown[] | undefined {
     const { sinkLogits, starts, positions, tree, treeOffsets, mask } = this.#settings
     const kv = this.#kv
-    const [offsets, pages]: readonly [Int32Array | undefined, Partial<KvLayer>] = 'layer' in kv ? [undefined, kv] : [kv.offsets, {}]
+    const [offsets, pages]: readonly [Int32Array | undefined, Partial<KvLayer>] =
+      'layer' in kv ? [undefined, kv] : [kv.offsets, {}]
     const { sequences, tables, lengths } = pages
     const qOffsets = this.#settings.qOffsets ?? pages.queryOffsets
-    const some = offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? treeOffsets ?? mask ?? sequences ?? tables
+    const some =
+      offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? treeOffsets ?? mask ?? sequences ?? tables
     if (some === undefined) return undefined
-    return [offsets, sinkLogits, starts, positions, qOffsets, tree, treeOffsets, sequences, tables, lengths, mask && put(mask, 3, numbers)]
+    return [
+      offsets,
+      sinkLogits,
+      starts,
+      positions,
+      qOffsets,
+      tree,
+      treeOffsets,
+      sequences,
+      tables,
+      lengths,
+      mask && put(mask, 3, numbers),
+    ]
   }
 }
 
-/** @internal The output that a call answered with: a view, or an array whose shape is behind the numbers of the call. */
+/** @internal The output of a call: a view, or an array whose shape stands behind the numbers of the call. */
 export function outputOf(answer: unknown): Tensor {
   if (!ArrayBuffer.isView(answer)) return tensorOf(answer as never)
   const rank = numbers[SHAPE] as number

@@ -1,5 +1,6 @@
-import { fields, isArray, list, typedArray } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+// Merges attention over parts of the keys into attention over all of them, in one call of the addon. All parts are read before that call.
+import { fields, isArray, list, typedArray } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { META } from '../border/host-array.js'
 import { put, readTensor, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
@@ -8,12 +9,12 @@ import { type AttendedWithLse, numbers, outputOf } from './attend-call.js'
 const PARTS_MAX = 1 << 16
 
 /**
- * Combines attention of the same queries over parts of the keys into what one call over all keys would return. Use it for a prefix
- * that many sequences share, and the tail that each has of its own. No key may be in two parts, and sink logits go to one part only.
- * NaN in a part is NaN in the result. The weights of the parts are as precise as `lse`, a 32-bit float: where it is in the millions,
- * they are only roughly right.
+ * Combines attention of the same queries over parts of the keys; the result equals one call over all keys. Use it for a prefix that
+ * many sequences share, and a tail for each of them. No key may be in two parts, and only one part may have sink logits. NaN in a
+ * part is NaN in the result. The weights of the parts are as precise as `lse`, a 32-bit float: if `lse` is in the millions, they are
+ * only roughly right.
  *
- * @param parts what {@link attend} returned with `returnLse`, for each part
+ * @param parts the results of {@link attend} with `returnLse`, one for each part
  *
  * @example
  * ```ts
@@ -32,7 +33,12 @@ export function mergeAttention(parts: readonly AttendedWithLse<TokenSource>[]): 
   if (read.length === 0) throw invalid('parts', parts, 'at least one part')
   const descriptions = new Float64Array(read.length * META)
   const outs = read.map(({ out }, place) => put(out, place, descriptions))
-  const answer = binding.mergeAttention(outs, read.map(({ lse }) => lse), descriptions, numbers)
+  const answer = binding.mergeAttention(
+    outs,
+    read.map(({ lse }) => lse),
+    descriptions,
+    numbers,
+  )
   const merged = answer as { readonly out: unknown; readonly lse: Float32Array }
   return { out: outputOf(merged.out), lse: merged.lse }
 }

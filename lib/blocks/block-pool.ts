@@ -1,10 +1,19 @@
+// Bookkeeping of blocks without memory, for callers that keep their own pages: a pool of block numbers, and the block table of a sequence. Caches do not
+// use this folder. Each call is one call of the addon.
 import type { NativeBlockPool } from '#binding'
 
-import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
+import { count, known, type Names, numbers, optional, whole } from '../errors/check.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 
-const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, watermark: 0 }
+const OPTIONS: Names<BlockPoolOptions> = {
+  capacity: 0,
+  blockSize: 0,
+  numLayers: 0,
+  numKvHeads: 0,
+  headDim: 0,
+  watermark: 0,
+}
 
 /** Options of a {@link BlockPool}. */
 export interface BlockPoolOptions {
@@ -18,17 +27,17 @@ export interface BlockPoolOptions {
   readonly numKvHeads?: number
   /** Elements per head, 1 by default. */
   readonly headDim?: number
-  /** Blocks that {@link BlockPool.canAllocate} keeps back, so that existing sequences can grow; 0 by default. */
+  /** Blocks that {@link BlockPool.canAllocate} keeps in reserve, so that existing sequences can grow; 0 by default. */
   readonly watermark?: number
 }
 
 /**
- * Which blocks are in use: bookkeeping for callers who keep their pages elsewhere. A block is one number. Each allocation gets a new
- * number, so that a stale one is refused.
+ * Keeps track of the blocks that are in use, for callers that keep their pages elsewhere. A block is one number. Each allocation gets a
+ * new number, so that a stale one is refused.
  *
  * Each block has 2,097,152 numbers. A block that has used them up is retired when it is freed, and {@link totalCount} falls:
- * `capacity` blocks last for `capacity * 2_097_152` allocations, and then every allocation throws `OUT_OF_BLOCKS`. When too few are
- * left, make a new pool. It starts with the same numbers again, so the old ones must no longer be in use. The pools of caches do not
+ * `capacity` blocks last for `capacity * 2_097_152` allocations, and then every allocation throws `OUT_OF_BLOCKS`. Make a new pool
+ * before that happens. It starts with the same numbers again, so the old ones must no longer be in use. The pools of caches do not
  * wear out.
  *
  * @example
@@ -50,7 +59,7 @@ export class BlockPool extends Owner {
   declare readonly numKvHeads: number
   /** Elements per head. */
   declare readonly headDim: number
-  /** Blocks that {@link canAllocate} keeps back. */
+  /** Blocks that {@link canAllocate} keeps in reserve. */
   declare readonly watermark: number
 
   constructor(options: BlockPoolOptions) {
@@ -66,12 +75,12 @@ export class BlockPool extends Owner {
     settle(this, { blockSize, numLayers, numKvHeads, headDim, watermark })
   }
 
-  /** How many blocks are free. */
+  /** The number of free blocks. */
   get freeCount(): number {
     return own(this).freeCount()
   }
 
-  /** How many blocks there are, free or in use: fewer than `capacity` once blocks were retired. */
+  /** The number of blocks, free or in use: fewer than `capacity` once blocks were retired. */
   get totalCount(): number {
     return own(this).totalCount()
   }
@@ -81,42 +90,42 @@ export class BlockPool extends Owner {
     return own(this).utilization()
   }
 
-  /** Takes a block. Throws `OUT_OF_BLOCKS` when none is free. */
+  /** Allocates a block. Throws `OUT_OF_BLOCKS` if none is free. */
   allocate(): number {
     return own(this).allocate()
   }
 
-  /** Takes a block, or returns `null` when none is free. */
+  /** Allocates a block, or returns `null` if none is free. */
   tryAllocate(): number | null {
     return own(this).tryAllocate()
   }
 
-  /** Takes `n` blocks, or throws `OUT_OF_BLOCKS` and takes none. */
+  /** Allocates `n` blocks, or throws `OUT_OF_BLOCKS` and allocates none. */
   allocateMany(n: number): number[] {
     return own(this).allocateMany(count('n', n))
   }
 
-  /** Whether `n` blocks could be taken without touching the watermark. This is advice: allocations ignore the watermark. */
+  /** True if `n` blocks can be allocated without touching the watermark. This is advice: allocations ignore the watermark. */
   canAllocate(n: number): boolean {
     return own(this).canAllocate(count('n', n))
   }
 
-  /** Holds a block once more. It is free once it was given back as often as it is held. */
+  /** Increments a block's reference count. Each reference needs its own {@link free}. */
   retain(block: number): void {
     own(this).retain(whole('block', block))
   }
 
-  /** How often a block is held. */
+  /** The reference count of a block. */
   count(block: number): number {
     return own(this).count(whole('block', block))
   }
 
-  /** Gives a block back, once. Throws `INVALID_BLOCK` for one that is not in use. */
+  /** Decrements a block's reference count; at zero the block is free. Throws `INVALID_BLOCK` for a block that is not in use. */
   free(block: number): void {
     own(this).free(whole('block', block))
   }
 
-  /** Gives blocks back: all of them, or none when one is refused. */
+  /** Frees several blocks: all of them, or none if one is refused. */
   freeMany(blocks: readonly number[] | Float64Array): void {
     const native = own(this)
     native.freeMany(Float64Array.from(numbers('blocks', blocks, ['Float64Array'], whole)))

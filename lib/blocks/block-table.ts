@@ -1,6 +1,7 @@
+// The block table of a sequence, for users of `BlockPool`: lists of block numbers, one per layer, without memory. Each call is one call of the addon.
 import type { NativeBlockTable } from '#binding'
 
-import { count, known, type Names, whole } from '../border/check.js'
+import { count, known, type Names, whole } from '../errors/check.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 
@@ -15,7 +16,7 @@ export interface BlockTableOptions {
 }
 
 /**
- * The blocks of one sequence, layer by layer, for callers who keep their own sequences on a {@link BlockPool}.
+ * The blocks of one sequence, layer by layer, for callers that keep their own sequences on a {@link BlockPool}.
  *
  * @example
  * ```ts
@@ -45,17 +46,17 @@ export class BlockTable extends Owner {
     own(this).appendBlock(count('layer', layer), whole('block', block))
   }
 
-  /** Block number `logical` of a layer; `null` behind the last one. */
+  /** Returns block number `logical` of a layer; `null` behind the last one. */
   getBlock(layer: number, logical: number): number | null {
     return own(this).getBlock(count('layer', layer), count('logical', logical))
   }
 
-  /** Blocks of a layer. */
+  /** The number of blocks of a layer. */
   numBlocks(layer: number): number {
     return own(this).numBlocks(count('layer', layer))
   }
 
-  /** Tokens that the blocks of a layer hold. */
+  /** The number of tokens that the blocks of a layer hold. */
   tokenCapacity(layer: number): number {
     return own(this).tokenCapacity(count('layer', layer))
   }

@@ -1,20 +1,22 @@
+// Element types, and typed arrays as arguments of the addon. An array crosses to the addon together with a description (dtype, layout, range, shape), which
+// is written into `meta`, one array that all calls share. So a call allocates no object for the description.
 import { binding } from '../loading/binding.js'
-import { arrayKind, arrayLength, asBits, RANK_MAX, typedArray } from './check.js'
-import { invalid, isKvTideError, KvTideError } from './errors.js'
+import { arrayKind, arrayLength, asBits, RANK_MAX, typedArray } from '../errors/check.js'
+import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 
 /** Element types of tensors and caches. */
 export type DType = 'f32' | 'f16' | 'bf16' | 'u8'
 
-/** The arrays that hold elements. Half floats (f16, bf16) are in a `Uint16Array`, as their bits. */
+/** Arrays of elements. Half floats (f16, bf16) are stored in a `Uint16Array`, as their bits. */
 export type TensorData = Float32Array | Uint16Array | Uint8Array
 
-/** The array that holds elements of a type. */
+/** The array type for elements of a dtype. */
 export type ArrayOf<D extends DType> = D extends 'f32' ? Float32Array : D extends 'u8' ? Uint8Array : Uint16Array
 
-/** The type of the elements of an array; of a `Uint16Array` it is said by name. */
+/** The element type of an array. For a `Uint16Array` it has to be given by name. */
 export type DTypeOf<A> = A extends Float32Array ? 'f32' : A extends Uint8Array ? 'u8' : 'f16' | 'bf16'
 
-/** `Float16Array`, where the runtime has it. */
+/** `Float16Array`, if the runtime has it. */
 export interface Float16ArrayLike extends ArrayBufferView {
   readonly BYTES_PER_ELEMENT: number
   readonly length: number
@@ -22,10 +24,10 @@ export interface Float16ArrayLike extends ArrayBufferView {
 }
 
 interface DTypeRow {
-  /** Its number at the border with the addon. */
+  /** The number of this dtype in calls of the addon. */
   readonly code: number
   readonly bytes: number
-  /** The arrays that may hold it. */
+  /** The kinds of arrays that may hold it. */
   readonly arrays: readonly string[]
   /** Its name in onnxruntime. */
   readonly alias: string
@@ -35,14 +37,14 @@ interface DTypeRow {
 
 const codes = binding.dtypeNames()
 
-/** @internal Makes an array; `OUT_OF_MEMORY` with its size when JavaScript cannot. */
+/** @internal Allocates an array. Throws `OUT_OF_MEMORY` with its size if JavaScript cannot allocate it. */
 export function room<T>(requestedBytes: number, make: () => T): T {
   try {
     return make()
   } catch (cause) {
     if (isKvTideError(cause)) throw cause
     const { usedBytes, limitBytes } = binding.memoryStats()
-    const message = `cannot take ${requestedBytes} bytes for an array: it is more than JavaScript can have`
+    const message = `cannot take ${requestedBytes} bytes for an array: JavaScript cannot allocate as much`
     throw new KvTideError('OUT_OF_MEMORY', message, { requestedBytes, usedBytes, limitBytes }, { cause })
   }
 }
@@ -86,10 +88,12 @@ const names = Object.keys(table) as DType[]
 
 /** The dtypes that each kind of array may hold. */
 const namesByArray: ReadonlyMap<string, readonly DType[]> = new Map(
-  names.flatMap(name => table[name].arrays).map(kind => [kind, names.filter(name => table[name].arrays.includes(kind))]),
+  names
+    .flatMap(name => table[name].arrays)
+    .map(kind => [kind, names.filter(name => table[name].arrays.includes(kind))]),
 )
 
-/** @internal The dtype of a number at the border with the addon. */
+/** @internal The dtype of a number in calls of the addon. */
 export function dtypeOfCode(code: number): DType {
   return codes[code] as DType
 }
@@ -99,14 +103,14 @@ export function dtypeRow(dtype: DType): DTypeRow {
   return table[dtype]
 }
 
-/** @internal A dtype by its name, or by onnxruntime's. */
+/** @internal Checks the name of a dtype, ours or onnxruntime's. */
 export function checkDType(argument: string, value: unknown): DType {
   const found = names.find(name => name === value || table[name].alias === value)
   if (found === undefined) throw invalid(argument, value, `one of ${names.join(', ')}`)
   return found
 }
 
-/** @internal The dtype of data in an array of this kind. Half floats as bits have to be named. */
+/** @internal The dtype of data in an array of this kind. For half floats as bits, the caller has to name it. */
 export function dtypeOfArray(argument: string, kind: string, named: DType | undefined): DType {
   if (named !== undefined) {
     if (table[named].arrays.includes(kind)) return named
@@ -120,20 +124,20 @@ export function dtypeOfArray(argument: string, kind: string, named: DType | unde
   const fitting = namesByArray.get(kind) ?? []
   if (fitting.length === 1) return fitting[0] as DType
   if (kind === 'Float16Array') return 'f16'
-  if (fitting.length > 1) throw invalid('dtype', named, `${fitting.join(' or ')}, which a ${kind} may hold both`)
+  if (fitting.length > 1) throw invalid('dtype', named, `${fitting.join(' or ')}, because a ${kind} may hold either`)
   throw invalid(argument, kind, 'a Float32Array, Uint16Array, Uint8Array or Float16Array')
 }
 
-/** Numbers of one description at the border with the addon. */
+/** The number of numbers in one description. */
 export const META: number = 6 + RANK_MAX
 
-/** Where the addon writes what it shows, behind the descriptions of K and V: a kind and 10 numbers. */
+/** The place where the addon writes the view that it returns, behind the descriptions of K and V: a kind and 10 numbers. */
 export const SHOWN: number = 2 * META
 
-/** The descriptions of K and V, and what the addon shows. The addon reads it within a call, so one array serves all calls. */
+/** The descriptions of K and V, and the returned view. The addon uses the array during a call only, so all calls share it. */
 export const meta: Float64Array = new Float64Array(SHOWN + 11)
 
-/** A typed array, and how the addon is to read it. */
+/** A typed array, with the description that the addon needs to read it. */
 export class HostArray {
   readonly array: object
   readonly dtype: number
@@ -147,7 +151,7 @@ export class HostArray {
     this.dims = dims
   }
 
-  /** Writes its description to `into` from `at` on. Returns the array, which crosses to the addon. */
+  /** Writes the description to `into`, starting at `at`. Returns the array, which crosses to the addon. */
   describe(into: Float64Array, at: number): object {
     into[at] = this.dtype
     into[at + 1] = this.bshd ? 1 : 0
@@ -160,8 +164,13 @@ export class HostArray {
   }
 }
 
-/** A typed array of this shape, refused where its kind or its length does not fit. */
-export function readArray(argument: string, data: unknown, shape: readonly number[], named: DType | undefined): HostArray {
+/** Checks a typed array against a shape. Refuses a wrong kind or length. */
+export function readArray(
+  argument: string,
+  data: unknown,
+  shape: readonly number[],
+  named: DType | undefined,
+): HostArray {
   const kind = arrayKind(data)
   if (kind === undefined) throw invalid(argument, data, 'a Float32Array, Uint16Array, Uint8Array or Float16Array')
   const dtype = dtypeOfArray(argument, kind, named)
@@ -171,11 +180,11 @@ export function readArray(argument: string, data: unknown, shape: readonly numbe
   const elements = shape.reduce((product, size) => product * size, 1)
   if (length !== elements) {
     const expected = `${length} elements, as ${argument} has`
-    throw new KvTideError('SHAPE_MISMATCH', `shape [${shape.join(', ')}] has ${elements} elements, expected ${expected}`, {
-      argument: 'shape',
-      value: shape,
-      expected,
-    })
+    throw new KvTideError(
+      'SHAPE_MISMATCH',
+      `shape [${shape.join(', ')}] has ${elements} elements, expected ${expected}`,
+      { argument: 'shape', value: shape, expected },
+    )
   }
   return new HostArray(kind === 'Float16Array' ? asBits(array) : array, row.code, shape)
 }

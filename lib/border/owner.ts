@@ -1,9 +1,11 @@
-import { invalid, KvTideError } from './errors.js'
+// The base class of all objects that own a native one. It guarantees that a method never runs on a foreign or a disposed object: both are refused with an
+// error. Finding the native object costs one look at a private field.
+import { invalid, KvTideError } from '../errors/errors.js'
 
 /** Passed to constructors that only this package may call. */
 export const INTERNAL: unique symbol = Symbol('kvtide')
 
-/** A class whose objects own a native one. */
+/** A class whose objects own a native object. */
 export type Class = abstract new (...args: never[]) => Owner
 
 let look: (value: object, owner: Class) => object | undefined
@@ -12,8 +14,8 @@ let nameOf: (value: Owner) => string
 let end: (value: Owner) => void
 
 /**
- * An object that owns a native one. The native object is in a private field, which nothing outside can read or set. The owner
- * remembers the class that it was made for, so that no object passes for one of another class.
+ * An object that owns a native one. The native object is in a private field, which outside code cannot read or set. The owner
+ * remembers the class that it was made for, so an object cannot pass for one of another class.
  */
 export abstract class Owner {
   readonly #native: object
@@ -40,7 +42,7 @@ export abstract class Owner {
     this.#class = owner
   }
 
-  /** Ends the object, and gives its memory back. Later calls on it throw `DISPOSED`; a second `dispose()` does nothing. */
+  /** Disposes of the object and frees its memory. Later calls on it throw `DISPOSED`; a second `dispose()` does nothing. */
   dispose(): void {
     endThis(this, Owner)
   }
@@ -51,19 +53,19 @@ export abstract class Owner {
   }
 }
 
-/** The native object of `value`; `undefined` when `value` is no object of the class `owner`. */
+/** The native object of `value`; `undefined` if `value` is not an object of the class `owner`. */
 export function nativeOf<N extends object>(value: unknown, owner: Class): N | undefined {
   return typeof value === 'object' && value !== null ? (look(value, owner) as N | undefined) : undefined
 }
 
-/** The native object of an argument; refused when it is no object of the class `owner`. */
+/** The native object of an argument, which is refused if it is not an object of the class `owner`. */
 export function nativeArgument<N extends object>(argument: string, value: unknown, owner: Class): N {
   const native = nativeOf<N>(value, owner)
   if (native === undefined) throw invalid(argument, value, `a ${owner.name}`)
   return native
 }
 
-/** As {@link nativeArgument}; an object that was disposed of is refused too. */
+/** As {@link nativeArgument}, but also refuses an object that was disposed of. */
 export function liveArgument<N extends object>(argument: string, value: unknown, owner: Class): N {
   const native = nativeArgument<N>(argument, value, owner)
   if (isEnded(value as Owner)) {
@@ -73,17 +75,17 @@ export function liveArgument<N extends object>(argument: string, value: unknown,
   return native
 }
 
-/** The native object of `this`; refused when it was disposed of. Called before arguments are looked at. */
+/** The native object of `this`, which is refused if it was disposed of. Called before arguments are checked. */
 export function nativeThis<N extends object>(self: unknown, owner: Class): N {
   return liveArgument('this', self, owner)
 }
 
-/** Refuses a `this` that is no object of a class which owns nothing native: `isOwn` looks for a private field of it. */
+/** Checks `this` for classes without a native object: `isOwn` looks for one of their private fields. */
 export function checkThis(self: unknown, isOwn: (value: object) => boolean, expected: string): void {
   if (typeof self !== 'object' || self === null || !isOwn(self)) throw invalid('this', self, expected)
 }
 
-/** Ends `this`: every later call on it is refused. A second time does nothing. */
+/** Disposes of `this`: every later call on it is refused. A second call does nothing. */
 export function endThis(self: unknown, owner: Class): void {
   const native = nativeArgument<{ dispose(): void }>('this', self, owner)
   end(self as Owner)

@@ -1,18 +1,19 @@
+// Abort signals: connects an AbortSignal to a flag that native work polls. Its getters are called through the prototype, which a caller cannot override.
 import type { NativeStop } from '#binding'
 
 import { binding } from '../loading/binding.js'
-import { invalid, isKvTideError, KvTideError } from './errors.js'
+import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 
-/** Options of calls that work off the main thread. */
+/** Options of calls that run off the main thread. */
 export interface AsyncOptions {
-  /** Ends the work early: the promise is then rejected with `ABORTED`, and the signal's reason as its cause. */
+  /** Aborts the call: its promise is rejected with `ABORTED`, and the signal's reason as the cause. */
   readonly signal?: AbortSignal
 }
 
 const isAborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get as (this: unknown) => boolean
 const { addEventListener, removeEventListener } = EventTarget.prototype
 
-/** True when a signal was aborted; nothing for a value that is no signal. */
+/** True if a signal was aborted; `undefined` for a value that is not a signal. */
 function aborted(signal: unknown): boolean | undefined {
   try {
     return Reflect.apply(isAborted, signal, [])
@@ -21,12 +22,12 @@ function aborted(signal: unknown): boolean | undefined {
   }
 }
 
-/** @internal Whether a value is a signal. */
+/** @internal True if a value is an AbortSignal. */
 export function isAbortSignal(value: unknown): value is AbortSignal {
   return aborted(value) !== undefined
 }
 
-/** @internal The caller's signal, and how the addon hears of it. */
+/** @internal The caller's signal, connected to a native flag that the addon polls. */
 export class StopSignal {
   readonly #signal: AbortSignal
   readonly #native: NativeStop = new binding.NativeStop()
@@ -37,7 +38,7 @@ export class StopSignal {
     Reflect.apply(addEventListener, signal, ['abort', this.#listener, { once: true }])
   }
 
-  /** Does work that a signal may end, and rejects with `ABORTED` when it did. A signal that was aborted before is refused at once. */
+  /** Runs work that a signal may abort, and rejects with `ABORTED` if it did. An already aborted signal is refused at once. */
   static async guard<T>(signal: unknown, work: (stop: StopSignal | undefined) => Promise<T>): Promise<T> {
     const stop = StopSignal.#of(signal)
     try {
@@ -57,12 +58,12 @@ export class StopSignal {
     return new StopSignal(signal as AbortSignal)
   }
 
-  /** What the addon polls. */
+  /** The native flag that the addon polls. */
   get native(): NativeStop {
     return this.#native
   }
 
-  /** Refuses to go on once the signal was aborted. */
+  /** Throws `ABORTED` if the signal was aborted. */
   check(): void {
     if (aborted(this.#signal) === true) throw refusal(this.#signal)
   }

@@ -1,19 +1,21 @@
+// The elements behind a tensor. A cache that returns a view writes a few numbers instead of making a native object, because an object with a finalizer costs
+// V8 microseconds. A native view is made only when it is first read. A buffer is freed when neither its cache nor a tensor uses it.
 import type { NativeBuffer, NativeView } from '#binding'
 
 import { binding } from '../loading/binding.js'
-import { known, type Names } from './check.js'
-import { KvTideError } from './errors.js'
+import { known, type Names } from '../errors/check.js'
+import { KvTideError } from '../errors/errors.js'
 import { type DType, dtypeOfCode, dtypeRow, HostArray, meta, room, SHOWN, type TensorData } from './host-array.js'
 import { type AsyncOptions, StopSignal } from './stop-signal.js'
 
-/** How the addon says which buffer it shows: one to keep, one for this result alone, none. Any other number is the buffer kept last. */
+/** The kinds of answers of the addon: a buffer to keep, a buffer for this result only, no buffer. Any other number means the buffer that was kept last. */
 const KEEP = 1
 const ONCE = 2
 const NOTHING = 3
 
 /**
- * A buffer that a cache showed. Its memory is given back as soon as neither the cache shows it nor a tensor needs it. The garbage
- * collector would do so too, but late, when memory may be short already.
+ * A buffer that a cache returned. It is freed as soon as neither the cache uses it nor a tensor needs it. The garbage collector would
+ * free it too, but late, when memory may already be short.
  */
 class SharedBuffer {
   readonly native: NativeBuffer
@@ -34,8 +36,8 @@ class SharedBuffer {
 }
 
 /**
- * A contiguous cache's native object, and the buffer that it showed last. As long as its buffer is the same, the cache answers with
- * numbers alone: an object with a finalizer for each answer would cost more than the answer.
+ * A contiguous cache's native object, and the buffer that it returned last. While the buffer stays the same, the cache answers with
+ * numbers only: a native object with a finalizer for each answer would cost more than the answer.
  */
 export class CacheHandle<N extends { dispose(): void; letGo(): boolean }> {
   readonly native: N
@@ -45,14 +47,14 @@ export class CacheHandle<N extends { dispose(): void; letGo(): boolean }> {
     this.native = native
   }
 
-  /** Runs a call that may leave the cache with another buffer, and shows nothing. */
+  /** Runs a call that may replace the cache's buffer and returns no view. */
   change<R>(call: (native: N) => R): R {
     const answer = call(this.native)
     this.changed()
     return answer
   }
 
-  /** Lets go of a buffer that the cache has no longer. */
+  /** Releases a buffer that the cache no longer has. */
   changed(): void {
     if (this.#buffer !== undefined && this.native.letGo()) this.#keep(undefined)
   }
@@ -62,7 +64,7 @@ export class CacheHandle<N extends { dispose(): void; letGo(): boolean }> {
     this.#keep(undefined)
   }
 
-  /** What the cache shows; `buffer` is the answer of the call that showed it. */
+  /** The view that the last call returned; `buffer` is the answer of that call. */
   view(buffer: NativeBuffer | null): PendingView {
     const kind = meta[SHOWN]
     if (kind === ONCE) {
@@ -73,7 +75,7 @@ export class CacheHandle<N extends { dispose(): void; letGo(): boolean }> {
     return new PendingView(this.#buffer as SharedBuffer)
   }
 
-  /** As {@link view}; `null` when the cache shows nothing. */
+  /** As {@link view}; `null` if the call returned none. */
   viewOrNull(buffer: NativeBuffer | null): PendingView | null {
     return meta[SHOWN] === NOTHING ? null : this.view(buffer)
   }
@@ -85,7 +87,7 @@ export class CacheHandle<N extends { dispose(): void; letGo(): boolean }> {
   }
 }
 
-/** Views of a cache's buffer that are still numbers: native ones are made when someone looks. */
+/** Views of a cache's buffer, kept as numbers. Native views are made when a view is first read. */
 export class PendingView {
   readonly #buffer: SharedBuffer
   /** Two runs, the position behind the last token, the time of the call, and the window of the cache. */
@@ -93,19 +95,28 @@ export class PendingView {
 
   constructor(buffer: SharedBuffer) {
     this.#buffer = buffer
-    // An array of a few numbers costs less than a typed one, and most are never looked at.
+    // An array of a few numbers costs less than a typed array, and most of them are never read.
     const at = SHOWN + 1
     this.#numbers = [
-      meta[at], meta[at + 1], meta[at + 2], meta[at + 3], meta[at + 4], meta[at + 5], meta[at + 6], meta[at + 7], meta[at + 8], meta[at + 9],
+      meta[at],
+      meta[at + 1],
+      meta[at + 2],
+      meta[at + 3],
+      meta[at + 4],
+      meta[at + 5],
+      meta[at + 6],
+      meta[at + 7],
+      meta[at + 8],
+      meta[at + 9],
     ]
   }
 
-  /** The native view of one tensor of the buffer: its only one, or K (0) and V (1). */
+  /** Makes the native view of one tensor of the buffer: its only one, or K (0) and V (1). */
   make(tensor: number): NativeView {
     return this.#buffer.native.view(tensor, Float64Array.from(this.#numbers as readonly number[]))
   }
 
-  /** Writes the description of one tensor to `into` from `at` on. Returns the buffer, which crosses to the addon. */
+  /** Writes the description of one tensor to `into`, starting at `at`. Returns the buffer, which crosses to the addon. */
   describe(tensor: number, into: Float64Array, at: number): object {
     into[at] = tensor
     for (let place = 0; place < this.#numbers.length; place++) into[at + 1 + place] = this.#numbers[place] as number
@@ -124,11 +135,11 @@ export class PendingView {
 const OPTIONS: Names<AsyncOptions> = { signal: 0 }
 
 /**
- * Where the elements of a tensor are: in a native view, in a cache's buffer of which no view was made yet, or in an array that a call
- * answered with. The last two become a native view when a call needs one.
+ * The elements of a tensor: in a native view, in a cache's buffer without a native view yet, or in an array that a call returned. The
+ * last two become a native view when a call needs one.
  */
 export class TensorStorage {
-  /** Which tensor of a pending view it is: the only one, or K (0) and V (1). */
+  /** The tensor of a pending view: the only one, or K (0) or V (1). */
   readonly #tensor: number
   #view: NativeView | undefined
   #host: HostArray | undefined
@@ -146,19 +157,19 @@ export class TensorStorage {
     else this.#view = source
   }
 
-  /** What stands for it in a call. */
+  /** The object that represents this tensor in a call. */
   get argument(): NativeView | HostArray | TensorStorage {
     return this.#view ?? this.#host ?? this
   }
 
-  /** Writes the description of a pending view to `into` from `at` on. Returns what crosses to the addon. */
+  /** Writes the description of a pending view to `into`, starting at `at`. Returns the object that crosses to the addon. */
   describe(into: Float64Array, at: number): object {
-    // A getter of another argument may have made the view meanwhile.
+    // A getter of another argument may have made the native view meanwhile.
     if (this.#pending === undefined) return this.view
     return this.#pending.describe(this.#tensor, into, at)
   }
 
-  /** The array, while its elements are not yet in native memory. */
+  /** The array, while its elements are not in native memory yet. */
   get #array(): TensorData | undefined {
     return this.#host?.array as TensorData | undefined
   }
@@ -173,7 +184,7 @@ export class TensorStorage {
     return this.#view
   }
 
-  /** A copy of the elements, row-major. */
+  /** Returns a copy of the elements, row-major. */
   toArray(): TensorData {
     const array = this.#array
     if (array !== undefined) return room(array.byteLength, () => array.slice())
@@ -182,14 +193,14 @@ export class TensorStorage {
     return out
   }
 
-  /** Copies the elements into an array of their kind and number. */
+  /** Copies the elements into an array of the same kind and length. */
   readInto(out: TensorData): void {
     const array = this.#array
     if (array === undefined) this.view.readInto(out)
     else out.set(array)
   }
 
-  /** A copy of the elements, made off the main thread; as 32-bit floats if they are to be. */
+  /** Returns a copy of the elements, made off the main thread; as 32-bit floats with `asFloats`. */
   async readLater(asFloats: boolean, options: unknown): Promise<TensorData> {
     const { signal } = known<AsyncOptions>('options', options, OPTIONS)
     const row = dtypeRow(asFloats ? 'f32' : this.dtype)
@@ -217,7 +228,7 @@ export class TensorStorage {
     return this.shape.reduce((product, size) => product * size, 1)
   }
 
-  /** The elements where they lie. */
+  /** The elements in place, without a copy. */
   get data(): TensorData {
     const { view } = this
     if (this.#data !== undefined) {

@@ -1,10 +1,38 @@
+// Tensors: `Tensor`, the numbers that this package returns, and `HostTensor`, the caller's own memory as an argument. Reading an argument may run the caller's
+// getters, so all arguments of a call are read before the first of them is written for the addon.
 import { inspect, type InspectOptions } from 'node:util'
 import type { NativeView } from '#binding'
 
 import { binding } from '../loading/binding.js'
-import { arrayKind, arrayLength, asBits, count, fields, isArray, known, list, type Names, optional, sizes, typedArray, whole } from './check.js'
-import { invalid, isKvTideError } from './errors.js'
-import { type ArrayOf, checkDType, type DType, type DTypeOf, dtypeRow, type Float16ArrayLike, HostArray, meta, META, readArray, type TensorData } from './host-array.js'
+import {
+  arrayKind,
+  arrayLength,
+  asBits,
+  count,
+  fields,
+  isArray,
+  known,
+  list,
+  type Names,
+  optional,
+  sizes,
+  typedArray,
+  whole,
+} from '../errors/check.js'
+import { invalid, isKvTideError } from '../errors/errors.js'
+import {
+  type ArrayOf,
+  checkDType,
+  type DType,
+  type DTypeOf,
+  dtypeRow,
+  type Float16ArrayLike,
+  HostArray,
+  meta,
+  META,
+  readArray,
+  type TensorData,
+} from './host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
 import { readDevice } from './process.js'
 import type { AsyncOptions } from './stop-signal.js'
@@ -14,7 +42,7 @@ const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
 /** Options of {@link Tensor.from}. */
 export interface TensorOptions<D extends DType = DType> {
-  /** The element type. A `Uint16Array` needs one, for other arrays it follows. */
+  /** The element type. Required for a `Uint16Array`; other arrays determine it. */
   readonly dtype?: D
   /** The device, `'cpu'` by default. */
   readonly device?: string
@@ -23,8 +51,8 @@ export interface TensorOptions<D extends DType = DType> {
 /**
  * Numbers with a shape, in native memory: a copy of your array, or a view of a cache's own memory.
  *
- * A view copies nothing. When the cache later overwrites a slot that the view shows, reading the view throws `STALE_VIEW` instead
- * of returning wrong numbers. `toArray()` makes a copy to keep.
+ * A view copies nothing. When the cache later overwrites a slot of the view, reading the view throws `STALE_VIEW` instead of returning
+ * wrong numbers. `toArray()` makes a copy to keep.
  *
  * @example
  * ```ts
@@ -45,9 +73,13 @@ export class Tensor<D extends DType = DType> extends Owner {
    * Copies `data` into a new tensor.
    *
    * @param data the elements, row-major; half floats as bits in a `Uint16Array`, with a `dtype`
-   * @param shape the sizes; their product has to be the length of `data`
+   * @param shape the sizes; their product must be the length of `data`
    */
-  static from<A extends TensorData | Float16ArrayLike, D extends DType = DTypeOf<A>>(data: A, shape: readonly number[], options: TensorOptions<D> = {}): Tensor<D> {
+  static from<A extends TensorData | Float16ArrayLike, D extends DType = DTypeOf<A>>(
+    data: A,
+    shape: readonly number[],
+    options: TensorOptions<D> = {},
+  ): Tensor<D> {
     const { dtype, device } = known<TensorOptions>('options', options, OPTIONS)
     const on = readDevice(device)
     const named = optional(checkDType, 'dtype', dtype)
@@ -70,7 +102,7 @@ export class Tensor<D extends DType = DType> extends Owner {
     return own(this).view.device()
   }
 
-  /** For each axis, how many elements lie from one index to the next. Within a run: see {@link keyPositions}. */
+  /** For each axis, the distance in elements from one index to the next, within a run: see {@link keyPositions}. */
   get strides(): readonly number[] {
     return own(this).view.strides()
   }
@@ -80,55 +112,55 @@ export class Tensor<D extends DType = DType> extends Owner {
     return own(this).length
   }
 
-  /** True when a slot that the view shows was overwritten since the view was made. Reading it then throws `STALE_VIEW`. */
+  /** True if a slot of the view was overwritten since the view was made. Reading it then throws `STALE_VIEW`. */
   get isStale(): boolean {
     return own(this).view.isStale()
   }
 
-  /** True when the elements lie in one piece, in order. */
+  /** True if the elements are in one piece, in order. */
   get isContiguous(): boolean {
     return own(this).view.isContiguous()
   }
 
   /**
-   * For a view of a cache, the position of the first token of each run. That is one number, or two once tokens between the sinks
-   * and the window were dropped.
+   * For a view of a cache, the position of the first token of each run: one number, or two once tokens between the sinks and the
+   * window were dropped.
    */
   get keyPositions(): readonly number[] {
     return own(this).view.keyPositions()
   }
 
   /**
-   * The elements where they lie, without a copy; for f16 and bf16 their bits.
+   * The elements in place, without a copy; for f16 and bf16 their bits.
    *
-   * The array is raw memory of the cache. It does not go stale: after the next change of the cache it may show other tokens, and
+   * The array is raw memory of the cache. It does not become stale: after the next change of the cache it may show other tokens, and
    * writing to it writes into the cache. Use {@link toArray} or {@link readInto} for a copy.
    *
-   * @throws KvTideError `NOT_CONTIGUOUS` for two runs; `DEVICE_MISMATCH` in the memory of a GPU
+   * @throws KvTideError `NOT_CONTIGUOUS` for two runs; `DEVICE_MISMATCH` for a tensor in the memory of a GPU
    */
   get data(): ArrayOf<D> {
     return own(this).data as ArrayOf<D>
   }
 
-  /** The part from `start` to `start + length` along dimension `dim`, without a copy. */
+  /** Returns a view from `start` to `start + length` along dimension `dim`, without a copy. */
   narrow(dim: number, start: number, length: number): Tensor<D> {
     const { view } = own(this)
     const at = [count('dim', dim), whole('start', start), whole('length', length)] as const
     return tensorOf(view.narrow(...at))
   }
 
-  /** The same elements in another shape: without a copy when they are contiguous, otherwise as a copy. */
+  /** Returns the same elements in another shape: without a copy if they are contiguous, otherwise as a copy. */
   reshape(shape: readonly number[]): Tensor<D> {
     const { view } = own(this)
     return tensorOf(view.reshape(Float64Array.from(sizes('shape', shape))))
   }
 
-  /** A copy of the elements, row-major; for f16 and bf16 their bits. */
+  /** Returns a copy of the elements, row-major; for f16 and bf16 their bits. */
   toArray(): ArrayOf<D> {
     return own(this).toArray() as ArrayOf<D>
   }
 
-  /** A copy of the elements as 32-bit floats, whatever the dtype. */
+  /** Returns a copy of the elements as 32-bit floats, for any dtype. */
   toFloat32Array(): Float32Array {
     const storage = own(this)
     if (storage.dtype === 'f32') return storage.toArray() as Float32Array
@@ -138,7 +170,7 @@ export class Tensor<D extends DType = DType> extends Owner {
   }
 
   /**
-   * Copies the elements into your array, row-major, and returns that array. The fastest way to read.
+   * Copies the elements into your array, row-major, and returns that array. This is the fastest way to read.
    *
    * @param out an array of the tensor's kind and length
    */
@@ -149,10 +181,10 @@ export class Tensor<D extends DType = DType> extends Owner {
   }
 
   /**
-   * As {@link toArray}, off the main thread, which otherwise waits for a GPU. Until the promise is settled, changes of the cache that
+   * As {@link toArray}, off the main thread, which would otherwise wait for a GPU. Until the promise is settled, changes of the cache that
    * the tensor shows throw `BUSY`. The tensor may be disposed of meanwhile.
    *
-   * @throws KvTideError `ABORTED` when `signal` ended it
+   * @throws KvTideError `ABORTED` if `signal` was aborted
    */
   async toArrayAsync(options: AsyncOptions = {}): Promise<ArrayOf<D>> {
     return (await own(this).readLater(false, options)) as ArrayOf<D>
@@ -174,14 +206,14 @@ export class Tensor<D extends DType = DType> extends Owner {
     return out
   }
 
-  /** True when shape, dtype and every bit agree. */
+  /** True if shape, dtype and all bits are equal. */
   equals(other: Tensor): boolean {
     const { view } = own(this)
     return view.equals(nativeArgument<TensorStorage>('other', other, Tensor).view)
   }
 }
 
-/** What `console.log` prints: at most six elements. The rest is not copied. */
+/** The output of `console.log`: at most six elements. The others are not copied. */
 function show(this: Tensor, _depth: number, options: InspectOptions): string {
   try {
     return `Tensor ${this.dtype} [${this.shape.join(', ')}] ${this.isStale ? '(stale)' : `[ ${head(this, options)} ]`}`
@@ -194,7 +226,8 @@ function head(tensor: Tensor, options: InspectOptions): string {
   let first = tensor
   if (tensor.length > 1024) {
     const last = tensor.shape.length - 1
-    for (const [axis, size] of tensor.shape.entries()) first = first.narrow(axis, 0, axis === last ? Math.min(size, 6) : 1)
+    for (const [axis, size] of tensor.shape.entries())
+      first = first.narrow(axis, 0, axis === last ? Math.min(size, 6) : 1)
   }
   const values = Array.from(first.toFloat32Array().subarray(0, 6), value => inspect(value, options))
   const more = tensor.length - values.length
@@ -203,7 +236,7 @@ function head(tensor: Tensor, options: InspectOptions): string {
 
 Object.defineProperty(Tensor.prototype, inspect.custom, { value: show, configurable: true, writable: true })
 
-/** An array of the caller's that the elements of a tensor are copied to. */
+/** Checks the caller's array that receives the elements of a tensor. */
 function roomIn(out: unknown, dtype: DType, length: number): TensorData {
   const row = dtypeRow(dtype)
   const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)
@@ -215,12 +248,12 @@ function own(self: unknown): TensorStorage {
   return nativeThis<TensorStorage>(self, Tensor)
 }
 
-/** @internal The storage of `value`, when it is a tensor. */
+/** @internal The storage of `value`; `undefined` if it is not a tensor. */
 export function storageOf(value: unknown): TensorStorage | undefined {
   return nativeOf<TensorStorage>(value, Tensor)
 }
 
-/** @internal A tensor of a native view, of an array that a call answered with, or of one tensor of a pending view. */
+/** @internal Makes a tensor of a native view, of an array that a call returned, or of one tensor of a pending view. */
 export function tensorOf<D extends DType>(source: NativeView | HostArray | PendingView, tensor = 0): Tensor<D> {
   return new Tensor<D>(INTERNAL, new TensorStorage(source, tensor))
 }
@@ -254,22 +287,22 @@ class KvPair<D extends DType> implements Kv<D> {
   }
 }
 
-/** @internal K and V of a cache's buffer. */
+/** @internal K and V of a cache's buffer as tensors. */
 export function kvOf<D extends DType>(view: PendingView): Kv<D> {
   return new KvPair<D>(tensorOf(view, 0), tensorOf(view, 1))
 }
 
-/** @internal K and V of a cache's buffer; `null` of nothing. */
+/** @internal As {@link kvOf}; `null` for `null`. */
 export function kvOrNull(view: PendingView | null): Kv | null {
   return view === null ? null : kvOf(view)
 }
 
-/** @internal K and V of two native views. */
+/** @internal Two native views as K and V. */
 export function kvOfViews<D extends DType>(views: readonly NativeView[]): Kv<D> {
   return new KvPair<D>(tensorOf(views[0] as NativeView), tensorOf(views[1] as NativeView))
 }
 
-/** A tensor of onnxruntime, or one that looks like it. */
+/** An onnxruntime tensor, or an object with the same fields. */
 export interface OnnxTensor {
   /** The elements. */
   readonly data: unknown
@@ -280,8 +313,8 @@ export interface OnnxTensor {
 }
 
 /**
- * A tensor in memory of your own. It is read where it lies. An onnxruntime tensor can be passed as it is; pass it as `data` to take
- * only a range of its tokens, or to name another order of axes.
+ * A tensor in memory of your own, read in place. An onnxruntime tensor can be passed as it is; pass it as `data` to take only a range
+ * of its tokens, or to give another order of axes.
  *
  * @example
  * ```ts
@@ -297,17 +330,17 @@ export interface OnnxTensor {
  */
 export interface HostTensor {
   /**
-   * The elements, row-major in the order of `layout`. Half floats are bits in a `Uint16Array`, and need a `dtype`. Or an
-   * onnxruntime tensor, which brings its shape and dtype.
+   * The elements, row-major in the order of `layout`. Half floats are bits in a `Uint16Array`, and need a `dtype`. An onnxruntime
+   * tensor is accepted too, and brings its shape and dtype.
    */
   readonly data: TensorData | Float16ArrayLike | OnnxTensor
   /** The shape; `dims` means the same. */
   readonly shape?: readonly number[]
-  /** The shape, as onnxruntime calls it. */
+  /** The shape, under onnxruntime's name. */
   readonly dims?: readonly number[]
-  /** The element type; follows from `data` unless that is a `Uint16Array`. */
+  /** The element type. `data` determines it unless it is a `Uint16Array`. */
   readonly dtype?: DType
-  /** The element type, as onnxruntime calls it: `float32`, `float16`, `bfloat16`, `uint8`. */
+  /** The element type, under onnxruntime's name: `float32`, `float16`, `bfloat16`, `uint8`. */
   readonly type?: string
   /** Takes only the tokens `[start, end)`. */
   readonly range?: readonly [start: number, end: number]
@@ -315,30 +348,32 @@ export interface HostTensor {
   readonly layout?: 'bhsd' | 'bshd'
 }
 
-/** @internal A tensor argument that was read: a native view, an array with its description, or a view that is still to be made. */
+/** @internal A tensor argument that was read: a native view, an array with its description, or a pending view. */
 export type TensorArgument = NativeView | HostArray | TensorStorage
 
 /**
- * @internal Reads a tensor of this package, or one in memory of the caller's own. That may run getters of the caller's, which
- * may call this package in turn: all arguments of a call are read before the first one is {@link put}.
+ * @internal Reads a tensor of this package, or one in the caller's memory. That may run the caller's getters, which may call this
+ * package in turn, so all arguments of a call are read before the first one is {@link put}.
  */
 export function readTensor(argument: string, value: unknown): TensorArgument {
   return storageOf(value)?.argument ?? readHost(argument, value)
 }
 
-/** @internal Writes the description of an argument to `place` in `into`. Returns what crosses to the addon. */
+/** @internal Writes the description of an argument to `place` in `into`. Returns the object that crosses to the addon. */
 export function put(argument: TensorArgument, place: number, into: Float64Array = meta): object {
-  return argument instanceof HostArray || argument instanceof TensorStorage ? argument.describe(into, place * META) : argument
+  return argument instanceof HostArray || argument instanceof TensorStorage
+    ? argument.describe(into, place * META)
+    : argument
 }
 
-/** The names that errors give to the fields of an argument. */
+/** The names of an argument's fields in errors. */
 interface FieldNames {
   readonly data: string
   readonly shape: string
   readonly dtype: string
 }
 
-/** Field names by argument, so that an append does not build them anew. */
+/** Field names by argument, so that an append does not build them again. */
 const namesOf = new Map<string, FieldNames>()
 
 function fieldNames(argument: string): FieldNames {
@@ -376,7 +411,7 @@ function readHost(argument: string, value: unknown): HostArray {
   return found
 }
 
-/** True for an object that has data and dims rather than being data. */
+/** True for an object that has data and dims, rather than for the data itself. */
 function isTensorLike(value: unknown): boolean {
   if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) return false
   try {
@@ -386,16 +421,23 @@ function isTensorLike(value: unknown): boolean {
   }
 }
 
-/** The dtype of tensors like this one, as far as its type says. */
-export type DTypeOfSource<S> = S extends Tensor<infer D> ? D : S extends { readonly dtype: infer D extends DType } ? D : S extends { readonly data: infer A extends Float32Array | Uint8Array } ? DTypeOf<A> : DType
+/** The dtype of a source of tokens, as far as its type tells. */
+export type DTypeOfSource<S> =
+  S extends Tensor<infer D>
+    ? D
+    : S extends { readonly dtype: infer D extends DType }
+      ? D
+      : S extends { readonly data: infer A extends Float32Array | Uint8Array }
+        ? DTypeOf<A>
+        : DType
 
-/** Tokens for a cache: a tensor of this package, memory of your own, or an onnxruntime tensor as it is. */
+/** Tokens for a cache: a tensor of this package, memory of your own, or an onnxruntime tensor. */
 export type TokenSource = Tensor | HostTensor | OnnxTensor
 
 /** Keys and values of tokens for a cache. */
 export interface KvSource {
   /** The keys. */
   readonly k: TokenSource
-  /** The values, of as many tokens. */
+  /** The values, for as many tokens. */
   readonly v: TokenSource
 }

@@ -1,65 +1,85 @@
+// `kvtide bench`: measures appends, reads, lookups and attention on this machine. Each round also times a plain copy of as many bytes, so that results can be
+// compared between machines and runs. Takes a few seconds.
 import { cpus } from 'node:os'
 
-import { attend } from '../attention/attend.js'
+import { attend } from '../paged/attend.js'
 import { threads } from '../border/process.js'
 import { KvCache } from '../contiguous/kv-cache.js'
 import { binding } from '../loading/binding.js'
 import type { PageFormat } from '../sequences/page-format.js'
-import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type Answer, type Command, table } from './command.js'
+import { lane, measure, type Contestant, type Role } from './rounds.js'
+import { spreadOf } from './spread.js'
 
-/** What is measured: a call that moves so many bytes. */
+/** A measured operation, and the number of bytes that it moves. */
 interface Lane {
   readonly name: string
   readonly bytes: number
   readonly run: () => void
-  /** How many calls a run is; one, where it is not said. */
+  /** The number of calls in one run; 1 by default. */
   readonly calls?: number
-  /** Makes ready what a run needs, before each; not measured. */
+  /** Prepares each run; not timed. */
   readonly before?: () => void
 }
 
-interface Measured {
+interface Measurement {
   readonly name: string
   readonly microseconds: number
   readonly p10: number
   readonly p90: number
   readonly gigabytesPerSecond: number
-  /** Against a plain copy of as many bytes, in the same rounds. */
+  /** The rate relative to a plain copy of as many bytes, in the same rounds. */
   readonly ofCopy: number
 }
 
 const [HEADS, QUERY_HEADS, DIM, LENGTH] = [8, 32, 128, 4096]
 const ROUNDS = 31
-/** Appends of single tokens in a run: one alone is too short for a clock. */
+/** Single-token appends in a run: one alone is too short to time. */
 const TOKENS = 256
 
 export const bench: Command = {
   usage: '[--json]',
-  help: `Measures on this machine, with as many threads as kvtide uses: a token and a prompt that are appended, a past that is read back, a prompt that is found again, and attention
-over 4,096 tokens in a cache and in pages of each format. 8 heads of 128 elements, 32 query heads, f32. Each is measured in rounds that take turns with a plain copy of memory; what is
-printed is the median, the 10th and 90th percentile, and the rate against that copy. Other work on the machine makes all of it slower.`,
+  help: `Measures on this machine, with kvtide's number of threads: appending a token and a prompt, reading a past back, looking up a cached prompt, and attention
+over 4,096 tokens in a contiguous cache and in pages of each format. 8 heads of 128 elements, 32 query heads, f32. Each is timed in rounds that alternate with a plain memory copy. It
+prints the median, the 10th and 90th percentile, and the rate relative to that copy. Other load on the machine slows all results down.`,
   options: {},
   files: 0,
-  run: () => measure(),
+  run: measured,
 }
 
 const floats = (length: number): Float32Array => Float32Array.from({ length }, (_, at) => Math.sin(at))
-const rows = (tokens: number): { data: Float32Array; shape: number[] } => ({ data: floats(HEADS * tokens * DIM), shape: [1, HEADS, tokens, DIM] })
+const rows = (tokens: number): { data: Float32Array; shape: number[] } => ({
+  data: floats(HEADS * tokens * DIM),
+  shape: [1, HEADS, tokens, DIM],
+})
 
-/** Bytes of K and V of so many tokens. */
+/** Bytes of K and V for a number of tokens. */
 const kvBytes = (tokens: number): number => 2 * HEADS * DIM * 4 * tokens
 
-/** Pages of a format with a sequence of 4,096 tokens. */
+/** A cache with pages of a format, and a sequence of 4,096 tokens in it. */
 function pages(format: PageFormat): PagedKvCache {
-  const cache = new PagedKvCache({ capacity: 2 * (LENGTH / 16), numLayers: 1, numKvHeads: HEADS, headDim: DIM, keyFormat: format, valueFormat: format })
+  const cache = new PagedKvCache({
+    capacity: 2 * (LENGTH / 16),
+    numLayers: 1,
+    numKvHeads: HEADS,
+    headDim: DIM,
+    keyFormat: format,
+    valueFormat: format,
+  })
   const sequence = cache.openSequence()
   sequence.append({ k: rows(LENGTH), v: rows(LENGTH), tokens: Array.from({ length: LENGTH }, (_, id) => id) })
   return cache
 }
 
 function lanes(): Lane[] {
-  const cache = new KvCache({ batchSize: 1, numKvHeads: HEADS, initialCapacity: 2 * LENGTH, maxSeqLen: 2 * LENGTH, headDim: DIM })
+  const cache = new KvCache({
+    batchSize: 1,
+    numKvHeads: HEADS,
+    initialCapacity: 2 * LENGTH,
+    maxSeqLen: 2 * LENGTH,
+    headDim: DIM,
+  })
   const [token, prompt] = [rows(1), rows(512)]
   cache.update(rows(LENGTH), rows(LENGTH))
   const q = { data: floats(QUERY_HEADS * DIM), shape: [1, QUERY_HEADS, 1, DIM] }
@@ -80,52 +100,90 @@ function lanes(): Lane[] {
       },
     },
     { name: 'append of 512 tokens', bytes: kvBytes(512), before: back, run: () => void cache.update(prompt, prompt) },
-    { name: 'past of 4,096 tokens, read back from pages', bytes: kvBytes(LENGTH), run: () => void sequence.readInto({ k, v }) },
-    { name: 'prompt of 4,096 tokens, found again', bytes: 4 * LENGTH, run: () => paged.match(ids).dispose() },
-    { name: 'attention over 4,096 tokens, one query', bytes: kvBytes(LENGTH), before: back, run: () => void attend(q, kv) },
+    {
+      name: 'past of 4,096 tokens, read back from pages',
+      bytes: kvBytes(LENGTH),
+      run: () => void sequence.readInto({ k, v }),
+    },
+    { name: 'lookup of a cached prompt of 4,096 tokens', bytes: 4 * LENGTH, run: () => paged.match(ids).dispose() },
+    {
+      name: 'attention over 4,096 tokens, one query',
+      bytes: kvBytes(LENGTH),
+      before: back,
+      run: () => void attend(q, kv),
+    },
     ...(['f32', 'f16', 'q8', 'q4'] as const).map((format): Lane => {
       const of = format === 'f32' ? paged : pages(format)
       const queries = { ...q, shape: [1, QUERY_HEADS, DIM] }
-      return { name: `the same in pages of ${format}`, bytes: of.bytesPerToken * LENGTH, run: () => void attend(queries, { cache: of, layer: 0, sequences: [0] }) }
+      return {
+        name: `the same in pages of ${format}`,
+        bytes: of.bytesPerToken * LENGTH,
+        run: () => void attend(queries, { cache: of, layer: 0, sequences: [0] }),
+      }
     }),
   ]
 }
 
-/** Milliseconds of a call, repeated so often that the clock can tell. */
-function timed(times: number, { before, run }: Pick<Lane, 'before' | 'run'>): number {
-  let all = 0
-  for (let time = 0; time < times; time++) {
-    before?.()
-    const started = performance.now()
-    run()
-    all += performance.now() - started
+/** Returns the number of runs in a round of some milliseconds, estimated from the first runs. */
+function repeats(run: () => void): number {
+  const started = performance.now()
+  for (let time = 0; time < 3; time++) run()
+  return Math.max(1, Math.min(1000, Math.floor(12 / Math.max(performance.now() - started, 0.001))))
+}
+
+/** Returns a lane whose rounds repeat `run` often enough for the clock's resolution. A lane with `before` runs once per round, because its run is long enough. */
+function contestant(
+  role: Role,
+  name: string,
+  { before, run, calls = 1 }: Pick<Lane, 'before' | 'run' | 'calls'>,
+): Contestant {
+  if (before !== undefined) return lane(role, name, calls, run, { before })
+  const times = repeats(run)
+  return lane(role, name, times * calls, () => {
+    for (let time = 0; time < times; time++) run()
+  })
+}
+
+async function besideCopy(of: Lane): Promise<Measurement> {
+  const length = Math.max(1, Math.ceil(of.bytes / 4))
+  const [from, to] = [new Float32Array(length).fill(1), new Float32Array(length)]
+  const [own, copied] = (
+    await measure([contestant('ours', of.name, of), contestant('limit', 'copy', { run: () => to.set(from) })], ROUNDS)
+  ).map(({ nanoseconds }) => spreadOf(nanoseconds))
+  if (own === undefined || copied === undefined) throw new RangeError('two lanes have two spreads')
+  const nanoseconds = own.median * (of.calls ?? 1)
+  return {
+    name: of.name,
+    microseconds: own.median / 1000,
+    p10: own.p10 / 1000,
+    p90: own.p90 / 1000,
+    gigabytesPerSecond: of.bytes / nanoseconds,
+    ofCopy: copied.median / nanoseconds,
   }
-  return all / times
 }
 
-function quantile(values: readonly number[], share: number): number {
-  return values.toSorted((one, other) => one - other)[Math.floor(share * (values.length - 1))] as number
-}
+const time = (microseconds: number): string =>
+  microseconds < 10
+    ? microseconds.toFixed(2)
+    : microseconds < 1000
+      ? microseconds.toFixed(1)
+      : Math.round(microseconds).toLocaleString('en')
 
-function measured(of: Lane): Measured {
-  const bytes = Math.max(4, Math.ceil(of.bytes / 4) * 4)
-  const [from, to] = [new Float32Array(bytes / 4).fill(1), new Float32Array(bytes / 4)]
-  const copy = { run: () => void to.set(from) }
-  const first = timed(3, of)
-  const times = Math.max(1, Math.min(1000, Math.floor(4 / Math.max(first, 0.001))))
-  const rounds = Array.from({ length: ROUNDS }, () => [timed(times, of), timed(times, copy)] as const).slice(1)
-  const own = rounds.map(([time]) => time)
-  const [median, copied] = [quantile(own, 0.5), quantile(rounds.map(([, time]) => time), 0.5)]
-  const each = 1000 / (of.calls ?? 1)
-  return { name: of.name, microseconds: each * median, p10: each * quantile(own, 0.1), p90: each * quantile(own, 0.9), gigabytesPerSecond: of.bytes / median / 1e6, ofCopy: copied / median }
-}
-
-const time = (microseconds: number): string => (microseconds < 10 ? microseconds.toFixed(2) : microseconds < 1000 ? microseconds.toFixed(1) : Math.round(microseconds).toLocaleString('en'))
-
-function measure(): Answer {
-  const found = lanes().map(measured)
+async function measured(): Promise<Answer> {
+  const found: Measurement[] = []
+  for (const of of lanes()) found.push(await besideCopy(of))
   const machine = { cpu: cpus()[0]?.model ?? 'unknown', kernels: binding.kernels(), threads: threads() }
-  const cells = found.map(of => [of.name, time(of.microseconds), `${time(of.p10)} to ${time(of.p90)}`, of.gigabytesPerSecond.toFixed(1), of.ofCopy.toFixed(2)])
-  const text = [`${machine.cpu}, kernels ${machine.kernels}, ${machine.threads === 1 ? '1 thread' : `${machine.threads} threads`}`, '', table([['', 'µs', '10 to 90 of 100', 'GB/s', 'of a copy'], ...cells])].join('\n')
+  const cells = found.map(of => [
+    of.name,
+    time(of.microseconds),
+    `${time(of.p10)} to ${time(of.p90)}`,
+    of.gigabytesPerSecond.toFixed(1),
+    of.ofCopy.toFixed(2),
+  ])
+  const text = [
+    `${machine.cpu}, kernels ${machine.kernels}, ${machine.threads === 1 ? '1 thread' : `${machine.threads} threads`}`,
+    '',
+    table([['', 'µs', '10th to 90th percentile', 'GB/s', 'relative to a copy'], ...cells]),
+  ].join('\n')
   return { text, json: { ...machine, lanes: found } }
 }

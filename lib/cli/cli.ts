@@ -1,37 +1,54 @@
-import { createRequire } from 'node:module'
+// The command line, `kvtide <command>`: parses arguments, runs the command, and prints its answer as text or with `--json` as JSON. A command is loaded only when
+// it is used, so `--help` and `--version` work without the addon. Exit codes: 0, 1 for a refusal, 2 for wrong arguments. It never prints a stack.
 import { parseArgs } from 'node:util'
 
-import { isKvTideError } from '../border/errors.js'
+import { isKvTideError } from '../errors/errors.js'
+import { version as packageVersion } from '../loading/version.js'
 import type { Answer, Command } from './command.js'
 
-/** A command as `kvtide --help` lists it. It is loaded when it is asked for, since what it needs may not be there. */
+/** A command as `kvtide --help` lists it. Its module is loaded on use, because the addon that it needs may be missing. */
 interface Listed {
   readonly summary: string
   readonly load: () => Promise<Command>
 }
 
 const COMMANDS: Readonly<Record<string, Listed>> = {
-  plan: { summary: 'what a model needs for keys and values: bytes per token, contexts and batches that fit', load: async () => (await import('./plan.js')).plan },
-  bench: { summary: 'how fast this machine is, in a few seconds, against a plain copy of memory', load: async () => (await import('./bench.js')).bench },
-  inspect: { summary: 'the attention layers of an ONNX model, or the node at which it is not recognised', load: async () => (await import('./inspect.js')).inspect },
-  doctor: { summary: 'which addon is loaded and why, what it runs on, and why a device is not usable', load: async () => (await import('./doctor.js')).doctor },
+  plan: {
+    summary: 'the memory that keys and values of a model take: bytes per token, contexts and batches that fit',
+    load: async () => (await import('./plan.js')).plan,
+  },
+  bench: {
+    summary: 'the speed of this machine relative to a plain memory copy, in a few seconds',
+    load: async () => (await import('./bench.js')).bench,
+  },
+  inspect: {
+    summary: 'the attention layers of an ONNX model, or the first node that is not recognised',
+    load: async () => (await import('./inspect.js')).inspect,
+  },
+  doctor: {
+    summary: 'which addon is loaded and why, the platform, and why a device is not usable',
+    load: async () => (await import('./doctor.js')).doctor,
+  },
 }
 
-const listed = (name: string | undefined): Listed | undefined => (name !== undefined && Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined)
+const listed = (name: string | undefined): Listed | undefined =>
+  name !== undefined && Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
 
-/** The command line: answers the exit code, 1 for what is refused and 2 for arguments that are not known. */
+/** Runs the command line. Returns the exit code: 1 for a refusal and 2 for wrong arguments. */
 export async function main(args: readonly string[]): Promise<number> {
   const [name = 'help', ...rest] = args
-  // Whoever wants JSON gets it of refusals too, even where the arguments are wrong.
+  // With --json, refusals are JSON too, even if the arguments are wrong.
   const isJson = rest.includes('--json')
   try {
     if (name === 'help' || name === '--help' || name === '-h') return await helped(rest[0])
     if (name === '--version' || name === '-v') return answered(version(), isJson)
     const found = listed(name)
-    if (found === undefined) return refused(`kvtide has no command ${name}: there are ${Object.keys(COMMANDS).join(', ')}`, '', isJson)
+    if (found === undefined)
+      return refused(`kvtide has no command ${name}, expected one of ${Object.keys(COMMANDS).join(', ')}`, '', isJson)
     const command = await found.load()
     const call = read(command, rest)
-    if (typeof call === 'string') return refused(call, `\nusage: kvtide ${name} ${command.usage}\n\`kvtide ${name} --help\` says more`, isJson)
+    if (typeof call === 'string')
+      return refused(call, `\nusage: kvtide ${name} ${command.usage}\n\`kvtide ${name} --help\` explains it`, isJson)
     if (call.values['help'] === true) return await helped(name)
     return answered(await command.run(call), isJson)
   } catch (error) {
@@ -39,17 +56,21 @@ export async function main(args: readonly string[]): Promise<number> {
   }
 }
 
-/** Of the package, which can say it without its addon. */
+/** The version of the package, which does not need the addon. */
 function version(): Answer {
-  const { version: text } = createRequire(import.meta.url)('#package') as { version: string }
-  return { text, json: { version: text } }
+  return { text: packageVersion, json: { version: packageVersion } }
 }
 
-/** The arguments of a command, or what is wrong with them. */
+/** Parses the arguments of a command, or returns the message about what is wrong with them. */
 function read({ options, files }: Command, args: readonly string[]) {
   try {
-    const { values, positionals } = parseArgs({ args: [...args], options: { ...options, help: { type: 'boolean', short: 'h' }, json: { type: 'boolean' } }, allowPositionals: true })
-    if (values['help'] !== true && positionals.length !== files) return `it takes ${files === 0 ? 'no file' : files === 1 ? 'one file' : `${files} files`}, not ${positionals.length}`
+    const { values, positionals } = parseArgs({
+      args: [...args],
+      options: { ...options, help: { type: 'boolean', short: 'h' }, json: { type: 'boolean' } },
+      allowPositionals: true,
+    })
+    if (values['help'] !== true && positionals.length !== files)
+      return `expected ${files === 0 ? 'no file' : files === 1 ? 'one file' : `${files} files`}, got ${positionals.length}`
     return { values: values as Record<string, string | boolean | undefined>, files: positionals }
   } catch (error) {
     return error instanceof Error ? error.message : String(error)
@@ -64,7 +85,9 @@ async function helped(name: string | undefined): Promise<number> {
     return 0
   }
   const lines = Object.entries(COMMANDS).map(([command, { summary }]) => `  ${command.padEnd(9)} ${summary}`)
-  console.log(`usage: kvtide <command> [options]\n\n${lines.join('\n')}\n\nEach takes --help, and --json for programs. kvtide --version prints the version.\nIt ends with 0, with 1 for what is refused, with 2 for arguments that it does not know.`)
+  console.log(
+    `usage: kvtide <command> [options]\n\n${lines.join('\n')}\n\nEvery command has --help, and --json for programs. kvtide --version prints the version.\nExit codes: 0 for success, 1 if the command was refused, 2 for unknown arguments.`,
+  )
   return 0
 }
 
@@ -74,16 +97,28 @@ function answered({ text, json, code = 0 }: Answer, isJson: boolean): number {
   return code
 }
 
-/** A refusal in words, without a stack. What is no refusal is a defect, and says so. */
+/** Prints a refusal without a stack. Any other error is a defect of kvtide, and the message says so. */
 function failed(name: string, error: unknown, isJson: boolean): number {
   const known = isKvTideError(error)
   const message = error instanceof Error ? error.message : String(error)
-  if (isJson) console.log(JSON.stringify({ error: known ? { code: error.code, message, details: error.details } : { message } }, undefined, 2))
-  else console.error(known ? `kvtide ${name}: ${message} (${error.code})` : `kvtide ${name}: ${message}\nThis is a defect of kvtide: please report it.`)
+  if (isJson)
+    console.log(
+      JSON.stringify(
+        { error: known ? { code: error.code, message, details: error.details } : { message } },
+        undefined,
+        2,
+      ),
+    )
+  else
+    console.error(
+      known
+        ? `kvtide ${name}: ${message} (${error.code})`
+        : `kvtide ${name}: ${message}\nThis is a defect of kvtide: please report it.`,
+    )
   return 1
 }
 
-/** Refuses arguments; `usage` is for people alone. */
+/** Refuses arguments. `usage` is printed for people only, not in JSON. */
 function refused(message: string, usage: string, isJson: boolean): number {
   if (isJson) console.log(JSON.stringify({ error: { code: 'INVALID_ARGUMENT', message } }, undefined, 2))
   else console.error(`${message}${usage}`)

@@ -1,23 +1,26 @@
+// `kvtide inspect`: prints the attention layers that kvtide/onnx recognises in an ONNX graph, or the node that it does not recognise. Nothing is run, and weights
+// are not read.
 import type { NativeOnnxGraph, NativeOnnxInspection } from '#binding'
 
-import { isKvTideError, type KvTideError } from '../border/errors.js'
+import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
 import { configBeside, configWindows, readText } from '../onnx/config.js'
 import { plainPorts } from '../onnx/plain.js'
 import type { Command } from './command.js'
+import { otherFormat } from './file-format.js'
 
 export const inspect: Command = {
   usage: 'model.onnx [--config config.json] [--json]',
-  help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and where its weights lie. A graph that
-is not recognised ends with 1, the node at which that shows, the reason, and whether it can be run as it is.
+  help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and the files of its weights. If a graph
+is not recognised, the exit code is 1, and it prints the node, the reason, and whether the graph can run unmodified.
 
-  --config   a config.json, which says which layers have a window. By default the one beside the model, or one folder up`,
+  --config   a config.json that declares which layers have a window. By default the one next to the model, or one folder up`,
   options: { config: { type: 'string' } },
   files: 1,
   async run({ values, files }) {
     const [model] = files as [string]
     const { file, windows } = declared(model, values['config'] as string | undefined)
-    const graph = await binding.NativeOnnxGraph.open(model)
+    const graph = await opened(model)
     try {
       const found = (await graph.rewrite(false, windows)).inspect()
       return { text: asText(found, file), json: asJson(found, file) }
@@ -29,8 +32,28 @@ is not recognised ends with 1, the node at which that shows, the reason, and whe
   },
 }
 
-/** The config that counts, and the windows that it declares. One that was not asked for and is of a family that is not known says nothing. */
-function declared(model: string, given: string | undefined): { file: string | undefined; windows: (number | null)[] | undefined } {
+/** Opens the graph in a file. If the file has another known format, the error names that format. */
+async function opened(model: string): Promise<NativeOnnxGraph> {
+  try {
+    return await binding.NativeOnnxGraph.open(model)
+  } catch (error) {
+    const other = isKvTideError(error) && error.code === 'INVALID_GRAPH' ? otherFormat(model) : undefined
+    if (other === undefined) throw error
+    const expected = `an ONNX graph: ${other.advice}`
+    throw new KvTideError(
+      'INVALID_GRAPH',
+      `${model} is ${other.name}, expected ${expected}`,
+      { expected, file: model },
+      { cause: error },
+    )
+  }
+}
+
+/** The config in use, and the windows that it declares. A config of an unknown family is ignored unless it was given. */
+function declared(
+  model: string,
+  given: string | undefined,
+): { file: string | undefined; windows: (number | null)[] | undefined } {
   const file = given ?? configBeside(model)
   if (file === undefined) return { file, windows: undefined }
   try {
@@ -43,25 +66,33 @@ function declared(model: string, given: string | undefined): { file: string | un
 }
 
 function asJson(found: NativeOnnxInspection, config: string | undefined): object {
-  const layers = found.layers.map(layer => ({ ...layer, sinks: layer.sinks === undefined ? undefined : Array.from(layer.sinks) }))
+  const layers = found.layers.map(layer => ({
+    ...layer,
+    sinks: layer.sinks === undefined ? undefined : Array.from(layer.sinks),
+  }))
   return { config, ...found, layers, text: undefined }
 }
 
 function asText({ text }: NativeOnnxInspection, config: string | undefined): string {
-  return `${text}\nwindows  ${config === undefined ? 'as the graph shows them: there is no config.json that says more' : `as ${config} declares them`}`
+  return `${text}\nwindows  ${config === undefined ? 'as the graph shows them: no config.json declares any' : `as ${config} declares them`}`
 }
 
 function unrecognised(error: KvTideError<'UNSUPPORTED_GRAPH'>, model: string, graph: NativeOnnxGraph): string {
   const { node, operator, reason } = error.details
-  const rows = [['node', node], ['operator', operator], ['reason', reason], ['as it is', asItIs(graph)]] as const
-  return [`${model} is not recognised`, ...rows.map(([name, value]) => `${name.padEnd(9)} ${value}`)].join('\n')
+  const rows = [
+    ['node', node],
+    ['operator', operator],
+    ['reason', reason],
+    ['unmodified', asItIs(graph)],
+  ] as const
+  return [`${model} is not recognised`, ...rows.map(([name, value]) => `${name.padEnd(10)} ${value}`)].join('\n')
 }
 
-/** Whether a graph can be run with past and present, although its attentions are not recognised. */
+/** Tells whether a graph can run unmodified, with past and present, although its attentions are not recognised. */
 function asItIs(graph: NativeOnnxGraph): string {
   try {
     plainPorts(graph)
-    return 'it can be run with past and present'
+    return 'it can run with past and present'
   } catch (error) {
     if (!isKvTideError(error)) throw error
     return error.message

@@ -1,4 +1,4 @@
-/** A page with a text and a chart, in one file without anything from elsewhere. */
+// An HTML page with a text and a bar chart, in one file without external resources.
 
 interface Bar {
   readonly name: string
@@ -17,7 +17,10 @@ const escape = (words: string): string => words.replaceAll('&', '&amp;').replace
 /** @internal */
 export function barPage(title: string, text: string, caption: string, bars: readonly Bar[]): string {
   const most = Math.max(1, ...bars.map(bar => bar.value))
-  const rows = bars.map(({ name, value }) => `<dt>${escape(name)}</dt><dd><i style="width:${((value / most) * 75).toFixed(1)}%"></i>${value.toLocaleString('en')}</dd>`)
+  const rows = bars.map(
+    ({ name, value }) =>
+      `<dt>${escape(name)}</dt><dd><i style="width:${((value / most) * 75).toFixed(1)}%"></i>${value.toLocaleString('en')}</dd>`,
+  )
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>${escape(title)}</title><style>${STYLE}</style></head>
 <body><h1>${escape(title)}</h1><pre>${escape(text)}</pre><h2>${escape(caption)}</h2><dl>${rows.join('')}</dl></body></html>

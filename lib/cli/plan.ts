@@ -1,50 +1,60 @@
-import { existsSync, statSync, writeFileSync } from 'node:fs'
+// `kvtide plan`: computes from a config.json the memory that a model's keys and values take, per page format. Sizes come from real caches of one block, so they
+// equal those of a cache made with the same options.
+import { existsSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { count } from '../border/check.js'
-import { invalid, isKvTideError } from '../border/errors.js'
+import { count } from '../errors/check.js'
+import { invalid, isKvTideError } from '../errors/errors.js'
+import { writeRegular } from '../loading/regular-file.js'
 import { readText } from '../onnx/config.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { checkPageFormat, type PageFormat } from '../sequences/page-format.js'
-import { type LayerGroup, PagedKvCache } from '../sequences/paged-kv-cache.js'
+import type { LayerGroup } from '../sequences/layer-group.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type Answer, type Call, type Command, table } from './command.js'
 import { barPage } from './page.js'
 
-/** What a model's keys and values take in one format and with one window. */
+/** The memory of a model's keys and values in one format and with one window. */
 interface PlanRow {
-  /** A window that all layers that keep everything are given; `null` as the model has them. */
+  /** The window that is given to all layers without one; `null` leaves the model as it is. */
   readonly window: number | null
   readonly format: PageFormat
-  /** What each token takes in layers that keep everything. */
+  /** Bytes per token in layers without a window. */
   readonly bytesPerToken: number
-  /** What windows take for each sequence, however long it is. */
+  /** Bytes per sequence in layers with a window, for any length of the sequence. */
   readonly windowBytes: number
-  /** The most tokens of one sequence; `null` where there is no limit. */
+  /** The maximum number of tokens of a single sequence; `null` if there is no limit. */
   readonly largestContext: number | null
-  /** The most sequences of the context that was asked for. */
+  /** The maximum number of sequences of the requested context. */
   readonly largestBatch: number
-  /** Why it cannot be, in place of the numbers. */
+  /** The reason why the format cannot be used; the numbers are then 0. */
   readonly refusal?: string
 }
 
 const FORMATS: readonly PageFormat[] = ['f16', 'f8e4m3', 'q8', 'q4']
-/** As a cache has them where nothing is said. */
+/** The defaults of a cache. */
 const [BLOCK, PREFILL] = [16, 512]
 const UNITS: Readonly<Record<string, number>> = { '': 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 }
 
 export const plan: Command = {
   usage: 'config.json [--memory 8GiB] [--context 8192] [--formats f16,q8] [--windows 4096] [--html plan.html] [--json]',
-  help: `Reads a model's config.json, or the one in a folder, and prints for each page format how many bytes a token takes, the longest sequence that fits in the memory, and how
-many sequences of a length. No weights are needed, and nothing is loaded.
+  help: `Reads a model's config.json, or the one in a folder, and prints for each page format the bytes per token, the longest sequence that fits in the memory, and the
+number of sequences of a given length. No weights are needed or loaded.
 
-  --memory    for keys and values alone, without the model's weights: 8GiB by default
-  --context   the length of each sequence, for the number of sequences: 8192 by default
+  --memory    the memory for keys and values, without the model's weights: 8GiB by default
+  --context   the length of each sequence when counting sequences: 8192 by default
   --formats   page formats: f32, f16, bf16, f8e4m3, q8, q4; by default ${FORMATS.join(',')}
-  --windows   what it would be if layers that keep everything kept so many tokens: 4096, or several: 4096,16384
-  --html      writes the table with a chart to a file
+  --windows   adds rows in which layers without a window get this one: 4096, or several: 4096,16384
+  --html      also writes the table with a chart to this file
 
 kvtide plan Qwen3-8B/config.json --memory 24GiB --formats f16,q8 --windows 8192`,
-  options: { memory: { type: 'string' }, context: { type: 'string' }, formats: { type: 'string' }, windows: { type: 'string' }, html: { type: 'string' } },
+  options: {
+    memory: { type: 'string' },
+    context: { type: 'string' },
+    formats: { type: 'string' },
+    windows: { type: 'string' },
+    html: { type: 'string' },
+  },
   files: 1,
   run: ({ values, files }) => planned(files[0] as string, values),
 }
@@ -53,52 +63,108 @@ function planned(path: string, values: Call['values']): Answer {
   const given = (name: string): string | undefined => values[name] as string | undefined
   const memory = memoryOf(given('memory') ?? '8GiB')
   const context = number('--context', given('context') ?? '8192')
-  const formats = given('formats')?.split(',').map(format => checkPageFormat('--formats', format.trim())) ?? FORMATS
-  const windows = [null, ...(given('windows')?.split(',').map(window => number('--windows', window.trim())) ?? [])]
+  const formats =
+    given('formats')
+      ?.split(',')
+      .map(format => checkPageFormat('--formats', format.trim())) ?? FORMATS
+  const windows = [
+    null,
+    ...(given('windows')
+      ?.split(',')
+      .map(window => number('--windows', window.trim())) ?? []),
+  ]
   const config = readText('config', existsSync(path) && statSync(path).isDirectory() ? join(path, 'config.json') : path)
   const groups = groupsOf(config)
   const rows = windows.flatMap(window => formats.map(format => rowOf(groups, format, window, memory, context)))
   const html = given('html')
   const text = asText(groups, rows, memory, context)
   if (html !== undefined) {
-    const bars = rows.filter(row => row.refusal === undefined).map(row => ({ name: `${row.format}${row.window === null ? '' : `, window ${row.window}`}`, value: row.largestBatch }))
-    writeHtml(html, barPage('Keys and values: what fits', text, `Sequences of ${context.toLocaleString('en')} tokens in ${size(memory)}`, bars))
+    const bars = rows
+      .filter(row => row.refusal === undefined)
+      .map(row => ({
+        name: `${row.format}${row.window === null ? '' : `, window ${row.window}`}`,
+        value: row.largestBatch,
+      }))
+    writeHtml(
+      html,
+      barPage(
+        'Sequences that fit in memory',
+        text,
+        `Sequences of ${context.toLocaleString('en')} tokens in ${size(memory)}`,
+        bars,
+      ),
+    )
   }
-  const shown = groups.map(({ kind, layers, numKvHeads, headDim, valueHeadDim, window }) => ({ kind, layers: layers.length, numKvHeads, headDim, valueHeadDim, ...(window !== undefined && { window }) }))
-  return { text: html === undefined ? text : `${text}\n\nwith a chart: ${html}`, json: { memoryBytes: memory, context, groups: shown, rows } }
+  const shown = groups.map(({ kind, layers, numKvHeads, headDim, valueHeadDim, window }) => ({
+    kind,
+    layers: layers.length,
+    numKvHeads,
+    headDim,
+    valueHeadDim,
+    ...(window !== undefined && { window }),
+  }))
+  return {
+    text: html === undefined ? text : `${text}\n\nwith a chart: ${html}`,
+    json: { memoryBytes: memory, context, groups: shown, rows },
+  }
 }
 
 function writeHtml(file: string, page: string): void {
   try {
-    writeFileSync(file, page)
+    writeRegular(file, page)
   } catch (error) {
-    throw invalid('--html', file, `a file that can be written (${error instanceof Error ? error.message : String(error)})`)
+    throw invalid(
+      '--html',
+      file,
+      `a file that can be written (${error instanceof Error ? error.message : String(error)})`,
+    )
   }
 }
 
-/** The groups of a model's layers, from the smallest cache of it. */
+/** The groups of a model's layers, taken from the smallest possible cache. */
 function groupsOf(config: string): readonly LayerGroup[] {
   try {
     JSON.parse(config)
   } catch {
-    throw invalid('config', config.slice(0, 40), 'a config.json of Hugging Face')
+    throw invalid('config', config.slice(0, 40), 'a Hugging Face config.json')
   }
   using cache = new PagedKvCache({ model: config, blockSize: 1, capacity: 1 })
   return cache.groups
 }
 
-/** Bytes of a block of a group's layers in a format. */
+/** The bytes of a block of a group's layers in a format. */
 function blockBytes({ layers, numKvHeads, headDim, valueHeadDim }: LayerGroup, format: PageFormat): number {
   const model = { layers: layers.map((): ModelLayer => ({ kind: 'full', numKvHeads, headDim, valueHeadDim })) }
-  using cache = new PagedKvCache({ model, blockSize: BLOCK, capacity: 1, dtype: 'f32', keyFormat: format, valueFormat: format })
+  using cache = new PagedKvCache({
+    model,
+    blockSize: BLOCK,
+    capacity: 1,
+    dtype: 'f32',
+    keyFormat: format,
+    valueFormat: format,
+  })
   return cache.bytesPerToken * BLOCK
 }
 
-function rowOf(groups: readonly LayerGroup[], format: PageFormat, window: number | null, memory: number, context: number): PlanRow {
+function rowOf(
+  groups: readonly LayerGroup[],
+  format: PageFormat,
+  window: number | null,
+  memory: number,
+  context: number,
+): PlanRow {
   try {
-    const sized = groups.map(group => ({ bytes: blockBytes(group, format), window: group.window ?? window ?? undefined, sinks: group.sinks ?? 0 }))
+    const sized = groups.map(group => ({
+      bytes: blockBytes(group, format),
+      window: group.window ?? window ?? undefined,
+      sinks: group.sinks ?? 0,
+    }))
     const full = sized.filter(group => group.window === undefined).reduce((sum, group) => sum + group.bytes, 0)
-    const slide = sized.flatMap(group => (group.window === undefined ? [] : [{ bytes: group.bytes, blocks: Math.ceil(group.window / BLOCK) + Math.ceil(group.sinks / BLOCK) + 2 }]))
+    const slide = sized.flatMap(group =>
+      group.window === undefined
+        ? []
+        : [{ bytes: group.bytes, blocks: Math.ceil(group.window / BLOCK) + Math.ceil(group.sinks / BLOCK) + 2 }],
+    )
     const once = slide.reduce((sum, { bytes }) => sum + bytes * (PREFILL / BLOCK), 0)
     const each = slide.reduce((sum, { bytes, blocks }) => sum + bytes * blocks, 0)
     const room = memory - once
@@ -113,38 +179,74 @@ function rowOf(groups: readonly LayerGroup[], format: PageFormat, window: number
     }
   } catch (error) {
     if (!isKvTideError(error)) throw error
-    return { window, format, bytesPerToken: 0, windowBytes: 0, largestContext: 0, largestBatch: 0, refusal: error.message }
+    return {
+      window,
+      format,
+      bytesPerToken: 0,
+      windowBytes: 0,
+      largestContext: 0,
+      largestBatch: 0,
+      refusal: error.message,
+    }
   }
 }
 
 function asText(groups: readonly LayerGroup[], rows: readonly PlanRow[], memory: number, context: number): string {
-  const layers = groups.map(({ kind, layers: { length }, numKvHeads, headDim, valueHeadDim, window }) =>
-    `${counted(length, 'layer')} ${length === 1 ? 'keeps' : 'keep'} ${kind === 'full' ? 'everything' : `a window of ${window}`}: ${counted(numKvHeads, 'head')} of ${headDim === valueHeadDim ? headDim : `${headDim} and ${valueHeadDim}`}`)
+  const layers = groups.map(
+    ({ kind, layers: { length }, numKvHeads, headDim, valueHeadDim, window }) =>
+      `${counted(length, 'layer')} ${length === 1 ? 'keeps' : 'keep'} ${kind === 'full' ? 'all tokens' : `a window of ${window}`}: ${counted(numKvHeads, 'head')} of ${headDim === valueHeadDim ? headDim : `${headDim} and ${valueHeadDim}`}`,
+  )
   const hasWindows = rows.some(row => row.windowBytes > 0)
-  const head = ['format', ...(rows.some(row => row.window !== null) ? ['window'] : []), 'bytes a token', ...(hasWindows ? ['windows, a sequence'] : []), 'longest sequence', `sequences of ${context.toLocaleString('en')}`]
+  const head = [
+    'format',
+    ...(rows.some(row => row.window !== null) ? ['window'] : []),
+    'bytes per token',
+    ...(hasWindows ? ['windows per sequence'] : []),
+    'longest sequence',
+    `sequences of ${context.toLocaleString('en')}`,
+  ]
   const cells = rows.map(row => {
     const window = head.includes('window') ? [row.window === null ? 'as it is' : row.window.toLocaleString('en')] : []
     if (row.refusal !== undefined) return [row.format, ...window, '-']
     const longest = row.largestContext === null ? 'any' : row.largestContext.toLocaleString('en')
-    return [row.format, ...window, Math.round(row.bytesPerToken).toLocaleString('en'), ...(hasWindows ? [size(row.windowBytes)] : []), longest, row.largestBatch.toLocaleString('en')]
+    return [
+      row.format,
+      ...window,
+      Math.round(row.bytesPerToken).toLocaleString('en'),
+      ...(hasWindows ? [size(row.windowBytes)] : []),
+      longest,
+      row.largestBatch.toLocaleString('en'),
+    ]
   })
-  const refusals = [...new Set(rows.flatMap(({ format, refusal }) => (refusal === undefined ? [] : [`${format}: ${refusal}`])))]
-  return [...layers, `in ${size(memory)}, blocks of ${BLOCK} tokens`, '', table([head, ...cells]), ...refusals].join('\n')
+  const refusals = [
+    ...new Set(rows.flatMap(({ format, refusal }) => (refusal === undefined ? [] : [`${format}: ${refusal}`]))),
+  ]
+  return [...layers, `in ${size(memory)}, blocks of ${BLOCK} tokens`, '', table([head, ...cells]), ...refusals].join(
+    '\n',
+  )
 }
 
 const counted = (times: number, noun: string): string => `${times} ${noun}${times === 1 ? '' : 's'}`
 
-/** Bytes in the largest unit of which there is one. */
+/** A number of bytes in the largest unit that fits. */
 function size(bytes: number): string {
-  const [unit, of] = ([['TiB', 2 ** 40], ['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]] as const).find(([, least]) => bytes >= least) ?? ['bytes', 1]
+  const [unit, of] = (
+    [
+      ['TiB', 2 ** 40],
+      ['GiB', 2 ** 30],
+      ['MiB', 2 ** 20],
+      ['KiB', 2 ** 10],
+    ] as const
+  ).find(([, least]) => bytes >= least) ?? ['bytes', 1]
   return `${Number((bytes / of).toFixed(of === 1 ? 0 : 1))} ${unit}`
 }
 
-/** A number of bytes: 24GiB, 512M, 1000000. */
+/** Parses a number of bytes: 24GiB, 512M, 1000000. */
 function memoryOf(words: string): number {
   const [, digits = '', unit = ''] = /^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$/i.exec(words.trim()) ?? []
   const bytes = Math.floor(Number(digits) * (UNITS[unit.toLowerCase()] ?? 1))
-  if (digits === '' || bytes < 1 || bytes > Number.MAX_SAFE_INTEGER) throw invalid('--memory', words, 'a number of bytes: 24GiB, 512MiB, 1000000')
+  if (digits === '' || bytes < 1 || bytes > Number.MAX_SAFE_INTEGER)
+    throw invalid('--memory', words, 'a number of bytes: 24GiB, 512MiB, 1000000')
   return bytes
 }
 

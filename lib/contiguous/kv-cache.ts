@@ -1,6 +1,9 @@
+// The contiguous caches: keys and values of one attention layer in a single allocation, without blocks. `KvCache` keeps every token, the rotating caches
+// keep a sliding window, and `RollbackCache` keeps tentative tokens. This folder checks arguments and makes tensors; the work is done by the addon.
+// A refused call changes nothing. Views are made without a copy. Each call crosses to the addon once.
 import type { NativeKvCache } from '#binding'
 
-import { count, flag, known, type Names, optional, whole } from '../border/check.js'
+import { count, flag, known, type Names, optional, whole } from '../errors/check.js'
 import { checkDType, type DType, meta } from '../border/host-array.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { readDevice } from '../border/process.js'
@@ -9,23 +12,33 @@ import type { CacheStats } from '../border/stats.js'
 import { CacheHandle, type PendingView } from '../border/tensor-storage.js'
 import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
-import { type LayerLoadOptions, loadTensors } from '../store/load-tensors.js'
-import type { FileOptions } from '../store/progress.js'
-import { saveBytes, saveFile } from '../store/save.js'
-import type { SavedSource } from '../store/source.js'
+import { type LayerLoadOptions, loadTensors } from '../files/load-tensors.js'
+import type { FileOptions } from '../files/progress.js'
+import { saveBytes, saveFile } from '../files/save.js'
+import type { SavedSource } from '../files/source.js'
 import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
 
-const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
+const OPTIONS: Names<KvCacheOptions> = {
+  batchSize: 0,
+  numKvHeads: 0,
+  initialCapacity: 0,
+  maxSeqLen: 0,
+  headDim: 0,
+  dtype: 0,
+  device: 0,
+  stableAddresses: 0,
+  memoryLimitBytes: 0,
+}
 
 /** Options of a {@link KvCache}. */
 export interface KvCacheOptions<D extends DType = DType> {
-  /** Rows of the batch. They all have the same length. */
+  /** Rows of the batch. All rows have the same length. */
   readonly batchSize: number
   /** Heads of K and V. */
   readonly numKvHeads: number
   /** Slots at the start, at most `maxSeqLen`. The buffer grows by doubling. */
   readonly initialCapacity: number
-  /** The most tokens that it may hold. */
+  /** The maximum number of tokens. */
   readonly maxSeqLen: number
   /** Elements per head. */
   readonly headDim: number
@@ -35,11 +48,11 @@ export interface KvCacheOptions<D extends DType = DType> {
   readonly device?: string
   /** Reserves `maxSeqLen` slots at once, so that the buffer never moves. */
   readonly stableAddresses?: boolean
-  /** The most bytes that it may keep, with snapshots and copies. */
+  /** The memory limit of the cache in bytes, snapshots and copies included. */
   readonly memoryLimitBytes?: number
 }
 
-/** What a cache was made with. */
+/** The shape, dtype and device of a cache. */
 interface KvSizes {
   readonly batchSize: number
   readonly numKvHeads: number
@@ -49,11 +62,11 @@ interface KvSizes {
   readonly device: string
 }
 
-/** A native cache, and what it was made with. */
+/** A native cache and its sizes. */
 type MadeKv = readonly [native: NativeKvCache, sizes: KvSizes]
 
 /**
- * Keys and values of one attention layer, in memory that grows.
+ * Keys and values of one attention layer in a contiguous buffer that grows.
  *
  * @example
  * ```ts
@@ -74,11 +87,11 @@ export class KvCache<D extends DType = DType> extends Owner {
   declare readonly numKvHeads: number
   /** Elements per head. */
   declare readonly headDim: number
-  /** The most tokens that it may hold. */
+  /** The maximum number of tokens. */
   declare readonly maxSeqLen: number
-  /** Its element type. */
+  /** The element type. */
   declare readonly dtype: D
-  /** Its device. */
+  /** The device. */
   declare readonly device: string
 
   constructor(options: KvCacheOptions<D>)
@@ -88,10 +101,17 @@ export class KvCache<D extends DType = DType> extends Owner {
     const [native, sizes] = options === INTERNAL && made !== undefined ? made : makeKv(options)
     super(INTERNAL, new CacheHandle(native), KvCache)
     const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = sizes
-    settle<KvCache<D>, 'batchSize' | 'numKvHeads' | 'headDim' | 'maxSeqLen' | 'dtype' | 'device'>(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype: dtype as D, device })
+    settle<KvCache<D>, 'batchSize' | 'numKvHeads' | 'headDim' | 'maxSeqLen' | 'dtype' | 'device'>(this, {
+      batchSize,
+      numKvHeads,
+      headDim,
+      maxSeqLen,
+      dtype: dtype as D,
+      device,
+    })
   }
 
-  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  /** Loads a saved cache as a new one. The file is verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
   static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<KvCache> {
     return loadTensors('kv', source, options, (file, device, limit) => {
       const sizes = JSON.parse(file.description()) as KvSizes
@@ -99,22 +119,22 @@ export class KvCache<D extends DType = DType> extends Owner {
     })
   }
 
-  /** How many tokens it holds. */
+  /** The number of tokens in the cache. */
   get seqLen(): number {
     return own(this).seqLen()
   }
 
-  /** How many slots the buffer has. */
+  /** The number of slots in the buffer. */
   get capacity(): number {
     return own(this).capacity()
   }
 
-  /** True when it holds no token. */
+  /** True if the cache has no tokens. */
   get isEmpty(): boolean {
     return own(this).seqLen() === 0
   }
 
-  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`. It shows every later change and is never stale. Get it anew when `capacity` has changed. */
+  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`. It shows every later change and is never stale. Get it again after `capacity` changes. */
   get kCacheRaw(): Tensor<D> {
     return tensorOf(raw(this), 0)
   }
@@ -127,18 +147,18 @@ export class KvCache<D extends DType = DType> extends Owner {
   /**
    * Adds tokens, `[batch, kvHeads, n, headDim]` each, and returns views of all tokens.
    *
-   * @throws KvTideError `CACHE_OVERFLOW` beyond `maxSeqLen`; nothing has changed then
+   * @throws KvTideError `CACHE_OVERFLOW` beyond `maxSeqLen`; the cache is then unchanged
    */
   update(k: TokenSource, v: TokenSource): Kv<D> {
     return append(this, k, v)
   }
 
-  /** As {@link update}, with K and V in one launch on a GPU. On the CPU the two are the same. */
+  /** As {@link update}, but a GPU writes K and V in one kernel launch. On the CPU both methods do the same. */
   updateFused(k: TokenSource, v: TokenSource): Kv<D> {
     return append(this, k, v)
   }
 
-  /** Views of all tokens. Throws `CACHE_EMPTY` when there are none. */
+  /** Returns views of all tokens. Throws `CACHE_EMPTY` if there are none. */
   getKv(): Kv<D> {
     const cache = handle(this)
     return kvOf(cache.view(cache.native.getKv(meta)))
@@ -149,12 +169,12 @@ export class KvCache<D extends DType = DType> extends Owner {
     own(this).incrementSeqLen(count('n', n))
   }
 
-  /** Drops all but the first `len` tokens. Throws `CANNOT_ROLL_BACK` for more tokens than there are. */
+  /** Drops all tokens behind the first `len`. Throws `CANNOT_ROLL_BACK` if there are fewer than `len` tokens. */
   truncate(len: number): void {
     own(this).truncate(whole('len', len))
   }
 
-  /** Drops every token. The memory is kept. */
+  /** Drops all tokens and keeps the memory. */
   reset(): void {
     own(this).reset()
   }
@@ -162,41 +182,41 @@ export class KvCache<D extends DType = DType> extends Owner {
   /**
    * Opens a transaction: drafted tokens leave no trace unless they are committed.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
+   * @throws KvTideError `TRANSACTION_OPEN` if a transaction is already open; open a child with its `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction<D> {
     return openTransaction(handle(this), options)
   }
 
-  /** Keeps what the cache holds now, with the tokens drafted in an open transaction. It copies nothing until the cache overwrites them. */
+  /** Takes a snapshot of all tokens, including those drafted in an open transaction. A token is copied only when the cache overwrites it. */
   snapshot(): Snapshot {
     return new Snapshot(INTERNAL, own(this).snapshot())
   }
 
-  /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
+  /** Restores the state at `snapshot`. If this cache made the snapshot, only tokens that were overwritten since then are copied back. */
   restore(snapshot: Snapshot): void {
     const cache = handle(this)
     const from = readSnapshot(snapshot, binding.NativeKvSnapshot)
     cache.change(native => native.restore(from))
   }
 
-  /** Saves what it holds in a file, and answers how many bytes it has. The cache goes on meanwhile. Refused while a transaction is open. */
+  /** Saves the cache to a file and returns the number of bytes written. The cache stays usable meanwhile. Refused while a transaction is open. */
   async save(path: string | URL, options: FileOptions = {}): Promise<number> {
     return saveFile(undefined, () => own(this).beginSave(), path, options)
   }
 
-  /** As {@link save}, but answers what would be in the file. */
+  /** As {@link save}, but returns the bytes instead of writing a file. */
   async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
     return saveBytes(undefined, () => own(this).beginSave(), options)
   }
 
-  /** What the cache costs: bytes in use, and copies. */
+  /** Returns the cache's memory use and the number of copies it made. */
   stats(): CacheStats {
     return own(this).stats()
   }
 }
 
-/** The native cache of checked options. */
+/** Checks options and makes the native cache. */
 function makeKv(options: unknown): MadeKv {
   const given = known<KvCacheOptions>('options', options, OPTIONS)
   const made = {

@@ -1,6 +1,8 @@
+// Transactions: drafted tokens that are committed or dropped as a whole, in contiguous caches and, through `Draft` and `AnyTransaction`, in sequences.
+// The addon keeps the state of a transaction; an object here is its number. Every call on one crosses to the addon once.
 import type { NativeBuffer, NativeView } from '#binding'
 
-import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
+import { count, known, type Names, numbers, optional, whole } from '../errors/check.js'
 import { type DType, meta } from '../border/host-array.js'
 import { INTERNAL, nativeArgument, Owner } from '../border/owner.js'
 import type { CacheHandle } from '../border/tensor-storage.js'
@@ -9,34 +11,34 @@ import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource
 const BEGIN: Names<BeginOptions> = { maxTokens: 0 }
 const DRAFT: Names<DraftOptions> = { parents: 0 }
 
-/** How a transaction is opened. */
+/** Options of `begin()`. */
 export interface BeginOptions {
   /**
-   * Reserves room for this many tokens in all layers, so that appends up to that number neither move rows nor take memory. Where
-   * there is no room, `begin` is refused as an append of them would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or `OUT_OF_MEMORY`.
-   * More tokens may be drafted. A cache that never had tokens knows no shape, and reserves with the first ones. Left out, room is
-   * made as it is needed.
+   * Reserves room for this many tokens in all layers, so that appends up to that number neither move rows nor allocate memory. If
+   * there is not enough room, `begin` throws what an append of as many tokens would: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or
+   * `OUT_OF_MEMORY`. You may draft more tokens than you reserved. A cache that never had tokens does not know their shape yet, and
+   * reserves with the first ones. Without `maxTokens`, memory is allocated as needed.
    */
   readonly maxTokens?: number
 }
 
-/** How tokens are drafted, in a transaction or as tentative tokens of a `RollbackCache`. */
+/** Options for drafting tokens, in a transaction or as tentative tokens of a `RollbackCache`. */
 export interface DraftOptions {
   /**
-   * The tokens are nodes of a draft tree. For each one, `parents` has the number of the drafted or tentative token that it follows,
-   * counted from 0, or -1 for the last token before the draft. A parent comes before its children. Without `parents` each token
+   * Makes the tokens nodes of a draft tree. For each one, `parents` has the number of the drafted or tentative token that it follows,
+   * counted from 0, or -1 for the last token before the draft. A parent comes before its children. Without `parents`, each token
    * follows the one before.
    */
   readonly parents?: Int32Array | readonly number[]
 }
 
 /**
- * Tokens that leave no trace in a cache unless they are committed. It means the same on every cache that has `begin()`.
+ * Tokens that leave no trace in a cache unless they are committed. Transactions work the same on every cache that has `begin()`.
  *
- * While it is open, every other change of the cache throws `TRANSACTION_OPEN`. Reads go on, and see the drafted tokens as if they
- * had been appended. A call that is refused leaves the transaction open and as it was. Once it has ended, each call throws
- * `TRANSACTION_CLOSED`, or `DISPOSED` when its cache was disposed of. It stays open until it is committed, rolled back or disposed
- * of: declare it with `using`.
+ * While a transaction is open, every other change of the cache throws `TRANSACTION_OPEN`. Reads still work, and see the drafted
+ * tokens as if they had been appended. A refused call leaves the transaction open and unchanged. After the transaction has ended,
+ * each call on it throws `TRANSACTION_CLOSED`, or `DISPOSED` if its cache was disposed of. A transaction stays open until it is
+ * committed, rolled back or disposed of: declare it with `using`.
  *
  * @example
  * ```ts
@@ -60,41 +62,41 @@ export interface DraftOptions {
  * ```
  */
 export interface KvTransaction<D extends DType = DType> extends Disposable {
-  /** How many tokens were drafted here, not counting those of an open child. */
+  /** The number of tokens drafted in this transaction, not counting those of an open child. */
   readonly length: number
   /**
-   * Drafts tokens, and returns what the cache's own append would. Once `parents` were given, a cache with a window returns
-   * everything that it keeps, which is what {@link treeMask} covers.
+   * Drafts tokens, and returns what an append to the cache would return. After a call with `parents`, a cache with a window returns all
+   * tokens that it keeps, because {@link treeMask} covers all of them.
    */
   append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv<D>
-  /** Keeps the first `n` drafted tokens (by default all), drops the rest, and ends. Tokens of a child become its parent's. */
+  /** Keeps the first `n` drafted tokens (all by default), drops the rest, and ends. Committed tokens of a child become tokens of its parent. */
   commit(n?: number): void
   /**
    * Keeps the tokens on an accepted path of the draft tree, in order, right behind the tokens from before the draft. Drops the
    * rest, and ends.
    *
    * @param nodes drafted tokens counted from 0, each the child of the one before
-   * @throws KvTideError `INVALID_PATH` when they are no path
+   * @throws KvTideError `INVALID_PATH` if the nodes are not such a path
    */
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void
-  /** Drops what was drafted, and ends. The cache is as it was before, even if its window has moved. */
+  /** Drops the drafted tokens, and ends. The cache returns to its state before the draft, even if its window has moved. */
   rollback(): void
-  /** Opens a child on top of this transaction, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
+  /** Opens a child transaction on top of this one, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
   begin(options?: BeginOptions): KvTransaction<D>
   /**
-   * The attention mask of the draft: f32 `[length, before + length]`, 0 where a token sees and -Infinity elsewhere. A window
-   * counts positions, not slots.
+   * The attention mask of the draft: f32 `[length, before + length]`, 0 for a token that is seen and -Infinity for one that is not. A
+   * window counts positions, not slots.
    */
   treeMask(): Tensor<'f32'>
   /** The position of each drafted token: the number of tokens before the draft + its depth. */
   treePositions(): Int32Array
-  /** Rolls it back, with its children, if it is still open. May be called any number of times. */
+  /** Rolls the transaction back, with its children, if it is still open. May be called any number of times. */
   dispose(): void
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void
 }
 
-/** @internal The calls of a native cache on its transactions. Each begins with where the transaction is: see {@link Draft}. */
+/** @internal The calls of a native cache on its transactions. Their first arguments identify the transaction: see {@link Draft.at}. */
 interface NativeDrafts {
   beginDraft(...args: (number | undefined)[]): number
   commitDraft(...args: (number | undefined)[]): void
@@ -119,12 +121,12 @@ interface Drafting {
   changed(): void
 }
 
-/** @internal A transaction: its number, and before that the number of its sequence if it has one. */
+/** @internal A transaction: its number, preceded by the number of its sequence if it has one. */
 export class Draft<C extends Drafting> {
   readonly cache: C
   readonly sequence: readonly number[]
   readonly id: number
-  /** How it ended; nothing while it may be open. */
+  /** The way the transaction ended; `undefined` while it may be open. */
   ended: 'committed' | 'dropped' | undefined
 
   /** Begins a transaction, or a child of `parent`. */
@@ -136,12 +138,12 @@ export class Draft<C extends Drafting> {
     this.id = cache.change(native => native.beginDraft(...sequence, parent, room))
   }
 
-  /** Where it is, as the addon takes it. */
+  /** The numbers that identify the transaction, as the addon takes them. */
   get at(): number[] {
     return [...this.sequence, this.id]
   }
 
-  /** Ends it by a call that may be refused. */
+  /** Ends the transaction with a call that may be refused. If it is refused, the transaction stays open. */
   end(how: 'committed' | 'dropped', call: (native: NativeDrafts) => void): void {
     this.cache.change(call)
     this.ended = how
@@ -155,7 +157,7 @@ export class Draft<C extends Drafting> {
   }
 }
 
-/** @internal What transactions of all kinds have in common: how they end, and what their tokens see. */
+/** @internal The methods that transactions of all kinds share: those that end them, and those that describe their draft tree. */
 export abstract class AnyTransaction extends Owner {
   get length(): number {
     const { cache, at } = draftOf(this)
@@ -190,7 +192,7 @@ export abstract class AnyTransaction extends Owner {
   }
 }
 
-/** @internal The draft of a transaction of any kind. Whether it has ended, the addon knows and says. */
+/** @internal The draft of a transaction of any kind. It may have ended: the addon knows, and refuses calls then. */
 export function draftOf(self: unknown): Draft<Drafting> {
   return nativeArgument('this', self, AnyTransaction)
 }
@@ -222,7 +224,7 @@ export function openTransaction<D extends DType>(cache: CacheHandle<NativeCache>
   return new CacheTransaction<D>(new Draft(cache, [], options))
 }
 
-/** @internal The parents that options of a draft name. */
+/** @internal Checks the options of a draft and returns its parents. */
 export function readDraft(options: unknown): Int32Array | undefined {
   const { parents } = known<DraftOptions>('options', options, DRAFT)
   return optional(parentsOf, 'parents', parents)

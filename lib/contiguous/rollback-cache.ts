@@ -1,7 +1,8 @@
+// The contiguous cache for speculative decoding. Tentative tokens need no transaction: they stay until they are committed or dropped.
 import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
 
-import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
-import { KvTideError } from '../border/errors.js'
+import { count, known, type Names, numbers, optional, whole } from '../errors/check.js'
+import { KvTideError } from '../errors/errors.js'
 import { meta } from '../border/host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
 import { readDevice } from '../border/process.js'
@@ -9,11 +10,18 @@ import type { CacheStats } from '../border/stats.js'
 import { CacheHandle } from '../border/tensor-storage.js'
 import { type Kv, kvOf, kvOrNull, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
-import { type LayerLoadOptions, loadTensors } from '../store/load-tensors.js'
-import type { FileOptions } from '../store/progress.js'
-import { saveBytes, saveFile } from '../store/save.js'
-import type { SavedSource } from '../store/source.js'
-import { type BeginOptions, type DraftOptions, type KvTransaction, openTransaction, parentsOf, readDraft } from './kv-transaction.js'
+import { type LayerLoadOptions, loadTensors } from '../files/load-tensors.js'
+import type { FileOptions } from '../files/progress.js'
+import { saveBytes, saveFile } from '../files/save.js'
+import type { SavedSource } from '../files/source.js'
+import {
+  type BeginOptions,
+  type DraftOptions,
+  type KvTransaction,
+  openTransaction,
+  parentsOf,
+  readDraft,
+} from './kv-transaction.js'
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
 
@@ -21,15 +29,15 @@ const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
 export interface RollbackCacheOptions {
   /** The device, `'cpu'` by default. */
   readonly device?: string
-  /** The most bytes that it may keep. */
+  /** The memory limit of the cache in bytes. */
   readonly memoryLimitBytes?: number
 }
 
-/** A native cache, and its device. */
+/** A native cache and its device. */
 type MadeRollback = readonly [native: NativeRollbackCache, device: string]
 
 /**
- * Keys and values with tentative tokens, for speculative decoding: what a draft adds is committed or dropped.
+ * Keys and values with tentative tokens, for speculative decoding: drafted tokens are committed or dropped later.
  *
  * @example
  * ```ts
@@ -46,7 +54,7 @@ type MadeRollback = readonly [native: NativeRollbackCache, device: string]
  * ```
  */
 export class RollbackCache extends Owner {
-  /** Its device. */
+  /** The device. */
   declare readonly device: string
 
   constructor(options?: RollbackCacheOptions)
@@ -58,17 +66,23 @@ export class RollbackCache extends Owner {
     settle(this, { device })
   }
 
-  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  /** Loads a saved cache as a new one. The file is verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
   static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<RollbackCache> {
-    return loadTensors('rollback', source, options, (file, device, limit) => new RollbackCache(INTERNAL, [binding.NativeRollbackCache.loaded(file, device, limit), device]))
+    return loadTensors(
+      'rollback',
+      source,
+      options,
+      (file, device, limit) =>
+        new RollbackCache(INTERNAL, [binding.NativeRollbackCache.loaded(file, device, limit), device]),
+    )
   }
 
-  /** How many tokens it holds, committed and tentative. */
+  /** The number of tokens in the cache, committed and tentative. */
   get totalLen(): number {
     return own(this).totalLen()
   }
 
-  /** How many of them are committed. */
+  /** The number of committed tokens. */
   get committedLen(): number {
     return own(this).committedLen()
   }
@@ -83,29 +97,32 @@ export class RollbackCache extends Owner {
 
   /**
    * Opens a transaction: drafted tokens leave no trace unless they are committed. They follow all tokens.
-   * What `commit` keeps is committed, or tentative where tentative tokens lie before it.
+   * The tokens that its `commit` keeps become committed, or tentative if there are tentative tokens before them.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
+   * @throws KvTideError `TRANSACTION_OPEN` if a transaction is already open; open a child with its `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction {
     return openTransaction(handle(this), options)
   }
 
-  /** Commits the tokens before `len`, an absolute length; all of them by default. Tokens behind it stay tentative. */
+  /**
+   * Commits the tokens before `len`, an absolute length; all tokens by default. Tokens behind it stay tentative. A tentative token that
+   * follows a committed token other than the last one keeps its position and what it sees, but {@link acceptPath} no longer accepts it.
+   */
   commit(len?: number): void {
     const native = own(this)
     native.commit(optional(whole, 'len', len) ?? native.totalLen())
   }
 
-  /** A mark on the committed length, to go back to with {@link rollback}. It holds no memory, and there may be any number of them. */
+  /** Returns a mark on the committed length, for {@link rollback}. A mark uses no memory, and there may be any number of them. */
   snapshot(): RollbackMark {
     return new RollbackMark(INTERNAL, own(this).snapshot())
   }
 
   /**
-   * Goes back to a mark: the tokens before it stay, all of them committed.
+   * Returns to a mark: the tokens before it stay and are all committed; later tokens are dropped.
    *
-   * @throws KvTideError `SNAPSHOT_INVALID` for one ahead of the committed tokens, of another cache, or of a branch that was
+   * @throws KvTideError `SNAPSHOT_INVALID` for a mark that is ahead of the committed tokens, of another cache, or of a branch that was
    *   overwritten since
    */
   rollback(snapshot: RollbackMark): void {
@@ -117,7 +134,7 @@ export class RollbackCache extends Owner {
     native.rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackMark))
   }
 
-  /** Views of all tokens; `null` when none was ever appended. */
+  /** Returns views of all tokens; `null` if none was ever appended. */
   current(): Kv | null {
     const cache = handle(this)
     return kvOrNull(cache.viewOrNull(cache.native.current(meta)))
@@ -128,40 +145,40 @@ export class RollbackCache extends Owner {
    * rest.
    *
    * @param indices tentative tokens counted from 0, each the child of the one before
-   * @throws KvTideError `INVALID_PATH` when they are no path
+   * @throws KvTideError `INVALID_PATH` if the indices are not such a path
    */
   acceptPath(indices: Int32Array | Uint32Array | readonly number[]): void {
     const native = own(this)
     native.acceptPath(Uint32Array.from(numbers('indices', indices, ['Int32Array', 'Uint32Array'], count)))
   }
 
-  /** The attention mask of a draft with these parents: f32 `[n, committed + n]`, 0 where a token sees and -Infinity elsewhere. */
+  /** Returns the attention mask of a draft with these parents: f32 `[n, committed + n]`, 0 for a token that is seen and -Infinity for one that is not. */
   treeMask(parents: Int32Array | readonly number[]): Tensor {
     return tensorOf(own(this).treeMask(parentsOf('parents', parents)))
   }
 
-  /** The position of each token of a draft with these parents: committed length + depth. */
+  /** Returns the position of each token of a draft with these parents: committed length + depth. */
   treePositions(parents: Int32Array | readonly number[]): Int32Array {
     return Int32Array.from(own(this).treePositions(parentsOf('parents', parents)))
   }
 
-  /** Saves what it holds in a file, and answers how many bytes it has. The cache goes on meanwhile. Refused while a transaction is open. */
+  /** Saves the cache to a file and returns the number of bytes written. The cache stays usable meanwhile. Refused while a transaction is open. */
   async save(path: string | URL, options: FileOptions = {}): Promise<number> {
     return saveFile(undefined, () => own(this).beginSave(), path, options)
   }
 
-  /** As {@link save}, but answers what would be in the file. */
+  /** As {@link save}, but returns the bytes instead of writing a file. */
   async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
     return saveBytes(undefined, () => own(this).beginSave(), options)
   }
 
-  /** What the cache costs: bytes in use, and copies. */
+  /** Returns the cache's memory use and the number of copies it made. */
   stats(): CacheStats {
     return own(this).stats()
   }
 }
 
-/** The native cache of checked options. */
+/** Checks options and makes the native cache. */
 function makeRollback(options: unknown): MadeRollback {
   const given = known<RollbackCacheOptions>('options', options, OPTIONS)
   const device = readDevice(given.device)
@@ -176,7 +193,7 @@ function own(self: unknown): NativeRollbackCache {
   return handle(self).native
 }
 
-/** True for an object that may have been meant as a mark. What another thread receives of a mark is an empty object. */
+/** True for an object that may have been meant as a mark. A mark that was posted to another thread arrives there as an empty object. */
 function isForged(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) return false
   try {
@@ -186,7 +203,7 @@ function isForged(value: unknown): boolean {
   }
 }
 
-/** A mark on the committed length of a {@link RollbackCache}, to go back to. It holds no memory. */
+/** A mark on the committed length of a {@link RollbackCache}, to roll back to. It uses no memory. */
 export class RollbackMark extends Owner {
   /** @internal */
   constructor(token: unknown, native: NativeRollbackMark) {
@@ -194,7 +211,7 @@ export class RollbackMark extends Owner {
     super(token, native, RollbackMark)
   }
 
-  /** The committed length that it marks. */
+  /** The committed length at the mark. */
   get committedLen(): number {
     return nativeThis<NativeRollbackMark>(this, RollbackMark).committedLen()
   }

@@ -1,12 +1,24 @@
+// The rotating cache of a single tensor. Its base class in rotating.ts has the calls that both rotating caches share; this file adds those that take or return
+// tokens.
 import type { NativeRotatingCache } from '#binding'
 
 import { meta } from '../border/host-array.js'
 import { INTERNAL } from '../border/owner.js'
 import type { CacheHandle, PendingView } from '../border/tensor-storage.js'
 import { put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
-import type { LayerLoadOptions } from '../store/load-tensors.js'
-import type { SavedSource } from '../store/source.js'
-import { acceptedRotating, loadRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
+import type { LayerLoadOptions } from '../files/load-tensors.js'
+import type { SavedSource } from '../files/source.js'
+import {
+  acceptedRotating,
+  loadRotating,
+  type MadeRotating,
+  makeRotating,
+  restoreRotating,
+  Rotating,
+  rotatingHandle,
+  type RotatingKvCacheOptions,
+  type RotatingSnapshot,
+} from './rotating.js'
 
 /** Options of a {@link RotatingCache}. Shape and dtype come with the first tokens. */
 export interface RotatingCacheOptions extends RotatingKvCacheOptions {
@@ -36,20 +48,24 @@ export class RotatingCache extends Rotating {
     super(INTERNAL, RotatingCache, options === INTERNAL && made !== undefined ? made : makeRotating(1, options))
   }
 
-  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  /** Loads a saved cache as a new one. The file is verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
   static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<RotatingCache> {
     return new RotatingCache(INTERNAL, await loadRotating(1, source, options))
   }
 
-  /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
-  static restoreFromSnapshot(snapshot: RotatingSnapshot, accepted: TokenSource | null | undefined, keepLen: number): RotatingCache {
+  /** Returns a new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
+  static restoreFromSnapshot(
+    snapshot: RotatingSnapshot,
+    accepted: TokenSource | null | undefined,
+    keepLen: number,
+  ): RotatingCache {
     const tokens = accepted === null || accepted === undefined ? undefined : ([['accepted', accepted]] as const)
     return new RotatingCache(INTERNAL, restoreRotating(1, snapshot, tokens, keepLen))
   }
 
   /**
-   * Adds tokens, and returns what their queries may see. After one token that is what is retained. After more new tokens than fit
-   * into the window, it is everything that was retained before, and all new tokens.
+   * Adds tokens, and returns every token that their queries may see. After a single token, these are the retained tokens. If more tokens
+   * are added than fit into the window, these are all tokens that were retained before, and all new ones.
    */
   append(src: TokenSource): Tensor {
     const cache = handle(this)
@@ -57,29 +73,34 @@ export class RotatingCache extends Rotating {
     return tensorOf(cache.view(cache.native.append(tokens, undefined, meta)))
   }
 
-  /** What is retained, oldest first; `null` when nothing was appended. */
+  /** Returns the retained tokens, oldest first; `null` if nothing was appended. */
   currentData(): Tensor | null {
     const cache = handle(this)
     return tensorOrNull(cache.viewOrNull(cache.native.currentData(meta)))
   }
 
-  /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
+  /** Returns the result of the last {@link append}; `null` after `reset` and `setLen`. */
   lastAppendResult(): Tensor | null {
     const cache = handle(this)
     return tensorOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
-  /** The whole buffer with its slack, for inspection. It shows every later change and is never stale. `null` before the first append. */
+  /** Returns the whole buffer with its slack, for inspection. It shows every later change and is never stale. `null` before the first append. */
   allData(): Tensor | null {
     const cache = handle(this)
     return tensorOrNull(cache.viewOrNull(cache.native.allData(meta)))
   }
 
   /**
-   * The accepted tokens of one row, where the last append verified drafts of `batchLen` sequences at once: those of row `rowIdx`
-   * up to the length `keepLen`, counted as for {@link restoreFromSnapshot}. `null` when none was accepted.
+   * Returns the accepted tokens of one sequence after an append that verified drafts of `batchLen` sequences at once: the tokens of row
+   * `rowIdx` up to the length `keepLen`, counted as for {@link restoreFromSnapshot}. `null` if none was accepted.
    */
-  acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Tensor | null {
+  acceptedAppendFromBatchedAppend(
+    snapshot: RotatingSnapshot,
+    keepLen: number,
+    rowIdx: number,
+    batchLen: number,
+  ): Tensor | null {
     const [view] = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
     return view === undefined ? null : tensorOf(view)
   }

@@ -1,14 +1,35 @@
+// The rotating cache of keys and values, which are in one buffer. Like RotatingCache, but each call takes or returns K and V, and tokens can be drafted in a
+// transaction.
 import type { NativeRotatingCache } from '#binding'
 
-import { fields } from '../border/check.js'
+import { fields } from '../errors/check.js'
 import { meta } from '../border/host-array.js'
 import { INTERNAL } from '../border/owner.js'
 import type { CacheHandle } from '../border/tensor-storage.js'
-import { type Kv, kvOf, kvOfViews, kvOrNull, type KvSource, put, readTensor, type TokenSource } from '../border/tensor.js'
+import {
+  type Kv,
+  kvOf,
+  kvOfViews,
+  kvOrNull,
+  type KvSource,
+  put,
+  readTensor,
+  type TokenSource,
+} from '../border/tensor.js'
 import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
-import type { LayerLoadOptions } from '../store/load-tensors.js'
-import type { SavedSource } from '../store/source.js'
-import { acceptedRotating, loadRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
+import type { LayerLoadOptions } from '../files/load-tensors.js'
+import type { SavedSource } from '../files/source.js'
+import {
+  acceptedRotating,
+  loadRotating,
+  type MadeRotating,
+  makeRotating,
+  restoreRotating,
+  Rotating,
+  rotatingHandle,
+  type RotatingKvCacheOptions,
+  type RotatingSnapshot,
+} from './rotating.js'
 
 /**
  * Keys and values with one sliding window: as {@link RotatingCache}, with both in one buffer.
@@ -34,12 +55,12 @@ export class RotatingKvCache extends Rotating {
     super(INTERNAL, RotatingKvCache, options === INTERNAL && made !== undefined ? made : makeRotating(2, options))
   }
 
-  /** A cache with what another one saved, verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
+  /** Loads a saved cache as a new one. The file is verified off the main thread. Throws `CORRUPT` or `INCOMPATIBLE`. */
   static async load(source: SavedSource, options: LayerLoadOptions = {}): Promise<RotatingKvCache> {
     return new RotatingKvCache(INTERNAL, await loadRotating(2, source, options))
   }
 
-  /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
+  /** Returns a new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
   static restoreFromSnapshot(
     snapshot: RotatingSnapshot,
     accepted: KvSource | null | undefined,
@@ -49,11 +70,14 @@ export class RotatingKvCache extends Rotating {
       return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, undefined, keepLen))
     }
     const { k, v } = fields<Kv>('accepted', accepted)
-    const tokens = [['accepted.k', k], ['accepted.v', v]] as const
+    const tokens = [
+      ['accepted.k', k],
+      ['accepted.v', v],
+    ] as const
     return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, tokens, keepLen))
   }
 
-  /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and returns what their queries may see: see {@link RotatingCache.append}. */
+  /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and returns every token that their queries may see: see {@link RotatingCache.append}. */
   append(k: TokenSource, v: TokenSource): Kv {
     const cache = handle(this)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
@@ -63,32 +87,37 @@ export class RotatingKvCache extends Rotating {
   /**
    * Opens a transaction: drafted tokens leave no trace unless they are committed.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
+   * @throws KvTideError `TRANSACTION_OPEN` if a transaction is already open; open a child with its `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction {
     return openTransaction(handle(this), options)
   }
 
-  /** What is retained, oldest first; `null` when nothing was appended. */
+  /** Returns the retained tokens, oldest first; `null` if nothing was appended. */
   currentData(): Kv | null {
     const cache = handle(this)
     return kvOrNull(cache.viewOrNull(cache.native.currentData(meta)))
   }
 
-  /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
+  /** Returns the result of the last {@link append}; `null` after `reset` and `setLen`. */
   lastAppendResult(): Kv | null {
     const cache = handle(this)
     return kvOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
-  /** The whole buffers with their slack, for inspection. They show every later change and are never stale. `null` before the first append. */
+  /** Returns the whole buffers with their slack, for inspection. They show every later change and are never stale. `null` before the first append. */
   allData(): Kv | null {
     const cache = handle(this)
     return kvOrNull(cache.viewOrNull(cache.native.allData(meta)))
   }
 
-  /** As {@link RotatingCache.acceptedAppendFromBatchedAppend}, of K and V. */
-  acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Kv | null {
+  /** As {@link RotatingCache.acceptedAppendFromBatchedAppend}, for K and V. */
+  acceptedAppendFromBatchedAppend(
+    snapshot: RotatingSnapshot,
+    keepLen: number,
+    rowIdx: number,
+    batchLen: number,
+  ): Kv | null {
     const views = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen)
     return views === null ? null : kvOfViews(views)
   }

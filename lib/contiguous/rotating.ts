@@ -1,6 +1,8 @@
+// The base of both rotating caches. A rotating cache keeps the newest `maxSeqLen` tokens and the sinks in front of them. An append into the slack copies
+// no old token; when the slack is full, a compaction moves the window to the front of the buffer.
 import type { NativeRotatingCache, NativeRotatingSnapshot, NativeView } from '#binding'
 
-import { count, known, type Names, optional, whole } from '../border/check.js'
+import { count, known, type Names, optional, whole } from '../errors/check.js'
 import { type DType, meta } from '../border/host-array.js'
 import { checkInternal, type Class, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { readDevice } from '../border/process.js'
@@ -8,11 +10,18 @@ import type { CacheStats } from '../border/stats.js'
 import { CacheHandle } from '../border/tensor-storage.js'
 import { put, readTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
-import { loadTensors } from '../store/load-tensors.js'
-import type { FileOptions } from '../store/progress.js'
-import { saveBytes, saveFile } from '../store/save.js'
+import { loadTensors } from '../files/load-tensors.js'
+import type { FileOptions } from '../files/progress.js'
+import { saveBytes, saveFile } from '../files/save.js'
 
-const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
+const OPTIONS: Names<RotatingKvCacheOptions> = {
+  maxSeqLen: 0,
+  capacitySeqLen: 0,
+  sinks: 0,
+  slack: 0,
+  device: 0,
+  memoryLimitBytes: 0,
+}
 
 /** Options of a {@link RotatingKvCache}. Shape and dtype come with the first tokens. */
 export interface RotatingKvCacheOptions {
@@ -22,18 +31,21 @@ export interface RotatingKvCacheOptions {
   readonly capacitySeqLen?: number
   /** Tokens at the start that are never dropped, in addition to the window. */
   readonly sinks?: number
-  /** Free slots behind a full window; the more there are, the fewer compactions. By default a quarter of the window, at least 64. */
+  /** Free slots behind a full window. More slack means fewer compactions. By default a quarter of the window, at least 64. */
   readonly slack?: number
   /** The device, `'cpu'` by default. */
   readonly device?: string
-  /** The most bytes that it may keep, with snapshots and copies. */
+  /** The memory limit of the cache in bytes, snapshots and copies included. */
   readonly memoryLimitBytes?: number
 }
 
-/** @internal A native cache, and what it was made with. */
-export type MadeRotating = readonly [native: NativeRotatingCache, shape: { dim: number; maxSeqLen: number; sinks: number }]
+/** @internal A native cache and its shape. */
+export type MadeRotating = readonly [
+  native: NativeRotatingCache,
+  shape: { dim: number; maxSeqLen: number; sinks: number },
+]
 
-/** What the rotating caches have in common: a window that slides over one tensor, or over K and V. */
+/** The base class of rotating caches: a window that slides over one tensor, or over K and V. */
 export abstract class Rotating extends Owner {
   /** The dimension of the sequence. */
   declare readonly dim: number
@@ -41,7 +53,7 @@ export abstract class Rotating extends Owner {
   declare readonly maxSeqLen: number
   /** Tokens at the start that are never dropped. */
   declare readonly sinks: number
-  /** Its device. */
+  /** The device. */
   declare readonly device: string
 
   /** @internal */
@@ -51,51 +63,51 @@ export abstract class Rotating extends Owner {
     settle(this, { dim, maxSeqLen, sinks, device: native.device() })
   }
 
-  /** How many tokens were ever appended. */
+  /** The number of tokens that were ever appended. */
   get currentSeqLen(): number {
     return nativeRotating(this).currentSeqLen()
   }
 
-  /** How many slots the buffer has, not counting its slack. */
+  /** The number of slots in the buffer, not counting its slack. */
   get capacitySeqLen(): number {
     return nativeRotating(this).capacitySeqLen()
   }
 
-  /** How many tokens can still be read: at most `sinks + maxSeqLen`. */
+  /** The number of tokens that can still be read: at most `sinks + maxSeqLen`. */
   get retainedLen(): number {
     return nativeRotating(this).retainedLen()
   }
 
-  /** The element type; `null` until it comes with the first tokens. */
+  /** The element type; `null` before the first tokens. */
   get dtype(): DType | null {
     return nativeRotating(this).dtype() as DType | null
   }
 
-  /** Throws what {@link setLen} would, and changes nothing. */
+  /** Throws if {@link setLen} would, and changes nothing. */
   trySetLen(len: number): void {
     nativeRotating(this).trySetLen(whole('len', len))
   }
 
   /**
-   * Drops all but the first `len` tokens.
+   * Drops all tokens behind the first `len`.
    *
-   * @throws KvTideError `CANNOT_ROLL_BACK` once the window has moved on, or for more tokens than there are
+   * @throws KvTideError `CANNOT_ROLL_BACK` if the window has moved on, or if there are fewer than `len` tokens
    */
   setLen(len: number): void {
     nativeRotating(this).setLen(whole('len', len))
   }
 
-  /** Drops every token. The window, the memory and the shape of a token are kept. */
+  /** Drops all tokens. Keeps the window, the memory and the shape of a token. */
   reset(): void {
     nativeRotating(this).reset()
   }
 
-  /** Keeps what the cache holds now, with the tokens drafted in an open transaction. It copies nothing until the cache overwrites them. */
+  /** Takes a snapshot of all tokens, including those drafted in an open transaction. A token is copied only when the cache overwrites it. */
   snapshot(): RotatingSnapshot {
     return new RotatingSnapshot(INTERNAL, nativeRotating(this).snapshot())
   }
 
-  /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
+  /** Restores the state at `snapshot`. If this cache made the snapshot, only tokens that were overwritten since then are copied back. */
   restore(snapshot: RotatingSnapshot): void {
     const cache = rotatingHandle(this, Rotating)
     const from = nativeSnapshot(snapshot)
@@ -103,30 +115,30 @@ export abstract class Rotating extends Owner {
   }
 
   /**
-   * True when `n` more tokens can follow `snapshot` in this cache: it has had as many tokens, it has the same window and sinks, and
+   * True if `n` more tokens can follow `snapshot` in this cache: the cache has had as many tokens, has the same window and sinks, and
    * the tokens fit into them. The tokens themselves are not compared.
    */
   canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
     return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))
   }
 
-  /** Saves what it holds in a file, and answers how many bytes it has. The cache goes on meanwhile. Refused while a transaction is open. */
+  /** Saves the cache to a file and returns the number of bytes written. The cache stays usable meanwhile. Refused while a transaction is open. */
   async save(path: string | URL, options: FileOptions = {}): Promise<number> {
     return saveFile(undefined, () => nativeRotating(this).beginSave(), path, options)
   }
 
-  /** As {@link save}, but answers what would be in the file. */
+  /** As {@link save}, but returns the bytes instead of writing a file. */
   async saveBytes(options: FileOptions = {}): Promise<Uint8Array> {
     return saveBytes(undefined, () => nativeRotating(this).beginSave(), options)
   }
 
-  /** What the cache costs: bytes in use, and copies. */
+  /** Returns the cache's memory use and the number of copies it made. */
   stats(): CacheStats {
     return nativeRotating(this).stats()
   }
 }
 
-/** @internal The handle of `self`, which is of the class `owner`. */
+/** @internal The handle of `self`, which must be of the class `owner`. */
 export function rotatingHandle(self: unknown, owner: Class): CacheHandle<NativeRotatingCache> {
   return nativeThis<CacheHandle<NativeRotatingCache>>(self, owner)
 }
@@ -139,9 +151,13 @@ function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
   return nativeArgument<NativeRotatingSnapshot>('snapshot', snapshot, RotatingSnapshot)
 }
 
-/** @internal The native cache of checked options. */
+/** @internal Checks options and makes the native cache. `parts` is the number of tensors: 2 for K and V. */
 export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
-  const given = known<RotatingKvCacheOptions & { dim?: number }>('options', options, parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingKvCacheOptions & { dim?: number }>))
+  const given = known<RotatingKvCacheOptions & { dim?: number }>(
+    'options',
+    options,
+    parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingKvCacheOptions & { dim?: number }>),
+  )
   const made = {
     parts,
     dim: parts === 2 ? 2 : count('dim', given.dim),
@@ -155,7 +171,7 @@ export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
   return [new binding.NativeRotatingCache(made), made]
 }
 
-/** @internal A native cache that goes on from a snapshot. */
+/** @internal A native cache that continues from a snapshot. */
 export function restoreRotating(
   parts: 1 | 2,
   snapshot: unknown,
@@ -165,11 +181,17 @@ export function restoreRotating(
   const native = nativeSnapshot(snapshot)
   const [k, v] = (accepted ?? []).map(([argument, value]) => readTensor(argument, value))
   const tokens = [k && put(k, 0), v && put(v, 1)] as const
-  const cache = binding.NativeRotatingCache.restoreFromSnapshot(parts, native, ...tokens, meta, whole('keepLen', keepLen))
+  const cache = binding.NativeRotatingCache.restoreFromSnapshot(
+    parts,
+    native,
+    ...tokens,
+    meta,
+    whole('keepLen', keepLen),
+  )
   return [cache, { dim: native.dim(), maxSeqLen: native.maxSeqLen(), sinks: native.sinks() }]
 }
 
-/** @internal A native cache with what was saved. */
+/** @internal A native cache with the content of a file. */
 export async function loadRotating(parts: 1 | 2, source: unknown, options: unknown): Promise<MadeRotating> {
   return loadTensors(parts === 1 ? 'rotating' : 'rotating-kv', source, options, (file, device, limit) => {
     const { dim, maxSeqLen, sinks } = JSON.parse(file.description()) as MadeRotating[1]
@@ -177,8 +199,14 @@ export async function loadRotating(parts: 1 | 2, source: unknown, options: unkno
   })
 }
 
-/** @internal The tokens that were accepted of the last append, of one row of its batch. */
-export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown, keepLen: unknown, rowIdx: unknown, batchLen: unknown): NativeView[] | null {
+/** @internal The accepted tokens of one row of the batch that was appended last. */
+export function acceptedRotating(
+  native: NativeRotatingCache,
+  snapshot: unknown,
+  keepLen: unknown,
+  rowIdx: unknown,
+  batchLen: unknown,
+): NativeView[] | null {
   return native.acceptedAppendFromBatchedAppend(
     nativeSnapshot(snapshot),
     whole('keepLen', keepLen),
@@ -187,7 +215,7 @@ export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown,
   )
 }
 
-/** What a rotating cache held at one moment. Later changes of the cache do not change it. */
+/** The state of a rotating cache at one moment. Later changes of the cache do not change it. */
 export class RotatingSnapshot extends Owner {
   /** @internal */
   constructor(token: unknown, native: NativeRotatingSnapshot) {
@@ -195,7 +223,7 @@ export class RotatingSnapshot extends Owner {
     super(token, native, RotatingSnapshot)
   }
 
-  /** How many tokens had been appended to the cache. */
+  /** The number of tokens that had been appended to the cache. */
   get currentSeqLen(): number {
     return snapshotOf(this).currentSeqLen()
   }
@@ -205,7 +233,7 @@ export class RotatingSnapshot extends Owner {
     return snapshotOf(this).maxSeqLen()
   }
 
-  /** How many tokens are in the snapshot. */
+  /** The number of tokens in the snapshot. */
   get retainedLen(): number {
     return snapshotOf(this).retainedLen()
   }

@@ -1,16 +1,17 @@
+// The state of all blocks of a group, and the tree of its sequences by common prefix.
 import type { SharedCache } from '../sequences/shared-cache.js'
 import { BLOCK, type Branch, OWNED } from './messages.js'
 
-/** Colours repeat after so many sequences. */
+/** The number of different colours of sequences; they repeat behind it. */
 const COLOURS = 60_000
 
-/** @internal The blocks of one group of layers, and whose they are. */
+/** @internal The state of all blocks of one group of layers, and the block tables of its sequences. */
 export interface BlockMap {
   readonly codes: Uint16Array
   readonly tables: ReadonlyMap<number, Int32Array>
 }
 
-/** @internal Looks at a group: `O(blocks)`, of the pool and of all sequences. */
+/** @internal Reads the state of a group: `O(blocks)`, of the pool and of all sequences. */
 export function blockMap({ native }: SharedCache, group: number): BlockMap {
   const states = native.blockStates(group)
   const codes = Uint16Array.from(states)
@@ -23,7 +24,7 @@ export function blockMap({ native }: SharedCache, group: number): BlockMap {
   return { codes, tables }
 }
 
-/** @internal Sequences by what they begin with. A block that left a window counts as one that all have lost at the same place. */
+/** @internal The tree of sequences by common prefix. Blocks that left a window count as equal at the same place. */
 export function prefixTree(tables: BlockMap['tables']): readonly Branch[] {
   return branches([...tables], 0)
 }
@@ -44,7 +45,7 @@ function branches(of: readonly (readonly [id: number, blocks: Int32Array])[], fr
   })
 }
 
-/** How many blocks all of them have in common. */
+/** The number of blocks that all of them have in common. */
 function common(group: readonly (readonly [number, Int32Array])[], from: number): number {
   const first = group[0]?.[1] as Int32Array
   const most = Math.min(...group.map(([, blocks]) => blocks.length))

@@ -1,30 +1,33 @@
+// The inspector: an HTTP server on this machine that serves a page about a cache in use, its events and its metrics. Every path begins with a secret token, and
+// other hosts are refused. It never changes the cache. An open page costs `O(blocks)` forty times a second; without one, one read of the statistics a second.
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-import { count, known, type Names, optional, text } from '../border/check.js'
-import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
+import { count, known, type Names, optional, text } from '../errors/check.js'
+import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import { checkInternal, INTERNAL, liveArgument, settle } from '../border/owner.js'
-import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { here } from '../loading/projects.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { PromptOptions } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { TokenIds } from '../sequences/tokens.js'
+import { BODY_MAX, bodyOf, lastAnswer } from './body.js'
 import { metricsText } from './metrics.js'
 import { Watcher } from './watcher.js'
 
 /** Options of {@link inspect}. */
 export interface InspectOptions {
-  /** What the cache is called, on the page and in metrics; `cache` by default. */
+  /** The name of the cache on the page and in metrics; `cache` by default. */
   readonly name?: string
-  /** What stands in the address, so that nobody else on this machine finds the page: 32 characters at least. Random by default. */
+  /** The secret part of the address, so that other users of this machine cannot open the page: at least 32 characters. Random by default. */
   readonly token?: string
 }
 
 const OPTIONS: Names<InspectOptions> = { name: 0, token: 0 }
 const LOOPBACK = '127.0.0.1'
-const BODY_MAX = 2 ** 24
-/** Nothing of the page comes from elsewhere, and no other page may use it. */
+/** The page loads nothing from other hosts, and no other page may use it. */
 const HEADERS = {
   'cache-control': 'no-store',
   'cross-origin-resource-policy': 'same-origin',
@@ -33,9 +36,9 @@ const HEADERS = {
 }
 
 /**
- * Shows a cache that is in use: its blocks, its sequences as a tree, what prompts find, and numbers over time. The page is served on this machine alone, under
- * an address that has a random token; it loads nothing from elsewhere. While nobody looks, it costs one look at the statistics a second. It
- * does not keep the process alive, and does not keep the cache: once that is disposed of, the page says so.
+ * Shows a cache that is in use: its blocks, its sequences as a tree, cache hits and misses of prompts, and statistics over time. The page is served on this
+ * machine only, under an address with a random token; it loads nothing from other hosts. While no page is open, it costs one read of the statistics a
+ * second. It does not keep the process alive, and it does not keep the cache: once the cache is disposed of, the page says so.
  *
  * @example
  * ```ts
@@ -50,7 +53,7 @@ const HEADERS = {
  * ```
  */
 export class Inspector implements AsyncDisposable {
-  /** What the cache is called. */
+  /** The name of the cache. */
   declare readonly name: string
   readonly #cache: PagedKvCache
   readonly #token: Buffer
@@ -72,35 +75,37 @@ export class Inspector implements AsyncDisposable {
   }
 
   /**
-   * Begins to serve the page, on this machine alone, and gives its address, which ends with a `/`. Behind it `metrics` is what
-   * Prometheus reads, or `/metrics` with the token as a bearer's.
+   * Starts the server, on this machine only, and returns the page's address, which ends with a `/`. Prometheus reads `metrics` behind that address, or
+   * `/metrics` with the token as a bearer token.
    *
-   * @param port a port that is free; any by default
+   * @param port a free port; any free one by default
    */
   async listen(port = 0): Promise<string> {
     const at = count('port', port, 0, 65_535)
-    if (this.#server !== undefined) throw invalid('port', port, 'one call of listen: it is served already')
+    if (this.#server !== undefined) throw invalid('port', port, 'a single call of listen(): the page is already served')
     const server = createServer((request, response) => {
       this.#answer(request, response).catch((error: unknown) => refuse(response, 500, 'INTERNAL', String(error)))
     })
     this.#server = server
     try {
-      await new Promise<void>((resolve, reject) => server.once('error', reject).listen({ port: at, host: LOOPBACK }, resolve))
+      await new Promise<void>((resolve, reject) =>
+        server.once('error', reject).listen({ port: at, host: LOOPBACK }, resolve),
+      )
     } catch (error) {
       this.#server = undefined
-      throw invalid('port', at, `a port that is free (${error instanceof Error ? error.message : String(error)})`)
+      throw invalid('port', at, `a free port (${error instanceof Error ? error.message : String(error)})`)
     }
     server.unref()
     this.#watcher.start()
     return `http://${LOOPBACK}:${(server.address() as AddressInfo).port}${this.#path}`
   }
 
-  /** The numbers of the cache in Prometheus' format. */
+  /** Returns the statistics of the cache in Prometheus' format. */
   metrics(): string {
     return metricsText(this.name, this.#cache.stats(), this.#cache.sequenceIds().length)
   }
 
-  /** Ends the page. A second time does nothing; `listen` may be called again. */
+  /** Stops the server. A second call does nothing; `listen` may be called again. */
   async close(): Promise<void> {
     const server = this.#server
     this.#server = undefined
@@ -117,46 +122,63 @@ export class Inspector implements AsyncDisposable {
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { port } = (this.#server?.address() ?? { port: 0 }) as AddressInfo
-    // A page of somebody else's whose name was made to lead here asks for its own host.
-    if (![`${LOOPBACK}:${port}`, `localhost:${port}`].includes(request.headers.host ?? '')) return refuse(response, 403, 'INVALID_ARGUMENT', `the host is ${request.headers.host}, expected ${LOOPBACK}:${port}`)
-    const { pathname, searchParams } = new URL(request.url ?? '/', `http://${LOOPBACK}`)
-    // In the address, or in a header, as Prometheus sends it.
-    const [, bearer] = /^Bearer (\S+)$/.exec(request.headers.authorization ?? '') ?? []
-    const [, token = '', what = '', ...rest] = bearer === undefined ? pathname.split('/') : ['', bearer, ...pathname.split('/').slice(1)]
-    if (!timingSafeEqual(digest(token), this.#token)) return refuse(response, 403, 'INVALID_ARGUMENT', 'another token is expected: that of the address that listen() gave')
+    // DNS rebinding: a foreign page whose name resolves to this machine sends its own name as the host.
+    if (![`${LOOPBACK}:${port}`, `localhost:${port}`].includes(request.headers.host ?? ''))
+      return refuse(
+        response,
+        403,
+        'INVALID_ARGUMENT',
+        `the host is ${request.headers.host}, expected ${LOOPBACK}:${port}`,
+      )
+    const { pathname, searchParams } = targetOf(request)
+    // The token is in the address, or in a header, as Prometheus sends it.
+    const [, bearer] = /^bearer +(\S+) *$/i.exec(request.headers.authorization ?? '') ?? []
+    const [, token = '', what = '', ...rest] =
+      bearer === undefined ? pathname.split('/') : ['', bearer, ...pathname.split('/').slice(1)]
+    if (!timingSafeEqual(digest(token), this.#token))
+      return refuse(
+        response,
+        403,
+        'INVALID_ARGUMENT',
+        'wrong token, expected the one in the address that listen() returned',
+      )
     const call = `${request.method} ${[what, ...rest].join('/')}`
     if (call === 'GET ') return page(response)
     if (call === 'GET events') return this.#watcher.follow(response, Number(searchParams.get('group') ?? 0), HEADERS)
     try {
       if (call === 'GET metrics') return send(response, 'text/plain; version=0.0.4; charset=utf-8', this.metrics())
-      if (call === 'POST explain') return send(response, 'application/json', JSON.stringify(await this.#explain(request)))
+      if (call === 'POST explain') {
+        const body = await bodyOf(request)
+        return body === undefined
+          ? tooLarge(request, response)
+          : send(response, 'application/json', JSON.stringify(this.#explain(body.toString('utf8'))))
+      }
     } catch (error) {
       if (!isKvTideError(error)) throw error
       return refuse(response, error.code === 'DISPOSED' ? 410 : 400, error.code, error.message)
     }
-    return refuse(response, 404, 'INVALID_ARGUMENT', `there is no ${call}: expected the page itself, events, metrics, or a POST of explain`)
+    return refuse(
+      response,
+      404,
+      'INVALID_ARGUMENT',
+      `unknown request ${call}, expected GET of the page, events or metrics, or POST explain`,
+    )
   }
 
-  async #explain(request: IncomingMessage): Promise<object> {
-    let size = 0
-    const parts: Buffer[] = []
-    for await (const part of request as AsyncIterable<Buffer>) {
-      size += part.length
-      if (size > BODY_MAX) throw invalid('body', size, `at most ${BODY_MAX} bytes`)
-      parts.push(part)
-    }
+  #explain(posted: string): object {
     let body: { readonly tokens?: TokenIds } & PromptOptions
     try {
-      body = JSON.parse(Buffer.concat(parts).toString('utf8')) as typeof body
+      body = JSON.parse(posted) as typeof body
     } catch {
-      throw invalid('body', Buffer.concat(parts).toString('utf8').slice(0, 40), 'JSON: { "tokens": [1, 2, 3], "salt": ".." }')
+      // A body may contain a salt, and is not shown.
+      throw invalid('body', posted, 'JSON: { "tokens": [1, 2, 3], "salt": ".." }', true)
     }
     const { tokens, ...prompt } = typeof body === 'object' && body !== null ? body : {}
     return this.#cache.explain(tokens as TokenIds, prompt)
   }
 }
 
-/** Looks at a cache that is in use; see {@link Inspector}. */
+/** Makes an inspector for a cache that is in use; see {@link Inspector}. */
 export function inspect(cache: PagedKvCache, options: InspectOptions = {}): Inspector {
   return new Inspector(INTERNAL, cache, liveArgument<SharedCache>('cache', cache, PagedKvCache), options)
 }
@@ -173,17 +195,45 @@ function send(response: ServerResponse, type: string, body: string, headers: obj
 function refuse(response: ServerResponse, status: number, code: string, message: string): void {
   if (response.headersSent) return void response.end()
   response.writeHead(status, { ...HEADERS, 'content-type': 'application/json' })
-  response.end(`${JSON.stringify({ error: { code, message } })}\n`)
+  response.end(refusal(code, message))
 }
 
-/** The page, with its script and its style in it. Run from source, it is the one that was built last. */
+/** Refuses a body without reading the rest of it. The connection cannot be used again, and a header says so. */
+function tooLarge(request: IncomingMessage, response: ServerResponse): void {
+  const body = refusal('INVALID_ARGUMENT', `the body is too long, expected at most ${BODY_MAX} bytes`)
+  response.writeHead(413, {
+    ...HEADERS,
+    'content-type': 'application/json',
+    'content-length': Buffer.byteLength(body),
+    connection: 'close',
+  })
+  lastAnswer(request, response, body)
+}
+
+function refusal(code: string, message: string): string {
+  return `${JSON.stringify({ error: { code, message } })}\n`
+}
+
+/** The path and query of a request, for any text in its place: if it is not a URL, the path `/`, where nothing is served. */
+function targetOf({ url = '/' }: IncomingMessage): URL {
+  const base = `http://${LOOPBACK}`
+  // A path that begins with two slashes would be taken for a host.
+  const target = url.startsWith('/') ? `${base}${url}` : url
+  return new URL(URL.canParse(target, base) ? target : '/', base)
+}
+
+/** Sends the page, with its script and style inside. When run from source, it is the page that was built last. */
 function page(response: ServerResponse): void {
-  const places = ['./page.html', '../../dist/lib/inspector/page.html'].map(place => new URL(place, import.meta.url))
+  const places = ['../inspector/page.html', '../../dist/lib/inspector/page.html'].map(place => new URL(place, here))
   const found = places.find(place => existsSync(place))
-  if (found === undefined) throw new KvTideError('INTERNAL', 'internal error: the page was not built', { reason: 'the page was not built' })
+  if (found === undefined)
+    throw new KvTideError('INTERNAL', 'internal error: the page was not built', { reason: 'the page was not built' })
   const html = readFileSync(found, 'utf8')
-  // What is in the page runs, and nothing else.
-  const hashes = (tag: string): string => [...html.matchAll(new RegExp(`<${tag}[^>]*>([\\s\\S]*?)</${tag}>`, 'g'))].map(([, body = '']) => `'sha256-${createHash('sha256').update(body).digest('base64')}'`).join(' ')
+  // Only the page's own scripts may run: the policy has their hashes.
+  const hashes = (tag: string): string =>
+    [...html.matchAll(new RegExp(`<${tag}[^>]*>([\\s\\S]*?)</${tag}>`, 'g'))]
+      .map(([, body = '']) => `'sha256-${createHash('sha256').update(body).digest('base64')}'`)
+      .join(' ')
   const policy = `default-src 'none'; script-src ${hashes('script')}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`
   send(response, 'text/html; charset=utf-8', html, { 'content-security-policy': policy })
 }

@@ -1,12 +1,12 @@
-/** What crosses between the process and the page. Nothing of node and nothing of browsers is in here: both read it. */
+// The messages from the process to the page. This file uses neither node nor the browser, because both import it.
 
-/** @internal What a block is shown as. Numbers from {@link OWNED} on stand for the one sequence that has it. */
+/** @internal The states of a block. Numbers from {@link OWNED} on stand for the one sequence that has it. */
 export const BLOCK = { free: 0, cached: 1, held: 2, shared: 3 } as const
 export const OWNED = 4
 
-/** A node of the tree of sequences: what several of them begin with, or one of them. */
+/** A node of the tree of sequences: a common prefix of several, or the rest of one. */
 export interface Branch {
-  /** Blocks that all sequences of the node have in common, from the first to the last. */
+  /** The blocks that all sequences of the node have in common: from the first to the one before the end. */
   readonly from: number
   readonly to: number
   /** The sequences that end here. */
@@ -14,7 +14,7 @@ export interface Branch {
   readonly children: readonly Branch[]
 }
 
-/** What a cache was like at one moment. */
+/** The statistics of a cache at one moment. */
 export interface Sample {
   /** Milliseconds since 1970. */
   readonly time: number
@@ -27,12 +27,18 @@ export interface Sample {
   readonly hitTokens: number
 }
 
-/** What a page is told, one message after the other. */
+/** A message to the page. */
 export type Message =
-  | { readonly kind: 'hello'; readonly name: string; readonly blockSize: number; readonly groups: readonly GroupShape[]; readonly history: readonly Sample[] }
+  | {
+      readonly kind: 'hello'
+      readonly name: string
+      readonly blockSize: number
+      readonly groups: readonly GroupShape[]
+      readonly history: readonly Sample[]
+    }
   /** All codes of the group's blocks: 16 bits each, in base64. */
   | { readonly kind: 'blocks'; readonly codes: string }
-  /** Those that changed: pairs of 32 bits, the block and its code, in base64. */
+  /** The codes that changed: pairs of 32 bits, the block and its code, in base64. */
   | { readonly kind: 'changes'; readonly pairs: string }
   | { readonly kind: 'sample'; readonly sample: Sample; readonly limitBytes: number | null }
   | { readonly kind: 'tree'; readonly tree: readonly Branch[]; readonly lengths: Readonly<Record<number, number>> }

@@ -1,12 +1,13 @@
+// Samples a cache for the inspector and sends the changes to open pages as server-sent events.
 import type { ServerResponse } from 'node:http'
 
-import { isKvTideError } from '../border/errors.js'
-import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { isKvTideError } from '../errors/errors.js'
+import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import { blockMap, prefixTree } from './blocks.js'
 import type { GroupShape, Message, Sample } from './messages.js'
 
-/** A page that is open. */
+/** An open page. */
 interface Follower {
   readonly response: ServerResponse
   readonly group: number
@@ -15,12 +16,12 @@ interface Follower {
 }
 
 const [SAMPLE_MS, FRAME_MS, HISTORY] = [1000, 25, 600]
-/** How many frames lie between two trees, which cost more to draw. */
+/** The number of frames from one tree to the next; a tree costs more to draw. */
 const TREE_FRAMES = 8
 
 /**
- * @internal Looks at a cache: once a second for its numbers, and forty times a second for its blocks while somebody follows. A page that is slower than
- * that gets fewer frames.
+ * @internal Reads a cache's statistics once a second and, while a page is open, its blocks forty times a second. A page that is slower than that gets
+ * fewer frames.
  */
 export class Watcher {
   readonly #cache: PagedKvCache
@@ -50,13 +51,18 @@ export class Watcher {
     this.#followers.clear()
   }
 
-  /** Tells a page all that happens, until it leaves. */
+  /** Sends events to a page until it disconnects. */
   follow(response: ServerResponse, group: number, headers: Readonly<Record<string, string>>): void {
     response.writeHead(200, { ...headers, 'content-type': 'text/event-stream' })
     const { groups, blockSize } = this.#cache
     const follower: Follower = { response, group: groups[group] === undefined ? 0 : group, codes: undefined, tree: '' }
     const pools = this.#asked(() => this.#cache.stats().pools) ?? []
-    const shapes = groups.map(({ kind, layers, window }, place): GroupShape => ({ kind, layers: layers.length, ...(window !== undefined && { window }), blocks: pools[place]?.totalBlocks ?? 0 }))
+    const shapes = groups.map(({ kind, layers, window }, place): GroupShape => ({
+      kind,
+      layers: layers.length,
+      ...(window !== undefined && { window }),
+      blocks: pools[place]?.totalBlocks ?? 0,
+    }))
     tell(follower, { kind: 'hello', name: this.#name, blockSize, groups: shapes, history: this.#history })
     this.#followers.add(follower)
     response.once('close', () => {
@@ -72,10 +78,20 @@ export class Watcher {
     const stats = this.#asked(() => this.#cache.stats())
     if (stats === undefined) return
     const { usedBytes, activeBlocks, cachedBlocks, freeBlocks, evictions, promptTokens, hitTokens, limitBytes } = stats
-    const sample = { time: Date.now(), usedBytes, activeBlocks, cachedBlocks, freeBlocks, evictions, promptTokens, hitTokens }
+    const sample = {
+      time: Date.now(),
+      usedBytes,
+      activeBlocks,
+      cachedBlocks,
+      freeBlocks,
+      evictions,
+      promptTokens,
+      hitTokens,
+    }
     this.#history.push(sample)
     if (this.#history.length > HISTORY) this.#history.shift()
-    for (const follower of this.#followers) tell(follower, { kind: 'sample', sample, limitBytes: Number.isFinite(limitBytes) ? limitBytes : null })
+    for (const follower of this.#followers)
+      tell(follower, { kind: 'sample', sample, limitBytes: Number.isFinite(limitBytes) ? limitBytes : null })
   }
 
   #frame(): void {
@@ -84,7 +100,7 @@ export class Watcher {
       const map = this.#asked(() => blockMap(this.#shared, group))
       if (map === undefined) return
       for (const follower of this.#followers) {
-        // Who has not read what was written before gets the next frame.
+        // A page that has not read the previous frame skips this one.
         if (follower.group !== group || follower.response.writableNeedDrain) continue
         tellBlocks(follower, map.codes)
         if (follower.tree === '' || this.#frames % TREE_FRAMES === 0) {
@@ -97,7 +113,7 @@ export class Watcher {
     }
   }
 
-  /** What the cache says; nothing while it is busy. Once it has ended, everybody is told. */
+  /** The answer of the cache; `undefined` while it is busy. If the cache was disposed of, all pages get the message `ended`. */
   #asked<T>(ask: () => T): T | undefined {
     try {
       return ask()
@@ -120,7 +136,8 @@ function tellBlocks(follower: Follower, codes: Uint16Array): void {
   follower.codes = codes
   if (before === undefined) return tell(follower, { kind: 'blocks', codes: base64(codes) })
   const pairs: number[] = []
-  for (let block = 0; block < codes.length; block++) if (codes[block] !== before[block]) pairs.push(block, codes[block] as number)
+  for (let block = 0; block < codes.length; block++)
+    if (codes[block] !== before[block]) pairs.push(block, codes[block] as number)
   if (pairs.length === 0) return
   if (pairs.length > codes.length / 2) tell(follower, { kind: 'blocks', codes: base64(codes) })
   else tell(follower, { kind: 'changes', pairs: base64(Uint32Array.from(pairs)) })

@@ -1,37 +1,39 @@
-// What a native library is, from its first bytes. A library that is cut short must not be loaded at all: the system maps pages that the
-// file does not have, and reading one ends the process. Costs one read of 16 KiB.
-import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs'
+// Checks a native library by its first bytes before it is loaded. A truncated library must not be loaded: the system maps pages that the file does
+// not have, and reading one crashes the process. Costs one read of 16 KiB.
+import { readFileSync } from 'node:fs'
 
+import { readRegular } from './regular-file.js'
 import type { Platform } from './platform.js'
 
 const HEAD_BYTES = 16384
 
-/** A native library, as its head describes it. */
+/** A native library, as its header describes it. */
 interface Library {
   readonly system: string
   readonly arch: string
-  /** How long the file has to be at least. */
+  /** The minimum length of the file. */
   readonly bytes: number
 }
 
-/** Why a file cannot be loaded here, as far as its head says; nothing when loading can be tried. */
+/** Returns the reason why a file cannot be loaded on this platform, as far as its header tells; `undefined` if loading can be tried. */
 export function fileProblem(file: string, here: Platform): string | undefined {
-  const { head, bytes } = headOf(file)
+  const { head, bytes } = readRegular(file, HEAD_BYTES)
   let library: Library | undefined
   try {
     library = libraryOf(head)
   } catch (error) {
     if (!(error instanceof RangeError)) throw error
-    return bytes < HEAD_BYTES ? 'it is cut short: not even its head is whole' : undefined
+    return bytes < HEAD_BYTES ? 'it is truncated: its header is incomplete' : undefined
   }
-  if (library === undefined) return 'it is no native library'
+  if (library === undefined) return 'it is not a native library'
   const { system, arch } = library
-  if (system !== here.system || (arch !== here.arch && arch !== 'any')) return `it is for ${system}-${arch}, this is ${here.name}`
-  if (bytes < library.bytes) return `it is cut short: ${bytes} of ${library.bytes} bytes are there`
+  if (system !== here.system || (arch !== here.arch && arch !== 'any'))
+    return `it is for ${system}-${arch}, this is ${here.name}`
+  if (bytes < library.bytes) return `it is truncated: it has ${bytes} of ${library.bytes} bytes`
   return undefined
 }
 
-/** What a library's libc has to do with the system's refusal to load it, if anything; `said` is the system's message. */
+/** Returns the libc mismatch that made the system refuse to load a library, if there is one; `said` is the system's message. */
 export function libcProblem(file: string, said: string, here: Platform): string | undefined {
   if (here.system !== 'linux') return undefined
   const newer = /GLIBC_([\d.]+)' not found/.exec(said)
@@ -39,22 +41,12 @@ export function libcProblem(file: string, said: string, here: Platform): string 
   const bytes = readFileSync(file)
   const forMusl = bytes.includes('libc.musl-') || bytes.includes('ld-musl-')
   if (forMusl && here.name.endsWith('-gnu')) return 'it is for musl, this system has glibc'
-  if (!forMusl && bytes.includes('libc.so.6') && here.name.endsWith('-musl')) return 'it is for glibc, this system has musl'
+  if (!forMusl && bytes.includes('libc.so.6') && here.name.endsWith('-musl'))
+    return 'it is for glibc, this system has musl'
   return undefined
 }
 
-function headOf(file: string): { head: Buffer; bytes: number } {
-  const opened = openSync(file, 'r')
-  try {
-    const head = Buffer.alloc(HEAD_BYTES)
-    const read = readSync(opened, head, 0, HEAD_BYTES, 0)
-    return { head: head.subarray(0, read), bytes: fstatSync(opened).size }
-  } finally {
-    closeSync(opened)
-  }
-}
-
-/** Throws a `RangeError` where a field lies outside the head. */
+/** Reads the header of a library. Throws a `RangeError` if a field lies behind the bytes that were read. */
 function libraryOf(head: Buffer): Library | undefined {
   if (head.readUInt32BE(0) === 0x7f454c46) return elf(head)
   if (head.readUInt32LE(0) === 0xfeedfacf) return machO(head)
@@ -63,9 +55,10 @@ function libraryOf(head: Buffer): Library | undefined {
   return undefined
 }
 
-const archOf = (known: Readonly<Record<number, string>>, machine: number): string => known[machine] ?? `machine ${machine}`
+const archOf = (known: Readonly<Record<number, string>>, machine: number): string =>
+  known[machine] ?? `machine ${machine}`
 
-/** Linkers put the table of sections at the very end of the file, and strip leaves it there. */
+/** Linkers put the section table at the very end of the file, and `strip` leaves it there. */
 function elf(head: Buffer): Library {
   if (head[4] !== 2 || head[5] !== 1) return { system: 'linux', arch: 'another word size', bytes: 0 }
   const sections = Number(head.readBigUInt64LE(40)) + head.readUInt16LE(58) * head.readUInt16LE(60)

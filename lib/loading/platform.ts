@@ -1,3 +1,4 @@
+// The platform of this process, as addons and packages are named.
 import { readFileSync } from 'node:fs'
 
 /** The platforms with prebuilt addons, as their packages and files name them. */
@@ -12,31 +13,31 @@ export const PLATFORMS = [
   'win32-x64-msvc',
 ] as const
 
-/** The Node-API version that the addon needs; node has it from 18.17 on. */
+/** The Node-API version that the addon needs; available since node 18.17. */
 const NODE_API = 9
 
-/** What this process runs on. */
+/** The platform of this process. */
 export interface Platform {
-  /** As its package is named, whether there is one or not. */
+  /** The name in the platform's package, even if no such package exists. */
   readonly name: string
   readonly system: string
   readonly arch: string
 }
 
-/** The platform of a process; `maps` lists its mapped files, where the system does. */
+/** The platform of a process; `maps` lists its mapped files, if the system lists them. */
 export function platformOf(system: string, arch: string, maps: string): Platform {
   const suffix = system === 'linux' ? (isMusl(maps) ? '-musl' : '-gnu') : system === 'win32' ? '-msvc' : ''
   return { name: `${system}-${arch}${suffix}`, system, arch }
 }
 
-/** Whether this process runs on musl rather than glibc: its loader is mapped. */
+/** True if this process uses musl rather than glibc: musl's loader is mapped. */
 function isMusl(maps: string): boolean {
   if (maps !== '') return /\/(ld-musl-|libc\.musl-)/.test(maps)
   const report = process.report?.getReport() as { header?: { glibcVersionRuntime?: string } } | undefined
   return report?.header !== undefined && report.header.glibcVersionRuntime === undefined
 }
 
-/** The files that this process has mapped; empty where the system does not list them. */
+/** The files that this process has mapped; empty if the system does not list them. */
 export function mappedFiles(): string {
   try {
     return readFileSync('/proc/self/maps', 'latin1')
@@ -45,7 +46,7 @@ export function mappedFiles(): string {
   }
 }
 
-/** Why this runtime cannot load an addon, if it cannot; `versions` is `process.versions`. */
+/** Returns the reason why this runtime cannot load an addon, if there is one; `versions` is `process.versions`. */
 export function runtimeProblem(versions: Readonly<Record<string, string | undefined>>): string | undefined {
   const { napi, node } = versions
   if (napi === undefined || Number(napi) >= NODE_API) return undefined

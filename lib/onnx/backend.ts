@@ -1,44 +1,40 @@
+// The interface of backends, which compute the steps of a model. There are three: `graph` runs one graph with kvtide's attention in it, `parts` runs its
+// subgraphs with attention between them, `plain` runs the unmodified graph with past and present.
+//
+//     step = cache.beginStep(...)                 by the scheduler
+//     logits = await backend.run({ step, ... })   writes every layer of the step
+//     step.commit()  or  step.rollback()          by the scheduler: a backend never ends a step
+//
+// A backend computes one step at a time. Until `run` has returned its result, the step's sequences do not change. Others may be opened, forked, truncated and
+// disposed of. If the cache itself is disposed of, the step is refused, and none of its tokens count.
 import type { NativeLogits } from '#binding'
 
-import type { Sequence } from '../sequences/sequence.js'
+import type { Sequence } from '../paged/sequence.js'
 import type { Step } from '../sequences/step.js'
 
-/**
- * Who computes steps of a model. There are three: one graph with kvtide's attention in it, its parts with attention between them, and the
- * graph as it is, with past and present.
- *
- * ```text
- * step = cache.beginStep(...)          by the scheduler
- * logits = await backend.run({ step, ... })   writes every layer of the step
- * step.commit()  or  step.rollback()   by the scheduler: a backend never ends a step
- * ```
- * One step at a time. Between `run` and its answer the step's sequences do not change; others may be opened, forked, cut and disposed of, and
- * the cache itself may be disposed of: the step is refused then, and nothing of it counts.
- */
-
-/** The ways in which a model is run. */
+/** The names of the backends. */
 export type BackendName = 'graph' | 'parts' | 'plain'
 
-/** @internal The same in the order in which they are tried. */
+/** @internal The backends in the order in which they are tried. */
 export const BACKENDS: readonly BackendName[] = ['graph', 'parts', 'plain']
 
 /** @internal One sequence of a step. */
 export interface StepSequence {
   readonly sequence: Sequence
   /**
-   * The ids of all tokens of the sequence before the step, those of its open transaction too. It is as long as the sequence, and valid
-   * until `run` has answered: keep a copy. What a backend has kept of a sequence is right as far as these ids are the same.
+   * The ids of all tokens of the sequence before the step, including those of its open transaction. The array is as long as the sequence, and
+   * valid until `run` has returned its result: keep a copy. Data that a backend keeps of a sequence is valid as far as these ids are the same.
    */
   readonly before: Uint32Array
 }
 
-/** @internal A step that has begun, and what of it is wanted. */
+/** @internal A step that has begun, and the logits that are wanted. */
 export interface ModelStep {
   readonly step: Step
   readonly sequences: readonly StepSequence[]
   /** Sequence i has the tokens from `offsets[i]` to `offsets[i + 1]`, at least one. */
   readonly offsets: Int32Array
-  /** The ids of the new tokens, those of all sequences one behind the other. */
+  /** The ids of the new tokens of all sequences, concatenated. */
   readonly ids: Uint32Array
   /** The position of each new token in its sequence. */
   readonly positions: Int32Array
@@ -46,15 +42,18 @@ export interface ModelStep {
   readonly rows: Int32Array
 }
 
-/** @internal One of the ways in which a model is run. */
+/** @internal A way to run a model. */
 export interface Backend {
   readonly name: BackendName
+  /** True if a step is known to give only the logits of each sequence's last token: logits of other tokens then cost a call each. */
+  readonly isPruned?: boolean
   /**
-   * Computes a step off the main thread: every layer of `step` is written when the promise is fulfilled, and there is a row of logits for
-   * each of `rows`, in their order. When it is rejected the step is still open, and the caller undoes it: a backend keeps nothing of it
-   * then. A backend that keeps something of sequences hears nothing of commits: it compares `before`.
+   * Computes a step, off the main thread except for `parts` and `plain` before onnxruntime-node 1.22. When the promise is fulfilled, every
+   * layer of `step` is written, and the result has one row of logits for each of `rows`, in the same order. If the promise is rejected, the step
+   * is still open and the caller rolls it back; the backend keeps nothing of it. A backend is not told about commits: if it keeps data of
+   * sequences, it has to compare `before`.
    */
   run(step: ModelStep): Promise<NativeLogits>
-  /** Ends it, once nothing is computed. A second time does nothing. */
+  /** Disposes of the backend, once no step is being computed. A second call does nothing. */
   dispose(): Promise<void>
 }

@@ -1,25 +1,35 @@
-import { invalid, KvTideError } from '../border/errors.js'
+// Pasts and presents of one sequence: its pasts are inputs of a call, presents are outputs, and the new rows are copied from those into the cache.
+// The pasts of a call come from:
+//
+//     the last presents   if they are still the sequence's rows: passed as they are, without a copy; after a truncation, one copy of the rest
+//     the cache           after a match, a truncation or a fork without presents: one copy of a layer's rows
+//     nothing             for an empty sequence: pasts of no rows
+//
+// Rows that have left a layer's window are zeros in the past, where they keep the places of the others: a graph with that window does not see them. If the
+// graph slides a past itself, the past has only the rows of its window.
+import { invalid, KvTideError } from '../errors/errors.js'
 import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource, OnnxTensor } from '../border/tensor.js'
 import { readDType } from '../sequences/page-format.js'
-import type { LayerGroup, PagedKvCache } from '../sequences/paged-kv-cache.js'
-import type { Sequence } from '../sequences/sequence.js'
-import { type CarriedPort, type OnnxInputName, type OnnxPorts, type OnnxSession, refusedPort } from './ports.js'
+import type { LayerGroup } from '../sequences/layer-group.js'
+import type { PagedKvCache } from '../paged/paged-kv-cache.js'
+import type { Sequence } from '../paged/sequence.js'
+import {
+  type CarriedPort,
+  type LayerPorts,
+  type OnnxInputName,
+  type OnnxPorts,
+  type OnnxSession,
+  refusedPort,
+} from './ports.js'
+import { elementsOf } from './runtime.js'
 
-/**
- * What one sequence carries from call to call of a session: pasts go in, presents come out, and new rows go from there into the cache.
- *
- * ```text
- * the last presents   still the sequence's rows: they go in as they are, and nothing is copied
- * the cache           after a match, a cut or a fork without presents: one copy of what a layer holds
- * nothing             an empty sequence: pasts of no rows
- * ```
- * Rows that have left a layer's window are zeros in the past, where they keep the places of the others: a graph with that window does not see
- * them. A past that the graph slides by itself has the rows of its window alone.
- */
-
-/** Makes a tensor of the runtime: `Tensor` of onnxruntime-node. */
-export type OnnxTensorClass<T extends OnnxTensor = OnnxTensor> = new (type: never, data: never, dims: readonly number[]) => T
+/** The constructor of a runtime's tensors: `Tensor` of onnxruntime-node. */
+export type OnnxTensorClass<T extends OnnxTensor = OnnxTensor> = new (
+  type: never,
+  data: never,
+  dims: readonly number[],
+) => T
 
 /** Presents that are still the rows of a sequence of `length` tokens, by the names of the pasts that they become. */
 export interface Carried<T> {
@@ -30,14 +40,14 @@ export interface Carried<T> {
 /** One call for one sequence. */
 export interface CarriedCall<T> {
   readonly feeds: Record<string, T>
-  /** Tokens before the call, and in it. */
+  /** Tokens before the call, and tokens in it. */
   readonly length: number
   readonly count: number
-  /** Which rows the outputs of new rows hold: all layers are asked for the same, from a present's start or, below 0, from its end. */
+  /** The first row in the outputs of new rows, the same for all layers: counted from a present's start or, if negative, from its end. */
   readonly first: number
 }
 
-/** What a layer holds of a sequence: rows `[heads, rows, elements]`, the first of which is that of position `first`. */
+/** The rows of a layer that a cache has of a sequence: `[heads, rows, elements]`, beginning with position `first`. */
 export interface PastRows {
   readonly k: TensorData
   readonly v: TensorData
@@ -45,10 +55,10 @@ export interface PastRows {
   readonly first: number
 }
 
-/** Reads what a layer holds, as floats or as the bits of half floats. */
+/** Reads the rows of a layer, as floats or as the bits of half floats. */
 export type ReadPast = (layer: number, isFloats: boolean) => PastRows | undefined
 
-/** As much of a cache as is looked at. */
+/** The properties of a cache that are used here. */
 export type CarriedCache = Pick<PagedKvCache, 'groups' | 'dtype' | 'keyFormat' | 'valueFormat'>
 
 /** The sizes of a layer with keys and values of its own. */
@@ -73,46 +83,62 @@ export class CarriedPorts<T extends OnnxTensor> {
     this.#cache = cache
     this.#Tensor = tensor as unknown as new (type: string, data: object, dims: readonly number[]) => T
     const sunk = cache.groups.find(group => (group.sinks ?? 0) > 0)
-    if (sunk !== undefined) throw invalid('cache.sinks', sunk.sinks, 'none: a graph sees its past without gaps')
+    if (sunk !== undefined) throw invalid('cache.sinks', sunk.sinks, 'no sinks: a graph sees its past without gaps')
     const sizes = cache.groups.flatMap(({ layers, numKvHeads, headDim, valueHeadDim, window }) =>
-      layers.map(layer => ({ layer, numKvHeads, dims: [headDim, valueHeadDim] as const, window })))
+      layers.map(layer => ({ layer, numKvHeads, dims: [headDim, valueHeadDim] as const, window })),
+    )
     this.#sizes = sizes.toSorted((one, other) => one.layer - other.layer)
     const wanted = ports.layers.length
-    if (sizes.length !== wanted) throw invalid('cache', sizes.length, `a cache with keys and values of ${wanted} layers, as the session has`)
+    if (sizes.length !== wanted)
+      throw invalid('cache', sizes.length, `a cache with keys and values of ${wanted} layers, as the session has`)
     for (const [at, pair] of ports.layers.entries()) {
       for (const [side, port] of pair.entries()) this.#check(this.#sizes[at] as LayerSizes, port, side)
     }
     if (session.inputMetadata === undefined) return
     for (const name of ['input_ids', 'attention_mask', 'position_ids'] as const) {
       const type = ports.typeOf(name)
-      if (ports.has(name) && type !== 'int64' && type !== 'int32') throw refusedPort(name, 'input', `its type is ${type}, expected int64 or int32`)
+      if (ports.has(name) && type !== 'int64' && type !== 'int32')
+        throw refusedPort(name, 'input', `its type is ${type}, expected int64 or int32`)
     }
   }
 
   #check({ layer, numKvHeads, dims, window }: LayerSizes, port: CarriedPort, side: number): void {
-    const { past, input: { type, shape } } = port
+    const {
+      past,
+      input: { type, shape },
+    } = port
     const dtype = DTYPES[type ?? this.#type()]
-    if (dtype === undefined) throw refusedPort(past, 'input', `its type is ${type}, which arrays of JavaScript do not hold`)
+    if (dtype === undefined) throw refusedPort(past, 'input', `its type is ${type}, for which JavaScript has no array`)
     const formats = [this.#cache.keyFormat, this.#cache.valueFormat]
     if (dtype !== this.#cache.dtype) throw invalid('cache.dtype', this.#cache.dtype, `${dtype}, the type of ${past}`)
-    if (dtype === 'f16' && formats[side] !== 'f16') throw invalid('cache', formats[side], `pages of f16: ${past} is read back in half floats`)
-    for (const [axis, size] of [[1, numKvHeads], [3, dims[side]]] as const) {
+    if (dtype === 'f16' && formats[side] !== 'f16')
+      throw invalid('cache', formats[side], `pages of f16: ${past} is read back in half floats`)
+    for (const [axis, size] of [
+      [1, numKvHeads],
+      [3, dims[side]],
+    ] as const) {
       const found = shape?.[axis]
       if (typeof found === 'number' && found > 0 && found !== size) {
-        throw invalid('cache', size, `${found} ${axis === 1 ? 'heads' : 'elements a head'} in layer ${layer}, as ${past} has`)
+        throw invalid(
+          'cache',
+          size,
+          `${found} ${axis === 1 ? 'heads' : 'elements per head'} in layer ${layer}, as ${past} has`,
+        )
       }
     }
     if (!isSlid(port)) return
-    if (window === undefined) throw refusedPort(past, 'input', 'the graph slides it by itself, and the cache declares no window for its layer')
+    if (window === undefined)
+      throw refusedPort(past, 'input', 'the graph slides it, but the cache declares no window for its layer')
     const rows = fixedRows(port)
-    if (rows !== undefined && rows !== window) throw refusedPort(past, 'input', `it has ${rows} rows, and the window of its layer is ${window}`)
+    if (rows !== undefined && rows !== window)
+      throw refusedPort(past, 'input', `it has ${rows} rows, but the window of its layer is ${window}`)
   }
 
   #type(): string {
     return dtypeRow(this.#cache.dtype).alias
   }
 
-  /** The feeds of a call: new tokens behind a sequence of `length`. `O(new tokens)` with presents that fit, else one copy of the past. */
+  /** Builds the feeds of a call: new tokens behind a sequence of `length`. `O(new tokens)` if the presents can be reused, otherwise one copy of the past. */
   call(read: ReadPast, length: number, carried: Carried<T> | undefined, ids: Uint32Array): CarriedCall<T> {
     const count = ids.length
     const kept = carried?.length === length ? carried.tensors : undefined
@@ -135,18 +161,26 @@ export class CarriedPorts<T extends OnnxTensor> {
   }
 
   /**
-   * How many rows the past of a layer has. One that the graph slides has those of its window, and shows its newest rows at the end. For more tokens
-   * at once it has room for all, and nothing slides: in between, new rows would lie behind those of the window, in the middle.
+   * The number of rows in the past of a layer. A past that the graph slides has the rows of its window, the newest at the end. If more tokens than that are
+   * computed at once, it has rows for all of them and nothing slides: otherwise the new rows would end up in the middle.
    */
   #rows({ window }: LayerSizes, port: CarriedPort, length: number, count: number): number {
     if (!isSlid(port)) return length
     if (count <= (window as number)) return window as number
-    if (fixedRows(port) !== undefined) throw invalid('tokens.length', count, `at most ${window} at once: ${port.past} has no more rows`)
+    if (fixedRows(port) !== undefined)
+      throw invalid('tokens.length', count, `at most ${window} at once: ${port.past} has no more rows`)
     return length + count
   }
 
-  /** A past from what the cache holds: the newest rows at its end, zeros for those that have left the window. */
-  #past({ numKvHeads, dims }: LayerSizes, side: 0 | 1, port: CarriedPort, rows: number, length: number, held: PastRows | undefined): T {
+  /** Makes a past from the rows in the cache: the newest rows at its end, zeros for those that have left the window. */
+  #past(
+    { numKvHeads, dims }: LayerSizes,
+    side: 0 | 1,
+    port: CarriedPort,
+    rows: number,
+    length: number,
+    held: PastRows | undefined,
+  ): T {
     const width = dims[side]
     const shape = [1, numKvHeads, rows, width]
     const type = port.input.type ?? this.#type()
@@ -157,7 +191,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     const from = side === 0 ? held.k : held.v
     if (stored === rows && stored === length) return new this.#Tensor(type, from, shape)
     const made = row.make(numKvHeads * rows * width)
-    // Held are the rows from `first` on, those of an open step behind them too; the past ends with row `used`.
+    // The cache has the rows from `first` on, and behind them those of an open step; the past ends with row `used`.
     const copied = Math.min(length - first, used)
     for (let head = 0; head < numKvHeads; head++) {
       const source = (head * stored + length - first - copied) * width
@@ -173,15 +207,27 @@ export class CarriedPorts<T extends OnnxTensor> {
     this.#ints(feeds, 'position_ids', count, [1, count], place => length + place)
     this.#ints(feeds, 'kvtide.new_rows', count, [count], place => first + place)
     const { ports } = this
-    if (ports.has('num_logits_to_keep')) feeds['num_logits_to_keep'] = new this.#Tensor('int64', new BigInt64Array(1), [])
-    if (ports.has('use_cache_branch')) feeds['use_cache_branch'] = new this.#Tensor('bool', Uint8Array.of(length > 0 ? 1 : 0), [1])
+    if (ports.has('num_logits_to_keep'))
+      feeds['num_logits_to_keep'] = new this.#Tensor('int64', new BigInt64Array(1), [])
+    if (ports.has('use_cache_branch'))
+      feeds['use_cache_branch'] = new this.#Tensor('bool', Uint8Array.of(length > 0 ? 1 : 0), [1])
   }
 
-  #ints(feeds: Record<string, T>, name: OnnxInputName, size: number, dims: readonly number[], number: (place: number) => number): void {
+  #ints(
+    feeds: Record<string, T>,
+    name: OnnxInputName,
+    size: number,
+    dims: readonly number[],
+    number: (place: number) => number,
+  ): void {
     if (!this.ports.has(name)) return
     const type = this.ports.typeOf(name)
     if (type === 'int32') {
-      feeds[name] = new this.#Tensor(type, Int32Array.from({ length: size }, (_, place) => number(place)), dims)
+      feeds[name] = new this.#Tensor(
+        type,
+        Int32Array.from({ length: size }, (_, place) => number(place)),
+        dims,
+      )
       return
     }
     const data = new BigInt64Array(size)
@@ -189,8 +235,12 @@ export class CarriedPorts<T extends OnnxTensor> {
     feeds[name] = new this.#Tensor(type, data, dims)
   }
 
-  /** The first `taken` new rows of each layer, as a cache takes them. Nothing is copied. */
-  newRows(outputs: Readonly<Record<string, T>>, { feeds, length, count, first }: CarriedCall<T>, taken: number): KvSource[] {
+  /** The first `taken` new rows of each layer, in the form that a cache takes. Nothing is copied. */
+  newRows(
+    outputs: Readonly<Record<string, T>>,
+    { feeds, length, count, first }: CarriedCall<T>,
+    taken: number,
+  ): KvSource[] {
     return this.ports.layers.map((pair, at) => {
       const [k, v] = pair.map((port, side): HostTensor => {
         const past = feeds[port.past] as T
@@ -213,7 +263,40 @@ export class CarriedPorts<T extends OnnxTensor> {
     if (found.dims.join() === wanted.join()) return found
     const value = `[${found.dims.join(', ')}]`
     const expected = `[${wanted.join(', ')}]`
-    throw new KvTideError('SHAPE_MISMATCH', `${name} is ${value}, expected ${expected}`, { argument: name, value, expected })
+    throw new KvTideError('SHAPE_MISMATCH', `${name} is ${value}, expected ${expected}`, {
+      argument: name,
+      value,
+      expected,
+    })
+  }
+
+  /** Reads rows from the presents of a call, for a next call that cannot use these presents as pasts. */
+  readPresents(outputs: Readonly<Record<string, T>>, { length, count }: CarriedCall<T>): ReadPast {
+    return layer => {
+      const [keys, values] = this.ports.layers[this.#sizes.findIndex(sizes => sizes.layer === layer)] as LayerPorts
+      const [k, v] = [keys, values].map(({ present }) => elementsOf(outputs[present] as T)) as [TensorData, TensorData]
+      const rows = (outputs[keys.present] as T).dims[2] as number
+      return { k, v, rows, first: length + count - rows }
+    }
+  }
+
+  /** Presents of the first `length` tokens: truncated with one copy if they are longer, `undefined` if they cannot be truncated. */
+  cut(carried: Carried<T> | undefined, length: number): Carried<T> | undefined {
+    if (carried === undefined || carried.length <= length) return carried
+    const ports = this.ports.layers.flat()
+    // Rows that a graph has slid out of its past are lost.
+    if (length === 0 || ports.some(isSlid)) return undefined
+    const tensors = ports.map(({ past }) => [past, this.#firstRows(carried.tensors.get(past) as T, length)] as const)
+    return { length, tensors: new Map(tensors) }
+  }
+
+  #firstRows(tensor: T, count: number): T {
+    const [, heads, rows, width] = tensor.dims as [number, number, number, number]
+    const from = elementsOf(tensor)
+    const made = from.slice(0, heads * count * width)
+    for (let head = 1; head < heads; head++)
+      made.set(from.subarray(head * rows * width, (head * rows + count) * width), head * count * width)
+    return new this.#Tensor(tensor.type, made, [1, heads, count, width])
   }
 
   /** The presents of a call, as the pasts of the next one. */
@@ -223,30 +306,39 @@ export class CarriedPorts<T extends OnnxTensor> {
   }
 }
 
-/** @internal What a cache holds of a sequence; where a layer keeps everything in the dtype that is asked for, in one copy. */
+/** @internal Reads the rows of a sequence from the cache; with a single copy if a layer keeps all tokens in the requested dtype. */
 export function readSequence(cache: PagedKvCache, sequence: Sequence | undefined): ReadPast {
   return (layer, isFloats) => {
     const rows = sequence?.length ?? 0
     if (sequence === undefined || rows === 0) return undefined
-    const { kind, numKvHeads, headDim, valueHeadDim } = cache.groups.find(group => group.layers.includes(layer)) as LayerGroup
+    const { kind, numKvHeads, headDim, valueHeadDim } = cache.groups.find(group =>
+      group.layers.includes(layer),
+    ) as LayerGroup
     const [ofKeys, ofValues] = [readDType(cache.keyFormat), readDType(cache.valueFormat)]
     if (kind === 'full' && sequence.retainedLength <= rows && ofKeys === ofValues && isFloats === (ofKeys === 'f32')) {
       const { make } = dtypeRow(ofKeys)
-      return { ...cache.gatherInto(sequence, layer, make(numKvHeads * rows * headDim), make(numKvHeads * rows * valueHeadDim)), rows, first: 0 }
+      return {
+        ...cache.gatherInto(sequence, layer, make(numKvHeads * rows * headDim), make(numKvHeads * rows * valueHeadDim)),
+        rows,
+        first: 0,
+      }
     }
     using held = sequence.kv(layer)
-    const [k, v] = [held.k, held.v].map(tensor => (isFloats ? tensor.toFloat32Array() : tensor.toArray())) as [TensorData, TensorData]
+    const [k, v] = [held.k, held.v].map(tensor => (isFloats ? tensor.toFloat32Array() : tensor.toArray())) as [
+      TensorData,
+      TensorData,
+    ]
     return { k, v, rows: held.k.shape[2] as number, first: held.k.keyPositions[0] as number }
   }
 }
 
-/** @internal Whether the graph drops rows of a past by itself, so that it has a fixed number of them. */
+/** @internal True if the graph slides a past itself, so that the past has a fixed number of rows. */
 export function isSlid({ input: { shape } }: CarriedPort): boolean {
   const rows = shape?.[2]
   return typeof rows === 'number' ? rows > 0 : rows !== undefined && rows.includes('sliding')
 }
 
-/** The number of rows, where the graph says it. */
+/** The number of rows, if the graph declares it. */
 function fixedRows({ input: { shape } }: CarriedPort): number | undefined {
   const rows = shape?.[2]
   return typeof rows === 'number' && rows > 0 ? rows : undefined

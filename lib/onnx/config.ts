@@ -1,25 +1,65 @@
-import { existsSync, readFileSync } from 'node:fs'
+// Reads a model's `config.json` and `genai_config.json`: the sizes of keys and values, the windows, the context. Fields that are missing are `undefined`.
+import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-import { invalid, isKvTideError } from '../border/errors.js'
-import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { invalid, isKvTideError } from '../errors/errors.js'
+import { readRegular } from '../loading/regular-file.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
+import { type ContextFields, contextOf, sizeIn } from './context.js'
 
-/** @internal The `config.json` of a model: beside it, or one folder up; `undefined` where there is none. */
-export function configBeside(model: string): string | undefined {
+/** @internal The `config.json` of a model: in its folder, or one folder up; `undefined` if there is none. */
+export function configBeside(model: string, name: string = 'config.json'): string | undefined {
   const folder = dirname(model)
-  return [folder, dirname(folder)].map(place => join(place, 'config.json')).find(existsSync)
+  return [folder, dirname(folder)].map(place => join(place, name)).find(existsSync)
 }
 
-/** @internal A file's text, or a refusal that names the file. */
+/** The values of a config that are used here. */
+export interface ConfigSizes {
+  /** Heads of keys and values in each layer, and elements of a head. */
+  readonly numKvHeads?: number | undefined
+  readonly headDim?: number | undefined
+  /** The maximum number of tokens that the model sees at once. */
+  readonly contextLength?: number | undefined
+}
+
+interface GenaiConfig {
+  readonly model?: {
+    readonly context_length?: unknown
+    readonly decoder?: { readonly head_size?: unknown; readonly num_key_value_heads?: unknown }
+  }
+}
+
+/** @internal Reads the `genai_config.json` of a model, which onnxruntime-genai's model builder writes: in its folder, or one folder up. Invalid JSON is ignored. */
+export function genaiSizes(model: string): ConfigSizes {
+  const file = configBeside(model, 'genai_config.json')
+  if (file === undefined) return {}
+  try {
+    const { context_length, decoder } = (JSON.parse(readText('genai_config.json', file)) as GenaiConfig).model ?? {}
+    return {
+      numKvHeads: sizeIn(decoder?.num_key_value_heads),
+      headDim: sizeIn(decoder?.head_size),
+      contextLength: sizeIn(context_length),
+    }
+  } catch {
+    return {}
+  }
+}
+
+/** The maximum size of a config. Nothing of a larger file is read. */
+const TEXT_BYTES = 16 * 2 ** 20
+
+/** @internal Reads a file's text. An error names the file. */
 export function readText(argument: string, file: string): string {
   try {
-    return readFileSync(file, 'utf8')
+    const { head, bytes } = readRegular(file, TEXT_BYTES)
+    if (bytes > TEXT_BYTES) throw new Error(`it is ${bytes} bytes long, expected at most ${TEXT_BYTES}`)
+    return head.toString('utf8')
   } catch (error) {
     throw invalid(argument, file, `a file that can be read (${error instanceof Error ? error.message : String(error)})`)
   }
 }
 
-interface ConfigFields {
+interface ConfigFields extends ContextFields {
   readonly head_dim?: unknown
   readonly hidden_size?: unknown
   readonly num_attention_heads?: unknown
@@ -33,19 +73,20 @@ function textFields(config: string): ConfigFields {
   return fields.text_config ?? fields
 }
 
-/** @internal The sizes of K and V as a `config.json` says them, of whatever family. */
-export function configSizes(config: string): { readonly numKvHeads: number | undefined; readonly headDim: number | undefined } {
-  const { head_dim, hidden_size, num_attention_heads, num_key_value_heads } = textFields(config)
-  return { numKvHeads: sizeIn(num_key_value_heads ?? num_attention_heads), headDim: sizeIn(head_dim ?? Number(hidden_size) / Number(num_attention_heads)) }
-}
-
-function sizeIn(value: unknown): number | undefined {
-  return Number.isInteger(value) && (value as number) > 0 ? (value as number) : undefined
+/** @internal The sizes of K and V and the context that a `config.json` declares, for any family. */
+export function configSizes(config: string): ConfigSizes {
+  const fields = textFields(config)
+  const { head_dim, hidden_size, num_attention_heads, num_key_value_heads } = fields
+  return {
+    numKvHeads: sizeIn(num_key_value_heads ?? num_attention_heads),
+    headDim: sizeIn(head_dim ?? Number(hidden_size) / Number(num_attention_heads)),
+    contextLength: contextOf(fields),
+  }
 }
 
 /**
- * @internal The window of each layer as a `config.json` declares it, `null` where a layer has none. Of a family that is not known nobody
- * can say: `undefined`, or a refusal if the caller's own config has windows, or says nothing else either.
+ * @internal The window of each layer that a `config.json` declares, `null` for a layer without one. For an unknown family the windows are unknown: returns
+ * `undefined`, or throws if the caller passed this config and it has windows, or none of the other fields that are used.
  */
 export function configWindows(config: string, isGiven: boolean): (number | null)[] | undefined {
   try {
@@ -54,14 +95,15 @@ export function configWindows(config: string, isGiven: boolean): (number | null)
     if (!isGiven) return undefined
     if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_MODEL') throw error
     const { sliding_window, layer_types } = textFields(config)
-    const { numKvHeads, headDim } = configSizes(config)
-    if ((sliding_window ?? layer_types ?? null) !== null || (numKvHeads ?? headDim) === undefined) throw error
+    const { numKvHeads, headDim, contextLength } = configSizes(config)
+    if ((sliding_window ?? layer_types ?? null) !== null || (numKvHeads ?? headDim ?? contextLength) === undefined)
+      throw error
     return undefined
   }
 }
 
 function windowsOf(config: string): (number | null)[] {
-  // The smallest cache of the model: it knows all families, and says which layers slide.
+  // Makes the smallest cache of the model: the cache knows all families, and which of their layers slide.
   using cache = new PagedKvCache({ model: config, blockSize: 1, capacity: 1 })
   const windows: (number | null)[] = Array.from({ length: cache.numLayers }, () => null)
   for (const { layers, window } of cache.groups) for (const layer of layers) windows[layer] = window ?? null

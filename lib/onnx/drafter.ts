@@ -1,38 +1,40 @@
+// Sources of drafted tokens for a generation: prompt lookup, and a second model with a scheduler of its own.
 import type { NativeLogits } from '#binding'
 
-import { isKvTideError } from '../border/errors.js'
+import { isKvTideError } from '../errors/errors.js'
 import { PromptLookup } from '../sampling/prompt-lookup.js'
 import type { RowToDraw, Sampler } from '../sampling/sampler.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { Scheduler } from './scheduler.js'
-import { openSequence, SequenceState } from './sequence.js'
+import { openSequence } from './sequence.js'
+import { SequenceState } from './sequence-state.js'
 import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 
 /**
- * Who drafts the tokens of one generation: the text so far, or a second model. A step of the first model judges them all at once.
+ * A source of drafted tokens for one generation: prompt lookup, or a second model. A step of the first model verifies them all at once.
  *
  * ```text
- * text so far    push -> drafted
- * second model   push -> a task of the second model's scheduler, while the generation rests -> drafted
+ * prompt lookup  push -> drafted
+ * second model   push -> a task of the second model's scheduler, while the generation is idle -> drafted
  * ```
- * A second model's task shares its steps with whatever else that model computes, drafts of other generations too. Where it has no room there,
- * nothing is drafted, and nobody waits: two models that draft for each other never stand still.
+ * A second model's task shares steps with the other tasks of that model, including drafts for other generations. If there is no room for it,
+ * nothing is drafted and the generation goes on: so two models that draft for each other cannot deadlock.
  */
 export interface Drafter {
-  /** The most tokens at once. */
+  /** The maximum number of tokens drafted at once. */
   readonly most: number
-  /** Whether it is drafting: the generation rests as long. */
+  /** True while it is drafting: the generation is idle until then. */
   readonly isBusy: boolean
-  /** Refused where drafting has failed. */
+  /** Throws if drafting has failed. */
   check(): void
-  /** What was drafted behind the tokens that were pushed, at most so many. */
+  /** The tokens drafted behind those that were pushed, at most `most`. */
   drafted(most: number): Drafted
-  /** Takes tokens that were generated; at most `next` will be wanted behind them. */
+  /** Adds generated tokens. At most `next` drafted tokens will be needed behind them. */
   push(tokens: readonly number[], next: number): void
   dispose(): void
 }
 
-/** @internal Drafts from the text so far. */
+/** @internal Prompt lookup: drafts from the tokens so far. */
 export class LookupDrafter implements Drafter {
   readonly most: number
   readonly isBusy = false
@@ -58,27 +60,29 @@ export class LookupDrafter implements Drafter {
   }
 }
 
-/** @internal A second model: where it computes, and with which cache. */
+/** @internal A second model: its scheduler and its cache. */
 export interface DraftModel {
   readonly scheduler: Scheduler
   readonly shared: SharedCache
+  /** The maximum number of tokens that it sees at once, if known. */
+  readonly contextLength: number | undefined
 }
 
-/** @internal How a second model drafts. */
+/** @internal Options for drafting with a second model. */
 export interface ModelDrafterOptions {
   readonly model: DraftModel
   readonly most: number
-  /** A sampler of the generation, for itself: it is disposed of here. */
+  /** A sampler of the generation, owned by the drafter, which disposes of it. */
   readonly sampler: Sampler
-  /** Whether it takes the most probable token: then nobody asks where a draft was drawn from. */
+  /** True if it takes the most probable token: then the logits of drafts are not needed. */
   readonly isGreedy: boolean
-  /** How many tokens the first model knows. */
+  /** The size of the first model's vocabulary. */
   readonly vocabulary: number | undefined
-  /** Something was drafted, or has failed. */
+  /** Called when tokens were drafted, or drafting has failed. */
   readonly changed: () => void
 }
 
-/** @internal Drafts of a second model, which has a sequence of its own with the same tokens. */
+/** @internal Drafts with a second model, which has its own sequence with the same tokens. */
 export class ModelDrafter implements Drafter {
   readonly most: number
   readonly #options: ModelDrafterOptions
@@ -87,7 +91,7 @@ export class ModelDrafter implements Drafter {
   /** Opened with the first draft. */
   #state: SequenceState | undefined
   #task: DraftTask | undefined
-  /** How many tokens the two had in common when it last drafted. */
+  /** The number of tokens that the two sequences had in common at the last draft. */
   #common = 0
   #position: number
   #ready: Drafted = NOTHING_DRAFTED
@@ -115,16 +119,25 @@ export class ModelDrafter implements Drafter {
   }
 
   push(tokens: readonly number[], next: number): void {
-    const { sampler, model: { scheduler, shared } } = this.#options
+    const {
+      sampler,
+      model: { scheduler, shared, contextLength = Infinity },
+    } = this.#options
     sampler.truncate(this.#position)
     sampler.push(tokens)
     this.#position += tokens.length
     this.#forget()
-    const most = Math.min(this.most, next)
-    if (most <= 0) return
     const { log, prompt } = this.#of
-    this.#state ??= SequenceState.of(shared, 'draft', openSequence(shared, log.view(), { prompt, vocabulary: undefined }))
+    // Beyond the end of its own context it drafts nothing.
+    const most = Math.min(this.most, next, contextLength - log.length)
+    if (most <= 0) return
+    this.#state ??= SequenceState.of(
+      shared,
+      'draft',
+      openSequence(shared, log.view(), { prompt, vocabulary: undefined }),
+    )
     const own = this.#state
+    scheduler.spare(own)
     let common = Math.min(this.#common, own.log.length)
     const [theirs, ours] = [log.view(), own.log.view()]
     while (common < ours.length && theirs[common] === ours[common]) common += 1
@@ -152,6 +165,7 @@ export class ModelDrafter implements Drafter {
   }
 
   #end(): void {
+    if (this.#state !== undefined) this.#options.model.scheduler.forget(this.#state)
     this.#state?.sequence.dispose()
     this.#options.sampler.dispose()
     this.#forget()
@@ -163,12 +177,12 @@ export class ModelDrafter implements Drafter {
   }
 }
 
-/** Whether a second model may draft again behind an error: it had no room. */
+/** True if a second model may draft again after an error: it had no room. */
 function isPassing(error: unknown): boolean {
   return isKvTideError(error) && error.code === 'OUT_OF_BLOCKS'
 }
 
-/** Tokens that a second model drafts, one a step. */
+/** Drafts tokens with a second model, one per step. */
 class DraftTask implements Task {
   readonly state: SequenceState
   readonly arrival: number
@@ -183,7 +197,12 @@ class DraftTask implements Task {
   readonly #drafts: { readonly logits: NativeLogits; readonly row: number }[] = []
   #row: { readonly logits: NativeLogits; readonly row: number } | undefined
 
-  constructor(state: SequenceState, arrival: number, most: number, of: ModelDrafterOptions & { readonly left: (task: DraftTask, error: unknown) => void }) {
+  constructor(
+    state: SequenceState,
+    arrival: number,
+    most: number,
+    of: ModelDrafterOptions & { readonly left: (task: DraftTask, error: unknown) => void },
+  ) {
     if (state.pending === 0) state.redo()
     this.state = state
     this.arrival = arrival
@@ -210,7 +229,11 @@ class DraftTask implements Task {
   }
 
   check(): void {
-    void this.state.sequence.length
+    this.state.check()
+  }
+
+  prepare(): void {
+    this.state.checkComputed()
   }
 
   drafted(): Drafted {
@@ -219,7 +242,7 @@ class DraftTask implements Task {
 
   toDraw(logits: NativeLogits, row: number): RowToDraw {
     const { vocabulary, sampler } = this.#of
-    // The models' vocabularies may end in ids that only one of them has.
+    // One of the two vocabularies may end in ids that the other does not have.
     this.#row = { logits: logits.fitted(row, vocabulary ?? logits.vocab()), row: 0 }
     return { sampler, ...this.#row }
   }
@@ -239,6 +262,10 @@ class DraftTask implements Task {
 
   end(): void {
     this.isEnded = true
+  }
+
+  outOfRoom(error: unknown): void {
+    this.leave(error)
   }
 
   leave(error?: unknown): void {

@@ -1,13 +1,13 @@
 /**
- * A gate before calls of onnxruntime-node on a worker thread. When a thread is ended in the middle of one, onnxruntime-node ends the process with
- * an abort: so a process that exits waits here until the call is over, and no other one begins.
+ * A gate in front of calls of onnxruntime-node on a worker thread. If a thread is terminated during such a call, onnxruntime-node aborts the
+ * process. So a process that exits waits here until the call has ended, and no other call begins.
  *
  * ```text
  * worker       pass: inside = 1, the call, inside = 0
  * its owner    on exit: closed = 1, then waits until inside is 0
  * ```
- * Either the worker sees that the gate is closed, or its owner sees that somebody is inside. What is waited for is one call, of one part or
- * of a step. A worker whose owner is itself a worker that is terminated has no such moment: whoever does that disposes of the model first.
+ * Either the worker sees that the gate is closed, or its owner sees that a call is inside. The wait is as long as one call: one subgraph or one
+ * step. If the owner is itself a worker and is terminated, it cannot close the gate: dispose of the model before terminating it.
  */
 
 const INSIDE = 0
@@ -20,7 +20,7 @@ function closeAll(): void {
   for (const gate of gates) gate.close()
 }
 
-/** @internal A gate, made where the worker is made; in the worker over the same memory. */
+/** @internal A gate. The owner makes it, and the worker makes another one over the same memory. */
 export class ExitGate {
   readonly memory: SharedArrayBuffer
   readonly #state: Int32Array
@@ -33,7 +33,7 @@ export class ExitGate {
     gates.add(this)
   }
 
-  /** Makes a call inside. Where the gate is closed it never does: the thread rests until it is ended. */
+  /** Makes a call inside the gate. If the gate is closed, the call is never made: the thread blocks until it is terminated. */
   async pass<T>(call: () => T | Promise<T>): Promise<T> {
     Atomics.store(this.#state, INSIDE, 1)
     if (Atomics.load(this.#state, CLOSED) === 1) {
@@ -47,15 +47,15 @@ export class ExitGate {
     }
   }
 
-  /** Lets nobody in any longer, and holds this thread up until nobody is inside. */
+  /** Lets no further call in, and blocks this thread until no call is inside. */
   close(): void {
     Atomics.store(this.#state, CLOSED, 1)
     while (Atomics.load(this.#state, INSIDE) === 1) Atomics.wait(this.#state, INSIDE, 1)
   }
 
-  /** The worker has ended. */
+  /** Called when the worker has ended. */
   forget(): void {
-    // A worker that was ended by force may have left it inside.
+    // If the worker was terminated, it may have been inside.
     this.#leave()
     gates.delete(this)
     if (gates.size === 0) process.off('exit', closeAll)

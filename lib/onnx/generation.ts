@@ -1,30 +1,41 @@
+// Generations: the tokens that are drawn for one sequence, read one by one. The scheduler computes them as a task, at most 16 ahead of the reader.
 import type { NativeLogits } from '#binding'
 
-import { invalid, KvTideError } from '../border/errors.js'
+import { invalid, KvTideError } from '../errors/errors.js'
 import { checkInternal, checkThis } from '../border/owner.js'
 import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
 import { type RowToDraw, Sampler } from '../sampling/sampler.js'
+import { checkContext } from './context.js'
 import { type Drafter, type DraftModel, LookupDrafter, ModelDrafter } from './drafter.js'
 import type { Scheduler } from './scheduler.js'
-import type { SequenceState } from './sequence.js'
+import type { SequenceState } from './sequence-state.js'
 import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 
-/** How many tokens are computed ahead of a slow reader. */
+/** The number of tokens that are computed ahead of a slow reader. */
 const AHEAD = 16
 
-/** Why a generation has ended: it met a token of `stop`, or has `maxTokens`. */
+/** The reason for the end of a generation: `stop` for a token of `stop`; `length` after `maxTokens`, or at the end of the model's context. */
 export type FinishReason = 'stop' | 'length'
 
-/** @internal What a generation was asked for. */
+/** @internal The limits that a model sets for its generations. */
+export interface ModelLimits {
+  /** The maximum number of tokens in a sequence, if known. */
+  readonly contextLength: number | undefined
+  /** True if a step is known to give only the logits of a sequence's last token: then nothing is drafted. */
+  readonly isPruned: boolean
+}
+
+/** @internal The options of a generation. */
 export interface GenerationSettings {
   readonly tokens: Uint32Array
   readonly maxTokens: number
   readonly stop: ReadonlySet<number>
   readonly sampling: SamplingSettings
   readonly signal: AbortSignal | undefined
-  /** How many tokens are drafted at once: by a second model, or from the text so far. */
+  /** The maximum number of tokens drafted at once, and the second model; without one, prompt lookup drafts. */
   readonly draft: { readonly most: number; readonly model: DraftModel | undefined } | undefined
   readonly vocabulary: number | undefined
+  readonly limits: ModelLimits
 }
 
 interface Waiting {
@@ -32,7 +43,7 @@ interface Waiting {
   reject(error: unknown): void
 }
 
-/** Tokens of one sequence, as the scheduler sees it. */
+/** The task of a generation, as the scheduler sees it. */
 class GenerationTask implements Task {
   readonly state: SequenceState
   readonly arrival: number
@@ -45,25 +56,42 @@ class GenerationTask implements Task {
   hasLeft = false
   visible: number
   readonly #settings: GenerationSettings
+  /** The maximum number of tokens: `maxTokens`, or what the context leaves. */
+  readonly #most: number
   readonly #sampler: Sampler
   readonly #drafter: Drafter | undefined
   readonly #ahead: number
   readonly #changed: () => void
+  readonly #wake: () => void
   #generated = 0
 
-  constructor(state: SequenceState, settings: GenerationSettings, { arrival, ahead, changed, wake }: { arrival: number; ahead: number; changed: () => void; wake: () => void }) {
-    if (state.log.length + settings.tokens.length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
-    // The logits behind the last token are needed: it is computed again.
-    if (state.pending + settings.tokens.length === 0) state.redo()
-    state.log.push(settings.tokens)
+  constructor(
+    state: SequenceState,
+    settings: GenerationSettings,
+    { arrival, ahead, changed, wake }: { arrival: number; ahead: number; changed: () => void; wake: () => void },
+  ) {
+    const {
+      tokens,
+      maxTokens,
+      limits: { contextLength = Infinity },
+    } = settings
+    const length = state.log.length + tokens.length
+    if (length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
+    checkContext(length, contextLength)
+    this.#most = Math.min(maxTokens, contextLength - length)
+    if (this.#most === 0) this.finishReason = 'length'
+    // The logits behind the last token are needed, so that token is computed again.
+    if (state.pending + tokens.length === 0) state.redo()
+    state.log.push(tokens)
     this.state = state
     this.arrival = arrival
     this.visible = state.log.length
     this.#settings = settings
-    // What cannot be taken back is not computed ahead.
+    // Tokens that cannot be rolled back are not computed ahead.
     const { hasTransaction } = state
     this.#ahead = hasTransaction ? 1 : ahead
     this.#changed = changed
+    this.#wake = wake
     this.#sampler = Sampler.of(settings.sampling, state.log.copy())
     this.#drafter = hasTransaction ? undefined : drafterOf(state, settings, this.#sampler, wake)
     state.user = this
@@ -81,14 +109,19 @@ class GenerationTask implements Task {
     return this.state.log.length - 1
   }
 
-  /** The last token of all is never a drafted one: behind what stays of a draft comes one more. */
+  /** The last token is never a drafted one, because one more token is drawn behind the accepted part of a draft. */
   get draftsMax(): number {
-    return Math.min(this.#drafter?.most ?? 0, this.#settings.maxTokens - this.#generated - 1)
+    if (this.#settings.limits.isPruned) return 0
+    return Math.min(this.#drafter?.most ?? 0, this.#most - this.#generated - 1)
   }
 
   check(): void {
-    void this.state.sequence.length
+    this.state.check()
     this.#drafter?.check()
+  }
+
+  prepare(): void {
+    this.state.checkComputed()
   }
 
   drafted(most: number): Drafted {
@@ -102,7 +135,7 @@ class GenerationTask implements Task {
   take(): void {}
 
   accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number {
-    const { stop, maxTokens } = this.#settings
+    const { stop } = this.#settings
     const kept: number[] = []
     for (const [place, token] of tokens.entries()) {
       if (stop.has(token)) {
@@ -112,7 +145,7 @@ class GenerationTask implements Task {
       kept.push(token)
       this.unread.push({ token, logprobs: logprobs?.[place] })
       this.#generated += 1
-      if (this.#generated < maxTokens) continue
+      if (this.#generated < this.#most) continue
       this.finishReason = 'length'
       break
     }
@@ -123,35 +156,57 @@ class GenerationTask implements Task {
     return kept.length
   }
 
+  outOfRoom(error: unknown): void {
+    if (this.#generated === 0) return this.leave(error)
+    // It cannot continue: its blocks are released for others, and the tokens that stay in the prefix cache need not be computed again.
+    this.state.release()
+    const isLong = this.#settings.maxTokens === Infinity
+    if (isLong) this.finishReason = 'length'
+    this.leave(isLong ? undefined : error)
+  }
+
   leave(error?: unknown): void {
     this.hasLeft = true
     if (error !== undefined) this.error = { cause: error }
     this.#changed()
   }
 
-  /** Ends it for good: the sequence has what was given out. */
+  /** Ends the task: the sequence keeps the tokens that were given out. */
   settle(): void {
     if (this.state.user !== this) return
     this.state.user = undefined
     this.state.cut(this.visible)
     this.#sampler.dispose()
     this.#drafter?.dispose()
+    this.#wake()
   }
 }
 
-function drafterOf(state: SequenceState, { draft, sampling, vocabulary }: GenerationSettings, sampler: Sampler, changed: () => void): Drafter | undefined {
+function drafterOf(
+  state: SequenceState,
+  { draft, sampling, vocabulary }: GenerationSettings,
+  sampler: Sampler,
+  changed: () => void,
+): Drafter | undefined {
   if (draft === undefined) return undefined
   const { most, model } = draft
   if (model === undefined) return new LookupDrafter(most, state.log.view())
-  return new ModelDrafter(state, { model, most, sampler: sampler.drafter(), isGreedy: sampling.isGreedy, vocabulary, changed })
+  return new ModelDrafter(state, {
+    model,
+    most,
+    sampler: sampler.drafter(),
+    isGreedy: sampling.isGreedy,
+    vocabulary,
+    changed,
+  })
 }
 
 /**
- * Tokens that are generated one by one. It starts when the first one is asked for, and ends when it is read to its end, `return()` is called,
- * as a loop that is left does, or its signal is aborted. The sequence then has the tokens from before and those that were given out,
- * of which the last one is pending.
+ * Tokens that are generated one by one. A generation starts at the first `next()`. It ends when it is read to the end, when `return()` is called
+ * (which leaving a loop does), or when its signal is aborted. The sequence then has the tokens from before and those that were given out,
+ * the last of which is pending.
  *
- * At most 16 tokens are computed ahead of whoever reads them; then the sequence rests, and costs the others nothing.
+ * At most 16 tokens are computed ahead of the reader. Then the sequence is idle, and costs the others nothing.
  */
 export class Generation implements AsyncIterableIterator<number, undefined>, AsyncDisposable {
   readonly #scheduler: Scheduler
@@ -161,25 +216,31 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   readonly #waiting: Waiting[] = []
   readonly #left: (() => void)[] = []
   readonly #onAbort = (): void => void this.#end({ cause: aborted(this.#settings.signal) })
-  /** Done when what lies in tiers below the cache was brought. */
+  /** Settles after blocks were restored from tiers. */
   #brought: Promise<void> | undefined
   #task: GenerationTask | undefined
   #isOver = false
-  /** Why the next call is refused. */
+  /** The error of the next call. */
   #failure: { readonly cause: unknown } | undefined
   #logprobs: TokenLogprobs | undefined
 
   /** @internal */
-  constructor(token: unknown, scheduler: Scheduler, state: SequenceState, settings: GenerationSettings, isWindowed: boolean) {
+  constructor(
+    token: unknown,
+    scheduler: Scheduler,
+    state: SequenceState,
+    settings: GenerationSettings,
+    isWindowed: boolean,
+  ) {
     checkInternal(token, 'Generation', 'generate(sequence, options) of an OnnxModel instead')
     this.#scheduler = scheduler
     this.#state = state
     this.#settings = settings
-    // Behind a window tokens are not taken back without computing others again.
+    // Behind a window, rolling tokens back means computing others again.
     this.#ahead = isWindowed ? 1 : AHEAD
   }
 
-  /** Why it has ended; nothing before the last token was read, and where it was ended early. */
+  /** The reason why the generation has ended; `undefined` before the last token was read, and after an early end. */
   get finishReason(): FinishReason | undefined {
     Generation.#check(this)
     const task = this.#task
@@ -192,10 +253,11 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     return this.#logprobs
   }
 
-  /** The next token. */
+  /** Returns the next token. */
   async next(): Promise<IteratorResult<number, undefined>> {
     Generation.#check(this)
-    if (this.#task === undefined && !this.#isOver && this.#state.shared.tiers !== undefined) await (this.#brought ??= this.#state.bring(this.#settings.tokens))
+    if (this.#task === undefined && !this.#isOver && this.#state.shared.tiers !== undefined && this.#fits())
+      await (this.#brought ??= this.#state.bring(this.#settings.tokens))
     return await new Promise((resolve, reject) => {
       this.#waiting.push({ resolve, reject })
       try {
@@ -208,7 +270,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     })
   }
 
-  /** Ends it. When the promise is fulfilled, the sequence is free. */
+  /** Ends the generation. When the promise is fulfilled, the sequence can be used again. */
   async return(): Promise<IteratorResult<number, undefined>> {
     Generation.#check(this)
     await this.#end()
@@ -230,14 +292,32 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     checkThis(self, value => #scheduler in value, 'a Generation')
   }
 
+  /** True if the prompt fits into the context. If it does not, it is refused at the start, and nothing is restored for it. */
+  #fits(): boolean {
+    const {
+      tokens,
+      limits: { contextLength = Infinity },
+    } = this.#settings
+    return this.#state.log.length + tokens.length <= contextLength
+  }
+
   #start(): void {
     const { signal } = this.#settings
     if (signal?.aborted === true) throw aborted(signal)
-    this.#task = this.#scheduler.add(this.#state, arrival => new GenerationTask(this.#state, this.#settings, { arrival, ahead: this.#ahead, changed: () => this.#give(), wake: () => this.#scheduler.wake() }))
+    this.#task = this.#scheduler.add(
+      this.#state,
+      arrival =>
+        new GenerationTask(this.#state, this.#settings, {
+          arrival,
+          ahead: this.#ahead,
+          changed: () => this.#give(),
+          wake: () => this.#scheduler.wake(),
+        }),
+    )
     signal?.addEventListener('abort', this.#onAbort, { once: true })
   }
 
-  /** Gives what there is to those who wait for it. */
+  /** Gives available tokens to pending calls of `next`. */
   #give(): void {
     const task = this.#task
     if (task?.hasLeft === true) for (const left of this.#left.splice(0)) left()
@@ -260,7 +340,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     this.#finish()
   }
 
-  /** Ends it early: at once, or behind the step that is being computed. */
+  /** Ends it early: at once, or after the step that is being computed. */
   async #end(failure?: { readonly cause: unknown }): Promise<void> {
     const task = this.#task
     if (!this.#isOver) {
@@ -280,7 +360,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     this.#finish()
   }
 
-  /** Frees the sequence, and answers all who wait: one of them hears of a failure. */
+  /** Releases the sequence, and settles all pending calls: the first of them gets the error, if there is one. */
   #finish(): void {
     this.#isOver = true
     this.#settings.signal?.removeEventListener('abort', this.#onAbort)

@@ -1,52 +1,68 @@
+// Sessions of the backend `graph`: passes the rewritten graph and its weights to the onnxruntime library.
 import { realpathSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 
 import type { NativeOnnxGraph, NativeOnnxRewritten, NativeOnnxSession } from '#binding'
 
-import { KvTideError } from '../border/errors.js'
+import { KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
 import { onnxLibrary } from './runtime.js'
 
-/** The most bytes that protobuf can hold. */
+/** The maximum number of bytes of a protobuf message. */
 const MODEL_BYTES_MAX = 2 ** 31 - 1
 
-/** @internal How a session of one graph is made. */
+/** @internal Options of a session. */
 export interface GraphSessionOptions {
-  /** How many threads a step uses, the one that it runs on among them. */
+  /** The number of threads that a step uses, including the one that it runs on. */
   readonly threads: number
-  /** Whether threads without work wait for it busily. */
+  /** True if idle threads spin instead of sleeping. */
   readonly spin?: boolean
 }
 
-/** A model whose weights can be references: its folder and its name, where links lead to. Libraries follow no links. */
+/** The folder and name of a model whose weights can be references, with links resolved: onnxruntime does not follow links. */
 function placed(graph: NativeOnnxGraph): { readonly folder: string; readonly name: string } | undefined {
   if (graph.path === null) return undefined
   const file = realpathSync(graph.path)
   const [folder, near] = [dirname(file), dirname(graph.path)]
-  const isBeside = graph.externalFiles().every(other => realpathSync(join(near, other.file)) === join(folder, other.file))
+  const isBeside = graph
+    .externalFiles()
+    .every(other => realpathSync(join(near, other.file)) === join(folder, other.file))
   return isBeside ? { folder, name: basename(file) } : undefined
 }
 
 function tooLarge(bytes: number, remedy: string): KvTideError {
-  const reason = `it takes models of at most 2 GiB here, this one has ${bytes} bytes of weights: ${remedy}`
-  return new KvTideError('RUNTIME_UNAVAILABLE', `onnxruntime-node cannot be used: ${reason}`, { runtime: 'onnxruntime-node', reason })
+  const reason = `it takes models of at most 2 GiB in one piece, but this one has ${bytes} bytes of weights: ${remedy}`
+  return new KvTideError('RUNTIME_UNAVAILABLE', `onnxruntime-node cannot be used: ${reason}`, {
+    runtime: 'onnxruntime-node',
+    reason,
+  })
 }
 
 /**
- * @internal A session of a rewritten graph, in the library that onnxruntime-node has loaded.
+ * @internal Makes a session of a rewritten graph, in the library that onnxruntime-node has loaded.
  *
- * A model that lies in a file is given as its graph alone: weights are references into that file, and into those beside it, which the
- * library maps. Libraries before 1.21 know no folder for them, and links to files of other names are not followed: then the library gets
- * the whole model.
+ * If the model is in a file, only its graph is passed. Weights are references into that file and its neighbours, which the library maps.
+ * Libraries before 1.21 do not take a folder for such references, and links to files with other names are not followed. In these cases the
+ * whole model is passed.
  */
-export async function graphSession(graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten, options: GraphSessionOptions): Promise<NativeOnnxSession> {
+export async function graphSession(
+  graph: NativeOnnxGraph,
+  rewritten: NativeOnnxRewritten,
+  options: GraphSessionOptions,
+): Promise<NativeOnnxSession> {
   const { file, version, takesFolder } = onnxLibrary()
   const { threads, spin = false } = options
   const at = takesFolder ? placed(graph) : undefined
-  if (at !== undefined) return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { threads, spin, folder: at.folder })
+  if (at !== undefined)
+    return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { threads, spin, folder: at.folder })
   const { inlineBytes, externalBytes } = rewritten.inspect()
   if (inlineBytes + externalBytes > MODEL_BYTES_MAX) {
-    throw tooLarge(inlineBytes + externalBytes, takesFolder ? 'put its files beside each other, without links' : `update onnxruntime-node, which is ${version}, to 1.21 or later`)
+    throw tooLarge(
+      inlineBytes + externalBytes,
+      takesFolder
+        ? 'put its files into one folder, without links'
+        : `update onnxruntime-node, which is ${version}, to 1.21 or later`,
+    )
   }
   const model = await rewritten.model(undefined, externalBytes > 0)
   return binding.NativeOnnxSession.create(file, model, { threads, spin })

@@ -1,10 +1,12 @@
+// The backend `graph`: the addon calls onnxruntime's library, and onnxruntime calls kvtide's attention as an operator of the rewritten graph. A step is one
+// call of the addon, computed on another thread.
 import type { NativeLogits, NativeOnnxGraph, NativeOnnxRewritten, NativeOnnxSession } from '#binding'
 
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, ModelStep } from './backend.js'
 import { graphSession, type GraphSessionOptions } from './graph-session.js'
 
-/** @internal One graph with kvtide's attention in it: a step is one call of the addon, on a thread of the runtime's pool. */
+/** @internal The backend `graph`: one graph with kvtide's attention in it. A step is one call of the addon, on a thread of the runtime's pool. */
 export class GraphBackend implements Backend {
   readonly name = 'graph'
   readonly #session: NativeOnnxSession
@@ -13,7 +15,11 @@ export class GraphBackend implements Backend {
     this.#session = session
   }
 
-  static async of(graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten, options: GraphSessionOptions): Promise<GraphBackend> {
+  static async of(
+    graph: NativeOnnxGraph,
+    rewritten: NativeOnnxRewritten,
+    options: GraphSessionOptions,
+  ): Promise<GraphBackend> {
     return new GraphBackend(await graphSession(graph, rewritten, options))
   }
 

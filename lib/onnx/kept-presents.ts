@@ -1,26 +1,24 @@
+// Tracks which presents the session thread keeps of which sequences, by numbers: each step produces new ones. Presents can be the next pasts of a sequence as far
+// as its ids are still the same; rows of drafted tokens that were rejected are cut off. Presents of at most `KEPT_MAX` sequences are kept, the most recent ones.
 import type { ModelStep } from './backend.js'
 import type { SessionPasts } from './sessions.js'
+import { isSameIds } from './token-log.js'
 
-/**
- * Which presents a session has kept of which sequences, by numbers: each step has new ones. Presents of a sequence are its next pasts only if its
- * ids are still the same; they are kept of as many sequences as {@link KEPT_MAX} says, those of the last steps.
- */
-
-/** Of how many sequences presents are kept. */
+/** The maximum number of sequences whose presents are kept. */
 const KEPT_MAX = 16
 
-/** Presents, and the ids that they are of. */
+/** Presents, and the ids of their tokens. */
 interface Kept {
   readonly ids: Uint32Array
   readonly number: number
 }
 
-/** @internal What has become of a step's presents. */
+/** @internal The presents of a step, and calls for its result. */
 export interface StepPresents {
   readonly pasts: SessionPasts
-  /** The step was computed: they are those of its sequences. */
+  /** The step was computed: its presents belong to its sequences. */
   done(): void
-  /** It was not: nothing is known of them. */
+  /** The step has failed: its presents are unusable. */
   failed(): void
 }
 
@@ -34,7 +32,8 @@ export class KeptPresents {
   of({ sequences, offsets, ids }: ModelStep): StepPresents {
     const next = sequences.map(({ sequence, before }, place) => {
       const kept = this.#kept.get(sequence.id)
-      const from = kept !== undefined && isSame(kept.ids, before) ? kept.number : undefined
+      const from =
+        kept !== undefined && isSameIds(kept.ids.subarray(0, before.length), before) ? kept.number : undefined
       if (kept !== undefined && from === undefined) this.#forget(sequence.id)
       const own = ids.subarray(offsets[place], offsets[place + 1])
       const all = new Uint32Array(before.length + own.length)
@@ -65,7 +64,7 @@ export class KeptPresents {
     this.#kept.delete(id)
   }
 
-  /** The sequence that was kept longest makes room. */
+  /** Keeps presents; the sequence that was used longest ago is dropped if there are too many. */
   #keep(id: number, kept: Kept): void {
     this.#kept.delete(id)
     this.#kept.set(id, kept)
@@ -74,8 +73,4 @@ export class KeptPresents {
       this.#forget(oldest)
     }
   }
-}
-
-function isSame(one: Uint32Array, other: Uint32Array): boolean {
-  return one.length === other.length && one.every((id, place) => id === other[place])
 }

@@ -1,32 +1,29 @@
+// Loads a model with the first backend that works.
+//
+//     file or bytes -> graph -> rewritten -> for each backend: its layers -> a cache of them -> the backend
+//
+// A backend that refuses the model leaves nothing behind, and the next one is tried. If all refuse, the first refusal is thrown. Wrong options are thrown at once.
 import { createHash } from 'node:crypto'
+import { basename } from 'node:path'
 
 import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
 
-import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
+import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import { threads as allThreads } from '../border/process.js'
 import { binding } from '../loading/binding.js'
 import type { ModelLayer } from '../sequences/model-description.js'
-import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import type { Backend, BackendName } from './backend.js'
-import { configBeside, configSizes, configWindows, readText } from './config.js'
+import { configBeside, type ConfigSizes, configSizes, configWindows, genaiSizes, readText } from './config.js'
+import { smallest } from './context.js'
 import { GraphBackend } from './graph.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
 import { type DeclaredLayers, pastLayers } from './past-layers.js'
 import { plainPorts } from './plain.js'
 import { SessionBackend } from './session-backend.js'
 
-/**
- * Loads a model in the first way that works.
- *
- * ```text
- * file or bytes -> graph -> rewritten -> for each way: its layers -> a cache of them -> a backend
- * ```
- * A way that is refused leaves nothing behind, and the next one is tried; where none is left, the first refusal is thrown. What is wrong with the
- * options is thrown at once.
- */
-
-/** Why a model is not run in a way. */
+/** The reason why a backend does not run a model. */
 export interface BackendRefusal {
   readonly backend: BackendName
   readonly error: KvTideError
@@ -34,18 +31,19 @@ export interface BackendRefusal {
 
 const SEQUENCES = 32
 const MEMORY_BYTES = 2 ** 30
+/** The longest text of a warning. */
+const WARNING_LENGTH = 300
 
-/** What a `config.json` says, as far as it is used. */
-type Config = DeclaredLayers
+/** The values of configs that are used here. */
+type Config = DeclaredLayers & ConfigSizes
 
-const NO_CONFIG: Config = {}
-
-/** @internal Loads a model in the first way that works. */
+/** @internal Loads a model with the first backend that works. */
 export async function loadModel(model: unknown, options: unknown) {
   const source = readModelSource(model)
   const { config, cache: given, threads = allThreads(), backends, maxStepTokens } = readLoad(options)
   const declared = readConfig(source, config)
-  const graph = typeof source === 'string' ? await binding.NativeOnnxGraph.open(source) : await binding.NativeOnnxGraph.of(source)
+  const graph =
+    typeof source === 'string' ? await binding.NativeOnnxGraph.open(source) : await binding.NativeOnnxGraph.of(source)
   checkFolder(graph)
   const refusals: BackendRefusal[] = []
   const rewritten = await refusing(() => graph.rewrite(true, declared.windows))
@@ -60,11 +58,19 @@ export async function loadModel(model: unknown, options: unknown) {
       refusals.push({ backend, error: layers.refusal })
       continue
     }
-    const cache = new PagedKvCache({ ...defaults(given, maxStepTokens), namespace, ...given, ...layers.value } as ModelCacheOptions)
+    const cache = new PagedKvCache({
+      ...defaults(given, maxStepTokens),
+      namespace,
+      ...given,
+      ...layers.value,
+    } as ModelCacheOptions)
     const made = await refusing(() => make(backend, graph, rewritten.value, cache, threads))
     if (made.value !== undefined) {
+      if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: given.maxSequences ?? SEQUENCES }
-      return { cache, backend: made.value, refusals, vocabulary: rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph), limits }
+      const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
+      const contextLength = smallest([declared.contextLength, graph.contextLength() ?? undefined])
+      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits }
     }
     cache.dispose()
     refusals.push({ backend, error: made.refusal as KvTideError })
@@ -72,14 +78,37 @@ export async function loadModel(model: unknown, options: unknown) {
   throw (refusals[0] as BackendRefusal).error
 }
 
-async function make(backend: BackendName, graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten | undefined, cache: PagedKvCache, threads: number): Promise<Backend> {
+/** The graphs whose warning was given. */
+const warned = new Set<string>()
+
+/** Warns once for each graph that it runs on the slow backend, unless that one was asked for. */
+function warnOfPlain(graph: NativeOnnxGraph, namespace: string, refusal: BackendRefusal | undefined): void {
+  if (refusal === undefined || warned.has(namespace)) return
+  warned.add(namespace)
+  const name = graph.path === null ? 'a model' : basename(graph.path)
+  const text = `${name} runs on the slow backend plain, one sequence after the other: ${refusal.error.message}`
+  const line = text.length > WARNING_LENGTH ? `${text.slice(0, WARNING_LENGTH - 1)}…` : text
+  process.emitWarning(line, { type: 'KvTideWarning', code: 'KVTIDE_PLAIN' })
+}
+
+async function make(
+  backend: BackendName,
+  graph: NativeOnnxGraph,
+  rewritten: NativeOnnxRewritten | undefined,
+  cache: PagedKvCache,
+  threads: number,
+): Promise<Backend> {
   if (backend === 'graph') return GraphBackend.of(graph, rewritten as NativeOnnxRewritten, { threads })
   if (backend === 'parts') return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, threads)
   return SessionBackend.plain(graph, cache, threads)
 }
 
-/** What a call gives, or why it is refused. */
-async function refusing<T>(call: () => T | Promise<T>): Promise<{ readonly value: T; readonly refusal?: undefined } | { readonly value?: undefined; readonly refusal: KvTideError }> {
+/** The result of a call, or its refusal. */
+async function refusing<T>(
+  call: () => T | Promise<T>,
+): Promise<
+  { readonly value: T; readonly refusal?: undefined } | { readonly value?: undefined; readonly refusal: KvTideError }
+> {
   try {
     return { value: await call() }
   } catch (error) {
@@ -88,11 +117,19 @@ async function refusing<T>(call: () => T | Promise<T>): Promise<{ readonly value
   }
 }
 
-/** The cache's layers, and the dtype that goes into it. A graph that is run as it is sees what it saw, whatever a config declares. */
-function layersOf(backend: BackendName, graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten | undefined, declared: Config): Pick<ModelCacheOptions, 'model' | 'dtype'> {
+/** The cache's layers, and the dtype of appended tokens. An unmodified graph computes its own windows, whatever a config declares. */
+function layersOf(
+  backend: BackendName,
+  graph: NativeOnnxGraph,
+  rewritten: NativeOnnxRewritten | undefined,
+  declared: Config,
+): Pick<ModelCacheOptions, 'model' | 'dtype'> {
   if (backend === 'plain' || rewritten === undefined) {
     const layers = pastLayers(plainPorts(graph), { ...declared, found: rewritten?.layers() })
-    return { model: { layers }, dtype: graph.inputs().find(({ element }) => element === 'f16') === undefined ? 'f32' : 'f16' }
+    return {
+      model: { layers },
+      dtype: graph.inputs().find(({ element }) => element === 'f16') === undefined ? 'f32' : 'f16',
+    }
   }
   const found = rewritten.layers()
   const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim }): ModelLayer => {
@@ -104,42 +141,56 @@ function layersOf(backend: BackendName, graph: NativeOnnxGraph, rewritten: Nativ
   return { model: { layers, attention }, dtype: (first?.element ?? 'f32') as 'f32' }
 }
 
-function defaults(given: OnnxCacheOptions, maxStepTokens: number): Pick<ModelCacheOptions, 'memoryBytes' | 'maxSequences' | 'maxPrefillTokens'> {
+function defaults(
+  given: OnnxCacheOptions,
+  maxStepTokens: number,
+): Pick<ModelCacheOptions, 'memoryBytes' | 'maxSequences' | 'maxPrefillTokens'> {
   if (given.capacity !== undefined) return {}
   return { memoryBytes: MEMORY_BYTES, maxSequences: SEQUENCES, maxPrefillTokens: maxStepTokens }
 }
 
-/** What the config that was given declares, or the one beside the model, which is passed over where it is none. */
+/**
+ * Reads the config that was passed, or the one next to the model, which is ignored if it is invalid. Missing values are taken from
+ * `genai_config.json`. If both files next to the model declare a context, the shorter one counts.
+ */
 function readConfig(source: string | Uint8Array, config: unknown): Config {
   const beside = typeof source === 'string' ? configBeside(source) : undefined
+  const genai = typeof source === 'string' ? genaiSizes(source) : {}
   const file = typeof config === 'string' ? config : config === undefined ? beside : undefined
-  if (config === undefined && file === undefined) return NO_CONFIG
+  if (config === undefined && file === undefined) return genai
   try {
     const json = file === undefined ? JSON.stringify(config) : readText('config', file)
-    return { ...configSizes(json), windows: configWindows(json, config !== undefined) }
+    const { numKvHeads = genai.numKvHeads, headDim = genai.headDim, contextLength } = configSizes(json)
+    const context =
+      config === undefined ? smallest([contextLength, genai.contextLength]) : (contextLength ?? genai.contextLength)
+    return { numKvHeads, headDim, windows: configWindows(json, config !== undefined), contextLength: context }
   } catch (error) {
-    if (config === undefined) return NO_CONFIG
+    if (config === undefined) return genai
     if (isKvTideError(error)) throw error
-    throw invalid('config', config, 'a config.json of Hugging Face')
+    throw invalid('config', config, 'a Hugging Face config.json')
   }
 }
 
-/** Refuses weights beside a model that is given as bytes: they would be looked for where the process happens to run. */
+/** Refuses weights in other files if the model is given as bytes: they would be looked for in the working folder. */
 function checkFolder(graph: NativeOnnxGraph): void {
   const [beside] = graph.path === null ? graph.externalFiles() : []
   if (beside === undefined) return
   const { file } = beside
-  const expected = 'the path of the model, not its bytes, which do not say where it lies'
-  throw new KvTideError('INVALID_GRAPH', `weights in ${file}: expected ${expected}`, { file, expected })
+  const expected = 'the path of the model instead of its bytes, from which weights cannot be located'
+  throw new KvTideError('INVALID_GRAPH', `its weights are in ${file}, expected ${expected}`, { file, expected })
 }
 
-/** How many tokens the graph's logits tell apart. */
+/** The size of the vocabulary, from the shape of the graph's logits. */
 function vocabularyOf(graph: NativeOnnxGraph): number | undefined {
-  const last = graph.outputs().find(({ name }) => name === 'logits')?.dims.at(-1) ?? ''
+  const last =
+    graph
+      .outputs()
+      .find(({ name }) => name === 'logits')
+      ?.dims.at(-1) ?? ''
   return /^\d+$/.test(last) ? Number(last) : undefined
 }
 
-/** A name for the graph: of its nodes, and of where its weights lie and how many they are. */
+/** A fingerprint of the graph: its nodes, and the places and sizes of its weights. */
 async function fingerprint(graph: NativeOnnxGraph): Promise<string> {
   const bytes = await graph.model('weights')
   return createHash('sha256').update(bytes).update(JSON.stringify(graph.externalFiles())).digest('hex')

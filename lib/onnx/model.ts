@@ -1,59 +1,92 @@
+// kvtide/onnx: language models in ONNX files over a paged cache. `OnnxModel` loads a model (load), a backend computes its steps (backend, graph, parts, plain), and
+// the scheduler shares steps between generations and calls of `run` (scheduler, policy). `OnnxPast` is for sessions of the caller's own (past).
+//
+// Invariants: the ids of a sequence always match the rows in the cache (sequence-state); a step that fails is rolled back, and its sequences stay as they were;
+// graphs with an unknown input are refused (ports). Per token, a step costs one call of the runtime and bookkeeping of microseconds per sequence.
 import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../border/owner.js'
-import { KvTideError, invalid } from '../border/errors.js'
-import { PagedKvCache, type LayerGroup } from '../sequences/paged-kv-cache.js'
+import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import type { LayerGroup } from '../sequences/layer-group.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type AdmissionOptions, admitPrompt, type Lacking } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { TokenIds } from '../sequences/tokens.js'
-import { loadSequence, type LoadSequenceOptions } from '../store/load.js'
-import type { SavedSource } from '../store/source.js'
+import { loadSequence, type LoadSequenceOptions } from '../paged/load.js'
+import type { SavedSource } from '../files/source.js'
 import type { Backend, BackendName } from './backend.js'
+import { checkContext } from './context.js'
 import type { DraftModel } from './drafter.js'
-import { Generation } from './generation.js'
+import { Generation, type ModelLimits } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
-import { type GenerateOptionsOf, type OnnxModelOptions, type OpenOptions, readEntries, readGenerate, readOpen, readRun, type RunEntry, type RunOptions } from './options.js'
-import { Scheduler } from './scheduler.js'
-import { type OnnxSequence, openSequence, sequenceOf, SequenceState } from './sequence.js'
+import {
+  type GenerateOptionsOf,
+  type OnnxModelOptions,
+  type OpenOptions,
+  readEntries,
+  readGenerate,
+  readOpen,
+  readRun,
+  type RunEntry,
+  type RunOptions,
+} from './options.js'
+import { rest, Scheduler } from './scheduler.js'
+import { type OnnxSequence, openSequence, sequenceOf } from './sequence.js'
+import { SequenceState } from './sequence-state.js'
 import { RunTask } from './task.js'
 import { readKnown } from './token-log.js'
 
 /** Options of {@link OnnxModel.generate}. */
 export type GenerateOptions = GenerateOptionsOf<OnnxModel>
 
-/** A sequence that was admitted, or what was lacking. */
-export type OnnxAdmission = { readonly sequence: OnnxSequence; readonly lacking?: undefined } | { readonly sequence?: undefined; readonly lacking: Lacking }
+/** A sequence that was admitted, or the shortage. */
+export type OnnxAdmission =
+  | { readonly sequence: OnnxSequence; readonly lacking?: undefined }
+  | { readonly sequence?: undefined; readonly lacking: Lacking }
 
-/** @internal What a model is made of. */
+/** @internal The parts of a loaded model. */
 interface Loaded {
   readonly cache: PagedKvCache
   readonly backend: Backend
   readonly refusals: readonly BackendRefusal[]
   readonly vocabulary: number | undefined
+  readonly contextLength?: number | undefined
   readonly limits: { readonly stepTokens: number; readonly sequences: number }
 }
 
-/** How many unused ids the vocabularies of two models with one tokenizer may differ by: exporters round them up. */
+/** The maximum difference between the vocabularies of two models with one tokenizer: exporters round the size up. */
 const PADDING_MAX = 1024
 
 /**
  * A language model in an ONNX file, with its keys and values in a {@link PagedKvCache}: run by the onnxruntime that `onnxruntime-node` brings.
  *
- * Any number of `generate` and `run` calls share steps. Each step takes one token of every sequence that generates, then pieces of prompts, in
- * order of arrival, up to `maxStepTokens`. Where blocks run out, the sequence that arrived last makes room: it waits, and what prompts still
- * find of it is not computed again. Nobody waits for one that arrived later.
+ * Any number of `generate` and `run` calls share steps. Each step takes one token of every sequence that generates, then chunks of prompts, in
+ * order of arrival, up to `maxStepTokens`. If blocks run out, the sequence that arrived last is preempted: it waits, and the tokens that stay in
+ * the prefix cache are not computed again. No sequence waits for one that arrived later. A prompt that can never fit is refused with `OUT_OF_BLOCKS`
+ * before any of its tokens is computed.
  */
 export class OnnxModel implements AsyncDisposable, Disposable {
-  /** The way in which it is run. */
+  /** The backend that runs it. */
   declare readonly backend: BackendName
-  /** Why ways before that one were not taken. */
+  /** The reasons why preceding backends were not used. */
   declare readonly refusals: readonly BackendRefusal[]
-  /** Its cache: statistics, events, prompts. */
+  /** The model's cache: statistics, events, prompts. */
   declare readonly cache: PagedKvCache
+  /**
+   * The namespace of its cache: by default a fingerprint of the graph, so that equal files have the same one. It is part of `cache.form`, with which a
+   * {@link PrefixNamer} computes the same keys as this model.
+   */
+  declare readonly namespace: string
   /** Its layers, in groups that keep the same tokens. */
   declare readonly layers: readonly LayerGroup[]
-  /** How many tokens it knows; `undefined` where the graph does not say. */
+  /** The size of the vocabulary; `undefined` if the graph does not declare it. */
   declare readonly vocabularySize: number | undefined
+  /**
+   * The maximum number of tokens in a sequence, including generated ones: the smallest value that `config.json`, `genai_config.json` or the graph's tables of
+   * positions declare; `undefined` if none does. Longer prompts are refused with `CONTEXT_OVERFLOW`, and a generation ends there.
+   */
+  declare readonly contextLength: number | undefined
   readonly #shared: SharedCache
   readonly #backend: Backend
+  readonly #limits: ModelLimits
   readonly #scheduler: Scheduler
   readonly #isWindowed: boolean
   #ended: Promise<void> | undefined
@@ -61,10 +94,25 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
-    const { cache, backend, refusals, vocabulary, limits } = loaded as Loaded
-    settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'layers' | 'vocabularySize'>(this, {
-      backend: backend.name, refusals: Object.freeze([...refusals]), cache, layers: cache.groups, vocabularySize: vocabulary,
-    })
+    const { cache, backend, refusals, vocabulary, contextLength, limits } = loaded as Loaded
+    settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'namespace' | 'layers' | 'vocabularySize' | 'contextLength'>(
+      this,
+      {
+        backend: backend.name,
+        refusals: Object.freeze([...refusals]),
+        cache,
+        namespace: cache.form.namespace,
+        layers: cache.groups,
+        vocabularySize: vocabulary,
+        contextLength,
+      },
+    )
+    this.#limits = {
+      contextLength,
+      get isPruned() {
+        return backend.isPruned === true
+      },
+    }
     this.#shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
     this.#backend = backend
     this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
@@ -74,7 +122,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /**
    * Loads a model.
    *
-   * @param model the path of its file, whose weights stay there; or its bytes
+   * @param model the path of its file, whose weights stay there, or its bytes
    * @throws KvTideError `UNSUPPORTED_GRAPH` with the node that is not recognised, `INVALID_GRAPH`, `RUNTIME_UNAVAILABLE` without a usable
    * onnxruntime-node, `RUNTIME_FAILED`
    */
@@ -82,7 +130,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     return new OnnxModel(INTERNAL, await loadModel(model, options))
   }
 
-  /** A new sequence. It starts with what the cache has of `tokens`; the rest of them is pending. */
+  /** Opens a new sequence. It starts with the cached prefix of `tokens`; the rest of them is pending. */
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
     const { tokens, prompt } = readOpen(options, this.vocabularySize)
@@ -90,20 +138,24 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   }
 
   /**
-   * Opens a sequence for a prompt, if there is room for the rest of it and for its answer; otherwise says what is lacking: see
-   * {@link PagedKvCache.admit}. The rest of the prompt is pending.
+   * Opens a sequence for a prompt if there is room for the rest of it and for its answer; otherwise returns the shortage: see
+   * {@link PagedKvCache.admit}. The rest of the prompt is pending. No room is reserved beyond the model's context, because an answer ends there.
+   *
+   * @throws KvTideError `CONTEXT_OVERFLOW` for a prompt that is longer than the context
    */
   admit(tokens: TokenIds, options: AdmissionOptions = {}): OnnxAdmission {
     OnnxModel.#check(this)
     const ids = readKnown('tokens', tokens, this.vocabularySize)
-    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options)
+    const { contextLength = Infinity } = this
+    checkContext(ids.length, contextLength)
+    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options, contextLength - ids.length)
     if (sequence === undefined) return { lacking: lacking as Lacking }
     return { sequence: sequenceOf(this.#shared, sequence, ids, { prompt, vocabulary: this.vocabularySize }) }
   }
 
   /**
-   * A new sequence with what {@link OnnxSequence.save} saved, also in another process, whichever way it runs the model. Salt and extras have to be
-   * those of the saved sequence. To bring back what prompts found, see {@link PagedKvCache.loadPrompts} of `cache`.
+   * Opens a new sequence with the content that {@link OnnxSequence.save} saved, possibly in another process and with another backend. Salt and extras must
+   * be those of the saved sequence. To load a saved prefix cache, see {@link PagedKvCache.loadPrompts} of `cache`.
    *
    * @throws KvTideError `CORRUPT`, `INCOMPATIBLE` with the field that differs, or `OUT_OF_BLOCKS`
    */
@@ -114,10 +166,14 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     try {
       if (ids === undefined) {
         const details = { field: 'tokens', value: 'without ids', expected: 'tokens whose ids are known' }
-        throw new KvTideError('INCOMPATIBLE', `tokens is ${details.value}, expected ${details.expected}`, details)
+        throw new KvTideError(
+          'INCOMPATIBLE',
+          `the saved tokens are ${details.value}, expected ${details.expected}`,
+          details,
+        )
       }
       const known = readKnown('tokens', ids, this.vocabularySize)
-      // Under another key its blocks have no names yet.
+      // With another secret, its blocks have no keys in this cache yet.
       shared.change(native => native.identify(id, known.subarray(0, native.sequenceLength(id))))
       return sequenceOf(shared, id, known, { prompt, vocabulary: this.vocabularySize })
     } catch (error) {
@@ -127,19 +183,25 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   }
 
   /**
-   * Generates tokens behind those of a sequence, one by one. Computing starts with the first `next()`. The options are those of sampling, how long
-   * it goes on, and what it starts with.
+   * Generates tokens behind those of a sequence, one by one. Computing starts with the first `next()`. The options determine sampling, the end of the
+   * generation, and the tokens that it starts with. At the end of the model's context it ends with `finishReason` `'length'`. A prompt that is longer is
+   * refused with `CONTEXT_OVERFLOW` at the first `next()`, before anything is computed.
    */
   generate(sequence: OnnxSequence, options: GenerateOptions = {}): Generation {
     OnnxModel.#check(this)
     const state = SequenceState.of(this.#shared, 'sequence', sequence)
-    const settings = readGenerate(options, this.vocabularySize, (argument, value) => this.#drafting(argument, value))
+    const settings = {
+      ...readGenerate(options, this.vocabularySize, (argument, value) => this.#drafting(argument, value)),
+      limits: this.#limits,
+    }
     return new Generation(INTERNAL, this.#scheduler, state, settings, this.#isWindowed)
   }
 
   /**
-   * Computes tokens of sequences, beside everything else that goes on, and answers with logits: for each sequence those of its last token, or with
-   * `logits: 'all'` those of all tokens that were computed, one behind the other. Where one is refused, all are as they were before.
+   * Computes tokens of sequences, in steps shared with generations, and returns logits: for each sequence those of its last token, or with
+   * `logits: 'all'` those of all computed tokens, concatenated. If one sequence is refused, all of them return to their previous state.
+   *
+   * @throws KvTideError `CONTEXT_OVERFLOW`, before anything is computed, if a sequence would become longer than the model's context
    */
   async run(entries: readonly RunEntry<OnnxSequence>[], options: RunOptions = {}): Promise<Float32Array[]> {
     OnnxModel.#check(this)
@@ -148,32 +210,43 @@ export class OnnxModel implements AsyncDisposable, Disposable {
       const state = SequenceState.of(this.#shared, `entries[${place}].sequence`, sequence)
       state.reconcile()
       state.checkFree()
-      if (state.pending + tokens.length === 0) throw invalid(`entries[${place}].tokens.length`, 0, 'at least 1: nothing is pending')
+      if (state.pending + tokens.length === 0)
+        throw invalid(`entries[${place}].tokens.length`, 0, 'at least 1: nothing is pending')
+      checkContext(state.log.length + tokens.length, this.contextLength)
       return { state, tokens }
     })
     const twice = read.findIndex(({ state }, place) => read.findIndex(other => other.state === state) < place)
     if (twice >= 0) throw invalid(`entries[${twice}].sequence`, read[twice]?.state.sequence, 'each sequence once')
     if (isAborted(signal)) throw aborted(signal)
-    const tasks = read.map(({ state, tokens }) => this.#scheduler.add(state, arrival => new RunTask(state, tokens, arrival, isLast)))
+    const tasks = read.map(({ state, tokens }) =>
+      this.#scheduler.add(state, arrival => new RunTask(state, tokens, arrival, isLast)),
+    )
     const end = (): void => {
       for (const task of tasks) task.end()
       this.#scheduler.wake()
     }
     signal?.addEventListener('abort', end, { once: true })
-    const settled = await Promise.allSettled(tasks.map(({ done }) => done.catch((error: unknown) => {
-      end()
-      throw error
-    })))
+    const settled = await Promise.allSettled(
+      tasks.map(({ done }) =>
+        done.catch((error: unknown) => {
+          end()
+          throw error
+        }),
+      ),
+    )
     signal?.removeEventListener('abort', end)
     const refused = settled.find(result => result.status === 'rejected')
     const logits = refused === undefined ? await Promise.allSettled(tasks.map(task => task.logits())) : []
-    const failed = refused ?? logits.find(result => result.status === 'rejected')
+    const failed = refused ?? logits.find(result => result.status === 'rejected') ?? (await this.#keep(tasks))
     for (const task of tasks) task.settle(failed === undefined)
     if (failed === undefined) return logits.map(result => (result as PromiseFulfilledResult<Float32Array>).value)
     throw refused !== undefined && isAborted(signal) ? aborted(signal) : failed.reason
   }
 
-  /** Runs a function between two steps, when nothing is computed: calls on the cache that throw `BUSY` otherwise. The next step waits for it. */
+  /**
+   * Runs a function between two steps, while nothing is computed: for calls on the cache that would otherwise throw `BUSY`. The next step waits for
+   * it, so `generate` and `run` of this model throw `BUSY` inside the function.
+   */
   between<R>(call: () => R | Promise<R>): Promise<R> {
     OnnxModel.#check(this)
     if (typeof call !== 'function') throw invalid('call', call, 'a function')
@@ -181,8 +254,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   }
 
   /**
-   * Ends it, behind the step that is being computed: what is generated or run is refused with `DISPOSED`, what waits for tiers is written, for ten
-   * seconds at most, and its memory is given back. A second time does nothing.
+   * Disposes of the model after the step that is being computed. Generations and calls of `run` are refused with `DISPOSED`, the offload queue is flushed for
+   * at most ten seconds, and the memory is freed. A second call does nothing.
    */
   dispose(): Promise<void> {
     OnnxModel.#checkThis(this)
@@ -195,9 +268,9 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     return OnnxModel.prototype.dispose.call(this)
   }
 
-  /** As {@link dispose}, for `using`; nobody waits for its end. */
+  /** As {@link dispose}, for `using`, which does not wait for the end. */
   [Symbol.dispose](): void {
-    // Whoever waits for it hears what went wrong.
+    // Callers that await `dispose()` get the error.
     OnnxModel.prototype.dispose.call(this).catch(() => {})
   }
 
@@ -205,20 +278,37 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     checkThis(self, value => #scheduler in value, 'an OnnxModel')
   }
 
-  /** Refuses a `this` that is none, or that was disposed of. */
+  /** Commits the transactions that calls of `run` have opened on their callers' transactions, all or none. Returns the reason if that is impossible. */
+  async #keep(tasks: readonly RunTask[]): Promise<{ readonly reason: unknown } | undefined> {
+    while (tasks.some(task => task.isNested)) {
+      try {
+        await this.#scheduler.between(() => {
+          for (const task of tasks) task.check()
+          for (const task of tasks) task.keep()
+        })
+      } catch (reason) {
+        if (!isKvTideError(reason) || reason.code !== 'BUSY') return { reason }
+        await rest()
+      }
+    }
+    return undefined
+  }
+
+  /** Refuses a `this` that is not an OnnxModel, or that was disposed of. */
   static #check(self: OnnxModel): void {
     OnnxModel.#checkThis(self)
     self.#scheduler.check()
   }
 
-  /** A second model whose tokens are drafts of this one's; nothing where it is no model. */
+  /** A second model that drafts for this one; `undefined` if the value is not a model. */
   #drafting(argument: string, model: unknown): DraftModel | undefined {
     if (typeof model !== 'object' || model === null || !(#scheduler in model)) return undefined
-    if (model === this) throw invalid(argument, model, 'another model: one drafts for another')
+    if (model === this) throw invalid(argument, model, 'another model than the one that it drafts for')
     const [own, theirs] = [this.vocabularySize, model.vocabularySize]
-    if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX) throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
+    if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX)
+      throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
     model.#scheduler.check()
-    return { scheduler: model.#scheduler, shared: model.#shared }
+    return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength }
   }
 
   async #end(): Promise<void> {

@@ -1,3 +1,5 @@
+// Opens the sessions of the backends `parts` and `plain`, and computes a step with them, on the thread that calls: the session thread, or the model's own
+// thread with onnxruntime-node before 1.22.
 import { LentRun } from '../sequences/lent-run.js'
 import { Parts } from './parts.js'
 import { Plain } from './plain.js'
@@ -8,7 +10,7 @@ export function openSessions(model: SessionsModel, calling: RuntimeCall): Promis
   return model.kind === 'parts' ? Parts.open(model, calling) : Plain.open(model, calling)
 }
 
-/** @internal Computes a step whose run has this number, and gives the run back. */
+/** @internal Computes a step with the run of this number, and returns the run to its owner. */
 export async function computeLent(sessions: Sessions, run: number, step: SessionStep): Promise<void> {
   using lent = LentRun.taken(run)
   await sessions.compute(lent, step)

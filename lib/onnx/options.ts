@@ -1,5 +1,17 @@
-import { arrayKind, count, fields, isArray, known, list, type Names, optional, text, typedArray } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+// Options of an OnnxModel and of its methods, and their checks.
+import {
+  arrayKind,
+  count,
+  fields,
+  isArray,
+  known,
+  list,
+  type Names,
+  optional,
+  text,
+  typedArray,
+} from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { readSampling, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
 import type { HuggingFaceConfig } from '../sequences/model-description.js'
@@ -11,14 +23,14 @@ import type { DraftModel } from './drafter.js'
 import type { GenerationSettings } from './generation.js'
 import { readKnown } from './token-log.js'
 
-/** The cache of a model: all options of a `PagedKvCache` but those that the graph answers. */
+/** The cache of a model: all options of a `PagedKvCache` except those that follow from the graph. */
 export type OnnxCacheOptions = Omit<ModelCacheOptions, 'model' | 'dtype' | 'device' | 'maxPrefillTokens'>
 
 /** Options of {@link OnnxModel.load}. */
 export interface OnnxModelOptions {
   /**
-   * The model's `config.json`: a path, or what is in it. By default the one beside the model, or one folder up, if there is one. It says which
-   * layers have a window where the graph does not.
+   * The model's `config.json`: a path, or its content. By default the one next to the model, or one folder up, if there is one. It declares which
+   * layers have a window if the graph does not, and the length of the model's context.
    */
   readonly config?: HuggingFaceConfig
   /**
@@ -26,17 +38,17 @@ export interface OnnxModelOptions {
    * graph.
    */
   readonly cache?: OnnxCacheOptions
-  /** How many threads a step uses; as many as kvtide uses by default. */
+  /** The number of threads that a step uses; by default kvtide's number of threads. */
   readonly threads?: number
-  /** The one way to run it. By default the first that works: `graph`, `parts`, `plain`. */
+  /** The backend to use. By default the first that works: `graph`, `parts`, `plain`. */
   readonly backend?: BackendName
-  /** The most tokens that one step computes, of all sequences together; 512 by default. */
+  /** The maximum number of tokens that one step computes, of all sequences together; 512 by default. */
   readonly maxStepTokens?: number
 }
 
-/** What {@link OnnxModel.open} starts with. */
+/** Options of {@link OnnxModel.open}. */
 export interface OpenOptions extends PromptOptions {
-  /** The prompt. What the cache has of it is not computed again. None by default. */
+  /** The prompt. Its cached prefix is not computed again. None by default. */
   readonly tokens?: TokenIds
 }
 
@@ -49,27 +61,30 @@ export interface RunEntry<Sequence> {
 
 /** Options of {@link OnnxModel.run}. */
 export interface RunOptions {
-  /** Logits of the last token of each sequence, as by default, or of all tokens that the call computes. */
+  /** `'last'`, the default, for logits of the last token of each sequence; `'all'` for all tokens that the call computes. */
   readonly logits?: 'last' | 'all'
-  /** Ends the call between two steps: the promise is then rejected with `ABORTED`. */
+  /** Aborts the call between two steps: the promise is then rejected with `ABORTED`. */
   readonly signal?: AbortSignal
 }
 
 /** Options of {@link OnnxModel.generate}. */
 export interface GenerateOptionsOf<Model> extends SamplingOptions {
-  /** New tokens before those that are generated: what the user says next. */
+  /** New tokens before the generated ones: the user's next message. */
   readonly tokens?: TokenIds
-  /** The most tokens; as many as there is room for by default. */
+  /**
+   * The maximum number of tokens to generate. By default as many as fit into the cache and the model's context: the generation then ends with
+   * `finishReason` `'length'`. It never exceeds what the context leaves behind the prompt.
+   */
   readonly maxTokens?: number
-  /** Ids that end the generation. They are not given out, and are not part of the sequence. */
+  /** Ids that end the generation. They are not returned, and do not become part of the sequence. */
   readonly stop?: readonly number[] | Uint32Array
   /**
-   * Drafts tokens, so that a step judges several. `'lookup'` takes them from the text so far, at most 8 at once unless `lookup` says otherwise:
-   * what is generated stays the same. A smaller model with the same tokenizer drafts 4 at once unless `tokens` says otherwise: at
-   * temperature 0 what is generated stays the same, else its distribution does.
+   * Drafts tokens, so that one step verifies several. `'lookup'` drafts by prompt lookup, at most 8 tokens at once unless `lookup` is given; the
+   * generated tokens stay the same. A smaller model with the same tokenizer drafts 4 at once unless `tokens` is given; at temperature 0 the
+   * generated tokens stay the same, otherwise their distribution does.
    */
   readonly draft?: 'lookup' | { readonly lookup: number } | Model | { readonly model: Model; readonly tokens?: number }
-  /** Ends the generation: the next token is then refused with `ABORTED`. */
+  /** Aborts the generation: the next `next()` is then refused with `ABORTED`. */
   readonly signal?: AbortSignal
 }
 
@@ -77,22 +92,31 @@ const LOAD: Names<OnnxModelOptions> = { config: 0, cache: 0, threads: 0, backend
 const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0 }
 const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0 }
 const RUN: Names<RunOptions> = { logits: 0, signal: 0 }
-const GENERATE: Names<GenerateOptionsOf<unknown>> = { ...SAMPLING_OPTIONS, tokens: 0, maxTokens: 0, stop: 0, draft: 0, signal: 0 }
+const GENERATE: Names<GenerateOptionsOf<unknown>> = {
+  ...SAMPLING_OPTIONS,
+  tokens: 0,
+  maxTokens: 0,
+  stop: 0,
+  draft: 0,
+  signal: 0,
+}
 const DRAFT: Names<{ lookup: number; model: unknown; tokens: number }> = { lookup: 0, model: 0, tokens: 0 }
 
-/** How many tokens are drafted at once, from the text and by a model. */
+/** The default number of tokens drafted at once, by prompt lookup and by a model. */
 const DRAFTED = { text: 8, model: 4 }
 const DRAFTED_MAX = 64
 const TOKENS = 512
 
-/** @internal How a model is loaded. */
+/** @internal Reads the options of loading a model. */
 export function readLoad(options: unknown) {
   const { config, cache, threads, backend, maxStepTokens } = known<OnnxModelOptions>('options', options, LOAD)
-  if (backend !== undefined && !BACKENDS.includes(backend as BackendName)) throw invalid('backend', backend, BACKENDS.join(', '))
+  if (backend !== undefined && !BACKENDS.includes(backend as BackendName))
+    throw invalid('backend', backend, BACKENDS.join(', '))
   if (config !== undefined && typeof config !== 'string') fields('config', config)
   const given = cache === undefined ? {} : { ...fields<ModelCacheOptions>('cache', cache) }
   for (const name of ['model', 'dtype', 'device', 'maxPrefillTokens'] as const) {
-    if (given[name] !== undefined) throw invalid(`cache.${name}`, given[name], 'none: it follows from the graph and from maxStepTokens')
+    if (given[name] !== undefined)
+      throw invalid(`cache.${name}`, given[name], 'no value: it follows from the graph and from maxStepTokens')
   }
   return {
     config: config as HuggingFaceConfig | undefined,
@@ -103,14 +127,20 @@ export function readLoad(options: unknown) {
   }
 }
 
-/** @internal What a sequence starts with. */
-export function readOpen(options: unknown, vocabulary: number | undefined): { tokens: Uint32Array; prompt: PromptOptions } {
+/** @internal Reads the options of opening a sequence. */
+export function readOpen(
+  options: unknown,
+  vocabulary: number | undefined,
+): { tokens: Uint32Array; prompt: PromptOptions } {
   const { tokens, salt, saltFrom, extra } = known<OpenOptions>('options', options, OPEN)
   return { tokens: readIds('tokens', tokens, vocabulary), prompt: promptOf({ salt, saltFrom, extra }) }
 }
 
 /** @internal A list of sequences and their tokens. */
-export function readEntries(entries: unknown, vocabulary: number | undefined): { sequence: unknown; tokens: Uint32Array }[] {
+export function readEntries(
+  entries: unknown,
+  vocabulary: number | undefined,
+): { sequence: unknown; tokens: Uint32Array }[] {
   if (!isArray(entries)) throw invalid('entries', entries, 'an array of { sequence, tokens }')
   return list('entries', entries, (argument, entry) => {
     const { sequence, tokens } = known<RunEntry<unknown>>(argument, entry, ENTRY)
@@ -125,13 +155,17 @@ export function readRun(options: unknown): { isLast: boolean; signal: AbortSigna
   return { isLast: logits === 'last', signal: optional(readSignal, 'signal', signal) }
 }
 
-/** @internal `modelOf` reads a second model; it answers nothing where the value is no model. */
-export function readGenerate(options: unknown, vocabulary: number | undefined, modelOf: (argument: string, value: unknown) => DraftModel | undefined): GenerationSettings {
+/** @internal `modelOf` reads a second model, and returns `undefined` if the value is not a model. */
+export function readGenerate(
+  options: unknown,
+  vocabulary: number | undefined,
+  modelOf: (argument: string, value: unknown) => DraftModel | undefined,
+): Omit<GenerationSettings, 'limits'> {
   const given = known<GenerateOptionsOf<unknown>>('options', options, GENERATE)
   const { tokens, maxTokens, stop, draft, signal } = given
   return {
     tokens: readIds('tokens', tokens, vocabulary),
-    maxTokens: optional((argument, value) => count(argument, value, 1), 'maxTokens', maxTokens) ?? 2 ** 31 - 1,
+    maxTokens: optional((argument, value) => count(argument, value, 1), 'maxTokens', maxTokens) ?? Infinity,
     stop: new Set(optional(readTokens, 'stop', stop)),
     sampling: readSampling(given),
     signal: optional(readSignal, 'signal', signal),
@@ -140,21 +174,28 @@ export function readGenerate(options: unknown, vocabulary: number | undefined, m
   }
 }
 
-function readDraft(value: unknown, modelOf: (argument: string, value: unknown) => DraftModel | undefined): GenerationSettings['draft'] {
+function readDraft(
+  value: unknown,
+  modelOf: (argument: string, value: unknown) => DraftModel | undefined,
+): GenerationSettings['draft'] {
   if (value === 'lookup') return { most: DRAFTED.text, model: undefined }
-  const expected = "'lookup', { lookup } with the most tokens at once, another OnnxModel, or { model, tokens }"
+  const expected =
+    "'lookup', { lookup } with the maximum number of tokens at once, another OnnxModel, or { model, tokens }"
   if (typeof value !== 'object') throw invalid('draft', value, expected)
   const own = modelOf('draft', value)
   if (own !== undefined) return { most: DRAFTED.model, model: own }
   const { lookup, model, tokens } = known<{ lookup: number; model: unknown; tokens: number }>('draft', value, DRAFT)
   if ((lookup === undefined) === (model === undefined)) throw invalid('draft', value, expected)
   if (model === undefined) {
-    if (tokens !== undefined) throw invalid('draft.tokens', tokens, 'none beside lookup')
+    if (tokens !== undefined) throw invalid('draft.tokens', tokens, 'no value together with lookup')
     return { most: count('draft.lookup', lookup, 1, DRAFTED_MAX), model: undefined }
   }
   const second = modelOf('draft.model', model)
   if (second === undefined) throw invalid('draft.model', model, 'an OnnxModel')
-  return { most: optional((argument, most) => count(argument, most, 1, DRAFTED_MAX), 'draft.tokens', tokens) ?? DRAFTED.model, model: second }
+  return {
+    most: optional((argument, most) => count(argument, most, 1, DRAFTED_MAX), 'draft.tokens', tokens) ?? DRAFTED.model,
+    model: second,
+  }
 }
 
 function readSignal(argument: string, value: unknown): AbortSignal {
@@ -162,9 +203,9 @@ function readSignal(argument: string, value: unknown): AbortSignal {
   throw invalid(argument, value, 'an AbortSignal')
 }
 
-/** Ids of tokens that the model knows; none of nothing. */
+/** Reads token ids of the model's vocabulary, as a copy: the caller's array may change before they are used. Empty for `undefined`. */
 function readIds(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
-  return tokens === undefined ? new Uint32Array(0) : readKnown(argument, tokens, vocabulary)
+  return tokens === undefined ? new Uint32Array(0) : readKnown(argument, tokens, vocabulary).slice()
 }
 
 /** @internal A path of a model, or its bytes. */

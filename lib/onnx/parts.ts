@@ -1,25 +1,22 @@
+// The backend `parts`: the graph is cut into subgraphs at its attentions. Sessions of onnxruntime-node compute the subgraphs, kvtide computes the attentions between
+// them. It needs only onnxruntime-node's public interface.
+//
+//     ids, positions -> subgraph 0 -> q, k, v -> attention -> subgraph 1 -> ... -> logits
+//
+// Tensors are passed from subgraph to subgraph without a copy, and are released behind the last subgraph that takes them.
 import { basename, dirname } from 'node:path'
 
 import type { NativeOnnxLayer, NativeOnnxPort, NativeOnnxRewritten } from '#binding'
 
 import type { AttendOptions } from '../attention/attend-call.js'
-import { KvTideError } from '../border/errors.js'
+import { KvTideError } from '../errors/errors.js'
 import type { DType, TensorData } from '../border/host-array.js'
 import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
+import { readLogits } from './logits.js'
 import { type OnnxRuntimeModule, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 import type { PartsModel, RuntimeCall, Sessions, SessionStep } from './sessions.js'
-
-/**
- * The graph in parts, cut at its attentions: sessions of onnxruntime-node compute the parts, kvtide the attentions between them. It needs
- * nothing but onnxruntime-node's own interface.
- *
- * ```text
- * ids, positions -> part 0 -> q, k, v -> attention -> part 1 -> ... -> logits
- * ```
- * Tensors go from part to part as they are, and are let go of behind the last part that takes them.
- */
 
 const ELEMENTS: Readonly<Record<string, DType>> = { float32: 'f32', float16: 'f16' }
 const TYPES: Readonly<Record<string, string>> = { f32: 'float32', f16: 'float16' }
@@ -33,24 +30,29 @@ interface Attention {
   readonly options: AttendOptions
 }
 
-interface Part {
+interface Subgraph {
   readonly session: RuntimeSession
   readonly inputs: readonly string[]
   readonly outputs: readonly string[]
   readonly attentions: readonly Attention[]
-  /** Tensors that nobody needs any longer behind it. */
+  /** Tensors that are not needed behind it. */
   readonly last: readonly string[]
 }
 
-/** @internal The graph's parts, in sessions of their own. */
+/** @internal The subgraphs of a graph, each in its own session. */
 export class Parts implements Sessions {
   readonly #calling: RuntimeCall
   readonly #module: OnnxRuntimeModule
-  readonly #parts: readonly Part[]
+  readonly #parts: readonly Subgraph[]
   readonly #inputs: readonly NativeOnnxPort[]
   readonly #logits: string
 
-  private constructor(calling: RuntimeCall, module: OnnxRuntimeModule, parts: readonly Part[], rewritten: NativeOnnxRewritten) {
+  private constructor(
+    calling: RuntimeCall,
+    module: OnnxRuntimeModule,
+    parts: readonly Subgraph[],
+    rewritten: NativeOnnxRewritten,
+  ) {
     this.#calling = calling
     this.#module = module
     this.#parts = parts
@@ -59,11 +61,15 @@ export class Parts implements Sessions {
     this.#logits = (outputs.find(({ name }) => name === 'logits') ?? (outputs[0] as NativeOnnxPort)).name
   }
 
-  static async open({ rewritten: number, path, threads, takesFolder, runtime }: PartsModel, calling: RuntimeCall): Promise<Parts> {
+  static async open(
+    { rewritten: number, path, threads, takesFolder, runtime }: PartsModel,
+    calling: RuntimeCall,
+  ): Promise<Parts> {
     const rewritten = binding.NativeOnnxRewritten.taken(number)
     const layers = new Map(rewritten.layers().map(layer => [layer.layer, layer]))
     for (const { element, node, form } of layers.values()) {
-      if (TYPES[element] === undefined) throw unsupported(node, form, `tensors of ${element} do not go through onnxruntime-node`)
+      if (TYPES[element] === undefined)
+        throw unsupported(node, form, `onnxruntime-node has no tensors of ${element} in JavaScript`)
     }
     const { module } = await calling(() => onnxRuntime(runtime))
     const isMapped = path !== null && takesFolder
@@ -72,13 +78,29 @@ export class Parts implements Sessions {
       intra_op: { allow_spinning: '0' },
       ...(isMapped ? { model_external_initializers_file_folder_path: dirname(path) } : {}),
     }
-    const options = { intraOpNumThreads: threads, interOpNumThreads: 1, executionMode: 'sequential', logSeverityLevel: 4, extra: { session: config } }
-    const parts: Part[] = []
+    const options = {
+      intraOpNumThreads: threads,
+      interOpNumThreads: 1,
+      executionMode: 'sequential',
+      logSeverityLevel: 4,
+      extra: { session: config },
+    }
+    const parts: Subgraph[] = []
     try {
       for (const [place, { bytes, inputs, outputs, attentions }] of written.entries()) {
         const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
         const last = written.flatMap(part => part.inputs).filter(name => lastUse(written, name) === place)
-        parts.push({ session, inputs, outputs, last, attentions: attentions.map(({ layer, ...names }) => ({ ...names, layer: layers.get(layer) as NativeOnnxLayer, options: { threads, ...optionsOf(layers.get(layer) as NativeOnnxLayer) } })) })
+        parts.push({
+          session,
+          inputs,
+          outputs,
+          last,
+          attentions: attentions.map(({ layer, ...names }) => ({
+            ...names,
+            layer: layers.get(layer) as NativeOnnxLayer,
+            options: { threads, ...optionsOf(layers.get(layer) as NativeOnnxLayer) },
+          })),
+        })
       }
     } catch (error) {
       for (const { session } of parts) await calling(() => session.release())
@@ -96,7 +118,7 @@ export class Parts implements Sessions {
       for (const attention of attentions) this.#attend(run, attention, held, step.ids.length)
       for (const name of last) held.delete(name)
     }
-    keepLogits(run, held.get(this.#logits) as RuntimeTensor, step.rows)
+    keepLogits(run, held.get(this.#logits) as RuntimeTensor, step.rows.length)
   }
 
   async release(): Promise<void> {
@@ -110,36 +132,61 @@ export class Parts implements Sessions {
       const numbers = name === 'position_ids' ? positions : name === 'logit_rows' ? rows : ids
       const dims = name === 'logit_rows' ? [numbers.length] : [1, numbers.length]
       const isNarrow = element === 'i32'
-      feeds.set(name, new Tensor(isNarrow ? 'int32' : 'int64', isNarrow ? Int32Array.from(numbers) : BigInt64Array.from(numbers, BigInt), dims))
+      feeds.set(
+        name,
+        new Tensor(
+          isNarrow ? 'int32' : 'int64',
+          isNarrow ? Int32Array.from(numbers) : BigInt64Array.from(numbers, BigInt),
+          dims,
+        ),
+      )
     }
     return feeds
   }
 
-  /** Attention behind a part: its output becomes a tensor, its inputs are let go of. */
-  #attend(run: LentRun, { layer, q, k, v, out, options }: Attention, held: Map<string, RuntimeTensor>, tokens: number): void {
+  /** Computes an attention behind a subgraph. Its output becomes a tensor, its inputs are released. */
+  #attend(
+    run: LentRun,
+    { layer, q, k, v, out, options }: Attention,
+    held: Map<string, RuntimeTensor>,
+    tokens: number,
+  ): void {
     const { numHeads, numKvHeads, headDim, valueHeadDim, headsFirst } = layer
     const rows = (name: string, heads: number, dim: number): HostTensor => {
-      const { data, type } = held.get(name) as RuntimeTensor
+      const { data, dims, type } = held.get(name) as RuntimeTensor
       const dtype = ELEMENTS[type] as DType
+      if (data.length !== tokens * heads * dim)
+        throw failed(`${name} is [${dims.join(', ')}], expected ${tokens} tokens of ${heads} heads of ${dim}`, name)
       return { data: data as TensorData, dtype, shape: headsFirst ? [1, heads, tokens, dim] : [tokens, heads, dim] }
     }
-    const answer = run.attend(layer.layer, rows(q, numHeads, headDim), rows(k, numKvHeads, headDim), rows(v, numKvHeads, valueHeadDim), options)
+    const answer = run.attend(
+      layer.layer,
+      rows(q, numHeads, headDim),
+      rows(k, numKvHeads, headDim),
+      rows(v, numKvHeads, valueHeadDim),
+      options,
+    )
     for (const name of [q, k, v]) held.delete(name)
     const dims = headsFirst ? [1, numHeads, tokens, valueHeadDim] : [1, tokens, numHeads * valueHeadDim]
     held.set(out, new this.#module.Tensor(TYPES[layer.element] as string, answer, dims))
   }
 }
 
-/** The rows that are wanted: those that the graph gave. */
-function keepLogits(run: LentRun, { data, dims, type }: RuntimeTensor, rows: Int32Array): void {
-  const dtype = ELEMENTS[type]
-  if (dtype === undefined) throw new KvTideError('RUNTIME_FAILED', `logits are of type ${type}, expected floats`, { reason: `logits are of type ${type}` })
-  run.logits(data as TensorData, dtype, rows.length, dims.at(-1) as number)
+/** Passes on the wanted rows of logits, which must be those that the graph returned. */
+function keepLogits(run: LentRun, logits: RuntimeTensor, wanted: number): void {
+  const { data, dtype, rows, vocabulary } = readLogits(logits, wanted)
+  if (rows !== wanted)
+    throw failed(`logits are [${logits.dims.join(', ')}], expected [1, ${wanted}, ${vocabulary}]`, 'logits')
+  run.logits(data, dtype, rows, vocabulary)
+}
+
+function failed(reason: string, node: string): KvTideError<'RUNTIME_FAILED'> {
+  return new KvTideError('RUNTIME_FAILED', `onnxruntime-node failed: ${reason}`, { reason, node })
 }
 
 type WrittenParts = Awaited<ReturnType<NativeOnnxRewritten['parts']>>
 
-/** The last part that takes a tensor. */
+/** The index of the last subgraph that takes a tensor. */
 function lastUse(parts: WrittenParts, name: string): number {
   return parts.findLastIndex(part => part.inputs.includes(name))
 }
@@ -154,5 +201,9 @@ function optionsOf({ scale, softcap, window, sinks }: NativeOnnxLayer): AttendOp
 }
 
 function unsupported(node: string, operator: string, reason: string): KvTideError<'UNSUPPORTED_GRAPH'> {
-  return new KvTideError('UNSUPPORTED_GRAPH', `the graph cannot be run at ${node} (${operator}): ${reason}`, { node, operator, reason })
+  return new KvTideError('UNSUPPORTED_GRAPH', `the graph cannot be run at ${node} (${operator}): ${reason}`, {
+    node,
+    operator,
+    reason,
+  })
 }

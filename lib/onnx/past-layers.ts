@@ -1,25 +1,37 @@
-import { invalid } from '../border/errors.js'
+// Derives the layers of a cache from the pasts of a graph that is not rewritten.
+import { invalid } from '../errors/errors.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { isSlid } from './carried.js'
 import { type CarriedPort, type OnnxPorts, refusedPort } from './ports.js'
 
-/** @internal What is known of layers besides what their pasts say. */
+/** @internal Properties of layers that come from configs and the rewritten graph. */
 export interface DeclaredLayers {
-  /** Of all layers alike. */
+  /** The same for all layers. */
   readonly numKvHeads?: number | undefined
   readonly headDim?: number | undefined
-  /** The window of each layer, `null` where it has none. */
+  /** The window of each layer, `null` if it has none. */
   readonly windows?: (number | null)[] | undefined
-  /** What was found in the graph, layer by layer. */
-  readonly found?: readonly { readonly numKvHeads: number; readonly headDim: number; readonly valueHeadDim: number; readonly window?: number }[] | undefined
+  /** The layers that were recognised in the graph, in order. */
+  readonly found?:
+    | readonly {
+        readonly numKvHeads: number
+        readonly headDim: number
+        readonly valueHeadDim: number
+        readonly window?: number
+      }[]
+    | undefined
 }
 
 /**
- * @internal The layers of a graph as its pasts tell; sizes that these do not say have to be known otherwise. A window counts where the graph
- * slides a past by itself: another graph may see all rows, whatever was declared, so all of them are kept.
+ * @internal Derives the layers of a graph from its pasts. Sizes that these do not declare must come from `declared`. A window counts only if the
+ * graph slides the past itself: any other graph may see all rows, whatever was declared, so all of them are kept.
  */
-export function pastLayers({ layers }: OnnxPorts, { numKvHeads, headDim, windows, found }: DeclaredLayers): ModelLayer[] {
-  if (windows !== undefined && windows.length !== layers.length) throw invalid('config', windows.length, `${layers.length} layers, as the graph has`)
+export function pastLayers(
+  { layers }: OnnxPorts,
+  { numKvHeads, headDim, windows, found }: DeclaredLayers,
+): ModelLayer[] {
+  if (windows !== undefined && windows.length !== layers.length)
+    throw invalid('config', windows.length, `${layers.length} layers, as the graph has`)
   return layers.map((pair, place) => {
     const layer = found?.length === layers.length ? found[place] : undefined
     const sizes = {
@@ -32,10 +44,14 @@ export function pastLayers({ layers }: OnnxPorts, { numKvHeads, headDim, windows
   })
 }
 
-/** A size of a past: its heads, or elements a head. */
+/** A size of a past: its heads, or elements per head. */
 function sizeOf({ past, input: { shape } }: CarriedPort, axis: 1 | 3, known: number | undefined): number {
   const size = shape?.[axis]
   if (typeof size === 'number') return size
   if (known !== undefined) return known
-  throw refusedPort(past, 'input', `the graph does not say how many ${axis === 1 ? 'heads' : 'elements a head'} it has, and no config does`)
+  throw refusedPort(
+    past,
+    'input',
+    `the graph does not declare how many ${axis === 1 ? 'heads' : 'elements per head'} it has, and no config does`,
+  )
 }

@@ -1,43 +1,47 @@
-import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
-import { fields, known, type Names, optional } from '../border/check.js'
+// `OnnxPast`: the past of one sequence, for a session that the caller made. It prepares the feeds of a call and takes new rows from its outputs. The cache is
+// read only if there are no presents to pass on.
+import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import { fields, known, type Names, optional } from '../errors/check.js'
 import { checkInternal, checkThis, INTERNAL, liveArgument } from '../border/owner.js'
 import type { OnnxTensor } from '../border/tensor.js'
-import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
-import type { Sequence } from '../sequences/sequence.js'
+import type { Sequence } from '../paged/sequence.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass, readSequence } from './carried.js'
 import { type OnnxNames, OnnxPorts, type OnnxSession, readNames, readSession } from './ports.js'
+import { isSameIds } from './token-log.js'
 
 const OPTIONS: Names<OnnxPastOptions> = { ...PROMPT, session: 0, cache: 0, Tensor: 0, names: 0 }
 
-/** What an {@link OnnxPast} is made of. */
+/** Options of an {@link OnnxPast}. */
 export interface OnnxPastOptions<T extends OnnxTensor = OnnxTensor> extends PromptOptions {
   /** A session of onnxruntime-node, of a decoder whose pasts are inputs. */
   readonly session: OnnxSession
-  /** A cache with the session's layers, in its dtype. Layers with a window need a graph that has that window as well. */
+  /** A cache with the session's layers, in its dtype. Layers with a window need a graph with the same window. */
   readonly cache: PagedKvCache
   /** `Tensor` of onnxruntime-node. */
   readonly Tensor: OnnxTensorClass<T>
-  /** How pasts and presents are called, unless as exporters usually call them. */
+  /** The names of pasts and presents, if they differ from those that exporters usually use. */
   readonly names?: OnnxNames
 }
 
-/** What to run, and for which tokens. */
+/** The inputs of the next call, and the tokens that it computes. */
 export interface OnnxResumed<T extends OnnxTensor = OnnxTensor> {
   /** All inputs of the session. */
   readonly feeds: Record<string, T>
-  /** The tokens to compute, which the feeds have: the last ones of those that were given. */
+  /** The tokens to compute, which are in the feeds: the last of the given tokens. */
   readonly tokens: Uint32Array
 }
 
 /**
- * The past of one sequence, for a session that you made yourself. Prompts start with what the cache has of them; a list of tokens that was cut
- * or changed goes on from where it is still the same. Presents are the next pasts as they are; rows are read back from the cache only where there are none.
+ * The past of one sequence, for a session that you made yourself. Cached prefixes of prompts are reused, and after a list of tokens was cut or
+ * changed, only tokens behind the first change are computed again. Presents become the next pasts without a copy; rows are read from the cache only if
+ * there are no presents.
  *
  * @example
  * ```ts
- * // as in a chat that goes on: the list only grows
+ * // a chat that continues: the list only grows
  * // const past = new OnnxPast({ session, cache, Tensor: ort.Tensor })
  * // for (const tokens = [...prompt]; tokens.length < 100; ) {
  * //   const { feeds } = past.resume(tokens)
@@ -53,7 +57,8 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
   readonly #prompt: PromptOptions
   #sequence: Sequence | undefined
   #ids = new Uint32Array(0)
-  #carried: Carried<T> | undefined
+  /** Presents, and the ids of their tokens. */
+  #carried: { readonly ids: Uint32Array; readonly presents: Carried<T> } | undefined
   #open: { readonly call: CarriedCall<T>; readonly ids: Uint32Array } | undefined
   #ended = false
 
@@ -89,56 +94,61 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
   }
 
   /**
-   * What to run so that the session has seen all of `tokens`: those from the start of the sequence on. What is the same as before, or is found
-   * in the cache, is not computed again; the last token always is, since its logits are needed. What the sequence has
-   * beyond that is dropped.
+   * Prepares a call after which the session has seen all of `tokens`, which begin at the start of the sequence. Tokens that are the same as before, or
+   * that are cached, are not computed again; the last token always is, since its logits are needed. Tokens of the sequence behind the first
+   * difference are dropped.
    *
-   * For a long prompt in pieces, give ever longer starts of it.
+   * To compute a long prompt in pieces, pass longer and longer prefixes of it.
    */
   resume(tokens: TokenIds): OnnxResumed<T> {
     OnnxPast.#check(this)
-    const ids = readTokens('tokens', tokens)
+    // A copy: it must still be the same at the commit, even if the caller changes the array.
+    const ids = readTokens('tokens', tokens).slice()
     if (ids.length === 0) throw invalid('tokens.length', 0, 'at least 1')
     this.#open = undefined
     const length = this.#settle(ids)
     const rest = ids.slice(length)
-    const call = this.#ports.call(readSequence(this.#cache, this.#sequence), length, this.#carried, rest)
+    const carried =
+      this.#carried !== undefined && isSameIds(this.#carried.ids, this.#ids) ? this.#carried.presents : undefined
+    const call = this.#ports.call(readSequence(this.#cache, this.#sequence), length, carried, rest)
     this.#open = { call, ids }
     return { feeds: { ...call.feeds }, tokens: rest }
   }
 
   /**
-   * Puts what the session answered into the cache.
+   * Stores the outputs of a call in the cache.
    *
-   * @param outputs what `session.run(feeds)` gave
-   * @param tokens those that count, where it is not all that were computed: a start of them
-   * @throws KvTideError `OUT_OF_BLOCKS`; the sequence is as it was then, and `commit` may be called again
+   * @param outputs the result of `session.run(feeds)`
+   * @param tokens the tokens to keep, a prefix of those that were computed; all by default. The caller decides which drafted tokens to keep, from the rows of
+   * logits that the graph returns; a pruned head returns only that of the last token
+   * @throws KvTideError `OUT_OF_BLOCKS`; the sequence is then unchanged, and `commit` may be called again
    */
   commit(outputs: Readonly<Record<string, T>>, tokens?: TokenIds): void {
     OnnxPast.#check(this)
-    if (this.#open === undefined) throw invalid('outputs', outputs, 'those of a call that resume(tokens) has prepared')
+    if (this.#open === undefined)
+      throw invalid('outputs', outputs, 'the outputs of a call that resume(tokens) prepared')
     const { call, ids } = this.#open
     const computed = ids.subarray(call.length)
     const taken = optional(readTokens, 'tokens', tokens) ?? computed
     const given = fields<Record<string, T>>('outputs', outputs) as Record<string, T>
     if (taken.length > computed.length || taken.some((id, place) => id !== computed[place])) {
-      throw invalid('tokens', tokens, 'the start of the tokens that were computed')
+      throw invalid('tokens', tokens, 'a prefix of the computed tokens')
     }
     const sequence = this.#own(call.length)
     const layers = this.#ports.newRows(given, call, taken.length)
     if (taken.length > 0) sequence.append({ layers, tokens: taken })
     this.#ids = ids.slice(0, call.length + taken.length)
-    this.#carried = taken.length === call.count ? this.#ports.carry(given, call) : this.#carried
+    if (taken.length === call.count) this.#carried = { ids: this.#ids, presents: this.#ports.carry(given, call) }
     this.#open = undefined
   }
 
-  /** Another past with the same tokens. They share blocks and presents; nothing is copied. */
+  /** Returns another past with the same tokens. Both share blocks and presents; nothing is copied. */
   fork(): OnnxPast<T> {
     OnnxPast.#check(this)
     return new OnnxPast<T>(INTERNAL, this)
   }
 
-  /** Ends it, and gives its blocks back; prompts still find them. A second time does nothing. */
+  /** Disposes of the past and releases its blocks, which stay in the prefix cache. A second call does nothing. */
   dispose(): void {
     OnnxPast.#checkThis(this)
     this.#ended = true
@@ -157,27 +167,28 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     checkThis(self, value => #ports in value, 'an OnnxPast')
   }
 
-  /** Refuses a `this` that is none, or that was disposed of. */
+  /** Refuses a `this` that is not an OnnxPast, or that was disposed of. */
   static #check<U extends OnnxTensor>(self: OnnxPast<U>): void {
     OnnxPast.#checkThis(self)
     if (self.#ended) throw new KvTideError('DISPOSED', 'the OnnxPast was disposed of', { object: 'OnnxPast' })
   }
 
-  /** The sequence, which nobody else may have changed. */
+  /** The sequence. Refused if other code has changed it. */
   #own(length: number): Sequence {
     this.#sequence ??= this.#cache.openSequence(this.#prompt)
-    if (this.#sequence.length !== length) throw invalid('sequence.length', this.#sequence.length, `${length}: only this object may change its sequence`)
+    if (this.#sequence.length !== length)
+      throw invalid('sequence.length', this.#sequence.length, `${length}: only this object may change its sequence`)
     return this.#sequence
   }
 
-  /** Keeps what the sequence has of a list of tokens, or takes over what the cache has, and says how many tokens that are. */
+  /** Keeps the longest prefix of `ids` that the sequence or the cache has, and returns its length. */
   #settle(ids: Uint32Array): number {
     const own = this.#ids
     const most = Math.min(own.length, ids.length - 1)
     let same = 0
     while (same < most && own[same] === ids[same]) same += 1
     const sequence = this.#own(own.length)
-    // One token more than before is the usual step, for which no prompt has to be looked up.
+    // Usually there is one token more than before, and then no prompt is looked up.
     if (ids.length - 1 > same) {
       const prefix = this.#cache.match(ids, this.#prompt)
       if (prefix.length > same) return this.#start(ids, this.#cache.openSequence({ prefix }), prefix.length)
@@ -188,7 +199,7 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
       sequence.truncate(same)
     } catch (error) {
       if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
-      // A window has dropped what would be seen again: it is computed anew.
+      // A window has dropped tokens that would become visible again, so they are all computed again.
       return this.#start(ids, this.#cache.openSequence(this.#prompt), 0)
     }
     this.#ids = own.slice(0, same)
@@ -203,4 +214,3 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     return length
   }
 }
-

@@ -1,27 +1,31 @@
 /**
- * Which tokens the next step computes: numbers alone, so that it can be simulated.
+ * The scheduling policy: which tokens the next step computes. It uses numbers only, so that it can be simulated.
  *
- * 1. Tasks are in order of arrival, and stay in it whatever happens to them.
- * 2. A step takes one token of each task that decodes, with what it has drafted, then pieces of prompts, in order of arrival, until it has
+ * 1. Tasks are in order of arrival, and always keep their place in it.
+ * 2. A step takes one token of each task that decodes, with its drafted tokens, then chunks of prompts, in order of arrival, until it has
  *    `budget` tokens.
- * 3. A task takes part once there is room for all its tokens. Where there is none, the youngest task that arrived after it makes room.
- *    Nobody waits for one that arrived later; one that rests makes room for everybody if nothing else can be computed.
- * 4. Where there is no room in a step, the youngest task makes room. A task that is alone and has none is refused.
+ * 3. A task is admitted once there is room for all its tokens. If there is none, blocks are taken from sequences that no task computes, then
+ *    from the youngest task that arrived after it. No task waits for one that arrived later. An idle task loses its blocks only if nothing
+ *    else can be computed.
+ * 4. A task that has no room although no other is admitted is refused before any of its tokens is computed. If a step has no room, the
+ *    youngest task is preempted. A task with an open transaction cannot be preempted: it continues, and the oldest task waits.
  *
- * A task that made room keeps its place. Its tokens are computed again, apart from those that prompts still find.
+ * A preempted task keeps its place. Its tokens are computed again, except those that are still in the prefix cache.
  */
 
-/** @internal A task as far as the choice depends on it. */
+/** @internal The properties of a task that the policy depends on. */
 export interface Candidate {
-  /** How many tokens are to be computed; 0 while it rests. */
+  /** The number of tokens to compute; 0 while it is idle. */
   readonly pending: number
-  /** Whether it takes part: it was given room. */
+  /** True if it was given room in steps. */
   readonly isAdmitted: boolean
-  /** How many drafted tokens it would like to have judged. */
+  /** True if it has blocks, even if it is not admitted. */
+  readonly isHolding: boolean
+  /** The maximum number of drafted tokens to verify. */
   readonly drafts: number
 }
 
-/** @internal What a task gets in a step. */
+/** @internal The share of a task in a step. */
 export interface Share {
   /** Its place among the candidates. */
   readonly place: number
@@ -29,7 +33,7 @@ export interface Share {
   readonly drafts: number
 }
 
-/** @internal The shares of a step, of tasks that take part, in order of arrival: those that decode first. O(candidates). */
+/** @internal The shares of a step, for admitted tasks in order of arrival: those that decode come first. O(candidates). */
 export function sharesOf(candidates: readonly Candidate[], budget: number): Share[] {
   const decoding: Share[] = []
   let left = budget
@@ -54,35 +58,51 @@ export function sharesOf(candidates: readonly Candidate[], budget: number): Shar
   return shares
 }
 
-/** @internal What is done about a task that waits. */
+/** @internal Calls that admit tasks and make room for them. */
 export interface Admission {
-  /** Whether there is room for all tokens of a candidate. */
-  hasRoom(place: number): boolean
+  /** True if there is room for all tokens of a candidate: besides the other admitted tasks, or with the whole cache to itself. */
+  hasRoom(place: number, isAlone: boolean): boolean
   admit(place: number): void
-  /** Takes a candidate's room away; says whether it could. */
+  /** Takes a candidate's room away. Returns false if that is impossible. */
   preempt(place: number): boolean
+  /** Takes the room of a sequence that no candidate computes. Returns false if there was none. */
+  reclaim(): boolean
+  /** Called if no other task is admitted and there is no room. Returns true if the candidate was refused. */
+  refuse(place: number): boolean
 }
 
-/** @internal Lets candidates take part, in order of arrival, as far as there is room for them. `isAdmitted` has to follow `admit` and `preempt`. */
-export function admit(candidates: readonly Candidate[], most: number, { hasRoom, admit: accept, preempt }: Admission): void {
+/** @internal Admits candidates in order of arrival, as far as there is room. `isAdmitted` and `isHolding` have to reflect the calls. */
+export function admit(
+  candidates: readonly Candidate[],
+  most: number,
+  { hasRoom, admit: accept, preempt, reclaim, refuse }: Admission,
+): void {
+  const admitted = (): number => candidates.filter(({ isAdmitted }) => isAdmitted).length
   for (const [place, candidate] of candidates.entries()) {
     if (candidate.isAdmitted || candidate.pending === 0) continue
-    const count = () => candidates.filter(other => other.isAdmitted).length
-    const fits = () => count() === 0 || (count() < most && hasRoom(place))
-    while (!fits() && takeFrom(candidates, place, preempt)) continue
-    if (!fits()) return
-    accept(place)
+    while (admitted() >= most && takeFrom(candidates, place, 'isAdmitted', preempt)) continue
+    if (admitted() >= most) return
+    const fits = (): boolean => hasRoom(place, admitted() === 0)
+    let hasFitted = fits()
+    while (!hasFitted && (reclaim() || takeFrom(candidates, place, 'isHolding', preempt))) hasFitted = fits()
+    if (hasFitted) accept(place)
+    else if (admitted() > 0 || !refuse(place)) return
   }
 }
 
-/** Takes room away from the youngest task behind `place`; from one that rests before it where nothing else is computed. */
-function takeFrom(candidates: readonly Candidate[], place: number, preempt: (place: number) => boolean): boolean {
+/** Takes an admission or blocks from the youngest task behind `place`; if nothing else is computed, also from idle tasks before it. */
+function takeFrom(
+  candidates: readonly Candidate[],
+  place: number,
+  what: 'isAdmitted' | 'isHolding',
+  preempt: (place: number) => boolean,
+): boolean {
   for (let other = candidates.length - 1; other > place; other--) {
-    if ((candidates[other] as Candidate).isAdmitted && preempt(other)) return true
+    if ((candidates[other] as Candidate)[what] && preempt(other)) return true
   }
   if (candidates.some(({ isAdmitted, pending }) => isAdmitted && pending > 0)) return false
   for (let other = place - 1; other >= 0; other--) {
-    if ((candidates[other] as Candidate).isAdmitted && preempt(other)) return true
+    if ((candidates[other] as Candidate)[what] && preempt(other)) return true
   }
   return false
 }

@@ -1,44 +1,46 @@
+// The scheduler: computes one step after the other while there are tasks, and sleeps if there is nothing to compute. policy.ts decides what a step contains.
+//
+//     finished tasks leave -> functions of `between` -> admission -> a step: begin, compute, commit, draw -> again
+//
+// If a step fails, it is rolled back and its sequences are computed one by one, so only those that fail alone are refused. Between two steps each sequence is in a
+// state that its owner knows. Besides the backend's calls, a step costs microseconds of bookkeeping per sequence. A round that computes nothing ends with a turn of
+// the event loop, so timers, I/O and aborts always get one.
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { setImmediate as turn, setTimeout } from 'node:timers/promises'
+
 import type { NativeLogits } from '#binding'
 
-import { isKvTideError, KvTideError } from '../border/errors.js'
+import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { drawTokens, type RowToDraw } from '../sampling/sampler.js'
-import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
-import { openOn, type Transaction } from '../sequences/transaction.js'
+import { openOn } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
-import { admit, type Share, sharesOf } from './policy.js'
-import type { SequenceState } from './sequence.js'
-import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
+import { admit, type Candidate, type Share, sharesOf } from './policy.js'
+import { Room } from './room.js'
+import type { SequenceState } from './sequence-state.js'
+import { type StepPart, WantedRows } from './step-parts.js'
+import { NOTHING_DRAFTED, type Task } from './task.js'
 
-/**
- * One step after the other, as long as there are tasks; it sleeps when there is nothing to compute. `policy.ts` says what a step has in it.
- *
- * ```text
- * tasks that ended leave -> functions of `between` -> who takes part -> a step: begin, compute, commit, draw -> again
- * ```
- * A step that fails is undone, and its sequences are computed one by one: only those that fail alone are refused. Between two steps each
- * sequence is what its owner knows. What lies between the calls of the backend is bookkeeping, microseconds a sequence.
- */
-
-/** How long to wait for others who read the cache in the background, in milliseconds. */
+/** The wait while the cache is read in the background, in milliseconds. */
 const BUSY_MS = 1
 
-/** A task's part of a step. */
-interface Part {
-  readonly task: Task
-  readonly tokens: Uint32Array
-  readonly drafted: Drafted
-  /** Drafted tokens are in it until it is known which of them stay. */
-  readonly draft: Transaction | undefined
-}
+/** The scheduler whose `between` function is running. Calls inside that function must not wait for that scheduler. */
+const calling = new AsyncLocalStorage<{ scheduler: Scheduler | undefined }>()
+let calls = 0
 
-/** @internal Computes tasks, in steps that they share. */
+/** @internal Computes tasks in steps that they share. */
 export class Scheduler {
   readonly #cache: PagedKvCache
   readonly #shared: SharedCache
   readonly #backend: Backend
   readonly #limits: { readonly stepTokens: number; readonly sequences: number }
+  readonly #room: Room
   #tasks: Task[] = []
+  /** A task that has no room. If it still has none in the next round, after a turn of the event loop, it is refused. */
+  #unfit: Task | undefined
+  /** The task that had no room in the previous round. */
+  #wasUnfit: Task | undefined
   #between: (() => Promise<void>)[] = []
   #arrivals = 0
   #loop: Promise<void> | undefined
@@ -46,16 +48,28 @@ export class Scheduler {
   #isAwake = false
   #isEnded = false
 
-  constructor(cache: PagedKvCache, shared: SharedCache, backend: Backend, limits: { readonly stepTokens: number; readonly sequences: number }) {
+  constructor(
+    cache: PagedKvCache,
+    shared: SharedCache,
+    backend: Backend,
+    limits: { readonly stepTokens: number; readonly sequences: number },
+  ) {
     this.#cache = cache
     this.#shared = shared
     this.#backend = backend
     this.#limits = limits
+    this.#room = new Room(cache, shared, limits.stepTokens)
   }
 
-  /** Adds a task of a sequence; refused where another one works on it. */
+  /** Adds a task for a sequence. Refused if another task works on it. */
   add<T extends Task>(state: SequenceState, make: (arrival: number) => T): T {
     this.check()
+    if (calling.getStore()?.scheduler === this)
+      throw new KvTideError(
+        'BUSY',
+        'a function passed to `between` cannot generate or run tokens of the same model, because no step begins before it ends',
+        {},
+      )
     state.reconcile()
     state.checkFree()
     const task = make(this.#arrivals)
@@ -69,22 +83,30 @@ export class Scheduler {
     if (this.#isEnded) throw disposed()
   }
 
-  /** Runs a function between two steps; the next step waits until it is done. */
+  /** Runs a function between two steps. The next step waits for it. */
   between<R>(call: () => R | Promise<R>): Promise<R> {
     this.check()
     return new Promise((resolve, reject) => {
       this.#between.push(async () => {
+        const store: { scheduler: Scheduler | undefined } = { scheduler: this }
+        calls += 1
         try {
-          resolve(await call())
+          resolve(await calling.run(store, call))
         } catch (error) {
           reject(error)
+        } finally {
+          // Promises that the function left pending may use the model again.
+          store.scheduler = undefined
+          calls -= 1
+          // While AsyncLocalStorage is in use, all promises cost more.
+          if (calls === 0) calling.disable()
         }
       })
       this.wake()
     })
   }
 
-  /** Looks again whether there is something to do. */
+  /** Checks again whether there is work. */
   wake(): void {
     this.#isAwake = true
     this.#wake?.()
@@ -94,11 +116,21 @@ export class Scheduler {
     })
   }
 
-  /** Ends all tasks, behind the step that is being computed. */
+  /** Ends all tasks, after the step that is being computed. */
   async dispose(): Promise<void> {
     this.#isEnded = true
     this.wake()
     await this.#loop
+  }
+
+  /** Marks a sequence as spare: its blocks may be taken whenever no task computes it. */
+  spare(state: SequenceState): void {
+    this.#room.spare(state)
+  }
+
+  /** Notes that a spare sequence no longer exists. */
+  forget(state: SequenceState): void {
+    this.#room.forget(state)
   }
 
   async #run(): Promise<void> {
@@ -106,24 +138,42 @@ export class Scheduler {
     for (;;) {
       this.#isAwake = false
       this.#dismiss()
-      for (const call of this.#between.splice(0)) await call()
+      if (this.#between.length > 0) {
+        for (const call of this.#between.splice(0)) await call()
+        this.#dismiss()
+      }
       if (this.#tasks.length === 0 && this.#between.length === 0) return
-      const shares = this.#choose()
-      if (shares.length > 0) await this.#step(shares.map(({ task, share }) => this.#part(task, share)))
-      else if (!this.#isAwake) await new Promise<void>(resolve => (this.#wake = resolve))
+      await this.#round()
       this.#wake = undefined
     }
   }
 
-  /** Lets go of tasks that are done, that ended, or whose sequence is gone. */
+  /** Computes a step. If nothing can be computed, sleeps until something has changed, or for one turn of the event loop. */
+  async #round(): Promise<void> {
+    this.#wasUnfit = this.#unfit
+    this.#unfit = undefined
+    try {
+      const shares = this.#choose()
+      if (shares.length > 0) {
+        const steps = await this.#step(shares.map(({ task, share }) => this.#part(task, share)))
+        if (steps === 0) await turn()
+      } else if (this.#isAwake || this.#unfit !== undefined) await turn()
+      else await new Promise<void>(resolve => (this.#wake = resolve))
+    } catch (error) {
+      if (isKvTideError(error) && error.code === 'BUSY') return rest()
+      for (const task of this.#tasks) this.#drop(task, error)
+    }
+  }
+
+  /** Removes tasks that are done or ended, or whose sequence no longer exists. */
   #dismiss(): void {
     const left: (() => void)[] = []
     this.#tasks = this.#tasks.filter(task => {
-      if (task.isDone || task.isEnded) left.push(() => task.leave())
+      if (task.isDone || task.isEnded) left.push(() => this.#leave(task))
       else {
         const error = this.#isEnded ? disposed() : refusalOf(() => task.check())
         if (error === undefined) return true
-        left.push(() => task.leave(error))
+        left.push(() => this.#leave(task, error))
       }
       return false
     })
@@ -132,78 +182,131 @@ export class Scheduler {
 
   #drop(task: Task, error?: unknown): void {
     this.#tasks = this.#tasks.filter(other => other !== task)
+    this.#leave(task, error)
+  }
+
+  /** Removes a task. Its blocks may be taken until its owner uses the sequence again. */
+  #leave(task: Task, error?: unknown): void {
+    this.#room.spare(task.state, task)
     task.leave(error)
   }
 
   #choose(): { task: Task; share: Share }[] {
+    for (const task of this.#tasks)
+      if (!task.isAdmitted && this.#room.isHopeless(task)) this.#drop(task, this.#room.shortage(task, []))
     const tasks = this.#tasks
     admit(tasks.map(candidateOf), Math.min(this.#limits.sequences, this.#limits.stepTokens), {
-      hasRoom: place => this.#hasRoom((tasks[place] as Task).state),
+      hasRoom: (place, isAlone) =>
+        this.#room.shortage(tasks[place] as Task, isAlone ? [] : tasks.filter(task => task.isAdmitted)) === undefined,
       admit: place => {
         const task = tasks[place] as Task
         task.state.resume(task.firstRow + 1)
         task.isAdmitted = true
       },
       preempt: place => preempt(tasks[place] as Task),
+      reclaim: () => this.#room.reclaim(),
+      refuse: place => this.#refuse(tasks[place] as Task),
     })
     const unfit = tasks.filter(task => task.isOptional && !task.isAdmitted && task.pending > 0)
     if (unfit.length > 0) {
-      for (const task of unfit) this.#drop(task)
+      for (const task of unfit) if (this.#tasks.includes(task)) this.#drop(task)
       return this.#choose()
     }
     const shares = sharesOf(tasks.map(candidateOf), this.#limits.stepTokens)
     return shares.map(share => ({ task: tasks[share.place] as Task, share }))
   }
 
-  /** Whether all tokens of a sequence have room beside what those that take part still need, and a block more for each. */
-  #hasRoom({ log, computed, pending, prompt }: SequenceState): boolean {
-    const { blockSize } = this.#cache
-    const watermark = this.#tasks.reduce((sum, task) => sum + (task.isAdmitted ? 1 + Math.ceil(task.state.pending / blockSize) : 0), 0)
-    if (computed > 0) return this.#cache.canAllocate(pending, { watermark })
-    return this.#cache.canAllocate(log.view(), { ...prompt, watermark })
+  /** Refuses a task that does not fit into the whole cache. Not at once, and not while an answer is being read whose blocks become free afterwards. */
+  #refuse(task: Task): boolean {
+    if (task.isOptional || this.#room.isBeingRead || !this.#isLastChance(task)) return false
+    this.#dropUnfit(task, this.#room.shortage(task, []))
+    return true
   }
 
-  #part(task: Task, { tokens, drafts }: Share): Part {
+  /** True if a task had no room in the previous round either. In between, owners get a turn of the event loop to dispose of ended sequences. */
+  #isLastChance(task: Task): boolean {
+    this.#unfit = task
+    return task === this.#wasUnfit
+  }
+
+  #dropUnfit(task: Task, error: unknown): void {
+    this.#tasks = this.#tasks.filter(other => other !== task)
+    this.#room.spare(task.state, task)
+    task.outOfRoom(error)
+  }
+
+  #part(task: Task, { tokens, drafts }: Share): StepPart {
     const { state } = task
     const drafted = drafts === 0 ? NOTHING_DRAFTED : task.drafted(drafts)
     return { task, tokens: state.log.copy(state.computed, state.computed + tokens), drafted, draft: undefined }
   }
 
-  /** One step. Where it fails, each of its sequences is computed by itself. */
-  async #step(parts: readonly Part[]): Promise<void> {
+  /** Computes one step. If it fails, computes each of its sequences alone. Returns the number of steps that were computed. */
+  async #step(parts: readonly StepPart[]): Promise<number> {
     const failure = await this.#tryStep(parts)
-    if (failure === undefined) return
+    if (failure === undefined) return 1
     const { error } = failure
-    if (isKvTideError(error) && error.code === 'BUSY') return new Promise(resolve => setTimeout(resolve, BUSY_MS))
+    if (isKvTideError(error) && error.code === 'BUSY') throw error
     const isFull = isKvTideError(error) && error.code === 'OUT_OF_BLOCKS'
-    if ((isFull || parts.length === 1) && parts.some(({ drafted }) => drafted.tokens.length > 0)) return this.#step(parts.map(part => ({ ...part, drafted: NOTHING_DRAFTED })))
-    if (isFull) return this.#makeRoom(error)
-    if (parts.length === 1) return this.#drop((parts[0] as Part).task, this.#isEnded ? disposed() : error)
-    for (const part of parts) {
-      if (!part.task.isEnded && this.#tasks.includes(part.task) && part.task.isAdmitted) await this.#step([part])
+    if ((isFull || parts.length === 1) && parts.some(({ drafted }) => drafted.tokens.length > 0))
+      return this.#step(parts.map(part => ({ ...part, drafted: NOTHING_DRAFTED })))
+    if (isFull) return this.#stepInLess(parts, error)
+    if (parts.length === 1) {
+      this.#drop((parts[0] as StepPart).task, this.#isEnded ? disposed() : error)
+      return 0
     }
+    let steps = 0
+    for (const part of parts) {
+      if (!part.task.isEnded && this.#tasks.includes(part.task) && part.task.isAdmitted)
+        steps += await this.#step([part])
+    }
+    return steps
   }
 
-  /** Takes the room of the youngest task away; one that is alone is refused. */
-  #makeRoom(error: KvTideError): void {
-    const admitted = this.#tasks.filter(task => task.isAdmitted)
-    const oldest = admitted[0] as Task
-    for (const task of admitted.slice(1).toReversed()) if (preempt(task)) return
-    this.#drop(oldest, error)
+  /** Handles a step that had no room: takes blocks from others, or computes less of a prompt. If neither is possible, refuses a task. */
+  async #stepInLess(parts: readonly StepPart[], error: KvTideError): Promise<number> {
+    if (this.#makeRoom()) return 0
+    const [part] = parts as [StepPart]
+    // Behind a window, fewer tokens need fewer blocks at once.
+    if (parts.length === 1 && part.tokens.length > 1)
+      return this.#step([{ ...part, tokens: part.tokens.subarray(0, part.tokens.length >> 1) }])
+    // All of them are in transactions of their owners.
+    const { task } = parts.reduce((youngest, other) => (other.task.arrival > youngest.task.arrival ? other : youngest))
+    if (this.#isLastChance(task)) this.#dropUnfit(task, error)
+    return 0
   }
 
-  /** Computes a step and draws from it; answers why it could not be computed. Then nothing has changed. */
-  async #tryStep(asked: readonly Part[]): Promise<{ readonly error: unknown } | undefined> {
-    const parts: Part[] = []
+  /** Takes the blocks of a sequence that no task computes, or of the youngest task. If all others are in transactions, the oldest task waits for them. */
+  #makeRoom(): boolean {
+    if (this.#room.reclaim()) return true
+    const oldest = this.#tasks.find(task => task.isAdmitted && task.pending > 0) as Task
+    const others = this.#tasks.filter(task => task !== oldest && isHolding(task))
+    if (others.toReversed().some(preempt)) return true
+    return (others.some(task => task.isAdmitted) || this.#room.isBeingRead) && preempt(oldest)
+  }
+
+  /** Computes a step and draws from it. If it cannot be computed, returns the error, and nothing has changed. */
+  async #tryStep(asked: readonly StepPart[]): Promise<{ readonly error: unknown } | undefined> {
+    const parts: StepPart[] = []
     const handles = asked.map(({ task }) => task.state.handle)
     let logits: NativeLogits | undefined
-    let wanted: Wanted
+    let wanted: WantedRows
     try {
-      for (const part of asked) parts.push(withDraft(this.#shared, part))
-      wanted = new Wanted(parts)
-      using step = this.#cache.beginStep({ sequences: parts.map(({ task }) => task.state.sequence), offsets: [...wanted.offsets], tokens: wanted.ids })
+      for (const part of asked) {
+        part.task.prepare()
+        parts.push(withDraft(this.#shared, part))
+      }
+      wanted = new WantedRows(parts)
+      using step = this.#cache.beginStep({
+        sequences: parts.map(({ task }) => task.state.sequence),
+        offsets: [...wanted.offsets],
+        tokens: wanted.ids,
+      })
       const { offsets, ids, positions, rows } = wanted
-      const sequences = parts.map(({ task: { state } }) => ({ sequence: state.sequence, before: state.log.view(0, state.computed) }))
+      const sequences = parts.map(({ task: { state } }) => ({
+        sequence: state.sequence,
+        before: state.log.view(0, state.computed),
+      }))
       for (const handle of handles) handle.isInStep = true
       logits = await this.#backend.run({ step, sequences, offsets, ids, positions, rows })
       step.commit()
@@ -226,8 +329,12 @@ export class Scheduler {
   }
 
   /** Gives each task its logits, or the tokens that are drawn from them. */
-  async #draw(parts: readonly Part[], { firstRows, rowCounts, firstPositions }: Wanted, logits: NativeLogits): Promise<void> {
-    const draws: { readonly part: Part; readonly row: RowToDraw }[] = []
+  async #draw(
+    parts: readonly StepPart[],
+    { firstRows, rowCounts, firstPositions }: WantedRows,
+    logits: NativeLogits,
+  ): Promise<void> {
+    const draws: { readonly part: StepPart; readonly row: RowToDraw }[] = []
     for (const [place, part] of parts.entries()) {
       const [first, count] = [firstRows[place] as number, rowCounts[place] as number]
       if (count === 0) continue
@@ -238,7 +345,9 @@ export class Scheduler {
     if (draws.length === 0) return
     const drawn = await drawTokens(draws.map(({ row }) => row))
     for (const [place, answer] of drawn.entries()) {
-      const { part: { task, draft } } = draws[place] as (typeof draws)[number]
+      const {
+        part: { task, draft },
+      } = draws[place] as (typeof draws)[number]
       const refused = refusalOf(() => {
         if (answer.tokens === undefined) throw answer.error
         const kept = task.accept(answer.tokens, answer.logprobs)
@@ -254,43 +363,11 @@ export class Scheduler {
   }
 }
 
-/** Tokens of a step, and which of them are wanted. */
-class Wanted {
-  readonly offsets: Int32Array
-  readonly ids: Uint32Array
-  readonly positions: Int32Array
-  readonly rows: Int32Array
-  /** For each part its first row, how many it has, and the position of the first. */
-  readonly firstRows: number[] = []
-  readonly rowCounts: number[] = []
-  readonly firstPositions: number[] = []
-
-  constructor(parts: readonly Part[]) {
-    const lengths = parts.map(({ tokens, drafted }) => tokens.length + drafted.tokens.length)
-    const total = lengths.reduce((sum, length) => sum + length, 0)
-    this.offsets = new Int32Array(parts.length + 1)
-    this.ids = new Uint32Array(total)
-    this.positions = new Int32Array(total)
-    const rows: number[] = []
-    for (const [place, { task, tokens, drafted }] of parts.entries()) {
-      const [start, length] = [this.offsets[place] as number, lengths[place] as number]
-      const { computed } = task.state
-      this.offsets[place + 1] = start + length
-      this.ids.set(tokens, start)
-      this.ids.set(drafted.tokens, start + tokens.length)
-      for (let token = 0; token < length; token++) this.positions[start + token] = computed + token
-      const first = Math.max(task.firstRow, computed)
-      this.firstRows.push(rows.length)
-      this.firstPositions.push(first)
-      for (let position = first; position < computed + length; position++) rows.push(start + position - computed)
-      this.rowCounts.push(Math.max(0, computed + length - first))
-    }
-    // Of a step in the middle of prompts nothing is wanted, but a graph gives at least one row.
-    this.rows = Int32Array.from(rows.length === 0 ? [total - 1] : rows)
-  }
+function isHolding({ isAdmitted, state }: Task): boolean {
+  return isAdmitted || state.computed > 0
 }
 
-function candidateOf(task: Task): { readonly pending: number; readonly isAdmitted: boolean; readonly drafts: number } {
+function candidateOf(task: Task): Candidate {
   return {
     get pending() {
       return task.pending
@@ -298,15 +375,23 @@ function candidateOf(task: Task): { readonly pending: number; readonly isAdmitte
     get isAdmitted() {
       return task.isAdmitted
     },
+    get isHolding() {
+      return isHolding(task)
+    },
     get drafts() {
       return task.draftsMax
     },
   }
 }
 
+/** @internal Waits briefly, while the cache is read in the background. */
+export function rest(): Promise<void> {
+  return setTimeout(BUSY_MS)
+}
+
 /** Opens a transaction for drafted tokens. */
-function withDraft(shared: SharedCache, part: Part): Part {
-  return part.drafted.tokens.length === 0 ? part : { ...part, draft: openOn(shared, part.task.state.sequence.id, {}) }
+function withDraft(shared: SharedCache, part: StepPart): StepPart {
+  return part.drafted.tokens.length === 0 ? part : { ...part, draft: openOn(shared, part.task.state.sequence.id) }
 }
 
 function preempt(task: Task): boolean {
@@ -315,7 +400,7 @@ function preempt(task: Task): boolean {
   return true
 }
 
-/** What a call throws; nothing where it does not. */
+/** The error that a call throws; `undefined` if it throws none. */
 function refusalOf(call: () => unknown): unknown {
   try {
     call()

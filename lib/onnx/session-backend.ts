@@ -1,7 +1,8 @@
+// The backends `parts` and `plain`: both send each step to a session thread, and differ only in the sessions there.
 import type { NativeLogits, NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
 
 import { binding } from '../loading/binding.js'
-import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendName, ModelStep } from './backend.js'
 import { KeptPresents } from './kept-presents.js'
@@ -9,15 +10,15 @@ import { isAtLeast, onnxPackage } from './runtime.js'
 import { type SessionHost, sessionHost } from './session-host.js'
 import type { SessionsModel } from './sessions.js'
 
-/** The first version of onnxruntime that takes a folder for the weights of a model that is given as bytes. */
+/** The first version of onnxruntime that accepts a folder for the weights of a model given as bytes. */
 const FOLDER_MINOR = 21
 
-/** Models that were lost without being disposed of: their sessions end as well. */
+/** Ends the sessions of models that were garbage collected without being disposed of. */
 const lost = new FinalizationRegistry<SessionHost>(host => void host.end())
 
 /**
- * @internal A model in sessions of onnxruntime-node: in parts, or as it is. A step is one message to the thread that has them: it takes the
- * step's run, and does everything by itself.
+ * @internal The backends `parts` and `plain`: a model in sessions of onnxruntime-node. A step is one message to the session thread, which takes
+ * over the step's run and computes all of it.
  */
 export class SessionBackend implements Backend {
   readonly name: BackendName
@@ -31,14 +32,23 @@ export class SessionBackend implements Backend {
     lost.register(this, host, this)
   }
 
-  /** The parts of a graph. */
+  get isPruned(): boolean {
+    return this.#host.isPruned
+  }
+
+  /** Makes the backend `parts`. */
   static async parts(graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten, threads: number): Promise<SessionBackend> {
     const common = commonOf(threads)
-    const host = await opened(rewritten.share(), number => ({ kind: 'parts', rewritten: number, path: graph.path, ...common }))
+    const host = await opened(rewritten.share(), number => ({
+      kind: 'parts',
+      rewritten: number,
+      path: graph.path,
+      ...common,
+    }))
     return new SessionBackend('parts', host, undefined)
   }
 
-  /** A graph as it is, over a cache with its layers. */
+  /** Makes the backend `plain`, over a cache with the graph's layers. */
   static async plain(graph: NativeOnnxGraph, cache: PagedKvCache, threads: number): Promise<SessionBackend> {
     const common = commonOf(threads)
     const { groups, dtype, keyFormat, valueFormat } = cache
@@ -53,7 +63,13 @@ export class SessionBackend implements Backend {
     const presents = this.#presents?.of(step)
     const number = run.share()
     try {
-      await this.#host.compute(number, { offsets, ids, positions, rows, ...(presents === undefined ? {} : { pasts: presents.pasts }) })
+      await this.#host.compute(number, {
+        offsets,
+        ids,
+        positions,
+        rows,
+        ...(presents === undefined ? {} : { pasts: presents.pasts }),
+      })
       run.end()
       const logits = run.logits()
       presents?.done()
@@ -77,7 +93,7 @@ function commonOf(threads: number) {
   return { runtime: { version, folder }, threads, takesFolder: isAtLeast(version, FOLDER_MINOR) }
 }
 
-/** Sessions of what was shared under a number. */
+/** Opens sessions of a graph that was shared under a number. */
 async function opened(number: number, model: (number: number) => SessionsModel): Promise<SessionHost> {
   try {
     return await sessionHost(model(number))

@@ -1,46 +1,49 @@
+// The session thread: sessions of onnxruntime-node are on a worker thread of their own, since each of their calls blocks its thread.
+//
+//     this thread   open ----------.    step, the run's number ---.                        end ---.
+//     the worker                    '-> sessions                   '-> every layer, logits         '-> released; it ends
+//
+// The worker keeps the process alive only while it has work. It ends by itself: if it were terminated during a call of onnxruntime-node, the process would
+// crash, which exit-gate.ts prevents.
+//
+// Before 1.22, all threads share JavaScript objects of onnxruntime-node, and loading it in a second thread crashes the process. With such a version, the
+// sessions are on this thread, and block it.
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import { Worker } from 'node:worker_threads'
 
-import { KvTideError } from '../border/errors.js'
+import { KvTideError } from '../errors/errors.js'
+import { here, packageFolder } from '../loading/projects.js'
 import { type CrossedError, uncrossed } from './crossed-error.js'
 import { ExitGate } from './exit-gate.js'
 import { computeLent, openSessions } from './open-sessions.js'
 import { isAtLeast } from './runtime.js'
 import type { SessionsModel, SessionStep } from './sessions.js'
 
-/**
- * Where sessions of onnxruntime-node are: on a worker thread of their own, since a call of theirs holds its thread up for as long as it takes.
- *
- * ```text
- * this thread   open ----------.    step, the run's number ---.                        end ---.
- * the worker                    '-> sessions                   '-> every layer, logits         '-> released; it ends
- * ```
- * The worker keeps the process alive only while it has something to do. It ends by itself: one that is ended in the middle of a call of
- * onnxruntime-node takes the process along, which `exit-gate.ts` is for.
- *
- * Before 1.22, onnxruntime-node has objects of JavaScript that all threads share, and a second thread with it ends the process. Its sessions
- * are on this thread then, and hold it up.
- */
-
 /** The first version that several threads may load. */
 const THREADS_MINOR = 22
 
-/** @internal Sessions, wherever they are. */
+/** @internal Sessions, on a worker thread or on this one. */
 export interface SessionHost {
-  /** Computes a step whose run has this number. The run is back when the promise is settled. */
+  /** As in `Sessions`. */
+  readonly isPruned: boolean
+  /** Computes a step with the run of this number. The run is returned before the promise settles. */
   compute(run: number, step: SessionStep): Promise<void>
-  /** Releases them, once nothing is computed. A second time does nothing. */
+  /** Releases the sessions, once nothing is computed. A second call does nothing. */
   end(): Promise<void>
 }
 
-/** @internal What a worker is asked for, one thing at a time. */
+/** @internal A request to the worker. It gets one at a time. */
 export type SessionRequest =
   | { readonly open: SessionsModel }
   | { readonly run: number; readonly step: SessionStep }
   | { readonly end: true }
 
-/** @internal What it answers: nothing, or why it was refused. */
+/** @internal The worker's answer: the error, if it refused the request. */
 export interface SessionAnswer {
   readonly error?: CrossedError
+  readonly isPruned?: boolean
 }
 
 /** @internal Opens sessions. */
@@ -51,43 +54,87 @@ export async function sessionHost(model: SessionsModel): Promise<SessionHost> {
 async function sessionsHere(model: SessionsModel): Promise<SessionHost> {
   const sessions = await openSessions(model, async call => call())
   let ended: Promise<void> | undefined
-  return { compute: (run, step) => computeLent(sessions, run, step), end: () => (ended ??= sessions.release()) }
+  return {
+    get isPruned() {
+      return sessions.isPruned === true
+    },
+    compute: (run, step) => computeLent(sessions, run, step),
+    end: () => (ended ??= sessions.release()),
+  }
 }
 
-/** What the worker runs: the sources need tsx there, too. */
-function program(): string {
-  const isSource = import.meta.url.endsWith('.ts')
-  const start = `import(${JSON.stringify(new URL(`./session-worker.${isSource ? 'ts' : 'js'}`, import.meta.url).href)})`
-  return isSource ? `import(${JSON.stringify(import.meta.resolve('tsx/esm/api'))}).then(({ register }) => { register(); return ${start} })` : start
+/** The worker's program: next to this file, or in the package if a bundler has moved this file. */
+function workerFile(): string {
+  const isSource = here.endsWith('.ts')
+  const name = `session-worker.${isSource ? 'ts' : 'js'}`
+  const beside = new URL(`../onnx/${name}`, here)
+  if (existsSync(beside)) return beside.href
+  const folder = packageFolder()
+  const inside = folder === undefined ? undefined : join(folder, 'dist', 'lib', 'onnx', name)
+  if (inside !== undefined && existsSync(inside)) return pathToFileURL(inside).href
+  const reason = `the program of its worker thread is not at ${fileURLToPath(beside)}, and the package kvtide is not installed: keep kvtide out of the bundle`
+  throw new KvTideError('RUNTIME_UNAVAILABLE', `onnxruntime-node cannot be used: ${reason}`, {
+    runtime: 'onnxruntime-node',
+    reason,
+  })
+}
+
+/** The module that lets a thread run TypeScript, in a checkout only. The name is assembled, because bundlers would resolve it. */
+const READER = ['tsx', 'esm', 'api'].join('/')
+
+/** @internal The code that the worker runs: it queues messages until its modules are loaded, and then listens. In a checkout it needs tsx, too. */
+export function program(): string {
+  const file = workerFile()
+  const start = `import(${JSON.stringify(file)})`
+  const reader = file.endsWith('.ts')
+    ? `import(${JSON.stringify(import.meta.resolve(READER))}).then(({ register }) => { register(); return ${start} })`
+    : start
+  return `
+    const keep = ({ parentPort }) => {
+      const early = []
+      const take = request => early.push(request)
+      parentPort.on('message', take)
+      return ${reader}.then(({ listen }) => (listen(early), parentPort.off('message', take)))
+    }
+    // A process that runs a module by --eval has its threads run modules as well.
+    typeof require === 'function' ? keep(require('node:worker_threads')) : import('node:worker_threads').then(keep)`
 }
 
 /** @internal Sessions on a worker thread. */
 export class SessionWorker implements SessionHost {
   readonly #worker: Worker
   readonly #gate = new ExitGate()
+  #isPruned = false
   #waiting: { resolve(): void; reject(error: unknown): void } | undefined
-  /** Why there is no worker any more. */
+  /** The reason why the worker has ended. */
   #gone: string | undefined
   #ended: Promise<void> | undefined
   #asked: Promise<void> = Promise.resolve()
   readonly #exit: Promise<void>
 
-  /** `text` is what the worker runs. */
+  /** `text` is the worker's code. */
   constructor(text: string = program()) {
     this.#worker = new Worker(text, { eval: true, workerData: this.#gate.memory })
-    this.#worker.on('message', ({ error }: SessionAnswer) => this.#settle(error === undefined ? undefined : uncrossed(error)))
+    this.#worker.on('message', ({ error, isPruned = false }: SessionAnswer) => {
+      this.#isPruned = isPruned
+      this.#settle(error === undefined ? undefined : uncrossed(error))
+    })
     this.#worker.on('error', cause => {
       this.#gone = cause instanceof Error ? cause.message : String(cause)
     })
     this.#exit = new Promise(resolve => {
       this.#worker.on('exit', () => {
         this.#gate.forget()
-        this.#gone ??= 'it was ended'
+        this.#gone ??= 'it exited'
         this.#settle(this.#lost())
         resolve()
       })
     })
     this.#worker.unref()
+  }
+
+  get isPruned(): boolean {
+    return this.#isPruned
   }
 
   static async open(model: SessionsModel): Promise<SessionWorker> {
@@ -110,7 +157,7 @@ export class SessionWorker implements SessionHost {
     return this.#ended
   }
 
-  /** Asks for one thing, behind what was asked before; refused with `RUNTIME_FAILED` where the worker has ended, or ends meanwhile. */
+  /** Sends a request after earlier ones were answered. Refused with `RUNTIME_FAILED` if the worker has ended, or ends meanwhile. */
   ask(request: SessionRequest): Promise<void> {
     const asked = this.#asked.then(() => this.#send(request))
     this.#asked = asked.catch(() => undefined)
@@ -144,7 +191,7 @@ export class SessionWorker implements SessionHost {
   }
 
   #lost(): KvTideError<'RUNTIME_FAILED'> {
-    const reason = `the thread with its sessions has ended: ${this.#gone}`
+    const reason = `the thread of its sessions has ended: ${this.#gone}`
     return new KvTideError('RUNTIME_FAILED', `onnxruntime-node failed: ${reason}`, { reason })
   }
 }

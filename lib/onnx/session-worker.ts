@@ -1,3 +1,5 @@
+// The program of the session thread of one model (session-host.ts). It gets one request at a time, and answers when that is done. It ends by itself after the
+// request `end`. Only a pending message keeps it alive.
 import { parentPort, workerData, type MessagePort } from 'node:worker_threads'
 
 import { crossed } from './crossed-error.js'
@@ -5,11 +7,6 @@ import { ExitGate } from './exit-gate.js'
 import { computeLent, openSessions } from './open-sessions.js'
 import type { SessionAnswer, SessionRequest } from './session-host.js'
 import type { Sessions } from './sessions.js'
-
-/**
- * A worker thread with the sessions of one model (`session-host.ts`). It is asked for one thing at a time, and answers when that is done; it ends
- * by itself when it was asked to. Nothing but a message keeps it alive.
- */
 
 const port = parentPort as MessagePort
 const gate = new ExitGate(workerData as SharedArrayBuffer)
@@ -21,13 +18,20 @@ async function answer(request: SessionRequest): Promise<void> {
   else await sessions?.release()
 }
 
-port.on('message', async (request: SessionRequest) => {
+async function take(request: SessionRequest): Promise<void> {
   let answered: SessionAnswer = {}
   try {
     await answer(request)
   } catch (error) {
     answered = { error: crossed(error) }
   }
-  port.postMessage(answered)
-  if ('end' in request) port.close()
-})
+  port.postMessage({ ...answered, isPruned: sessions?.isPruned === true })
+  // Nothing else keeps the thread alive, so it ends. Deno's port has no `close`.
+  if ('end' in request) port.unref()
+}
+
+/** @internal Listens, and handles the messages that arrived while this module was loading: Deno drops messages without a listener. */
+export function listen(early: readonly SessionRequest[]): void {
+  port.on('message', (request: SessionRequest) => void take(request))
+  for (const request of early) void take(request)
+}

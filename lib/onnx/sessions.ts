@@ -1,25 +1,22 @@
+// Sessions of onnxruntime-node that compute steps, on the thread on which they were opened. They block it for the duration of a step, so it is a worker thread if
+// possible (session-host.ts). The arguments of opening sessions and of a step are posted in messages.
 import type { LentRun } from '../sequences/lent-run.js'
 import type { CarriedCache } from './carried.js'
 import type { OnnxPackage } from './runtime.js'
 
-/**
- * Sessions of onnxruntime-node that compute steps, on the thread that they were opened on. They hold it up for as long as a step takes, so that
- * is a thread of their own wherever possible (`session-host.ts`). What they are opened with, and what a step is, crosses in a message.
- */
-
-/** What sessions are made of. Graphs cross by their numbers. */
+/** The model of sessions. Graphs are passed to the thread by number. */
 export type SessionsModel = PartsModel | PlainModel
 
 interface SessionsOptions {
-  /** The package that the thread which asks has found: all threads have the same. */
+  /** The package that the requesting thread has found, so that all threads use the same one. */
   readonly runtime: OnnxPackage
-  /** How many threads a step uses. */
+  /** The number of threads that a step uses. */
   readonly threads: number
-  /** Whether the runtime finds weights in the folder of the model's file, as it does from 1.21 on: they stay there then. */
+  /** True if the runtime accepts a folder for weights, which it does since 1.21: the weights then stay in the files there. */
   readonly takesFolder: boolean
 }
 
-/** @internal A rewritten graph, in parts. */
+/** @internal A rewritten graph, to run as subgraphs. */
 export interface PartsModel extends SessionsOptions {
   readonly kind: 'parts'
   readonly rewritten: number
@@ -27,37 +24,39 @@ export interface PartsModel extends SessionsOptions {
   readonly path: string | null
 }
 
-/** @internal A graph as it is, over a cache with its layers. */
+/** @internal An unmodified graph, over a cache with its layers. */
 export interface PlainModel extends SessionsOptions {
   readonly kind: 'plain'
   readonly graph: number
   readonly cache: CarriedCache
 }
 
-/** @internal A step; the fields are those of `ModelStep`. */
+/** @internal A step. The fields are those of `ModelStep`. */
 export interface SessionStep {
   readonly offsets: Int32Array
   readonly ids: Uint32Array
   readonly positions: Int32Array
   readonly rows: Int32Array
-  /** Where pasts of sequences are, for graphs that have some. */
+  /** The pasts of the sequences, for graphs that have pasts. */
   readonly pasts?: SessionPasts
 }
 
-/** @internal Which presents are the pasts of a step, and under which numbers its own are kept. */
+/** @internal The presents that are the pasts of a step, and the numbers under which its own presents are kept. */
 export interface SessionPasts {
-  /** For each sequence: how many tokens it has, the presents that are still its rows, and the number of its next ones. */
+  /** For each sequence: its number of tokens, the presents that are still its rows, and the number of its next presents. */
   readonly sequences: readonly { readonly length: number; readonly from: number | undefined; readonly keep: number }[]
-  /** Presents that nobody needs any longer. */
+  /** Presents that are no longer needed. */
   readonly forget: readonly number[]
 }
 
-/** @internal Makes a call of onnxruntime-node. The thread must not be ended in the middle of one: the process would end. */
+/** @internal Makes a call of onnxruntime-node. The thread must not be terminated during the call: the process would crash. */
 export type RuntimeCall = <T>(call: () => T | Promise<T>) => Promise<T>
 
 /** @internal Computes steps, one at a time. */
 export interface Sessions {
-  /** Writes every layer of the run, and leaves the wanted rows of logits with it. When it is refused, nothing of the step is kept. */
+  /** True if a call is known to give only the logits of its last token. */
+  readonly isPruned?: boolean
+  /** Writes every layer of the run, and passes the wanted rows of logits to it. If it is refused, nothing of the step is kept. */
   compute(run: LentRun, step: SessionStep): Promise<void>
   release(): Promise<void>
 }

@@ -1,12 +1,14 @@
+// Tasks, the scheduler's units of work, and the task of a call of `run`. Generations and second models have tasks of their own (generation, drafter).
 import type { NativeLogits } from '#binding'
 
-import { KvTideError } from '../border/errors.js'
+import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
 import type { TokenLogprobs } from '../sampling/options.js'
 import type { RowToDraw } from '../sampling/sampler.js'
-import type { SequenceState, SequenceUser } from './sequence.js'
+import type { Transaction } from '../sequences/transaction.js'
+import type { SequenceState, SequenceUser } from './sequence-state.js'
 
-/** @internal Drafted tokens. Where a second model drew them with a sampler of its own, the logits of each, in a row of their own. */
+/** @internal Drafted tokens. If a second model drew them with a sampler of its own, the logits of each, in a row of their own. */
 export interface Drafted {
   readonly tokens: readonly number[]
   readonly drafts: readonly { readonly logits: NativeLogits; readonly row: number }[]
@@ -15,39 +17,43 @@ export interface Drafted {
 /** @internal */
 export const NOTHING_DRAFTED: Drafted = { tokens: [], drafts: [] }
 
-/** @internal Tokens of one sequence that the scheduler computes: for a generation, for a call of `run`, or drafts for another model. */
+/** @internal The scheduler's unit of work: tokens of one sequence, for a generation, for a call of `run`, or as drafts for another model. */
 export interface Task extends SequenceUser {
   readonly state: SequenceState
   /** Its place in the order of arrival. */
   readonly arrival: number
   isAdmitted: boolean
-  /** Whether its owner wants nothing more: it leaves before the next step. */
+  /** True if its owner wants nothing more: it leaves before the next step. */
   readonly isEnded: boolean
-  /** Whether all that was wanted is there. */
+  /** True if all requested tokens are computed. */
   readonly isDone: boolean
-  /** Whether it leaves at once where there is no room for it, instead of waiting. */
+  /** True if it leaves at once when there is no room for it, instead of waiting. */
   readonly isOptional: boolean
-  /** How many tokens are to be computed; 0 while it rests. */
+  /** The number of tokens to compute; 0 while it is idle. */
   readonly pending: number
-  /** How many drafted tokens it would like to have judged. */
+  /** The maximum number of drafted tokens to verify. */
   readonly draftsMax: number
-  /** Refused where it cannot go on. */
+  /** Throws if the task cannot continue. */
   check(): void
-  /** Drafted tokens to judge, at most so many. */
+  /** Called right before each step that contains the task. Throws unless the cache has exactly its computed tokens. */
+  prepare(): void
+  /** Drafted tokens to verify, at most `most`. */
   drafted(most: number): Drafted
   /** The first position whose logits are wanted. */
   readonly firstRow: number
-  /** What is to be drawn from a row and those behind it; nothing where logits are wanted. */
+  /** The draw from a row and those behind it; `undefined` if the task wants logits. */
   toDraw(logits: NativeLogits, row: number, drafted: Drafted): RowToDraw | undefined
-  /** Takes logits: those of the positions from `position` on, from a row on. */
+  /** Takes logits of the positions from `position` on, starting with a row. */
   take(logits: NativeLogits, row: number, position: number, count: number): void
-  /** Takes tokens that were drawn; how many of them count. */
+  /** Takes drawn tokens. Returns the number of those that are kept. */
   accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number
-  /** The task has left the scheduler: done, ended by its owner, or refused. */
+  /** Called when the task has left the scheduler: done, ended by its owner, or refused. */
   leave(error?: unknown): void
+  /** Called when the task has left the scheduler because the cache is full and no blocks can be taken. Its own blocks are free afterwards. */
+  outOfRoom(error: unknown): void
 }
 
-/** @internal One sequence of a call of `run`: its logits. */
+/** @internal The share of one sequence in a call of `run`: computes its logits. */
 export class RunTask implements Task {
   readonly state: SequenceState
   readonly arrival: number
@@ -59,6 +65,8 @@ export class RunTask implements Task {
   readonly #rows = new binding.NativeLogitRows()
   readonly done: Promise<void>
   readonly #length: number
+  /** If the caller has a transaction open, one on top of it, and the number of computed tokens at its beginning. */
+  #nested: { readonly transaction: Transaction; readonly computed: number } | undefined
   #resolve!: () => void
   #reject!: (error: unknown) => void
 
@@ -88,7 +96,17 @@ export class RunTask implements Task {
   }
 
   check(): void {
-    void this.state.sequence.length
+    this.state.check()
+    void this.#nested?.transaction.length
+  }
+
+  prepare(): void {
+    this.check()
+    this.state.checkComputed()
+    if (this.#nested !== undefined) return
+    const { computed } = this.state
+    const transaction = this.state.nest()
+    if (transaction !== undefined) this.#nested = { transaction, computed }
   }
 
   drafted(): Drafted {
@@ -104,7 +122,7 @@ export class RunTask implements Task {
     this.firstRow = position + count
   }
 
-  /** All logits that it has taken, as one array that is made in the background. Once. */
+  /** Returns all logits that it has taken, as one array that is made in the background. Call it once. */
   logits(): Promise<Float32Array> {
     return this.#rows.join()
   }
@@ -119,12 +137,51 @@ export class RunTask implements Task {
 
   leave(error?: unknown): void {
     if (this.isDone && error === undefined) return this.#resolve()
-    this.#reject(error ?? new KvTideError('ABORTED', 'aborted by its signal', {}))
+    this.#reject(
+      this.#isCutOff
+        ? new KvTideError('TRANSACTION_CLOSED', 'the transaction in which its tokens were computed has ended', {})
+        : (error ?? new KvTideError('ABORTED', 'aborted by its signal', {})),
+    )
   }
 
-  /** Frees the sequence; what a refused call has computed is taken back. */
+  /** True if the caller's transaction has ended, and with it the tokens computed in it. */
+  get #isCutOff(): boolean {
+    try {
+      void this.#nested?.transaction.length
+      return false
+    } catch (error) {
+      return isKvTideError(error) && error.code === 'TRANSACTION_CLOSED'
+    }
+  }
+
+  /** True if its computed tokens are in a transaction of its own, on top of one of the caller's. */
+  get isNested(): boolean {
+    return this.#nested !== undefined
+  }
+
+  /** Commits its computed tokens to the caller's transaction. */
+  keep(): void {
+    this.#nested?.transaction.commit()
+    this.#nested = undefined
+  }
+
+  outOfRoom(error: unknown): void {
+    this.#takeBack()
+    this.leave(error)
+  }
+
+  /** Releases the sequence. If the call was refused, its computed tokens are rolled back. */
   settle(isDone: boolean): void {
     this.state.user = undefined
-    if (!isDone) this.state.cut(this.#length)
+    if (!isDone) this.#takeBack()
+  }
+
+  #takeBack(): void {
+    if (this.#nested !== undefined) {
+      this.#nested.transaction.dispose()
+      this.state.computed = Math.min(this.state.computed, this.#nested.computed)
+      this.#nested = undefined
+    }
+    this.state.cut(this.#length)
   }
 }

@@ -1,7 +1,8 @@
-import { invalid } from '../border/errors.js'
+// Growing lists of token ids.
+import { invalid } from '../errors/errors.js'
 import { readTokens } from '../sequences/tokens.js'
 
-/** @internal Ids of tokens, of which more are added at the end. O(1) for each token; a cut costs nothing. */
+/** @internal Token ids that grow at the end. O(1) per token; truncating costs nothing. */
 export class TokenLog {
   #ids: Uint32Array
   #length: number
@@ -26,12 +27,12 @@ export class TokenLog {
     this.#length = length
   }
 
-  /** Drops all but the first `length` ids. */
+  /** Drops all ids behind the first `length`. */
   cut(length: number): void {
     this.#length = Math.min(this.#length, length)
   }
 
-  /** The ids from `start` to `end` where they lie: right until the next change. */
+  /** The ids from `start` to `end` in place: valid until the next change. */
   view(start = 0, end: number = this.#length): Uint32Array {
     return this.#ids.subarray(start, Math.min(end, this.#length))
   }
@@ -41,7 +42,12 @@ export class TokenLog {
   }
 }
 
-/** @internal Ids of tokens that the model knows. */
+/** @internal True if two lists have the same ids: results for one are then valid for the other. */
+export function isSameIds(one: Uint32Array, other: Uint32Array): boolean {
+  return one.length === other.length && one.every((id, place) => id === other[place])
+}
+
+/** @internal Reads token ids of the model's vocabulary. */
 export function readKnown(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
   const ids = readTokens(argument, tokens)
   if (vocabulary === undefined) return ids

@@ -1,24 +1,24 @@
-// Dynamo's indexer, asked over HTTP: it follows the workers itself, hashes tokens itself, and says who has how much of a prompt. Who is chosen is
-// decided here, by the same rule as in PrefixRouter. Every call ends in time, and what cannot be right of an answer is an error.
+// Routing with Dynamo's indexer, which is queried over HTTP. The indexer follows the workers and hashes tokens itself, and returns how much of a prompt each
+// worker has. This file chooses the worker, by the same rule as PrefixRouter. Every call has a deadline, and a malformed answer is an error.
 import { createHash } from 'node:crypto'
 
-import { count, fields, float, known, type Names, optional, text } from '../border/check.js'
-import { invalid, KvTideError } from '../border/errors.js'
+import { count, duration, fields, float, known, type Names, optional, text } from '../errors/check.js'
+import { invalid, KvTideError } from '../errors/errors.js'
 import { INTERNAL, nativeThis, Owner } from '../border/owner.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { readEndpoint } from './endpoint.js'
 import type { FollowOptions, Route } from './prefix-router.js'
 import { readRouteOptions, type RouteOptions } from './route-options.js'
 
-/** Where Dynamo's indexer is, and what it indexes. */
+/** Options of a {@link DynamoRouter}. */
 export interface DynamoRouterOptions {
-  /** `http://host:port` of the indexer, or `https:`. */
+  /** The URL of the indexer: `http://host:port`, or `https:`. */
   readonly url: string
-  /** The tokens of a block, which all workers have. */
+  /** The tokens per block, the same for all workers. */
   readonly blockSize: number
-  /** The name of the model there; `'default'` by default. */
+  /** The name of the model in the indexer; `'default'` by default. */
   readonly model?: string
-  /** After how many milliseconds a call is given up; 1,000 by default. */
+  /** The deadline of a call in milliseconds, which may have a fraction; 1,000 by default. */
   readonly deadline?: number
 }
 
@@ -27,20 +27,23 @@ const WORKER: Names<Omit<FollowOptions, 'topic'>> = { endpoint: 0, replayEndpoin
 
 const DEADLINE_MS = 1000
 
-/** What an answer is shown with at most, in characters. */
+/** The maximum number of characters of an answer that an error shows. */
 const SHOWN = 200
+
+/** The maximum number of bytes of an answer after decompression: each worker takes about 200. */
+const BODY_BYTES_MAX = 8 * 2 ** 20
 
 interface Answer {
   readonly status: number
   readonly body: string
 }
 
-/** The indexer, and the calls that are under way. */
+/** The indexer and the calls in progress. */
 class Indexer {
   readonly url: string
   readonly blockSize: number
   readonly model: string
-  /** The workers by their names, with their numbers there. */
+  /** The workers by name, with their numbers in the indexer. */
   readonly workers = new Map<string, { readonly id: number; load: number }>()
   readonly #deadline: number
   readonly #calls = new Set<AbortController>()
@@ -58,7 +61,7 @@ class Indexer {
     for (const call of this.#calls) call.abort()
   }
 
-  /** The worker of a name; refused where there is none. */
+  /** Returns the worker of a name, or refuses the name. */
   worker(name: string): { readonly id: number; load: number } {
     const worker = this.workers.get(name)
     if (worker === undefined) throw invalid('worker', name, 'the name of a worker that was added')
@@ -73,13 +76,20 @@ class Indexer {
       call.abort()
     }, this.#deadline)
     this.#calls.add(call)
-    // fetch forgets the signal of a body that is being read once garbage was collected: so it is heard here as well.
-    const ended = new Promise<never>((_, reject) => call.signal.addEventListener('abort', () => reject(call.signal.reason)))
+    // After a garbage collection, fetch no longer aborts a body that is being read, so the signal is also handled here.
+    const ended = new Promise<never>((_, reject) =>
+      call.signal.addEventListener('abort', () => reject(call.signal.reason)),
+    )
     try {
-      const sent = body === undefined ? {} : { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
+      const headers = { 'accept-encoding': 'identity' }
+      const sent =
+        body === undefined
+          ? { headers }
+          : { method: 'POST', body: JSON.stringify(body), headers: { ...headers, 'content-type': 'application/json' } }
       return await Promise.race([answerOf(this.url + path, { ...sent, redirect: 'error', signal: call.signal }), ended])
     } catch (error) {
-      if (this.#isEnded) throw new KvTideError('DISPOSED', 'the DynamoRouter was disposed of', { object: 'DynamoRouter' })
+      if (this.#isEnded)
+        throw new KvTideError('DISPOSED', 'the DynamoRouter was disposed of', { object: 'DynamoRouter' })
       throw this.failed(path, isLate ? `no answer in ${this.#deadline} ms` : reasonOf(error), error)
     } finally {
       clearTimeout(timer)
@@ -89,46 +99,82 @@ class Indexer {
 
   failed(path: string, reason: string, cause?: unknown): KvTideError<'IO_ERROR'> {
     const [operation, url] = ['ask', this.url + path]
-    return new KvTideError('IO_ERROR', `cannot ${operation} ${url}: ${reason}`, { operation, path: url, reason }, cause === undefined ? {} : { cause })
+    return new KvTideError(
+      'IO_ERROR',
+      `cannot ${operation} ${url}: ${reason}`,
+      { operation, path: url, reason },
+      cause === undefined ? {} : { cause },
+    )
   }
 
-  /** What an answer is that says no, or nothing that can be read. */
+  /** The error for an answer that is a refusal or cannot be parsed. */
   odd(path: string, { status, body }: Answer): KvTideError<'IO_ERROR'> {
     return this.failed(path, `it answered ${status}, ${JSON.stringify(body.slice(0, SHOWN))}`)
   }
 
-  /** The blocks that workers have of a prompt, by their numbers. */
+  /** The number of the prompt's blocks that each worker has, by the workers' numbers. */
   async query(tokens: Uint32Array): Promise<ReadonlyMap<string, number>> {
-    // A block that is not whole has no name.
+    // A partial block has no key.
     const most = Math.floor(tokens.length / this.blockSize)
     if (most === 0) return new Map()
     const answer = await this.ask('/query', { token_ids: [...tokens], model_name: this.model })
-    // No worker of the model has registered.
+    // No worker of the model has been registered.
     if (answer.status === 404 && answer.body.includes('no indexer for model')) return new Map()
     const lengths = answer.status === 200 ? lengthsOf(answer.body) : undefined
     if (lengths === undefined) throw this.odd('/query', answer)
     return new Map(lengths.map(([id, length]) => [id, Math.min(Math.floor(length / this.blockSize), most)]))
   }
 
-  /** Whether a worker that is registered already is this one. */
+  /** True if the worker that is registered under this number has this endpoint. */
   async has(id: number, endpoint: string): Promise<boolean> {
     const answer = await this.ask('/workers')
     if (answer.status !== 200) return false
     try {
-      const workers = JSON.parse(answer.body) as readonly { instance_id: unknown; model_name: unknown; endpoints?: Record<string, unknown> }[]
-      return workers.some(of => of.instance_id === id && of.model_name === this.model && Object.values(of.endpoints ?? {}).includes(endpoint))
+      const workers = JSON.parse(answer.body) as readonly {
+        instance_id: unknown
+        model_name: unknown
+        endpoints?: Record<string, unknown>
+      }[]
+      return workers.some(
+        of =>
+          of.instance_id === id && of.model_name === this.model && Object.values(of.endpoints ?? {}).includes(endpoint),
+      )
     } catch {
       return false
     }
   }
 }
 
-async function answerOf(url: string, sent: RequestInit): Promise<Answer> {
+async function answerOf(url: string, sent: RequestInit & { readonly signal: AbortSignal }): Promise<Answer> {
   const response = await fetch(url, sent)
-  return { status: response.status, body: await response.text() }
+  return { status: response.status, body: await bodyOf(response, sent.signal) }
 }
 
-/** Tokens that were found, by the numbers of workers; nothing where an answer is not one. */
+/**
+ * The text of an answer. fetch also decompresses answers that were not requested as compressed, so the decompressed bytes are counted. The signal is
+ * checked between pieces, because a busy stream may keep the timer from running.
+ */
+async function bodyOf({ body }: Response, signal: AbortSignal): Promise<string> {
+  const [decoder, pieces] = [new TextDecoder(), [] as string[]]
+  let bytes = 0
+  for await (const piece of (body ?? []) as AsyncIterable<Uint8Array>) {
+    signal.throwIfAborted()
+    bytes += piece.length
+    // Leaving the loop cancels the body.
+    if (bytes > BODY_BYTES_MAX) throw new Error(`the answer has more than ${BODY_BYTES_MAX} bytes`)
+    pieces.push(decoder.decode(piece, { stream: true }))
+  }
+  return pieces.join('') + decoder.decode()
+}
+
+/** Checks a deadline, and limits it to the longest time of a timer. */
+function deadlineOf(argument: string, value: unknown): number {
+  const milliseconds = duration(argument, value)
+  if (milliseconds === 0) throw invalid(argument, value, 'milliseconds above 0')
+  return Math.min(milliseconds, 2 ** 31 - 1)
+}
+
+/** The number of matched tokens by worker number; `undefined` for a malformed answer. */
 function lengthsOf(body: string): [id: string, length: number][] | undefined {
   try {
     const { instances } = JSON.parse(body) as { instances?: unknown }
@@ -146,7 +192,7 @@ function reasonOf(error: unknown): string {
   return cause?.code ?? cause?.message ?? message ?? String(error)
 }
 
-/** The number of a worker there: made of its name, so that all who ask one indexer mean the same one. */
+/** The number of a worker in the indexer: a hash of its name, so that all routers of one indexer use the same number. */
 function numberOf(name: string): number {
   return createHash('sha256').update(name).digest().readUIntBE(0, 6)
 }
@@ -154,16 +200,22 @@ function numberOf(name: string): number {
 function readUrl(argument: string, value: unknown): string {
   const given = text(argument, value)
   const url = URL.canParse(given) ? new URL(given) : undefined
-  const isPlain = url !== undefined && /^https?:$/.test(url.protocol) && url.username === '' && url.password === '' && url.search === '' && url.hash === ''
+  const isPlain =
+    url !== undefined &&
+    /^https?:$/.test(url.protocol) &&
+    url.username === '' &&
+    url.password === '' &&
+    url.search === '' &&
+    url.hash === ''
   if (!isPlain) throw invalid(argument, value, 'an http: or https: URL without a user, a query or a fragment')
   return url.href.replace(/\/+$/, '')
 }
 
 /**
- * Sends prompts to where their start is, as {@link PrefixRouter} does, with the answers of Dynamo's indexer: it follows what workers publish with
- * {@link publishEvents}, or what vLLM does. A call that it does not answer in time, or with nonsense, is `IO_ERROR`.
+ * Routes each prompt to the worker with the longest cached prefix, as {@link PrefixRouter} does, but asks Dynamo's indexer, which follows events from
+ * {@link publishEvents} or from vLLM. If the indexer does not answer before the deadline, or its answer is malformed, the call throws `IO_ERROR`.
  *
- * An indexer that was started again knows no workers: what it is asked for then is nowhere. Remove them here, and add them again.
+ * An indexer that was restarted has forgotten its workers, so all prompts are misses. Remove the workers here, and add them again.
  *
  * @example
  * ```ts
@@ -186,23 +238,32 @@ export class DynamoRouter extends Owner {
       readUrl('url', url),
       count('blockSize', blockSize, 1),
       optional(text, 'model', model) ?? 'default',
-      optional((argument, value) => count(argument, value, 1), 'deadline', deadline) ?? DEADLINE_MS,
+      optional(deadlineOf, 'deadline', deadline) ?? DEADLINE_MS,
     )
     super(INTERNAL, indexer, DynamoRouter)
   }
 
-  /** Has the indexer follow a worker. One that it follows already, at the same endpoint, is added here alone. */
+  /** Makes the indexer follow a worker. If the indexer already follows it at the same endpoint, it is only added here. */
   async addWorker(worker: string, options: Omit<FollowOptions, 'topic'>): Promise<void> {
     const indexer = own(this)
     const name = text('worker', worker)
     const given = known<Omit<FollowOptions, 'topic'>>('options', options, WORKER)
-    const [endpoint, replay] = [readEndpoint('endpoint', given.endpoint), optional(readEndpoint, 'replayEndpoint', given.replayEndpoint)]
+    const [endpoint, replay] = [
+      readEndpoint('endpoint', given.endpoint),
+      optional(readEndpoint, 'replayEndpoint', given.replayEndpoint),
+    ]
     if (indexer.workers.has(name)) throw invalid('worker', name, 'a name that no other worker has')
     const added = { id: numberOf(name), load: 0 }
     indexer.workers.set(name, added)
     let isThere = false
     try {
-      const answer = await indexer.ask('/register', { instance_id: added.id, endpoint, replay_endpoint: replay, model_name: indexer.model, block_size: indexer.blockSize })
+      const answer = await indexer.ask('/register', {
+        instance_id: added.id,
+        endpoint,
+        replay_endpoint: replay,
+        model_name: indexer.model,
+        block_size: indexer.blockSize,
+      })
       isThere = answer.status === 201 || (answer.status === 409 && (await indexer.has(added.id, endpoint)))
       if (!isThere) throw indexer.odd('/register', answer)
     } finally {
@@ -210,7 +271,7 @@ export class DynamoRouter extends Owner {
     }
   }
 
-  /** A worker is gone: nobody sends prompts there any more, and the indexer no longer follows it. */
+  /** Removes a worker: it gets no more prompts, and the indexer no longer follows it. */
   async removeWorker(worker: string): Promise<void> {
     const indexer = own(this)
     const name = text('worker', worker)
@@ -220,14 +281,14 @@ export class DynamoRouter extends Owner {
     if (answer.status !== 200 && answer.status !== 404) throw indexer.odd('/unregister', answer)
   }
 
-  /** How busy a worker is, in any unit; 0 until it is said. */
+  /** Sets a worker's load, in any unit; 0 by default. */
   setLoad(worker: string, load: number): void {
     const indexer = own(this)
     const [name, busy] = [text('worker', worker), float('load', load)]
     indexer.worker(name).load = busy
   }
 
-  /** The worker for a prompt; `undefined` where there are no workers. */
+  /** Returns the worker for a prompt; `undefined` if there are no workers. */
   async route(tokens: TokenIds, options: RouteOptions = {}): Promise<Route | undefined> {
     const indexer = own(this)
     const [ids, weight] = [readTokens('tokens', tokens), readRouteOptions(options)]
@@ -236,15 +297,16 @@ export class DynamoRouter extends Owner {
     let best: (Route & { readonly load: number; readonly cost: number; readonly rank: number }) | undefined
     for (const [worker, { id, load }] of indexer.workers) {
       const has = blocks.get(String(id)) ?? 0
-      // Of two that cost as much, the one with more of the prompt, then the one with less load, then the one that the prompt's start says.
+      // Ties in cost are broken by the longer prefix, then by the lower load, then by a hash of the prompt's first block.
       const [cost, rank] = [weight === undefined ? -has : weight * load - has, rankOf(id, start)]
-      const order = best === undefined ? -1 : cost - best.cost || best.blocks - has || load - best.load || rank - best.rank
+      const order =
+        best === undefined ? -1 : cost - best.cost || best.blocks - has || load - best.load || rank - best.rank
       if (order < 0) best = { worker, blocks: has, load, cost, rank }
     }
     return best && { worker: best.worker, blocks: best.blocks }
   }
 
-  /** What each worker has of a prompt that has anything, the longest first. */
+  /** Returns the workers that have some of a prompt, with the number of blocks, the longest prefix first. */
   async lengths(tokens: TokenIds): Promise<Route[]> {
     const indexer = own(this)
     const blocks = await indexer.query(readTokens('tokens', tokens))
@@ -253,7 +315,7 @@ export class DynamoRouter extends Owner {
   }
 }
 
-/** A number that a worker has for prompts that begin alike, as good as random: prompts spread over workers that are alike. */
+/** A hash of a worker and of the first block of a prompt, which spreads prompts over workers of equal cost. */
 function rankOf(id: number, tokens: Uint32Array): number {
   let mixed = id
   for (const token of tokens) mixed = Math.imul(mixed ^ token, 0x9e37_79b1) ^ (mixed >>> 15)

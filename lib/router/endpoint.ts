@@ -1,9 +1,10 @@
-import { text } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+// Addresses of ZeroMQ sockets as arguments: `tcp://host:port`, without a user or a path.
+import { text } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 
-/** @internal Where something is published, or asked for again. */
+/** @internal Checks the endpoint of events or of replays. */
 export function readEndpoint(argument: string, value: unknown): string {
   const endpoint = text(argument, value)
-  if (/^tcp:\/\/\S+:\d+$/.test(endpoint)) return endpoint
+  if (/^tcp:\/\/[^\s@/]+:\d+$/.test(endpoint)) return endpoint
   throw invalid(argument, value, 'tcp://host:port')
 }

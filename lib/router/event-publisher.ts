@@ -1,25 +1,27 @@
+// Publishes the events of a cache over ZeroMQ, in vLLM's format. The addon owns the sockets and their thread. New events are handed to that thread in a microtask
+// after each change of the cache, and those of tiers ten times a second; the cache never waits for a subscriber.
 import type { NativePublisher } from '#binding'
 
-import { count, known, type Names, optional, text, whole } from '../border/check.js'
+import { count, known, type Names, optional, text, whole } from '../errors/check.js'
 import { liveArgument, INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
-import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache, Waiting } from '../sequences/shared-cache.js'
-import { invalid } from '../border/errors.js'
+import { invalid } from '../errors/errors.js'
 import { readEndpoint } from './endpoint.js'
 
-/** Where the events of a cache are published. */
+/** Options of {@link publishEvents}. */
 export interface PublishOptions {
-  /** Where others connect: `tcp://host:port`, of which port 0 takes a free one. */
+  /** The address to bind, to which subscribers connect: `tcp://host:port`. Port 0 takes a free port. */
   readonly endpoint: string
-  /** Where what somebody missed is asked for again. */
+  /** The address at which a subscriber asks for events that it missed. */
   readonly replayEndpoint?: string
   /** The first part of each message, for instance `kv@pod@model`; empty by default. */
   readonly topic?: string
-  /** Which of the workers that serve one model together. */
+  /** The worker rank: the number of this worker among those that serve one model together. */
   readonly rank?: number
-  /** The number of the first batch, 0 by default. A worker that is started again on the same endpoint goes on behind its last one's. */
+  /** The number of the first batch, 0 by default. A worker that restarts on the same endpoint continues with the number behind its last batch. */
   readonly first?: number
 }
 
@@ -27,11 +29,14 @@ const OPTIONS: Names<PublishOptions> = { endpoint: 0, replayEndpoint: 0, topic: 
 
 const LOOK_MS = 100
 
-/** What is published, until this is disposed of: at the end of each turn in which the cache has changed. */
+/** The maximum number of tokens per block, so that an event with their ids fits into a message. */
+const BLOCK_SIZE_MAX = 2 ** 20
+
+/** Publishes in a microtask after each change of the cache, and every `LOOK_MS`, until it is disposed of. */
 class Publishing implements Waiting {
   readonly #shared: SharedCache
   readonly native: NativePublisher
-  /** Looks for what tiers have written by themselves, and for those who have missed more than is kept. */
+  /** Publishes events from tiers, which write in the background, and serves subscribers that missed more events than are kept. */
   readonly #timer: NodeJS.Timeout
 
   constructor(shared: SharedCache, native: NativePublisher) {
@@ -57,11 +62,11 @@ class Publishing implements Waiting {
   }
 }
 
-/** The events of a cache, published for routers until this is disposed of. */
+/** Publishes the events of a cache for routers, until it is disposed of. */
 export class EventPublisher extends Owner {
-  /** Where it is bound. */
+  /** The address that is bound. */
   declare readonly endpoint: string
-  /** Where what was missed is asked for, if anywhere. */
+  /** The address for requests of missed events, if there is one. */
   declare readonly replayEndpoint: string | undefined
 
   /** @internal */
@@ -71,18 +76,19 @@ export class EventPublisher extends Owner {
     settle(this, { endpoint: endpoint as string, replayEndpoint: replayEndpoint ?? undefined })
   }
 
-  /** The number that the next batch gets. */
+  /** The number of the next batch. */
   get next(): number {
     return nativeThis<Publishing>(this, EventPublisher).native.nextNumber()
   }
 }
 
 /**
- * Publishes what happens to the blocks that prompts find in a cache, over ZeroMQ, as vLLM does: for {@link PrefixRouter.follow}, for Dynamo's
- * indexer, for llm-d. Everything that is there is published first. Blocks of the cache itself have the medium `GPU`, whatever memory they lie in; those of
- * its tiers in memory and on disk `CPU` and `DISK`, without what other processes remove from a folder. Nobody is waited for: who is too slow sees a gap in the numbers, and asks again.
+ * Publishes the events of a cache's prefix cache over ZeroMQ, in vLLM's format: for {@link PrefixRouter.follow}, for Dynamo's indexer, for llm-d. The current
+ * content is published first. Blocks of the cache itself have the medium `GPU`, for any kind of memory; blocks of its tiers in memory and on disk have `CPU` and
+ * `DISK`. Blocks that other processes remove from a folder are not reported. The cache does not wait for subscribers: one that is too slow sees a gap in the
+ * numbers, and asks for a replay. Each endpoint accepts at most 256 peers. A peer that breaks the protocol, or reads nothing for 30 seconds, is disconnected.
  *
- * Events tell the tokens of all prompts, of all tenants: publish them where only those may listen who may know. The cache needs the option `events`.
+ * Events contain the tokens of all prompts of all tenants: publish them only where every listener may read them. The cache needs the option `events`.
  */
 export async function publishEvents(cache: PagedKvCache, options: PublishOptions): Promise<EventPublisher> {
   const shared = liveArgument<SharedCache>('cache', cache, PagedKvCache)
@@ -95,6 +101,8 @@ export async function publishEvents(cache: PagedKvCache, options: PublishOptions
     first: optional(whole, 'first', first) ?? 0,
   }
   if (shared.events === 0) throw invalid('cache', 'a cache without events', 'one that was made with the option events')
+  if (cache.blockSize > BLOCK_SIZE_MAX)
+    throw invalid('cache', `blocks of ${cache.blockSize} tokens`, `blocks of at most ${BLOCK_SIZE_MAX} tokens`)
   needsNet('publishEvents', binding.bindPublisher)
   const native = await binding.bindPublisher(given)
   if (shared.isEnded) {

@@ -1,36 +1,51 @@
+// Routing: sends each prompt to the worker that has the longest prefix of it cached. Workers publish the events of their caches (event-publisher); a router
+// follows them here, or asks Dynamo's indexer (dynamo-router). A router has no tokens and no cache. Lost events are never ignored: the router asks for
+// a replay, or counts the worker as empty. The index is in the addon; `route` costs one call.
 import type { NativeCacheEvent, NativeFollowing, NativePrefixRouter } from '#binding'
 
-import { arrayKind, fields, flag, float, isArray, known, list, type Names, optional, text, typedArray } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+import {
+  arrayKind,
+  fields,
+  flag,
+  float,
+  isArray,
+  known,
+  list,
+  type Names,
+  optional,
+  text,
+  typedArray,
+} from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { INTERNAL, nativeThis, Owner } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
 import { readEndpoint } from './endpoint.js'
 import { readRouteOptions, type RouteOptions } from './route-options.js'
 
-/** Where a prompt goes. */
+/** The worker for a prompt. */
 export interface Route {
   /** The worker. */
   readonly worker: string
-  /** What it has of the prompt, in blocks. */
+  /** The number of the prompt's blocks that it has. */
   readonly blocks: number
 }
 
-/** Where a worker publishes its events. */
+/** The address of a worker's events. */
 export interface FollowOptions {
-  /** Where they are published: `tcp://host:port`. */
+  /** The address of the events: `tcp://host:port`. */
   readonly endpoint: string
-  /** Where what was missed is asked for. Without one, whatever is missed is lost, and the worker counts as empty until it says more. */
+  /** The address for missed events. Without it, missed events are lost, and the worker counts as empty until new events arrive. */
   readonly replayEndpoint?: string
-  /** What topics begin with; all by default. */
+  /** Takes only messages whose topic begins with this; all by default. */
   readonly topic?: string
 }
 
-/** The events of a worker, as they are followed. */
+/** Statistics of a worker that is followed. */
 export interface FollowStats {
-  /** Batches of events that came. */
+  /** Batches of events that arrived. */
   readonly batches: number
-  /** How often some were lost. */
+  /** The number of times that events were lost. */
   readonly losses: number
 }
 
@@ -38,12 +53,22 @@ const FOLLOW: Names<FollowOptions> = { endpoint: 0, replayEndpoint: 0, topic: 0 
 
 const WORKERS_MAX = 1024
 
-/** A router, and what it follows: that goes on until it is ended, whoever holds its object. */
+/** The warning that no prompt ever matches a block. */
+const MISMATCH =
+  "workers store blocks, but no prompt matches any of them: their keys differ. Make the keys of prompts with new PrefixNamer({ ...cache.form, prefixKey }) of a worker's cache"
+
+/** A router and the workers that it follows. It follows them until it is disposed of, even if `Following` objects are garbage collected. */
 class Routing {
   readonly native: NativePrefixRouter = new binding.NativePrefixRouter()
   readonly followed = new Set<Followed>()
 
-  /** Ends what is followed of a worker. */
+  /** Called after each lookup. Warns once if the lookups so far show that no prompt will ever match. */
+  looked(blocks: number): void {
+    if (blocks > 0 || !this.native.takeDifference()) return
+    process.emitWarning(`PrefixRouter: ${MISMATCH}`, { type: 'KvTideWarning', code: 'KVTIDE_ROUTER_MISMATCH' })
+  }
+
+  /** Stops following a worker. */
   leave(worker: string): void {
     for (const following of this.followed) if (following.worker === worker) following.dispose()
   }
@@ -72,20 +97,27 @@ class Followed {
   }
 }
 
-/** What a router has to know of a {@link CacheEvent}: no tokens. */
-export type RoutedEvent = { readonly type: 'stored'; readonly key: string; readonly parent: string; readonly isFirst: boolean } | { readonly type: 'removed'; readonly key: string } | { readonly type: 'cleared' }
+/** The part of a {@link CacheEvent} that a router needs: no tokens. */
+export type RoutedEvent =
+  | { readonly type: 'stored'; readonly key: string; readonly parent: string; readonly isFirst: boolean }
+  | { readonly type: 'removed'; readonly key: string }
+  | { readonly type: 'cleared' }
 
 const EVENTS: readonly string[] = ['stored', 'removed', 'cleared']
 
-/** The name of a block. */
+/** Checks the key of a block. */
 function readName(argument: string, value: unknown): string {
   if (typeof value === 'string' && /^[\da-f]{64}$/.test(value)) return value
   throw invalid(argument, value, '64 hexadecimal digits')
 }
 
 function readEvent(argument: string, value: unknown): NativeCacheEvent {
-  const { type, key, parent, isFirst } = fields<{ type: string; key: string; parent: string; isFirst: boolean }>(argument, value)
-  if (typeof type !== 'string' || !EVENTS.includes(type)) throw invalid(`${argument}.type`, type, EVENTS.map(name => `'${name}'`).join(' or '))
+  const { type, key, parent, isFirst } = fields<{ type: string; key: string; parent: string; isFirst: boolean }>(
+    argument,
+    value,
+  )
+  if (typeof type !== 'string' || !EVENTS.includes(type))
+    throw invalid(`${argument}.type`, type, EVENTS.map(name => `'${name}'`).join(' or '))
   if (type === 'cleared') return { kind: type } as NativeCacheEvent
   const name = readName(`${argument}.key`, key)
   if (type === 'removed') return { kind: type, key: name, parent: undefined }
@@ -94,8 +126,8 @@ function readEvent(argument: string, value: unknown): NativeCacheEvent {
 }
 
 /**
- * Sends prompts to where their start is: it knows which worker has which blocks, from their events, and answers the one with the longest
- * prefix. It holds no tokens and no cache; the names of a prompt's blocks come from {@link PagedKvCache.keys} or {@link PrefixNamer.keys}.
+ * Routes each prompt to the worker with the longest cached prefix of it. The router learns from the workers' events which worker has which blocks. It has no
+ * tokens and no cache; the keys of a prompt's blocks come from {@link PagedKvCache.keys} or {@link PrefixNamer.keys}.
  *
  * @example
  * ```ts
@@ -119,7 +151,7 @@ export class PrefixRouter extends Owner {
     super(INTERNAL, new Routing(), PrefixRouter)
   }
 
-  /** Adds a worker, which has nothing yet; at most 1,024. */
+  /** Adds a worker, which has no blocks yet; at most 1,024 workers. */
   addWorker(worker: string): void {
     const native = own(this)
     const name = text('worker', worker)
@@ -127,7 +159,7 @@ export class PrefixRouter extends Owner {
     if (!native.addWorker(name)) throw invalid('worker', name, 'a name that no other worker has')
   }
 
-  /** A worker is gone, with all that it had. */
+  /** Removes a worker and its blocks. */
   removeWorker(worker: string): void {
     const routing = nativeThis<Routing>(this, PrefixRouter)
     const name = text('worker', worker)
@@ -135,12 +167,12 @@ export class PrefixRouter extends Owner {
     routing.leave(name)
   }
 
-  /** How busy a worker is, in any unit; 0 until it is said. */
+  /** Sets a worker's load, in any unit; 0 by default. */
   setLoad(worker: string, load: number): void {
     own(this).setLoad(text('worker', worker), float('load', load))
   }
 
-  /** Takes in events of a worker's cache, in their order, all of them or none. Where some were missed, begin again with `cleared`. */
+  /** Applies events of a worker's cache, in order, all or none of them. If some were missed, begin again with `cleared`. */
   apply(worker: string, events: readonly RoutedEvent[]): void {
     const native = own(this)
     const name = text('worker', worker)
@@ -149,41 +181,56 @@ export class PrefixRouter extends Owner {
   }
 
   /**
-   * Follows what a worker publishes with {@link publishEvents}, or what vLLM does, until the answer is disposed of, the worker removed, or the router
-   * disposed of. Nothing is lost silently: what
-   * was missed is asked for again, and where that is not to be had the worker counts as empty.
+   * Follows the events that a worker publishes with {@link publishEvents}, or that vLLM publishes. Ends when the result is disposed of, the worker is removed, or
+   * the router is disposed of. No loss goes unnoticed: the router asks for missed events again, and if they are not available, the worker counts as empty.
    */
   follow(worker: string, options: FollowOptions): Following {
     const routing = nativeThis<Routing>(this, PrefixRouter)
     const { native } = routing
     const name = text('worker', worker)
     const given = known<FollowOptions>('options', options, FOLLOW)
-    const [endpoint, replay, topic] = [readEndpoint('endpoint', given.endpoint), optional(readEndpoint, 'replayEndpoint', given.replayEndpoint), optional(text, 'topic', given.topic) ?? '']
+    const [endpoint, replay, topic] = [
+      readEndpoint('endpoint', given.endpoint),
+      optional(readEndpoint, 'replayEndpoint', given.replayEndpoint),
+      optional(text, 'topic', given.topic) ?? '',
+    ]
     needsNet('PrefixRouter.follow', native.follow)
     return new Following(INTERNAL, new Followed(routing, name, native.follow(name, endpoint, replay, topic)))
   }
 
-  /** The worker for a prompt, by the names of its blocks; `undefined` where there are no workers. */
+  /**
+   * Returns the worker for a prompt, given the keys of its blocks; `undefined` if there are no workers.
+   *
+   * If prompts never match a block although workers store blocks, their keys differ: the process then emits one warning per router, with the code
+   * `KVTIDE_ROUTER_MISMATCH` (64 prompts matched nothing, and none of 256 blocks that workers stored after the first 32 belongs to these prompts).
+   */
   route(keys: readonly string[] | BigUint64Array, options: RouteOptions = {}): Route | undefined {
-    const native = own(this)
+    const routing = nativeThis<Routing>(this, PrefixRouter)
+    const { native } = routing
     const weight = readRouteOptions(options) ?? -1
-    const found = isArray(keys) ? native.routeNames(list('keys', keys, readName), weight) : native.route(readKeys(keys), weight)
-    return found === null ? undefined : { worker: found.worker, blocks: found.blocks }
+    const found = isArray(keys)
+      ? native.routeNames(list('keys', keys, readName), weight)
+      : native.route(readKeys(keys), weight)
+    if (found === null) return undefined
+    routing.looked(found.blocks)
+    return { worker: found.worker, blocks: found.blocks }
   }
 
-  /** What each worker has of a prompt that has anything, the longest first. */
+  /** Returns the workers that have some of a prompt, with the number of blocks, the longest prefix first. */
   lengths(keys: readonly string[]): Route[] {
-    const native = own(this)
-    if (!isArray(keys)) throw invalid('keys', keys, 'an array of names')
-    return native.lengths(list('keys', keys, readName)).map(({ worker, blocks }) => ({ worker, blocks }))
+    const routing = nativeThis<Routing>(this, PrefixRouter)
+    if (!isArray(keys)) throw invalid('keys', keys, 'an array of block keys')
+    const found = routing.native.lengths(list('keys', keys, readName))
+    routing.looked(found.length)
+    return found.map(({ worker, blocks }) => ({ worker, blocks }))
   }
 
-  /** Names in the form in which {@link route} is fastest: eight bytes each. */
+  /** Returns keys in the form with which {@link route} is fastest: eight bytes each. */
   static shortKeys(keys: readonly string[]): BigUint64Array {
-    if (!isArray(keys)) throw invalid('keys', keys, 'an array of names')
+    if (!isArray(keys)) throw invalid('keys', keys, 'an array of block keys')
     const names = list('keys', keys, readName)
     const view = new DataView(new ArrayBuffer(names.length * 8))
-    // The bytes of each in the order of its digits.
+    // The first eight bytes of each key, in the order of its digits.
     for (const [at, name] of names.entries()) {
       view.setUint32(at * 8, Number.parseInt(name.slice(0, 8), 16))
       view.setUint32(at * 8 + 4, Number.parseInt(name.slice(8, 16), 16))
@@ -191,7 +238,7 @@ export class PrefixRouter extends Owner {
     return new BigUint64Array(view.buffer)
   }
 
-  /** How many workers it knows, how many different blocks they have or name as the ones before, and the bytes of memory that this takes. */
+  /** Returns the number of workers, the number of different blocks that they have or whose children they have, and the memory of the index in bytes. */
   stats(): { readonly workers: number; readonly blocks: number; readonly bytes: number } {
     const [workers, blocks, bytes] = own(this).usage() as [number, number, number]
     return { workers, blocks, bytes }
@@ -200,24 +247,23 @@ export class PrefixRouter extends Owner {
 
 function readKeys(keys: unknown): BigUint64Array {
   if (arrayKind(keys) === 'BigUint64Array') return typedArray<BigUint64Array>('keys', keys, ['BigUint64Array'])
-  throw invalid('keys', keys, 'an array of names, or a BigUint64Array')
+  throw invalid('keys', keys, 'an array of block keys, or a BigUint64Array')
 }
 
 function own(self: unknown): NativePrefixRouter {
   return nativeThis<Routing>(self, PrefixRouter).native
 }
 
-/** A worker that is followed, until this is disposed of. */
+/** A worker that is followed, until this object is disposed of. */
 export class Following extends Owner {
   /** @internal */
   constructor(token: unknown, followed: Followed) {
     super(token, followed, Following)
   }
 
-  /** How much has come. */
+  /** Returns the number of batches that arrived and of losses. */
   stats(): FollowStats {
     const [batches, losses] = nativeThis<Followed>(this, Following).native.counts() as [number, number]
     return { batches, losses }
   }
 }
-

@@ -1,17 +1,18 @@
+// Prompt lookup (n-gram speculation): drafts tokens from the text so far.
 import type { NativePromptLookup } from '#binding'
 
 import { binding } from '../loading/binding.js'
 
-/** Tokens that are taken in at a call: about a millisecond, so that a long prompt never holds the main thread up. */
+/** Tokens that one call indexes: about a millisecond of work, so that a long prompt never blocks the main thread. */
 const SLICE = 16_384
 
 /**
- * Drafts from the tokens of a sequence so far: what followed the last tokens when they last came before. A token costs well under a
- * microsecond, however many there are already.
+ * Prompt lookup: drafts the tokens that followed the last occurrence of the newest tokens. A token costs well under a microsecond,
+ * for any number of tokens so far.
  */
 export class PromptLookup {
   readonly #native: NativePromptLookup
-  /** Tokens that were not taken in yet, in order. */
+  /** Tokens that are not indexed yet, in order. */
   #waiting: Uint32Array[] = []
 
   /** Compares the last `shortest` to `longest` tokens, the longest first. */
@@ -19,12 +20,12 @@ export class PromptLookup {
     this.#native = new binding.NativePromptLookup(shortest, longest)
   }
 
-  /** Adds tokens, which this keeps. */
+  /** Adds tokens. They are copied. */
   push(tokens: Uint32Array | readonly number[]): void {
     if (tokens.length > 0) this.#waiting.push(Uint32Array.from(tokens))
   }
 
-  /** `most` tokens that could come next, or none. While many tokens wait to be taken in, there are none. */
+  /** Returns up to `most` tokens that could come next, or none. Returns none while many tokens are not indexed yet. */
   draft(most: number): number[] {
     let left = SLICE
     while (left > 0 && this.#waiting.length > 0) {

@@ -1,20 +1,22 @@
+// Sampling: drawing the next token of a generation from logits, and verifying drafted tokens. The addon does the work, on the main thread if it is short and
+// otherwise in the background. Drawing changes no sampler, so a draw can be repeated; a token counts only after `push`.
 import type { NativeLogits, NativeSampler } from '#binding'
 
-import { count } from '../border/check.js'
+import { count } from '../errors/check.js'
 import { binding } from '../loading/binding.js'
 import { allows, maskOf } from './allowed.js'
 import type { SamplingOptions, SamplingSettings, TokenLogprobs } from './options.js'
 
 /**
- * Draws tokens of one generation. To draw changes nothing: the token at a position depends on the options, the tokens before it and the
- * logits, so it may be drawn again, and calls go on while tokens are drawn in the background. `push` says what it became.
+ * Draws the tokens of one generation. Drawing changes nothing: the token at a position depends on the options, the tokens before it and the
+ * logits. So it may be drawn again, and other calls are allowed while tokens are drawn in the background. `push` adds the chosen token.
  */
 export class Sampler {
   /** @internal */
   readonly native: NativeSampler
   readonly #allowed: SamplingOptions['allowed']
   readonly #start: number
-  /** Tokens that were generated, where somebody asks. */
+  /** The generated tokens, kept only if there is an `allowed` function. */
   readonly #generated: number[]
 
   private constructor(native: NativeSampler, allowed: SamplingOptions['allowed'], generated: number[], start: number) {
@@ -24,34 +26,34 @@ export class Sampler {
     this.#start = start
   }
 
-  /** A sampler for what follows `prompt`: all tokens of the sequence so far. O(prompt). */
+  /** Returns a sampler for the tokens that follow `prompt`, which is all tokens of the sequence so far. O(prompt). */
   static of({ numbers, ids, bias, allowed }: SamplingSettings, prompt: Uint32Array): Sampler {
     return new Sampler(new binding.NativeSampler(numbers, ids, bias, prompt), allowed, [], prompt.length)
   }
 
-  /** The position of the next token: tokens of the prompt, and behind it. */
+  /** The position of the next token: the number of tokens in the prompt and behind it. */
   get position(): number {
     return this.native.position()
   }
 
-  /** Adds tokens that were generated. */
+  /** Adds generated tokens. */
   push(tokens: readonly number[]): void {
     this.native.push(Uint32Array.from(tokens))
     if (this.#allowed !== undefined) for (const token of tokens) this.#generated.push(token)
   }
 
-  /** Takes back what was generated from a position on. */
+  /** Removes the generated tokens from a position on. */
   truncate(position: number): void {
     this.native.truncate(position)
     this.#generated.length = Math.min(this.#generated.length, position - this.#start)
   }
 
-  /** The same for another sequence that goes on from here. */
+  /** Returns a copy for another sequence that continues from here. */
   fork(): Sampler {
     return new Sampler(this.native.fork(), this.#allowed, [...this.#generated], this.#start)
   }
 
-  /** The same for a second model, whose tokens are drafts: it draws with random numbers of its own. */
+  /** Returns a copy for a second model that drafts tokens. It draws with random numbers of its own. */
   drafter(): Sampler {
     return new Sampler(this.native.drafter(), this.#allowed, [...this.#generated], this.#start)
   }
@@ -60,7 +62,7 @@ export class Sampler {
     this.native.dispose()
   }
 
-  /** @internal What is allowed in each row; none where everything is. Behind a drafted token that is not allowed nobody asks. */
+  /** @internal The mask of each row; empty if all tokens are allowed. Rows behind a drafted token that is not allowed have no mask, because they are not used. */
   masks(drafted: readonly number[], vocabulary: number): (Uint32Array | undefined)[] {
     const masks: (Uint32Array | undefined)[] = []
     if (this.#allowed === undefined) return masks
@@ -73,29 +75,33 @@ export class Sampler {
   }
 }
 
-/** One sequence that a token is drawn for. */
+/** A sequence for which a token is drawn. */
 export interface RowToDraw {
   readonly sampler: Sampler
   readonly logits: NativeLogits
-  /** The row of the next token; behind it lies one for each drafted token. */
+  /** The row of the next token. The rows of the drafted tokens follow it. */
   readonly row: number
-  /** Tokens that were drafted, by whomever. */
+  /** Drafted tokens, from any drafter. */
   readonly drafted?: readonly number[]
-  /** Where a second model drew each of them, with a {@link Sampler.drafter}; left out for drafts that do not depend on chance. */
+  /** The logits from which a second model drew each of them, with a {@link Sampler.drafter}; omitted for drafts that are not random. */
   readonly drafts?: readonly { readonly logits: NativeLogits; readonly row: number }[]
 }
 
-/** What was drawn: the drafted tokens that stay, and one more; or why there is nothing. */
+/** The result of a draw: the accepted drafted tokens and one more, or the error. */
 export type DrawnTokens =
-  | { readonly tokens: readonly number[]; readonly logprobs: readonly TokenLogprobs[] | undefined; readonly error?: undefined }
+  | {
+      readonly tokens: readonly number[]
+      readonly logprobs: readonly TokenLogprobs[] | undefined
+      readonly error?: undefined
+    }
   | { readonly tokens?: undefined; readonly logprobs?: undefined; readonly error: unknown }
 
-/** Nanoseconds up to which tokens are drawn at once: a task costs about a tenth of that. */
+/** Draws that take up to this many nanoseconds run at once: a background task costs about a tenth of that. */
 const AT_ONCE = 200_000
 
 /**
- * Draws tokens for each row: at once where that takes no time, else in the background. A row that is refused does not fail the others;
- * no sampler changes. What `allowed` throws is the error of its row.
+ * Draws tokens for each row: at once if that is quick, otherwise in the background. An error in one row does not fail the others, and no
+ * sampler changes. An error that `allowed` throws is the error of its row.
  */
 export async function drawTokens(rows: readonly RowToDraw[]): Promise<DrawnTokens[]> {
   const draw = new binding.NativeDraw()
@@ -108,7 +114,7 @@ export async function drawTokens(rows: readonly RowToDraw[]): Promise<DrawnToken
 type NativeDraw = InstanceType<typeof binding.NativeDraw>
 type NativeDrawn = ReturnType<NativeDraw['run']>[number]
 
-/** What `call` throws, as an answer. */
+/** The error that `call` throws, as an answer; `undefined` if it throws none. */
 function refusalOf(call: () => void): DrawnTokens | undefined {
   try {
     call()
@@ -118,7 +124,7 @@ function refusalOf(call: () => void): DrawnTokens | undefined {
   }
 }
 
-/** Adds a row. What can be refused comes first, so that a row is added whole or not at all. */
+/** Adds a row. Checks run first, so that a row is added completely or not at all. */
 function add(draw: NativeDraw, { sampler, logits, row, drafted = [], drafts = [] }: RowToDraw): void {
   const masks = sampler.masks(drafted, logits.vocab())
   for (const { logits: theirs, row: place } of drafts) count('row', place, 0, theirs.rows() - 1)
@@ -129,11 +135,18 @@ function add(draw: NativeDraw, { sampler, logits, row, drafted = [], drafts = []
 
 function read({ tokens, logprobs, top, error }: NativeDrawn): DrawnTokens {
   if (error !== undefined) return { error }
-  const each = logprobs?.map((logprob, place) => ({ token: tokens[place] as number, logprob, top: pairs(top?.[place] ?? []) }))
+  const each = logprobs?.map((logprob, place) => ({
+    token: tokens[place] as number,
+    logprob,
+    top: pairs(top?.[place] ?? []),
+  }))
   return { tokens, logprobs: each }
 }
 
-/** Ids and log-probabilities, which come in turn. */
+/** Pairs of ids and log-probabilities from an array in which they alternate. */
 function pairs(flat: readonly number[]): TokenLogprobs['top'] {
-  return Array.from({ length: flat.length / 2 }, (_, place) => ({ token: flat[2 * place] as number, logprob: flat[2 * place + 1] as number }))
+  return Array.from({ length: flat.length / 2 }, (_, place) => ({
+    token: flat[2 * place] as number,
+    logprob: flat[2 * place + 1] as number,
+  }))
 }

@@ -1,44 +1,46 @@
+// Events of a cache: which cached blocks became available to prompts, or no longer are. The addon numbers them and keeps the newest; a reader here takes them in
+// batches and is woken by changes, without polling. A slow reader misses the oldest events and learns how many; the cache never waits for a reader.
 import type { NativeEvent } from '#binding'
 
-import { known, type Names, optional, whole } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+import { known, type Names, optional, whole } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { endThis, INTERNAL, nativeArgument, Owner } from '../border/owner.js'
 import type { SharedCache, Waiting } from './shared-cache.js'
 
 const OPTIONS: Names<EventsOptions> = { from: 0 }
 
-/** A block can be found from now on. */
+/** Prompts can reuse a block from now on. */
 interface StoredEvent {
   readonly number: number
   readonly type: 'stored'
-  /** The name of all tokens up to the end of this block: 64 hexadecimal digits. */
+  /** The key of the block: 64 hexadecimal digits that stand for all tokens up to its end. */
   readonly key: string
-  /** The name of the tokens before it. That of a prompt's first block is the name of no block. */
+  /** The key of the block before it. For the first block of a prompt, a value that is the key of no block. */
   readonly parent: string
-  /** Whether it is the first block of its prompts. */
+  /** True if it is the first block of its prompts. */
   readonly isFirst: boolean
   /** Its tokens. */
   readonly tokens: Uint32Array
 }
 
-/** A block can no longer be found. */
+/** Prompts can no longer reuse a block. */
 interface RemovedEvent {
   readonly number: number
   readonly type: 'removed'
   readonly key: string
 }
 
-/** No block can be found any more. */
+/** Prompts can no longer reuse any block. */
 interface ClearedEvent {
   readonly number: number
   readonly type: 'cleared'
 }
 
-/** What happened to a block that prompts find, or to all of them. Events are numbered without gaps. */
+/** A change of a cached block, or of all of them. Events are numbered without gaps. */
 export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
 
 /**
- * Events as they come. Waiting for one takes no polling, and does not keep the process alive.
+ * The events of a cache, as they happen. Waiting for one takes no polling, and does not keep the process alive.
  *
  * @example
  * ```ts
@@ -61,7 +63,7 @@ export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
  * ```
  */
 export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined>, Disposable {
-  /** How many events were dropped before they were read here. The numbers of events leave them out. */
+  /** The number of events that were dropped before they were read here. Numbers skip them. */
   readonly missed: number
   /** Ends the iterator, and a pending `next()` with it. */
   return(): Promise<IteratorReturnResult<undefined>>
@@ -69,7 +71,7 @@ export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined
   dispose(): void
 }
 
-/** Where reading begins. */
+/** Options of `events()`. */
 export interface EventsOptions {
   /** The number of the first event wanted, 0 by default. Events that the cache no longer keeps count as missed. */
   readonly from?: number
@@ -82,7 +84,7 @@ interface PendingEvent {
   readonly refuse: (reason: unknown) => void
 }
 
-/** The most events that one call to the addon takes. */
+/** The maximum number of events that one call of the addon returns. */
 const EVENTS_MAX = 256
 
 const DONE: IteratorReturnResult<undefined> = { done: true, value: undefined }
@@ -108,7 +110,7 @@ class Reader implements Waiting {
     })
   }
 
-  /** Settles pending promises, in order, as far as there are events. */
+  /** Settles pending promises in order, as long as there are events. */
   wake(): void {
     while (this.#pending.length > 0) {
       let result: NextEvent | undefined
@@ -134,7 +136,7 @@ class Reader implements Waiting {
     this.end()
   }
 
-  /** The next event; `undefined` when there is none yet. */
+  /** The next event; `undefined` if there is none yet. */
   #take(): NextEvent | undefined {
     if (this.#isEnded || this.#shared.isEnded) return DONE
     if (this.#place >= this.#events.length) this.#fetch()
@@ -155,15 +157,23 @@ class Reader implements Waiting {
 }
 
 function eventOf(number: number, { kind, key, parent, tokens, isFirst }: NativeEvent): CacheEvent {
-  if (kind === 'stored') return { number, type: kind, key: key as string, parent: parent as string, isFirst, tokens: new Uint32Array(tokens as number[]) }
+  if (kind === 'stored')
+    return {
+      number,
+      type: kind,
+      key: key as string,
+      parent: parent as string,
+      isFirst,
+      tokens: new Uint32Array(tokens as number[]),
+    }
   return kind === 'removed' ? { number, type: kind, key: key as string } : { number, type: kind }
 }
 
-/** What prompts find in a cache, as events, and the number of the event that comes next. */
+/** The content of a prefix cache as events, and the number of the next event. */
 export interface CacheReplay {
-  /** `cleared`, and a `stored` for each block, none before the one that it follows. All have the number `next`. */
+  /** A `cleared`, and a `stored` for each block, each behind its parent's. All have the number `next`. */
   readonly events: readonly CacheEvent[]
-  /** `events({ from: next })` goes on from there. */
+  /** `events({ from: next })` continues from there. */
   readonly next: number
 }
 
@@ -201,10 +211,10 @@ function own(self: unknown): Reader {
   return nativeArgument<Reader>('this', self, Events)
 }
 
-/** @internal The events of a cache from a number on. */
+/** @internal The events of a cache, starting with a number. */
 export function readEvents(shared: SharedCache, options: unknown): CacheEvents {
   const { from } = known<EventsOptions>('options', options, OPTIONS)
   const first = optional(whole, 'from', from) ?? 0
-  if (shared.events === 0) throw invalid('this', 'a cache without events', 'one that was made with the option events')
+  if (shared.events === 0) throw invalid('this', 'a cache without events', 'a cache made with the option events')
   return new Events(new Reader(shared, first))
 }

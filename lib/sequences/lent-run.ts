@@ -1,14 +1,22 @@
+// The other end of a step run: the thread that computes a step reads and writes the pages of the cache through it.
 import type { NativeLentRun } from '#binding'
 
 import { AttendCall, type AttendOptions } from '../attention/attend-call.js'
-import { count } from '../border/check.js'
+import { count } from '../errors/check.js'
 import { HostArray, type DType, meta, type TensorData } from '../border/host-array.js'
-import { type HostTensor, type OnnxTensor, put, readTensor, type TensorArgument, type TokenSource } from '../border/tensor.js'
+import {
+  type HostTensor,
+  type OnnxTensor,
+  put,
+  readTensor,
+  type TensorArgument,
+  type TokenSource,
+} from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 
 /**
- * @internal A step run on the thread that computes it: by the number that {@link StepRun.share} gave, in any thread of the process. Each call is
- * done when it returns, so its thread is held up meanwhile.
+ * @internal A step run on the thread that computes it. It is made from the number that {@link StepRun.share} returned, on any thread of the process. Calls are
+ * synchronous and block that thread.
  */
 export class LentRun {
   readonly #native: NativeLentRun
@@ -17,17 +25,20 @@ export class LentRun {
     this.#native = native
   }
 
-  /** Takes the run of a number, once. */
+  /** Takes over the run of a number, once. */
   static taken(number: number): LentRun {
     return new LentRun(binding.NativeLentRun.taken(number))
   }
 
   /**
-   * K and V that a sequence of the step had in a layer before it, `[kvHeads, tokens, headDim]`, but those that left its window: as floats, or as
-   * the bits of half floats that the pages have.
+   * Returns K and V of a sequence in a layer from before the step, `[kvHeads, tokens, headDim]`, without those that left its window: as floats, or as the
+   * half-float bits of the pages.
    */
   gather(layer: number, sequence: number, isFloats: boolean): { readonly k: TensorData; readonly v: TensorData } {
-    const [k, v] = this.#native.gather(count('layer', layer), count('sequence', sequence), isFloats) as [TensorData, TensorData]
+    const [k, v] = this.#native.gather(count('layer', layer), count('sequence', sequence), isFloats) as [
+      TensorData,
+      TensorData,
+    ]
     return { k, v }
   }
 
@@ -39,14 +50,22 @@ export class LentRun {
   }
 
   /**
-   * Writes K and V of a layer and attends to it from `q`, in one call of the addon. Each is `[tokens, heads, headDim]` or
+   * Writes K and V of a layer and computes attention from `q` to it, in one call of the addon. Each is `[tokens, heads, headDim]` or
    * `[1, heads, tokens, headDim]`; the output has the queries' layout and dtype, as numbers or as bits.
    */
-  attend(layer: number, q: TokenSource, k: HostTensor | OnnxTensor, v: HostTensor | OnnxTensor, options: AttendOptions = {}): TensorData {
-    // Whether the model has sink logits is not known here: whoever computes its graph gives them.
+  attend(
+    layer: number,
+    q: TokenSource,
+    k: HostTensor | OnnxTensor,
+    v: HostTensor | OnnxTensor,
+    options: AttendOptions = {},
+  ): TensorData {
+    // It is unknown here whether the model has sink logits: the code that runs the graph passes them.
     const call = new AttendCall(q, { layer: count('layer', layer), hasSinkLogits: false }, options, undefined)
     const [keys, values] = [readRows('k', k), readRows('v', v)]
-    return call.cross((queries, numbers, lists) => this.#native.attend(queries, put(keys, 1, numbers), put(values, 2, numbers), numbers, lists))
+    return call.cross((queries, numbers, lists) =>
+      this.#native.attend(queries, put(keys, 1, numbers), put(values, 2, numbers), numbers, lists),
+    )
   }
 
   /** Copies rows of logits for the run's owner. */
@@ -54,7 +73,7 @@ export class LentRun {
     this.#native.logits(data, dtype, rows, vocabulary)
   }
 
-  /** Gives the run back. Never refused. */
+  /** Returns the run to its owner. Never refused. */
   dispose(): void {
     this.#native.dispose()
   }
@@ -65,7 +84,7 @@ export class LentRun {
   }
 }
 
-/** Rows of K or V: three dimensions are those of tokens first. */
+/** Reads rows of K or V. Three dimensions mean that tokens come first. */
 function readRows(argument: string, value: unknown): TensorArgument {
   const read = readTensor(argument, value)
   if (read instanceof HostArray && read.dims.length === 3) read.bshd = true

@@ -1,50 +1,51 @@
-import { count, fields, flag, float, isArray, known, list, type Names, optional, text } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+// Descriptions of models: layers written by hand, or a Hugging Face `config.json`, which the addon parses.
+import { count, fields, flag, float, isArray, known, list, type Names, optional, text } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 
 const DESCRIPTION: Names<ModelDescription> = { layers: 0, attention: 0 }
 const ATTENTION: Names<ModelAttention> = { numQueryHeads: 0, scale: 0, softcap: 0, sinkLogits: 0 }
 const LAYER: Names<ModelLayer> = { kind: 0, window: 0, sinks: 0, with: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0 }
 
-/** One layer of a model: which tokens it keeps, and how large a token is in it. */
+/** One layer of a model: which tokens it keeps, and the sizes of a token in it. */
 export interface ModelLayer {
   /** `full` keeps every token, `sliding` the newest ones. `shared` keeps none, and reads those of an earlier layer. */
   readonly kind: 'full' | 'sliding' | 'shared'
-  /** Of a sliding layer: how many positions a query sees, its own among them. */
+  /** For a sliding layer, the number of positions that a query sees, including its own. */
   readonly window?: number
-  /** Of a sliding layer: tokens at the start that stay visible as well; none by default. */
+  /** For a sliding layer, the tokens at the start that are visible in addition; none by default. */
   readonly sinks?: number
-  /** Of a shared layer: the earlier layer whose keys and values it reads. It has the same sizes. */
+  /** For a shared layer, the earlier layer whose keys and values it reads. Both have the same sizes. */
   readonly with?: number
   /** Heads of K and V. */
   readonly numKvHeads: number
   /** Elements per head of K. */
   readonly headDim: number
-  /** Elements per head of V, as in K by default. */
+  /** Elements per head of V; by default the same as for K. */
   readonly valueHeadDim?: number
 }
 
-/** How all layers attend, where that differs from plain attention. */
+/** The attention of all layers, if it differs from plain attention. */
 interface ModelAttention {
-  /** Heads of queries, a multiple of each layer's heads of K and V. */
+  /** Query heads, a multiple of each layer's heads of K and V. */
   readonly numQueryHeads?: number
   /** Scores are multiplied by this; `1 / sqrt(headDim)` by default. */
   readonly scale?: number
-  /** Bends scores to `softcap * tanh(score / softcap)`. */
+  /** Limits scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number
-  /** Whether each query head of each layer has a learned logit. `attend` then has to be given them as `sinkLogits`. */
+  /** True if each query head of each layer has a learned sink logit. They then have to be passed to `attend` as `sinkLogits`. */
   readonly sinkLogits?: boolean
 }
 
-/** A model, described by hand: its layers, and how they attend. */
+/** A model described by hand: its layers and their attention. */
 export interface ModelDescription {
-  /** Its layers, in order. */
+  /** The layers, in order. */
   readonly layers: readonly ModelLayer[]
-  /** How they attend. */
+  /** The attention of all layers. */
   readonly attention?: ModelAttention
 }
 
 /**
- * A `config.json` of Hugging Face, parsed or as text, of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or gpt-oss. A field
+ * A Hugging Face `config.json`, parsed or as text, of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or gpt-oss. A field
  * that is missing or `null` has the default of the family's class in transformers. Other models are refused with `UNSUPPORTED_MODEL`.
  */
 export type HuggingFaceConfig = string | { readonly model_type?: unknown; readonly [field: string]: unknown }
@@ -53,9 +54,16 @@ const KINDS = ['full', 'sliding', 'shared']
 
 const LAYERS_MAX = 65_536
 
-/** @internal Reads a model into the form that the addon takes. */
+/** @internal Converts a model into the form that the addon takes. */
 export function readModel(model: unknown) {
-  const none = { config: undefined, layers: [], numQueryHeads: undefined, scale: undefined, softcap: undefined, sinkLogits: false }
+  const none = {
+    config: undefined,
+    layers: [],
+    numQueryHeads: undefined,
+    scale: undefined,
+    softcap: undefined,
+    sinkLogits: false,
+  }
   if (typeof model === 'string') return { ...none, config: model }
   const { layers, attention } = fields<ModelDescription>('model', model)
   if (layers === undefined) return { ...none, config: json(model) }
@@ -73,14 +81,15 @@ export function readModel(model: unknown) {
   }
 }
 
-const positive = (argument: string, value: unknown): number => float(argument, value, number => number > 0, 'a finite number over 0')
+const positive = (argument: string, value: unknown): number =>
+  float(argument, value, number => number > 0, 'a finite number above 0')
 
 function json(model: unknown): string {
   let found: unknown
   try {
     found = JSON.stringify(model)
   } catch {
-    throw invalid('model', model, 'a configuration that JSON can hold')
+    throw invalid('model', model, 'a configuration that can be written as JSON')
   }
   return text('model', found)
 }
@@ -102,11 +111,20 @@ function readLayers(layers: readonly unknown[]): Layer[] {
 }
 
 function readLayer(argument: string, entry: unknown, before: readonly { readonly kind: number }[]) {
-  const { kind, window, sinks, with: other, numKvHeads, headDim, valueHeadDim } = known<ModelLayer>(argument, entry, LAYER)
+  const {
+    kind,
+    window,
+    sinks,
+    with: other,
+    numKvHeads,
+    headDim,
+    valueHeadDim,
+  } = known<ModelLayer>(argument, entry, LAYER)
   const of = KINDS.indexOf(kind as string)
   if (of < 0) throw invalid(`${argument}.kind`, kind, KINDS.join(' or '))
   const only = (owner: number, field: string, value: unknown): void => {
-    if (of !== owner && value !== undefined) throw invalid(`${argument}.${field}`, value, `none in a layer of kind ${KINDS[of]}`)
+    if (of !== owner && value !== undefined)
+      throw invalid(`${argument}.${field}`, value, `no value in a layer of kind ${KINDS[of]}`)
   }
   only(1, 'window', window)
   only(1, 'sinks', sinks)
@@ -125,6 +143,7 @@ function readLayer(argument: string, entry: unknown, before: readonly { readonly
 
 function shared(argument: string, other: unknown, before: readonly { readonly kind: number }[]): number {
   const layer = typeof other === 'number' ? before[other] : undefined
-  if (layer === undefined || layer.kind === 2) throw invalid(argument, other, 'an earlier layer that keeps tokens itself')
+  if (layer === undefined || layer.kind === 2)
+    throw invalid(argument, other, 'an earlier layer that keeps tokens itself')
   return other as number
 }

@@ -1,54 +1,63 @@
-import { count, flag, isArray, known, list, type Names, optional, text, typedArray, whole } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+// Options of a paged cache, and their checks. There are two kinds: for uniform layers, and for a model whose layers may differ. Options of one kind are refused
+// in the other.
+import { count, flag, isArray, known, list, type Names, optional, text, typedArray, whole } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { checkDType, type DType } from '../border/host-array.js'
 import { readDevice } from '../border/process.js'
-import { readTiers, type TierOptions } from '../store/tier-options.js'
+import type { TierOptions } from '../tiers/tier-options.js'
 import { type EvictionPolicy, readEviction } from './eviction.js'
 import { type HuggingFaceConfig, type ModelDescription, readModel } from './model-description.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
 import { wellFormed } from './prompt.js'
 import { Clock } from './shared-cache.js'
 
-/** What pages are and what they may cost, for layers of any kind. */
+/** Options of pages and of their memory, for both kinds of caches. */
 interface PageOptions {
   /** Tokens per block, 16 by default. */
   readonly blockSize?: number
-  /** The element type of tokens that go in, and of pages that are not low-bit; `'f32'` by default. */
+  /** The element type of appended tokens, and of pages that are not low-bit; `'f32'` by default. */
   readonly dtype?: DType
-  /** How pages store K: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`; under `'f32'` also as `'f16'`, `'bf16'`. */
+  /**
+   * The format of K in pages: `dtype` by default, or a quantized one, `'f8e4m3'` (FP8), `'q8'` (INT8) or `'q4'` (INT4); with `'f32'` also `'f16'`
+   * or `'bf16'`.
+   */
   readonly keyFormat?: PageFormat
-  /** How pages store V: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`; under `'f32'` also as `'f16'`, `'bf16'`. */
+  /**
+   * The format of V in pages: `dtype` by default, or a quantized one, `'f8e4m3'` (FP8), `'q8'` (INT8) or `'q4'` (INT4); with `'f32'` also `'f16'`
+   * or `'bf16'`.
+   */
   readonly valueFormat?: PageFormat
   /** Rotates K by a Hadamard matrix before it is quantised, which spreads out channels with large values; `false` by default. */
   readonly hadamard?: boolean
   /**
-   * What the tokens mean: the model, its rope settings. The names of prompts depend on it, and on the form of the pages: see
+   * The meaning of token ids: the model and its rope settings. The keys of blocks depend on it and on the form of the pages: see
    * {@link PrefixNamer}.
    */
   readonly namespace?: string
-  /** 32 secret bytes that the names of prompts depend on; by default random ones of the process. Caches with the same bytes give the same names. */
+  /** 32 secret bytes that the keys of blocks depend on; by default random ones of the process. Caches with the same bytes compute the same keys. */
   readonly prefixKey?: Uint8Array
-  /** Which of the blocks that nobody holds make room first. By default those of the lowest priority, the least recently used first. */
+  /** Decides which cached blocks are evicted first. By default those of the lowest priority, the least recently used first. */
   readonly eviction?: EvictionPolicy
-  /** The most events that are kept for {@link PagedKvCache.events}; none by default. */
+  /** The maximum number of events that are kept for {@link PagedKvCache.events}; none by default. */
   readonly events?: number
   /** The clock, in milliseconds; `Date.now` by default. It is read only while a {@link Sequence.retain} has a time limit. */
   readonly now?: () => number
-  /** The most bytes that it may keep on each device, with the staging of low-bit pages. */
+  /** The memory limit of the cache on each device in bytes, including the staging memory of low-bit pages. */
   readonly memoryLimitBytes?: number
   /**
-   * What lies below the pool: the host's memory, a folder, a store that machines share. Blocks go there, and come back for a prompt that is
-   * looked for with {@link BringOptions}. With a folder or a store, `prefixKey` has to be given.
+   * The tiers below the pool: host memory, a folder, or a store that machines share. Blocks are offloaded there, and restored for a prompt that is
+   * matched with {@link BringOptions}. With a folder or a store, `prefixKey` is required.
    */
   readonly tiers?: TierOptions
 }
 
 /**
- * Options of a {@link PagedKvCache} of layers that are alike.
+ * Options of a {@link PagedKvCache} whose layers all have the same sizes and window.
  *
- * Low-bit pages are quantised once all their slots are written. Until then their rows are floats in staging memory. A write into a
- * quantised page turns it back to floats and quantises it again, which moves each value by at most one more step. A page that a fork
- * or a snapshot took while its last tokens were drafted stays in floats when they are committed, and prompts do not find it.
+ * A low-bit page is quantised once all its slots are written. Until then its rows are floats in staging memory. The rows of a step and of a
+ * draft are also floats until it is committed, since a token reads its own page as floats and the pages before it quantised. A write into a
+ * quantised page converts the page to floats and quantises it again, which moves each value by at most one more step. If a fork or a snapshot
+ * shares a page whose last tokens are drafted, the page stays in floats when they are committed, and prompts cannot reuse it.
  *
  * @example
  * ```ts
@@ -72,14 +81,14 @@ export interface UniformCacheOptions extends PageOptions {
   readonly numKvHeads: number
   /** Elements per head of K. */
   readonly headDim: number
-  /** Elements per head of V, as in K by default; 0 when there is no V. */
+  /** Elements per head of V; by default the same as for K. 0 if there is no V. */
   readonly valueHeadDim?: number
   /**
-   * How many tokens a token sees back, itself among them; all by default. Attention over the cache uses this window unless
-   * the call names another. Blocks that left the window of a sequence's last token are given back.
+   * The number of positions that a token sees, including itself; all by default. Attention over the cache uses this window unless the call
+   * gives another. Blocks outside the window of a sequence's last token are freed.
    */
   readonly window?: number
-  /** Tokens at the start that the window does not hide. */
+  /** Tokens at the start that stay visible in addition to the window. */
   readonly sinks?: number
   /** The device, `'cpu'` by default. */
   readonly device?: string
@@ -87,53 +96,75 @@ export interface UniformCacheOptions extends PageOptions {
 }
 
 /**
- * Options of a {@link PagedKvCache} of a model. Its layers may keep everything, slide, or share those of others. Layers that are
- * alike form a group with one pool.
+ * Options of a {@link PagedKvCache} for a model. Its layers may keep all tokens or a window, or share those of another layer. Layers of
+ * the same kind and sizes form a group with one pool.
  */
 export interface ModelCacheOptions extends PageOptions {
   /** The model, described by hand or as its `config.json`. */
   readonly model: ModelDescription | HuggingFaceConfig
-  /** Blocks of each group: one number for all, or one for each in the order of {@link PagedKvCache.groups}. */
+  /** Blocks of each group: one number for all groups, or one for each in the order of {@link PagedKvCache.groups}. */
   readonly capacity?: number | readonly number[]
   /**
-   * Instead of `capacity`: as many blocks as fit into this many bytes, for at most `maxSequences` at once. Sliding groups get what their
-   * windows and `maxPrefillTokens` take, but at most half. The other groups get the rest.
+   * Instead of `capacity`: as many blocks as fit into this many bytes, for at most `maxSequences` at once. Sliding groups get the blocks that
+   * their windows and `maxPrefillTokens` need, but at most half. The other groups get the rest.
    */
   readonly memoryBytes?: number
-  /** The most sequences at once. Required with `memoryBytes`. */
+  /** The maximum number of sequences at once. Required with `memoryBytes`. */
   readonly maxSequences?: number
   /**
-   * The most tokens that one call appends to all its sequences; 512 by default. Only with `memoryBytes`. A window drops the
-   * tokens that it has passed at the end of a call, so a longer append may be `OUT_OF_BLOCKS`: append a longer prompt in parts.
+   * The maximum number of tokens that one call appends to all its sequences; 512 by default. Only with `memoryBytes`. A window drops old
+   * tokens only at the end of a call, so a longer append may throw `OUT_OF_BLOCKS`: append a longer prompt in parts.
    */
   readonly maxPrefillTokens?: number
-  /** The device, `'cpu'` by default; or a name for each layer. */
+  /** The device, `'cpu'` by default, or one name for each layer. */
   readonly device?: string | readonly string[]
 }
 
-/** Options of a {@link PagedKvCache}: of layers that are alike, or of a model. */
+/** Options of a {@link PagedKvCache}: for uniform layers, or for a model. */
 export type PagedKvCacheOptions = UniformCacheOptions | ModelCacheOptions
 
 /** @internal Options of either kind, each read once. */
 export type GivenOptions = { readonly [Name in keyof UniformCacheOptions | keyof ModelCacheOptions]?: unknown }
 
-const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, tiers: 0, capacity: 0, device: 0 } as const
+const PAGES = {
+  blockSize: 0,
+  dtype: 0,
+  keyFormat: 0,
+  valueFormat: 0,
+  hadamard: 0,
+  namespace: 0,
+  prefixKey: 0,
+  eviction: 0,
+  events: 0,
+  now: 0,
+  memoryLimitBytes: 0,
+  tiers: 0,
+  capacity: 0,
+  device: 0,
+} as const
 const ALIKE = { numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, window: 0, sinks: 0 } as const
 const OF_MODELS = { memoryBytes: 0, maxSequences: 0, maxPrefillTokens: 0 } as const
 
-/** @internal All of them. */
+/** @internal The names of all options. */
 export const OPTION_NAMES: Names<GivenOptions> = { model: 0, ...PAGES, ...ALIKE, ...OF_MODELS }
 
-/** @internal Reads options, each of them once; those of the other kind are refused. */
+/** @internal Reads options, each of them once. Options of the other kind are refused. */
 export function readOptions(options: unknown) {
   const given = known<GivenOptions>('options', options, OPTION_NAMES)
   const { model } = given
   const form = model === undefined ? readAlike(given) : readModelForm(given, model)
   for (const name of Object.keys(model === undefined ? OF_MODELS : ALIKE) as (keyof GivenOptions)[]) {
     const value = given[name]
-    if (value !== undefined) throw invalid(name, value, model === undefined ? 'none without a model' : 'none beside a model, which says it of each layer')
+    if (value !== undefined)
+      throw invalid(
+        name,
+        value,
+        model === undefined
+          ? 'no value without a model'
+          : 'no value together with a model, which defines it for each layer',
+      )
   }
-  return { form, tiers: optional((_, value) => readTiers(value), 'tiers', given.tiers), clock: new Clock(optional(callable, 'now', given.now) ?? Date.now) }
+  return { form, tiers: given.tiers, clock: new Clock(optional(callable, 'now', given.now) ?? Date.now) }
 }
 
 function readAlike(given: GivenOptions) {
@@ -141,7 +172,7 @@ function readAlike(given: GivenOptions) {
   const pages = readPages(given)
   const window = optional(atLeastOne, 'window', given.window)
   const sinks = optional(count, 'sinks', given.sinks) ?? 0
-  if (window === undefined && sinks > 0) throw invalid('sinks', sinks, 'none without a window')
+  if (window === undefined && sinks > 0) throw invalid('sinks', sinks, 'no sinks without a window')
   return { capacity, ...pages, window, sinks, device: readDevice(given.device), ...readCosts(given) }
 }
 
@@ -149,10 +180,12 @@ function readModelForm(given: GivenOptions, model: unknown) {
   const { capacity, memoryBytes, maxSequences, maxPrefillTokens } = given
   const description = readModel(model)
   const places = readDevices(given.device)
-  if (capacity === undefined && memoryBytes === undefined) throw invalid('capacity', capacity, 'a number of blocks, or memoryBytes and maxSequences')
-  if (capacity !== undefined && memoryBytes !== undefined) throw invalid('memoryBytes', memoryBytes, 'none beside capacity')
+  if (capacity === undefined && memoryBytes === undefined)
+    throw invalid('capacity', capacity, 'a number of blocks, or memoryBytes and maxSequences')
+  if (capacity !== undefined && memoryBytes !== undefined)
+    throw invalid('memoryBytes', memoryBytes, 'no value together with capacity')
   for (const [name, value] of Object.entries({ maxSequences, maxPrefillTokens })) {
-    if (memoryBytes === undefined && value !== undefined) throw invalid(name, value, 'none without memoryBytes')
+    if (memoryBytes === undefined && value !== undefined) throw invalid(name, value, 'no value without memoryBytes')
   }
   return {
     model: description,
@@ -176,7 +209,7 @@ function readCosts(given: GivenOptions) {
   }
 }
 
-/** @internal The form of pages of layers that are alike, and the options that the names of prompts depend on. */
+/** @internal The form of pages for uniform layers, and the options that keys of blocks depend on. */
 export function readPages(given: GivenOptions) {
   const headDim = count('headDim', given.headDim, 1)
   const { dtype, keyFormat, valueFormat, ...naming } = readModelPages(given)
@@ -192,7 +225,7 @@ export function readPages(given: GivenOptions) {
   }
 }
 
-/** @internal As {@link readPages}, for a model, which has the sizes of its layers. */
+/** @internal As {@link readPages}, for a model, whose description has the sizes. */
 export function readModelPages(given: GivenOptions) {
   const dtype = optional(checkDType, 'dtype', given.dtype) ?? ('f32' as const)
   return {
@@ -206,8 +239,11 @@ export function readModelPages(given: GivenOptions) {
   }
 }
 
-/** @internal The devices of a model, and which of them each layer is on. */
-export function readDevices(device: unknown, read: (device: unknown) => string = readDevice): { devices: string[]; deviceOfLayers: Uint32Array | undefined } {
+/** @internal The devices of a model, and the index of each layer's device among them. */
+export function readDevices(
+  device: unknown,
+  read: (device: unknown) => string = readDevice,
+): { devices: string[]; deviceOfLayers: Uint32Array | undefined } {
   if (!isArray(device)) return { devices: [read(device)], deviceOfLayers: undefined }
   const names = list('device', device, (argument, name) => read(text(argument, name)))
   const devices = [...new Set(names)]
@@ -225,5 +261,5 @@ function secret(argument: string, value: unknown): Uint8Array {
 
 function callable(argument: string, value: unknown): () => unknown {
   if (typeof value === 'function') return value as () => unknown
-  throw invalid(argument, value, 'a function that gives the time in milliseconds')
+  throw invalid(argument, value, 'a function that returns the time in milliseconds')
 }

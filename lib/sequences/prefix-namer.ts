@@ -1,35 +1,44 @@
+// Block keys without a cache, for routers.
 import type { NativePrefixNamer } from '#binding'
 
-import { isArray, known } from '../border/check.js'
+import { isArray, known } from '../errors/check.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { readFullName } from '../border/process.js'
 import { binding } from '../loading/binding.js'
 import { readModel } from './model-description.js'
-import { type GivenOptions, type ModelCacheOptions, OPTION_NAMES, readDevices, readModelPages, readPages, type UniformCacheOptions } from './options.js'
+import {
+  type GivenOptions,
+  type ModelCacheOptions,
+  OPTION_NAMES,
+  readDevices,
+  readModelPages,
+  readPages,
+  type UniformCacheOptions,
+} from './options.js'
 import { type PromptOptions, readKeys } from './prompt.js'
 import type { TokenIds } from './tokens.js'
 
-/** Options of a {@link PrefixNamer}: those of a cache, or only the ones that names depend on. */
+/** Options of a {@link PrefixNamer}: those of a cache, or only the ones that keys depend on. */
 export type PrefixNamerOptions =
   | (Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<UniformCacheOptions>)
   | (Pick<ModelCacheOptions, 'model'> & Partial<ModelCacheOptions>)
 
 /**
- * Names the blocks of prompts as a cache does, without memory for pages. A router uses it to send prompts to the cache that has their
- * blocks, which it knows from `events` and `indexedKeys` of the caches.
+ * Computes the keys of a prompt's blocks as a cache does, without memory for pages. A router uses it to send prompts to the cache that has
+ * their blocks; it learns the caches' blocks from their `events` and `indexedKeys`.
  *
- * Two names are equal where all of this is:
+ * Two keys are equal if all of this is equal:
  *
- * - `prefixKey`, or the process where none is given;
+ * - `prefixKey`, or the process if none is given;
  * - `namespace`;
  * - `blockSize`, `dtype`, `keyFormat`, `valueFormat` and `hadamard`;
- * - `numLayers`, `numKvHeads`, `headDim` and `valueHeadDim`, of a model those of each group in order ({@link PagedKvCache.groups});
+ * - `numLayers`, `numKvHeads`, `headDim` and `valueHeadDim`; for a model, those of each group in order ({@link PagedKvCache.groups});
  *   layers with the same window and sizes on the same device are one group;
  * - the salt, the extras and the tokens of a prompt.
  *
- * Nothing else is in a name: no capacity or limit, no eviction or events, no device or window by itself. A cache of layers that are
- * alike gives the same names as one of a model with that single group. Give models of the same sizes a namespace each, since nothing
- * else tells them apart.
+ * Keys depend on nothing else: not on capacity or limits, eviction or events, nor on the device or window themselves. A cache of uniform
+ * layers computes the same keys as one of a model with that single group. Give models of the same sizes different namespaces, since
+ * nothing else distinguishes them.
  *
  * @example
  * ```ts
@@ -54,13 +63,13 @@ export class PrefixNamer extends Owner {
     settle(this, { blockSize })
   }
 
-  /** The names of a prompt's whole blocks, as `keys` of the cache gives them. O(tokens). */
+  /** Returns the keys of a prompt's full blocks; they equal those of the cache's `keys`. O(tokens). */
   keys(tokens: TokenIds, options: PromptOptions = {}): string[] {
     return readKeys(nativeThis<NativePrefixNamer>(this, PrefixNamer), tokens, options)
   }
 }
 
-/** Options of a cache that names do not depend on. */
+/** Options of a cache that keys do not depend on. */
 const REST = { events: 0, eviction: undefined, memoryLimitBytes: undefined }
 
 function ofPages(given: GivenOptions) {
@@ -79,7 +88,7 @@ function ofModel(given: GivenOptions, model: unknown) {
   return { native: binding.NativePrefixNamer.ofModel(form), blockSize: pages.blockSize }
 }
 
-/** The device of all layers, which is in no name, so `auto` will do. */
+/** Checks the device of all layers. Keys do not depend on it, so `auto` is accepted. */
 function readPlace(device: unknown): string {
   return device === 'auto' ? device : readFullName(device)
 }

@@ -1,8 +1,10 @@
-import type { NativePagedKvCache, NativeTiers } from '#binding'
+// The state that all objects of one cache share, and the handle of a sequence. Every call that changes a cache goes through `SharedCache.change`, which passes
+// the time if it is needed, and wakes waiting readers and publishers.
+import type { NativeFound, NativePagedKvCache, NativeTiers } from '#binding'
 
-import { count, milliseconds } from '../border/check.js'
+import { count, milliseconds } from '../errors/check.js'
 import type { Class } from '../border/owner.js'
-import type { BringOptions, TiersStats } from '../store/tier-options.js'
+import type { BringOptions, TiersStats } from '../tiers/tier-options.js'
 import type { PageFormat } from './page-format.js'
 
 /** @internal The clock of a cache, read only while a time limit is in use. */
@@ -19,7 +21,7 @@ export class Clock {
     return milliseconds('now()', now())
   }
 
-  /** Notes a limit: until then the cache has to know the time. */
+  /** Notes a time limit: until then the cache needs the time. */
   limit(until: number): void {
     this.#latest = Math.max(this.#latest ?? 0, until)
   }
@@ -33,51 +35,65 @@ export class Clock {
   }
 }
 
-/** Something that waits for changes of a cache. */
+/** An object that is called after changes of a cache. */
 export interface Waiting {
   wake(): void
   end(): void
 }
 
-/** @internal Salt and extras, read. */
+/** @internal Salt and extras after they were checked. */
 export interface Prompt {
   readonly salt: Uint8Array
   readonly saltFrom: number
   readonly extra: { start: number; end: number; key: Uint8Array }[] | undefined
 }
 
-/** @internal What lies below a cache. */
+/** @internal The tiers of a cache. */
 export interface TiersBelow {
   readonly native: NativeTiers
-  /** What there is in each tier. */
+  /** Returns the statistics of each tier. */
   stats(): TiersStats
-  /** Waits until what went down is where it belongs; answers whether it is. */
+  /** Waits until the offload queue is empty; returns true if it is. */
   flush(milliseconds: number): Promise<boolean>
-  /** Nothing that went down counts any more. */
+  /** Makes entries that were offloaded so far unusable for this cache. */
   forget(): void
-  /** Brings what the tiers have of a prompt: how many blocks came. Tokens and prompt stay as they are meanwhile. */
-  bring(tokens: Uint32Array, prompt: Prompt, options: { readonly [Name in keyof BringOptions]?: unknown }): Promise<number>
+  /**
+   * Restores blocks of a prompt from the tiers. Then finds the prompt, unless `isPartial` is missing or the cache was in use until the deadline. The caller must
+   * not change tokens or prompt meanwhile.
+   */
+  restore(
+    tokens: Uint32Array,
+    prompt: Prompt,
+    isPartial: boolean | undefined,
+    options: { readonly [Name in keyof BringOptions]?: unknown },
+  ): Promise<NativeFound | undefined>
 }
 
-/** @internal What all objects of one cache share: the native cache, its clock, and who waits for changes. */
+/** @internal The state that all objects of one cache share: the native cache, its clock, and the objects that wait for changes. */
 export class SharedCache {
   readonly native: NativePagedKvCache
   readonly clock: Clock
-  /** The most events that are kept for readers. */
+  /** The maximum number of events that are kept for readers. */
   readonly events: number
   readonly sequence: Class
-  /** How pages store K and V. */
+  /** The page formats of K and V. */
   readonly formats: readonly [key: PageFormat, value: PageFormat]
   readonly #groups: readonly number[]
-  /** Whether the model has a learned logit for each query head. */
+  /** True if the model has a learned sink logit for each query head. */
   readonly hasSinkLogits: boolean
-  /** What lies below it. */
+  /** The tiers below the pool, if there are any. */
   tiers: TiersBelow | undefined
   readonly #waiting = new Set<Waiting>()
   #isWaking = false
   #isEnded = false
 
-  constructor(native: NativePagedKvCache, clock: Clock, events: number, sequence: Class, formats: SharedCache['formats']) {
+  constructor(
+    native: NativePagedKvCache,
+    clock: Clock,
+    events: number,
+    sequence: Class,
+    formats: SharedCache['formats'],
+  ) {
     this.native = native
     this.clock = clock
     this.events = events
@@ -87,17 +103,17 @@ export class SharedCache {
     this.hasSinkLogits = native.hasSinkLogits()
   }
 
-  /** How many layers there are. */
+  /** The number of layers. */
   get layers(): number {
     return this.#groups.length
   }
 
-  /** The group of a layer; a layer that does not exist is refused. */
+  /** The group of a layer. Refuses a layer that does not exist. */
   groupOf(layer: unknown): number {
     return this.#groups[count('layer', layer, 0, this.#groups.length - 1)] as number
   }
 
-  /** The answer 0 about a sequence: right for an empty one; one that does not exist is refused. */
+  /** Returns 0 for an empty sequence. Refuses a sequence that does not exist. */
   zeroOf(sequence: number): 0 {
     this.native.checkSequence(sequence)
     return 0
@@ -107,21 +123,21 @@ export class SharedCache {
     return this.#isEnded
   }
 
-  /** The native cache, told the time, for a call that changes it. */
+  /** The native cache with its clock set, for a call that changes it. */
   ticked(): NativePagedKvCache {
     const now = this.clock.due()
     if (now !== undefined) this.native.advanceClock(now)
     return this.native
   }
 
-  /** Makes a call that changes the cache, and wakes who waits. */
+  /** Makes a call that changes the cache, and wakes the waiting objects. */
   change<R>(call: (native: NativePagedKvCache) => R): R {
     const answer = call(this.ticked())
     this.changed()
     return answer
   }
 
-  /** Notes that a call may have changed something. Those who wait are woken once the running code has ended, once for all its calls. */
+  /** Called after a call that may have changed something. Wakes the waiting objects once the running code has ended, once for all its calls. */
   changed(): void {
     if (this.#waiting.size === 0 || this.#isWaking) return
     this.#isWaking = true
@@ -131,7 +147,7 @@ export class SharedCache {
     })
   }
 
-  /** Adds one that waits, until it leaves. */
+  /** Adds a waiting object, until `leave` removes it. */
   wait(waiting: Waiting): void {
     this.#waiting.add(waiting)
   }

@@ -1,45 +1,53 @@
+// Statistics of a paged cache.
 import type { NativePagedStats, NativePool } from '#binding'
 
 import type { CacheStats } from '../border/stats.js'
-import type { TiersStats } from '../store/tier-options.js'
+import type { TiersStats } from '../tiers/tier-options.js'
 
-/** The blocks of a pool, and what happened to them. */
+/** The blocks of a pool, and the number of copies and evictions. */
 export interface PoolStats {
-  /** All blocks; each is free, cached or active. */
+  /** All blocks. Each is free, cached or active. */
   readonly totalBlocks: number
-  /** Blocks with nothing in them. */
+  /** Blocks without content. */
   readonly freeBlocks: number
-  /** Blocks that nobody holds and that prompts find. They are taken when no free one is left. */
+  /** Blocks that are not held and that prompts can reuse. They are evicted when no free block is left. */
   readonly cachedBlocks: number
   /** Blocks that sequences, snapshots or matches hold. */
   readonly activeBlocks: number
-  /** How many blocks were copied because others held them when they were written. */
+  /** The number of blocks that were copied because they were shared when they were written. */
   readonly copiesOnWrite: number
-  /** How many cached blocks had to make room. */
+  /** The number of cached blocks that were evicted. */
   readonly evictions: number
 }
 
-/** What a {@link PagedKvCache} costs in all its layers, what its pools hold together, and what prompts have found in it. */
+/** The memory use of a {@link PagedKvCache} in all its layers, the blocks of its pools together, and its cache hits. */
 export interface PagedStats extends CacheStats, PoolStats {
-  /** Tokens of prompts that `match` looked for. */
+  /** Prompt tokens that were looked up: by each call of `match`, and by `admit` for each prompt that it admitted. */
   readonly promptTokens: number
-  /** Of these, tokens that were found. */
+  /** The prompt tokens that were cache hits. */
   readonly hitTokens: number
-  /** `hitTokens / promptTokens`; 0 before the first `match`. */
+  /** The cache hit rate, `hitTokens / promptTokens`; 0 before the first prompt. */
   readonly hitRate: number
-  /** Bytes of keys and values, by the kind of memory. */
+  /** Bytes of keys and values, by kind of memory. */
   readonly tierBytes: { readonly cpu: number }
-  /** What lies in the tiers below it, if it has some. */
+  /** Statistics of the tiers, if there are any. */
   readonly tiers?: TiersStats
   /** The pool of each group of layers, in the order of {@link PagedKvCache.groups}. */
   readonly pools: readonly PoolStats[]
 }
 
-function poolStats({ totalBlocks, freeBlocks, cachedBlocks, activeBlocks, copiesOnWrite, evictions }: NativePool): PoolStats {
+function poolStats({
+  totalBlocks,
+  freeBlocks,
+  cachedBlocks,
+  activeBlocks,
+  copiesOnWrite,
+  evictions,
+}: NativePool): PoolStats {
   return { totalBlocks, freeBlocks, cachedBlocks, activeBlocks, copiesOnWrite, evictions }
 }
 
-/** @internal Combines the counts of all groups. A prompt is looked for in all groups at once, so the counts of the first stand for all. */
+/** @internal Sums the counts of all groups. A prompt is looked up in all groups at once, so hits are those of the first group. */
 export function pagedStats({ costs, pools }: NativePagedStats, tiers?: TiersStats): PagedStats {
   const each = pools.map(poolStats)
   const { promptTokens, hitTokens } = pools[0] as NativePool

@@ -1,7 +1,9 @@
+// Step batches: the typed arrays that describe a step to attention kernels (block tables, slot mapping, lengths), one set per group of layers. They are reused:
+// from one step to the next, only changed entries are written.
 import type { NativeStepBatch } from '#binding'
 
-import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { checkInternal, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import type { SharedCache } from './shared-cache.js'
@@ -9,49 +11,63 @@ import type { SharedCache } from './shared-cache.js'
 /** The tables of a step in one group of layers, for attention over all its sequences in one call. */
 export interface StepArrays {
   /**
-   * A row of `maxBlocks` block indices for each sequence, in the step's order. Entries behind a sequence's blocks stay as they were.
-   * A block that left the window is -1; a kernel that keeps to the window does not read it.
+   * A row of `maxBlocks` block indices for each sequence, in the step's order. Entries behind a sequence's blocks keep their old values.
+   * A block that left the window is -1; a kernel that respects the window does not read it.
    */
   readonly blockTables: Int32Array
   /** The slot of each token: its block * `blockSize` + its place in the block. */
   readonly slotMapping: Int32Array
-  /** The position of each token; that of a node of a draft tree follows from its depth. */
+  /** The position of each token. The position of a node of a draft tree follows from its depth. */
   readonly positions: Int32Array
-  /** The tokens of each sequence, with those of the step; 0 in rows that the step does not use. */
+  /** The number of tokens of each sequence, including those of the step; 0 in rows that the step does not use. */
   readonly lengths: Int32Array
-  /** Where the tokens of each sequence begin, and where the last ones end. */
+  /** The start of each sequence's tokens, and the end of the last ones. */
   readonly queryOffsets: Int32Array
 }
 
-/** Options of a {@link StepBatch}: the largest sizes of its steps. */
+/** Options of a {@link StepBatch}: the maximum sizes of its steps. */
 export interface StepBatchOptions {
-  /** The most sequences of a step. */
+  /** The maximum number of sequences in a step. */
   readonly maxSequences: number
-  /** The most blocks of a sequence: the entries of a row. */
+  /** The maximum number of blocks of a sequence, which is the length of a row. */
   readonly maxBlocks: number
-  /** The most tokens of a step, of all sequences together. */
+  /** The maximum number of tokens in a step, of all sequences together. */
   readonly maxTokens: number
-  /** Your own arrays, for one group or for each; made if left out. Each has to be as long as the sizes require, and none may overlap another. */
+  /** Your own arrays, for one group or for each; by default they are allocated. Each must be at least as long as the sizes require, and none may overlap another. */
   readonly arrays?: StepArrays | readonly StepArrays[]
 }
 
 const OPTIONS: Names<StepBatchOptions> = { maxSequences: 0, maxBlocks: 0, maxTokens: 0, arrays: 0 }
 const NAMES = ['blockTables', 'slotMapping', 'positions', 'lengths', 'queryOffsets'] as const
 
-/** @internal The arrays of all groups, and the addon's record of what is in them. */
+/** @internal The arrays of all groups, and the addon's record of their content. */
 export class BatchArrays {
   readonly shared: SharedCache
   readonly native: NativeStepBatch
   readonly groups: readonly StepArrays[]
-  /** The arrays of all groups, one behind the other, as they cross to the addon. */
+  /** The arrays of all groups in one list, as they cross to the addon. */
   readonly arrays: Int32Array[]
   readonly #sequences: number
   readonly #tokens: number
 
-  constructor(shared: SharedCache, sizes: { readonly [Name in 'maxSequences' | 'maxBlocks' | 'maxTokens']?: unknown }, given: readonly unknown[]) {
-    const [sequences, blocks, tokens] = [count('maxSequences', sizes.maxSequences, 1), count('maxBlocks', sizes.maxBlocks, 1), count('maxTokens', sizes.maxTokens, 1)]
+  constructor(
+    shared: SharedCache,
+    sizes: { readonly [Name in 'maxSequences' | 'maxBlocks' | 'maxTokens']?: unknown },
+    given: readonly unknown[],
+  ) {
+    const [sequences, blocks, tokens] = [
+      count('maxSequences', sizes.maxSequences, 1),
+      count('maxBlocks', sizes.maxBlocks, 1),
+      count('maxTokens', sizes.maxTokens, 1),
+    ]
     const rows = count('maxSequences * maxBlocks', sequences * blocks)
-    const lengths = { blockTables: rows, slotMapping: tokens, positions: tokens, lengths: sequences, queryOffsets: sequences + 1 }
+    const lengths = {
+      blockTables: rows,
+      slotMapping: tokens,
+      positions: tokens,
+      lengths: sequences,
+      queryOffsets: sequences + 1,
+    }
     this.shared = shared
     this.#sequences = sequences
     this.#tokens = tokens
@@ -61,9 +77,10 @@ export class BatchArrays {
     this.native = new binding.NativeStepBatch(blocks, given.length)
   }
 
-  /** The arrays, for a step of this many sequences and tokens; refused where they are too small or have lost their memory. */
+  /** Returns the arrays for a step of this many sequences and tokens. Refused if they are too small or their buffer was detached. */
   checked(sequences: number, tokens: number): Int32Array[] {
-    if (sequences > this.#sequences) throw invalid('maxSequences', this.#sequences, `at least ${sequences}, the sequences of the step`)
+    if (sequences > this.#sequences)
+      throw invalid('maxSequences', this.#sequences, `at least ${sequences}, the sequences of the step`)
     if (tokens > this.#tokens) throw invalid('maxTokens', this.#tokens, `at least ${tokens}, the tokens of the step`)
     for (const [place, array] of this.arrays.entries()) typedArray(nameAt(place), array, ['Int32Array'])
     return this.arrays
@@ -82,7 +99,8 @@ function nameAt(place: number): string {
 function checkApart(arrays: readonly Int32Array[]): void {
   for (const [place, array] of arrays.entries()) {
     const over = arrays.findIndex((other, before) => before < place && overlap(array, other))
-    if (over >= 0) throw invalid(`arrays.${nameAt(place)}`, array, `memory of its own, apart from that of ${nameAt(over)}`)
+    if (over >= 0)
+      throw invalid(`arrays.${nameAt(place)}`, array, `memory that does not overlap that of ${nameAt(over)}`)
   }
 }
 
@@ -101,10 +119,17 @@ function readArrays(given: unknown, lengths: Lengths): StepArrays {
   const read = (name: keyof StepArrays): Int32Array => {
     if (arrays === undefined) return made(name, lengths[name])
     const array = typedArray<Int32Array>(`arrays.${name}`, arrays[name], ['Int32Array'])
-    if (arrayLength(array) < lengths[name]) throw invalid(`arrays.${name}.length`, arrayLength(array), `at least ${lengths[name]}`)
+    if (arrayLength(array) < lengths[name])
+      throw invalid(`arrays.${name}.length`, arrayLength(array), `at least ${lengths[name]}`)
     return array
   }
-  const [blockTables, slotMapping, positions, starts, queryOffsets] = NAMES.map(read) as [Int32Array, Int32Array, Int32Array, Int32Array, Int32Array]
+  const [blockTables, slotMapping, positions, starts, queryOffsets] = NAMES.map(read) as [
+    Int32Array,
+    Int32Array,
+    Int32Array,
+    Int32Array,
+    Int32Array,
+  ]
   return Object.freeze({ blockTables, slotMapping, positions, lengths: starts, queryOffsets })
 }
 
@@ -112,14 +137,14 @@ function made(name: string, length: number): Int32Array {
   try {
     return new Int32Array(length)
   } catch {
-    throw invalid(`${name}.length`, length, 'an array that there is memory for')
+    throw invalid(`${name}.length`, length, 'a length for which there is memory')
   }
 }
 
 /**
- * The tables of one step after another, filled by `PagedKvCache.prepareStep`. From one step to the next only what changed in a row is
- * written. The arrays belong to the batch until it is disposed of; call `forget` after writing to them yourself. The batch's own
- * arrays are those of the first group of layers; {@link StepBatch.groups} has those of all.
+ * The tables of successive steps, filled by `PagedKvCache.prepareStep`. From one step to the next, only changed entries are written. The
+ * arrays belong to the batch until it is disposed of; call `forget` after writing to them yourself. The arrays of the batch itself are
+ * those of the first group of layers; {@link StepBatch.groups} has those of all.
  *
  * @example
  * ```ts
@@ -154,24 +179,27 @@ export class StepBatch extends Owner implements StepArrays {
     settle(this, { ...(groups[0] as StepArrays), groups: Object.freeze([...groups]) })
   }
 
-  /** Makes the next step write every row anew. Call it after writing to an array yourself. */
+  /** Makes the next step write every row again. Call it after writing to an array yourself. */
   forget(): void {
     nativeThis<BatchArrays>(this, StepBatch).native.forget()
   }
 
-  /** Ends the batch; the arrays keep their content. Later calls throw `DISPOSED`; a second `dispose()` does nothing. */
+  /** Disposes of the batch; the arrays keep their content. Later calls throw `DISPOSED`; a second `dispose()` does nothing. */
   override dispose(): void {
     super.dispose()
   }
 }
 
-/** @internal A step batch for a cache of this many groups. */
+/** @internal Makes a step batch for a cache of this many groups. */
 export function stepBatch(shared: SharedCache, groups: number, options: unknown): StepBatch {
   const { maxSequences, maxBlocks, maxTokens, arrays } = known<StepBatchOptions>('options', options, OPTIONS)
-  return new StepBatch(INTERNAL, new BatchArrays(shared, { maxSequences, maxBlocks, maxTokens }, readGroups(groups, arrays)))
+  return new StepBatch(
+    INTERNAL,
+    new BatchArrays(shared, { maxSequences, maxBlocks, maxTokens }, readGroups(groups, arrays)),
+  )
 }
 
-/** The caller's arrays for each group; `undefined` for each where they are to be made. */
+/** The caller's arrays for each group; `undefined` for each if they are to be allocated. */
 function readGroups(groups: number, arrays: unknown): readonly unknown[] {
   if (arrays === undefined) return Array.from({ length: groups })
   if (!isArray(arrays)) {

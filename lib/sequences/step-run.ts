@@ -1,28 +1,29 @@
+// Step runs: a step that another thread computes while its cache stays usable. Used by kvtide/onnx, and not exported.
 import type { NativeLogits, NativePagedStep, NativeStepRun } from '#binding'
 
 import { nativeArgument } from '../border/owner.js'
 import type { SharedCache } from './shared-cache.js'
 import { Step } from './step.js'
 
-/** What a run needs of its step. */
+/** The parts of a step that a run needs. */
 interface OpenStep {
   readonly shared: SharedCache
   readonly native: NativePagedStep
 }
 
 /**
- * @internal A step that is computed apart from its cache, for models that are run here. Nothing of it is exported.
+ * @internal A step that is computed apart from its cache, for models that kvtide runs. It is not exported.
  *
- * Until it ends, calls that change the bookkeeping of the cache alone go on: sequences are opened, forked, truncated and disposed of,
- * prompts are matched, snapshots taken, transactions begun and rolled back. Calls that touch pages throw `BUSY`: appends, writes, new
- * steps, and commits that move or quantise tokens. The sequences of the step refuse other changes with `TRANSACTION_OPEN`, as ever. To
- * dispose of one of them, of the step or of the cache is never refused; `end` is then.
+ * Until it ends, calls that change only the cache's bookkeeping are allowed: opening, forking, truncating and disposing of sequences,
+ * matching prompts, taking snapshots, beginning and rolling back transactions. Calls that touch pages throw `BUSY`: appends, writes, new
+ * steps, and commits that move or quantise tokens. The sequences of the step refuse other changes with `TRANSACTION_OPEN`, as in any
+ * step. Disposing of one of them, of the step or of the cache is never refused; `end` is refused afterwards.
  *
- * One thread has it at a time: while it is lent, `end` throws `BUSY`.
+ * One thread has the run at a time: while it is lent, `end` throws `BUSY`.
  */
 export class StepRun {
   readonly #step: OpenStep
-  /** For work of the addon's own. */
+  /** The native run, for calls of the addon. */
   readonly native: NativeStepRun
 
   private constructor(step: OpenStep) {
@@ -30,17 +31,17 @@ export class StepRun {
     this.native = step.shared.native.runStep(step.native)
   }
 
-  /** The run of an open step. There is one of a cache at a time: refused with `BUSY` while another one is out. */
+  /** Begins the run of an open step. A cache has one run at a time: refused with `BUSY` while another one is open. */
   static of(step: Step): StepRun {
     return new StepRun(nativeArgument<OpenStep>('step', step, Step))
   }
 
-  /** Lends the run: its number makes a {@link LentRun}, on any thread of the process, once. `binding.unshare` takes back what nobody has taken. */
+  /** Lends the run: its number makes a {@link LentRun}, on any thread of the process, once. `binding.unshare` takes back a number that was not used. */
   share(): number {
     return this.native.share()
   }
 
-  /** The logits that a {@link LentRun} has left. */
+  /** The logits that a {@link LentRun} has copied for its owner. */
   logits(): NativeLogits {
     return this.native.logits()
   }
@@ -51,7 +52,7 @@ export class StepRun {
     shared.native.endRun(native, this.native)
   }
 
-  /** Ends the run if it has not: the step is as it was before, and still open. Never refused; what is being computed is computed to its end. */
+  /** Ends the run if it is open, as if it had not begun; the step stays open. Never refused. A computation in progress runs to its end. */
   dispose(): void {
     this.native.dispose()
   }

@@ -1,8 +1,17 @@
+// Steps: tokens of several sequences that a model computes layer by layer. They count in all layers at once, when the step is committed.
 import type { NativePagedStep } from '#binding'
 
-import { AttendCall, type Attended, type AttendedWithLse, type AttendOptions, type AttendOut, type WithLse, type KvLayer } from '../attention/attend-call.js'
-import { count, known, type Names, optional } from '../border/check.js'
-import { invalid } from '../border/errors.js'
+import {
+  AttendCall,
+  type Attended,
+  type AttendedWithLse,
+  type AttendOptions,
+  type AttendOut,
+  type WithLse,
+  type KvLayer,
+} from '../attention/attend-call.js'
+import { count, known, type Names, optional } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
 import { meta } from '../border/host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, Owner, settle } from '../border/owner.js'
 import type { AsyncOptions } from '../border/stop-signal.js'
@@ -15,22 +24,22 @@ import { readTokens, type TokenIds } from './tokens.js'
 
 const STEP: Names<StepOptions> = { sequences: 0, offsets: 0, parents: 0, tokens: 0 }
 
-/** The tokens of a step. */
+/** Options of a step: its sequences and tokens. */
 export interface StepOptions {
   /** The sequences, each once. */
   readonly sequences: SequenceList
-  /** Sequence i gets the tokens from `offsets[i]` to `offsets[i + 1]`; left out, each gets one. */
+  /** Sequence i gets the tokens from `offsets[i]` to `offsets[i + 1]`; by default each gets one. */
   readonly offsets?: Int32Array | readonly number[]
   /**
    * For each token, the number of the token of its sequence's open transaction that it follows, counted from 0, or -1 for the last
-   * token before the transaction. Without `parents` each token follows the one before.
+   * token before the transaction. Without `parents`, each token follows the one before.
    */
   readonly parents?: Int32Array | readonly number[]
-  /** The ids of the tokens, unless `commit` gets them. */
+  /** The ids of the tokens, unless they are passed to `commit`. */
   readonly tokens?: TokenIds
 }
 
-/** A step's native object, and its tokens. */
+/** A step's native object and its tokens. */
 class OpenStep {
   readonly shared: SharedCache
   readonly native: NativePagedStep
@@ -50,7 +59,9 @@ class OpenStep {
     this.#check('parents', nodes)
     const arrays = tables?.checked(batch.sequences.length, this.length)
     this.native = shared.change(native =>
-      arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as BatchArrays).native, arrays),
+      arrays === undefined
+        ? native.beginStep(batch.put(), batch.length, nodes)
+        : native.prepareStep(batch.put(), batch.length, nodes, (tables as BatchArrays).native, arrays),
     )
   }
 
@@ -58,14 +69,18 @@ class OpenStep {
     return this.offsets.at(-1) as number
   }
 
-  /** Refuses a list that does not have one entry for each token. */
+  /** Refuses a list whose length is not the number of tokens. */
   #check(argument: string, given: ArrayLike<number> | undefined): void {
-    if (given !== undefined && given.length !== this.length) throw invalid(`${argument}.length`, given.length, `${this.length}, one for each token`)
+    if (given !== undefined && given.length !== this.length)
+      throw invalid(`${argument}.length`, given.length, `${this.length}, one for each token`)
   }
 
-  /** A call of attention in a layer of the step. */
+  /** Makes a call of attention in a layer of the step. */
   call(layer: unknown, q: unknown, options: unknown, out: AttendOut | undefined): AttendCall {
-    const { shared: { native: cache, hasSinkLogits }, native } = this
+    const {
+      shared: { native: cache, hasSinkLogits },
+      native,
+    } = this
     const at = count('layer', layer)
     cache.checkStep(native)
     const kv: KvLayer = {
@@ -85,11 +100,11 @@ class OpenStep {
 
 /**
  * Tokens that a model computes layer by layer: K of a layer depends on the attention of the layer before. Attention in a step sees the
- * step's own tokens. They count once the step is committed, in all layers at once. Until then its sequences refuse other changes with
- * `TRANSACTION_OPEN`.
+ * step's own tokens. They count in all layers at once, when the step is committed. Until then its sequences refuse other changes with
+ * `TRANSACTION_OPEN`; forks and snapshots of them have the tokens from before the step.
  *
- * Where a transaction is open on a sequence, the step's tokens are drafted in it. Calls on a step that has ended throw
- * `TRANSACTION_CLOSED`, and `STALE_STEP` when one of its sequences was dropped. A step that is garbage collected is rolled back.
+ * If a transaction is open on a sequence, the step's tokens are drafted in it. Calls on a step that has ended throw
+ * `TRANSACTION_CLOSED`, or `STALE_STEP` if one of its sequences was dropped. A step that is garbage collected is rolled back.
  *
  * @example
  * ```ts
@@ -111,11 +126,11 @@ class OpenStep {
 export class Step extends Owner {
   /** The numbers of its sequences. */
   declare readonly sequences: readonly number[]
-  /** Where the tokens of each sequence begin, and where the last ones end. */
+  /** The start of each sequence's tokens, and the end of the last ones. */
   declare readonly offsets: Int32Array
-  /** How many tokens it has, of all sequences together. */
+  /** The number of tokens of all sequences together. */
   declare readonly length: number
-  /** The position of each token: what a model's `position_ids` are. In a draft tree it is where the token's path leads to. */
+  /** The position of each token: a model's `position_ids`. In a draft tree, the position at the end of the token's path. */
   declare readonly positions: Int32Array
 
   /** @internal */
@@ -123,11 +138,16 @@ export class Step extends Owner {
     checkInternal(token, 'Step', 'PagedKvCache.beginStep(options) instead')
     const { sequences, offsets, length, shared, native } = step as OpenStep
     super(token, step as OpenStep, Step)
-    settle(this, { sequences: Object.freeze([...sequences]), offsets: offsets.slice(), length, positions: shared.native.stepPositions(native) })
+    settle(this, {
+      sequences: Object.freeze([...sequences]),
+      offsets: offsets.slice(),
+      length,
+      positions: shared.native.stepPositions(native),
+    })
   }
 
   /**
-   * Writes the tokens of a layer with keys and values of its own, those of all sequences one behind the other:
+   * Writes the tokens of a layer with keys and values of its own, with those of all sequences concatenated:
    * `[numKvHeads, length, headDim]`, or with a 1 before it; with the layout `bshd` `[length, numKvHeads, headDim]`. A layer may be
    * written more than once.
    */
@@ -139,13 +159,22 @@ export class Step extends Owner {
   }
 
   /**
-   * Attention from a layer's queries to what the layer holds, or the layer that it shares with; that layer has to be written first. `q`
-   * is `[length, heads, headDim]` in the order of the step's tokens, or `[1, heads, length, headDim]` for one sequence. The model's
-   * scale, soft cap, window and sinks hold unless `options` say otherwise. In a draft tree each query sees its ancestors, unless
-   * `tree` or `mask` says otherwise.
+   * Computes attention from a layer's queries to the keys and values of that layer, or of the layer that it shares with; that layer has to
+   * be written first. `q` is `[length, heads, headDim]` in the order of the step's tokens, or `[1, heads, length, headDim]` for one
+   * sequence. The model's scale, soft cap, window and sinks apply unless `options` override them. In a draft tree each query sees its
+   * ancestors, unless `tree` or `mask` is given.
    */
-  attend<Q extends TokenSource>(layer: number, q: Q, options: WithLse<AttendOptions>): AttendedWithLse<Tensor<DTypeOfSource<Q>>>
-  attend<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>
+  attend<Q extends TokenSource>(
+    layer: number,
+    q: Q,
+    options: WithLse<AttendOptions>,
+  ): AttendedWithLse<Tensor<DTypeOfSource<Q>>>
+  attend<T extends AttendOut>(
+    layer: number,
+    q: TokenSource,
+    options: WithLse<AttendOptions>,
+    out: T,
+  ): AttendedWithLse<T>
   attend<Q extends TokenSource>(layer: number, q: Q, options?: AttendOptions): Attended<Tensor<DTypeOfSource<Q>>>
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions | undefined, out: T): Attended<T>
   attend(layer: number, q: TokenSource, options: AttendOptions = {}, out?: AttendOut): Attended<Tensor | AttendOut> {
@@ -153,18 +182,41 @@ export class Step extends Owner {
   }
 
   /** As {@link attend}, off the main thread: see {@link attendAsync}. Until the promise is settled, `write`, `commit` and `rollback` throw `BUSY`. */
-  attendAsync<Q extends TokenSource>(layer: number, q: Q, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse<Tensor<DTypeOfSource<Q>>>>
-  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions & AsyncOptions>, out: T): Promise<AttendedWithLse<T>>
-  attendAsync<Q extends TokenSource>(layer: number, q: Q, options?: AttendOptions & AsyncOptions): Promise<Attended<Tensor<DTypeOfSource<Q>>>>
-  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
-  async attendAsync(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
+  attendAsync<Q extends TokenSource>(
+    layer: number,
+    q: Q,
+    options: WithLse<AttendOptions & AsyncOptions>,
+  ): Promise<AttendedWithLse<Tensor<DTypeOfSource<Q>>>>
+  attendAsync<T extends AttendOut>(
+    layer: number,
+    q: TokenSource,
+    options: WithLse<AttendOptions & AsyncOptions>,
+    out: T,
+  ): Promise<AttendedWithLse<T>>
+  attendAsync<Q extends TokenSource>(
+    layer: number,
+    q: Q,
+    options?: AttendOptions & AsyncOptions,
+  ): Promise<Attended<Tensor<DTypeOfSource<Q>>>>
+  attendAsync<T extends AttendOut>(
+    layer: number,
+    q: TokenSource,
+    options: (AttendOptions & AsyncOptions) | undefined,
+    out: T,
+  ): Promise<Attended<T>>
+  async attendAsync(
+    layer: number,
+    q: TokenSource,
+    options: AttendOptions & AsyncOptions = {},
+    out?: AttendOut,
+  ): Promise<Attended<Tensor | AttendOut>> {
     return own(this).call(layer, q, options, out).runLater()
   }
 
   /**
-   * Ends the step; its tokens count from now on.
+   * Commits the step: its tokens count from now on.
    *
-   * @param tokens their ids, unless `beginStep` got them. Prompts find full blocks of tokens whose ids are known
+   * @param tokens their ids, unless `beginStep` got them. Only full blocks of tokens with ids are added to the prefix cache
    * @throws KvTideError `STEP_INCOMPLETE` with the layers that are not written; the step stays open
    */
   commit(tokens?: TokenIds): void {
@@ -174,8 +226,8 @@ export class Step extends Owner {
   }
 
   /**
-   * Ends the step; its sequences are as they were before. Blocks that were evicted for it stay evicted. Where no block was left for a
-   * copy of the block that it wrote into, prompts no longer find that block.
+   * Rolls the step back: its sequences return to their state before it. Blocks that were evicted for the step stay evicted. If there
+   * was no free block for a copy of a block that the step wrote into, prompts can no longer reuse that block.
    */
   rollback(): void {
     const { shared, native } = own(this)
@@ -188,7 +240,7 @@ export class Step extends Owner {
   }
 }
 
-/** @internal Begins a step, and fills the arrays of a batch where one is given. */
+/** @internal Begins a step, and fills the arrays of a batch if one is given. */
 export function beginStep(shared: SharedCache, options: unknown, tables?: BatchArrays): Step {
   return new Step(INTERNAL, new OpenStep(shared, options, tables))
 }

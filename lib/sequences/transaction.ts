@@ -1,4 +1,5 @@
-import { count } from '../border/check.js'
+// Transactions on sequences: drafted tokens in all layers at once. What they share with those of contiguous caches is in contiguous/kv-transaction.
+import { count } from '../errors/check.js'
 import { INTERNAL, nativeArgument } from '../border/owner.js'
 import { type Tensor, tensorOf } from '../border/tensor.js'
 import { AnyTransaction, type BeginOptions, Draft, type KvTransaction } from '../contiguous/kv-transaction.js'
@@ -7,7 +8,7 @@ import { append, type Tokens } from './tokens.js'
 
 /**
  * Tokens of a {@link Sequence} that leave no trace unless they are committed, in all layers at once. While it is open, tokens of steps
- * are drafted in it too. It ends as a {@link KvTransaction} does.
+ * are drafted in it too. It ends like a {@link KvTransaction}.
  *
  * @example
  * ```ts
@@ -33,27 +34,45 @@ export interface Transaction extends Omit<KvTransaction, 'append' | 'begin' | 't
   /** Opens a child on top of this transaction, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
   begin(options?: BeginOptions): Transaction
   /**
-   * The attention mask of the draft in a layer, by default the first: f32 `[length, before + length]` over what the layer keeps, 0
-   * where a token sees and -Infinity elsewhere. A window counts positions, not slots.
+   * The attention mask of the draft in a layer, by default the first: f32 `[length, before + length]` over the tokens that the layer keeps, 0
+   * for a token that is seen and -Infinity for one that is not. A window counts positions, not slots.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while a step of its sequence is open; attention of the step knows the tree
+   * @throws KvTideError `TRANSACTION_OPEN` while a step of its sequence is open; attention of that step uses the tree by itself
    */
   treeMask(layer?: number): Tensor<'f32'>
 }
 
+/** @internal Options for opening a transaction on a sequence. */
+export interface OpenTransaction {
+  /** The caller's options. */
+  readonly options?: unknown
+  /** The number of the parent transaction. */
+  readonly parent?: number | undefined
+  /** Called with the transaction, and with those that are opened on it. */
+  readonly begun?: (transaction: Transaction) => void
+}
+
 class SequenceTransaction extends AnyTransaction implements Transaction {
-  constructor(draft: Draft<SharedCache>) {
+  readonly #begun: OpenTransaction['begun']
+
+  constructor(draft: Draft<SharedCache>, begun: OpenTransaction['begun']) {
     super(INTERNAL, draft, SequenceTransaction)
+    this.#begun = begun
+    begun?.(this)
   }
 
   append(input: Tokens): void {
-    const { cache, sequence: [sequence = 0], id } = own(this)
+    const {
+      cache,
+      sequence: [sequence = 0],
+      id,
+    } = own(this)
     append(cache, sequence, id, input)
   }
 
   begin(options: BeginOptions = {}): Transaction {
     const { cache, sequence, id } = own(this)
-    return new SequenceTransaction(new Draft(cache, sequence, options, id))
+    return new SequenceTransaction(new Draft(cache, sequence, options, id), this.#begun)
   }
 
   override treeMask(layer = 0): Tensor<'f32'> {
@@ -63,8 +82,12 @@ class SequenceTransaction extends AnyTransaction implements Transaction {
 }
 
 /** @internal Opens a transaction on a sequence. */
-export function openOn(shared: SharedCache, sequence: number, options: unknown): Transaction {
-  return new SequenceTransaction(new Draft(shared, [sequence], options))
+export function openOn(
+  shared: SharedCache,
+  sequence: number,
+  { options = {}, parent, begun }: OpenTransaction = {},
+): Transaction {
+  return new SequenceTransaction(new Draft(shared, [sequence], options, parent), begun)
 }
 
 function own(self: unknown): Draft<SharedCache> {

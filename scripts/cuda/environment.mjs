@@ -1,4 +1,4 @@
-// What has to be on the machine before the CUDA build begins, and what cargo and the build scripts of candle's crates are told.
+// Checks the requirements of the CUDA build, and sets the environment of cargo and of candle's build scripts.
 import { createHash } from 'node:crypto'
 import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
 import { availableParallelism, totalmem } from 'node:os'
@@ -11,32 +11,36 @@ import { compileStub, describeStubs } from './stubs.mjs'
 import { cudarcVersion, toolkit } from './toolkit.mjs'
 
 /**
- * The oldest GPU that is compiled for. Its PTX runs on it and on everything newer, since a driver compiles PTX for the GPU
- * that is there. From 90 on nvcc would be asked for `90a`, which is for that one GPU alone.
+ * The oldest supported GPU. Its PTX runs on it and on everything newer, because a driver compiles PTX for the GPU of the machine. From 90 on, nvcc
+ * would get `90a`, which is for that one GPU alone.
  */
 const OLDEST_GPU = '80'
 
 const NVCC_BYTES = 3 * 2 ** 30
 
-/** Where all that the scripts of this folder make lies. */
+/** The folder of all files that these scripts make. */
 export const cudaFolder = join(root, 'target', 'cuda')
 
-/** The toolkit's version, and the environment to build in; it gets the toolkit and makes the link stubs where they are missing. */
+/** Returns the toolkit's version and the build environment. It installs the toolkit and makes the link stubs if they are missing. */
 export async function cudaEnvironment() {
   checkMachine()
   mkdirSync(cudaFolder, { recursive: true })
   const tools = await toolkit(cudaFolder)
-  console.log(`CUDA ${tools.version.join('.')} of ${tools.home}, for compute capability ${process.env.CUDA_COMPUTE_CAP || OLDEST_GPU}`)
+  console.log(
+    `CUDA ${tools.version.join('.')} of ${tools.home}, for compute capability ${process.env.CUDA_COMPUTE_CAP || OLDEST_GPU}`,
+  )
   const home = cudaHome(cudaFolder, tools, describeStubs(cudarcFolder(), tools.version[0]))
   return environment(home, tools.version)
 }
 
-/** Nothing of another CUDA on the machine gets through. */
+/** Returns an environment without the variables of another CUDA on the machine. */
 function environment(home, version) {
   const jobs = Math.max(1, Math.min(availableParallelism(), Math.floor(totalmem() / NVCC_BYTES)))
   return {
     CUDA_HOME: home,
-    ...Object.fromEntries(['CUDA_PATH', 'CUDA_ROOT', 'CUDA_TOOLKIT_ROOT_DIR', 'CUDNN_LIB', 'NVCC'].map(name => [name, undefined])),
+    ...Object.fromEntries(
+      ['CUDA_PATH', 'CUDA_ROOT', 'CUDA_TOOLKIT_ROOT_DIR', 'CUDNN_LIB', 'NVCC'].map(name => [name, undefined]),
+    ),
     PATH: [join(home, 'bin'), join(root, 'node_modules', '.bin'), process.env.PATH].join(':'),
     CUDA_COMPUTE_CAP: process.env.CUDA_COMPUTE_CAP || OLDEST_GPU,
     CUDARC_CUDA_VERSION: cudarcVersion(version),
@@ -45,7 +49,7 @@ function environment(home, version) {
   }
 }
 
-/** Machine code for GPUs, which is half of the file otherwise; compilers from 12.8 on can make it small. */
+/** Returns flags that compress machine code for GPUs, which would otherwise be half of the file; compilers from 12.8 on support it. */
 function compressed([major, minor]) {
   return major > 12 || (major === 12 && minor >= 8) ? ['--compress-mode=size'] : []
 }
@@ -59,10 +63,12 @@ const PROGRAMS = {
   readelf: 'binutils',
 }
 
-/** Refuses a machine that the build does not know, or one that lacks a program, and names all that are missing. */
+/** Refuses an unsupported machine, or one that lacks programs, and names all missing programs. */
 export function checkMachine({ platform = process.platform, arch = process.arch, found = exists } = {}) {
   if (platform !== 'linux' || arch !== 'x64') {
-    throw new Refusal(`the CUDA build runs on Linux with x86-64, this is ${platform} with ${arch}: its link stubs are written for that processor's calls`)
+    throw new Refusal(
+      `the CUDA build runs on Linux with x86-64, this is ${platform} with ${arch}: its link stubs are written for that processor's calls`,
+    )
   }
   const missing = Object.keys(PROGRAMS).filter(program => !found(program))
   if (missing.length > 0) {
@@ -73,9 +79,11 @@ export function checkMachine({ platform = process.platform, arch = process.arch,
   }
 }
 
-/** Where the sources of cudarc are, which candle calls CUDA through: the version that Cargo.lock names. */
+/** Returns the folder with the sources of cudarc, through which candle calls CUDA, in the version that Cargo.lock names. */
 function cudarcFolder() {
-  const found = metadata(['--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu']).packages.find(({ name }) => name === 'cudarc')
+  const found = metadata(['--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu']).packages.find(
+    ({ name }) => name === 'cudarc',
+  )
   if (found === undefined) throw new Refusal('cargo does not list cudarc among the dependencies')
   return dirname(found.manifest_path)
 }
@@ -83,12 +91,12 @@ function cudarcFolder() {
 const MADE_BY = ['environment.mjs', 'stubs.mjs']
 
 /**
- * The folder that the build sees as CUDA_HOME: compiler and headers of the toolkit, and the link stubs as its only libraries.
+ * Makes the folder that the build uses as CUDA_HOME: compiler and headers of the toolkit, and the link stubs as its only libraries.
  *
- *   target/cuda/home-<what is in it>/  bin, include, nvvm -> toolkit    lib/ libcuda.a, libcublas.a, …, libcudart.a
+ *   target/cuda/home-<hash of its contents>/  bin, include, nvvm -> toolkit    lib/ libcuda.a, libcublas.a, …, libcudart.a
  *
- * cudarc tells the linker to look there and nowhere else, so that nothing but stubs can be found, whatever else the machine
- * has. Another toolkit or other stubs make another folder, and cargo builds again what depends on it.
+ * cudarc tells the linker to look there and nowhere else, so the linker finds only the stubs, whatever else the machine
+ * has. Another toolkit or other stubs use another folder, and cargo rebuilds everything that depends on it.
  */
 export function cudaHome(folder, { home, version }, stubs) {
   const digest = createHash('sha256').update(JSON.stringify([home, version, stubs]))

@@ -1,13 +1,13 @@
-// Link stubs: an archive for each of NVIDIA's libraries, with which the addon links where none is installed and loads
-// where none is found. Every function is a jump through a slot, and the first call fills the slot.
+// Makes link stubs: an archive for each of NVIDIA's libraries, so that the addon links on machines without the library, and loads
+// on machines without it. Every function is a jump through a slot, and the first call fills the slot.
 //
-//   cuInit:   jmp *slot[0]            slot[0] = first_0, until someone calls it
+//   cuInit:   jmp *slot[0]            slot[0] = first_0, until the first call
 //   first_0:  r11 = 0; jmp enter
 //   enter:    keep every argument, rax = open(r11), argument registers back, jmp rax
-//   open:     dlopen once, slot = the library's function, or an answer that says it is not there
+//   open:     dlopen once, slot = the library's function, or a function that reports the missing library
 //
-// Arguments on the stack lie where the library expects them, because every step is a jump. All names are hidden: whatever
-// else the process has loaded neither sees them nor takes their place. x86-64, System V calling convention.
+// Arguments on the stack are where the library expects them, because every step is a jump. All names are hidden: other
+// libraries of the process neither see nor replace them. x86-64, System V calling convention.
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -19,15 +19,21 @@ export function compileStub(folder, { name, functions: declared, sonames, absent
   mkdirSync(folder, { recursive: true })
   const archive = `lib${name}.a`
   const [source, object] = [`${name}_stub.c`, `${name}_stub.o`]
-  writeFileSync(join(folder, source), `${opener(name, declared, sonames, absentCode)}\n__asm__(${JSON.stringify(assembly(name, declared))});\n`)
-  execFileSync('gcc', ['-c', '-O2', '-fPIC', '-Wall', '-Werror', '-o', object, source], { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] })
+  writeFileSync(
+    join(folder, source),
+    `${opener(name, declared, sonames, absentCode)}\n__asm__(${JSON.stringify(assembly(name, declared))});\n`,
+  )
+  execFileSync('gcc', ['-c', '-O2', '-fPIC', '-Wall', '-Werror', '-o', object, source], {
+    cwd: folder,
+    stdio: ['ignore', 'ignore', 'inherit'],
+  })
   rmSync(join(folder, archive), { force: true })
   execFileSync('ar', ['rcsD', archive, object], { cwd: folder })
   for (const scrap of [source, object]) rmSync(join(folder, scrap))
   return join(folder, archive)
 }
 
-/** What every stub is made of, read from the sources of cudarc. */
+/** Reads the contents of every stub from the sources of cudarc. */
 export function describeStubs(cudarc, cudaMajor) {
   return libraries(cudaMajor).map(({ name, module, sonames, absent }) => {
     const source = readFileSync(join(cudarc, 'src', module, 'sys', 'mod.rs'), 'utf8')
@@ -38,8 +44,8 @@ export function describeStubs(cudarc, cudaMajor) {
 /**
  * The libraries, for a build with this major version of CUDA.
  *
- * `module` is where cudarc declares their functions, `sonames` the names tried at run time, in order, and `absent` the name
- * that cudarc's declarations give the answer of a call without the library.
+ * `module` is the module of cudarc that declares their functions, `sonames` the names tried at run time, in order, and `absent` cudarc's
+ * name for the status that a call returns without the library.
  */
 export function libraries(cudaMajor) {
   const versions = [...new Set([cudaMajor, 13, 12])]
@@ -56,33 +62,40 @@ export function libraries(cudaMajor) {
 const DECLARED = /extern "C" \{\s*(?:#\[[^\]]*\]\s*)*(?:pub )?fn (\w+)\s*\([^{}]*?\)(?:\s*->\s*([^;{}()]+?))?\s*;/g
 
 /**
- * The functions of a file of cudarc's `sys` modules, by name and each once, and what kind of thing each returns:
+ * Returns the functions of a file of cudarc's `sys` modules, by name and each once, with the kind of their results:
  *
  *   extern "C" { fn cuInit(Flags: c_uint) -> CUresult; }   ->   { name: 'cuInit', returns: 'status' }
  */
 export function functions(source) {
   const found = new Map()
   for (const [, name, type] of source.matchAll(DECLARED)) found.set(name, { name, returns: returned(type) })
-  if (found.size === 0) throw new Refusal('cudarc declares no functions in the form that the link stubs are made from: its version is not one that this build knows')
+  if (found.size === 0)
+    throw new Refusal(
+      'cudarc declares no functions in the form that the link stubs are made from: its version is not one that this build knows',
+    )
   return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
-/** `text` for a string of C, `zero` for nothing, a count or another pointer, `status` for one of the library's codes. */
+/** Returns the kind of a result: `text` for a C string, `zero` for void, a count or another pointer, `status` for a code of the library. */
 function returned(type) {
   if (/^\*(const|mut) .*c_char$/.test(type)) return 'text'
-  return type === undefined || /^(\*.*|usize|u\d+|i\d+|.*::c_(int|uint|long|ulong|longlong|ulonglong))$/.test(type) ? 'zero' : 'status'
+  return type === undefined || /^(\*.*|usize|u\d+|i\d+|.*::c_(int|uint|long|ulong|longlong|ulonglong))$/.test(type)
+    ? 'zero'
+    : 'status'
 }
 
 export function statusCode(source, name) {
   const value = new RegExp(`^\\s*${name} = (\\d+),`, 'm').exec(source)?.[1]
-  if (value === undefined) throw new Refusal(`cudarc does not declare ${name}: its version is not one that this build knows`)
+  if (value === undefined)
+    throw new Refusal(`cudarc does not declare ${name}: its version is not one that this build knows`)
   return Number(value)
 }
 
-/** The assembly of a stub: slots, and one entry for each function. */
+/** Returns the assembly of a stub: slots, and one entry for each function. */
 function assembly(library, declared) {
   const slots = declared.map((_, index) => `  .quad .Lfirst_${index}`)
-  const entries = declared.map(({ name }, index) => `  .globl ${name}
+  const entries = declared.map(
+    ({ name }, index) => `  .globl ${name}
   .hidden ${name}
   .type ${name}, @function
 ${name}:
@@ -90,7 +103,8 @@ ${name}:
 .Lfirst_${index}:
   movl $${index}, %r11d
   jmp .Lenter
-  .size ${name}, .-${name}`)
+  .size ${name}, .-${name}`,
+  )
   return `  .section .data.rel,"aw",@progbits
   .balign 8
   .hidden ${library}_slots
@@ -104,7 +118,7 @@ ${entries.join('\n')}
 `
 }
 
-/** Calls `open` with every register that may hold an argument kept, rax among them: calls with `...` count vectors in it. */
+/** Returns assembly that calls `open` and preserves every register that may hold an argument, including rax, in which variadic calls count vectors. */
 function enter(library) {
   const kept = ['rdi', 'rsi', 'rdx', 'rcx', 'r8', 'r9', 'rax', 'r10']
   const vectors = [0, 1, 2, 3, 4, 5, 6, 7]
@@ -124,14 +138,17 @@ ${vectors.map(index => `  movups %xmm${index}, ${16 * index}(%rsp)`).join('\n')}
   movq %rax, %r11
 ${vectors.map(index => `  movups ${16 * index}(%rsp), %xmm${index}`).join('\n')}
   leaq -${8 * kept.length}(%rbp), %rsp
-${kept.toReversed().map(register => `  popq %${register}`).join('\n')}
+${kept
+  .toReversed()
+  .map(register => `  popq %${register}`)
+  .join('\n')}
   popq %rbp
   .cfi_def_cfa %rsp, 8
   jmp *%r11
   .cfi_endproc`
 }
 
-/** The C of a stub: opens the library, and answers for declared that are not there. */
+/** Returns the C code of a stub: it opens the library, and defines the results of declared functions that are missing. */
 function opener(library, declared, sonames, absentCode) {
   const answers = declared.map(({ returns }) => `absent_${returns}`)
   return `#include <dlfcn.h>

@@ -1,7 +1,7 @@
-// `npm run test:cuda`: the tests of caches on each device, on the addon with CUDA where it is built, then the tests of the kernels.
+// `npm run test:cuda`: runs the tests of caches on each device, with the addon with CUDA if it is built, then the tests of the kernels.
 //
-// Without a GPU everything that needs one is skipped, and counted. With `--emulated` the kernels run on the CPU instead, thread by thread,
-// under all tests of caches: an addon of its own in target/emulated.
+// Without a GPU, tests that need one are skipped and counted. With `--emulated` the kernels run on the CPU instead, thread by thread,
+// under all tests of caches, with a separate addon in target/emulated.
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -14,7 +14,7 @@ import { buildKernelTests, countKernelTests } from './programs.mjs'
 
 const SUITE = ['__test__/devices']
 
-/** Random cases of a test whose every thread is run by the CPU. */
+/** The number of random cases of a test if the CPU runs every thread. */
 const EMULATED_CASES = '40'
 
 async function onGpu() {
@@ -26,7 +26,13 @@ async function onGpu() {
   const parts = [await deviceTests(run, 'ava', SUITE, { env })]
   if (gpu.usable) {
     const programs = await buildKernelTests(await cudaEnvironment())
-    parts.push(await kernelTests('kernels', run, programs.map(({ file }) => file), gpu))
+    parts.push(
+      await kernelTests(
+        run,
+        programs.map(({ file }) => file),
+        gpu,
+      ),
+    )
   } else {
     parts.push({ name: 'kernels', passed: 0, failed: 0, skipped: countKernelTests() })
   }
@@ -37,9 +43,17 @@ async function emulated() {
   const folder = join(root, 'target', 'emulated')
   const named = ['--output-dir', folder, '--no-js', '--dts', 'binding.d.cts', '--no-const-enum']
   await must('napi', ['build', '--platform', '--release', '--features', 'emulate', ...named])
-  const addon = join(folder, readdirSync(folder).find(name => name.endsWith('.node')))
+  const addon = join(
+    folder,
+    readdirSync(folder).find(name => name.endsWith('.node')),
+  )
   const cases = process.env.KVTIDE_CASES_JS || EMULATED_CASES
-  const env = { KVTIDE_DEVICE: 'cpu', KVTIDE_KERNELS: 'emulated', KVTIDE_CASES_JS: cases, NAPI_RS_NATIVE_LIBRARY_PATH: addon }
+  const env = {
+    KVTIDE_DEVICE: 'cpu',
+    KVTIDE_KERNELS: 'emulated',
+    KVTIDE_CASES_JS: cases,
+    NAPI_RS_NATIVE_LIBRARY_PATH: addon,
+  }
   const gpu = { usable: false, reason: 'the kernels have run on the CPU' }
   return summary([await deviceTests(run, 'ava', SUITE, { env })], gpu)
 }

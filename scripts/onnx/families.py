@@ -1,12 +1,12 @@
-"""Tiny random models of many families as ONNX graphs, each with what transformers computes, to check the rewriter with.
+"""Makes tiny random models of many families as ONNX graphs, each with the results of transformers, to check the rewriter.
 
     python scripts/onnx/families.py <folder> [--only gemma2] [--builder <folder of onnxruntime_genai/models>]..
 
-Traps: no size may be that of the vocabulary, or the builders take a projection for the head; builder 0.18.0 wants transformers 5 beside it
-(`pip install --target` into its own folder), the other exporters 4.57.
+Pitfalls: no other size may equal that of the vocabulary, or the builders mistake a projection for the head; builder 0.18.0 needs
+transformers 5 in its folder (`pip install --target`), the other exporters 4.57.
 
-Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai are run where they lie (their package needs not be
-installed: `pip install --no-deps --target folder onnxruntime-genai==0.18.0 onnx_ir`). Each model has a folder with
+Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai run from their folder (their package need not be
+installed: `pip install --no-deps --target folder onnxruntime-genai==0.18.0 onnx_ir`). Each model gets a folder with
 references.json and references.safetensors, in the form of __test__/fixtures/llama, and a folder for each graph:
 `KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test runtime` runs them all.
 """
@@ -91,7 +91,7 @@ def optimum(folder):
 
 
 def dynamo(folder):
-    """What torch's newer exporter makes of a model without windows: ONNX's own Attention."""
+    """Exports a model without windows with torch's newer exporter, which uses ONNX's own Attention."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / 'hf', attn_implementation='sdpa').eval()
     layers = model.config.num_hidden_layers
     heads = model.config.num_key_value_heads
@@ -104,7 +104,7 @@ def dynamo(folder):
 
         def forward(self, input_ids, attention_mask, position_ids, pasts):
             cache = transformers.DynamicCache.from_legacy_cache(tuple(zip(pasts[0::2], pasts[1::2])))
-            # Masks of transformers are made by vmap, which the exporter cannot follow: this one is causal, without a window.
+            # The exporter cannot trace transformers' masks, which use vmap: this mask is causal, without a window.
             keys = torch.arange(attention_mask.shape[1])
             seen = (keys[None, None, None, :] <= position_ids[:, None, :, None]) & attention_mask.bool()[:, None, None, :]
             out = self.model(input_ids=input_ids, attention_mask=seen, position_ids=position_ids, past_key_values=cache, use_cache=True)
@@ -121,7 +121,7 @@ def dynamo(folder):
         input_names=['input_ids', 'attention_mask', 'position_ids', *names],
         output_names=['logits', *[name.replace('past_key_values', 'present') for name in names]],
         dynamic_shapes=({0: batch, 1: new}, {0: batch, 1: torch.export.Dim.AUTO}, {0: batch, 1: new}, [{0: batch, 2: past} for _ in pasts]))
-    # Paths and lines of Python stand in it otherwise.
+    # Otherwise the graph would contain paths and lines of Python.
     path = folder / 'dynamo' / 'model.onnx'
     graph = onnx.load(path)
     for thing in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info, *graph.graph.input, *graph.graph.output, *graph.graph.initializer):
@@ -159,7 +159,7 @@ if __name__ == '__main__':
             for builder in arguments.builder:
                 tag = 'builder-' + Path(builder).resolve().parent.parent.name
                 ways.append((tag, lambda at, builder=builder, tag=tag: build(builder, at, tag, 'fp32')))
-                # On the CPU half floats mean MultiHeadAttention, with keys and values put behind the past before it.
+                # On the CPU, half floats give MultiHeadAttention, with keys and values concatenated to the past before it.
                 ways.append((tag + '-f16', lambda at, builder=builder, tag=tag: build(builder, at, tag + '-f16', 'fp16')))
         try:
             make(name, folder)

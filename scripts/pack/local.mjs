@@ -1,8 +1,8 @@
-// `npm run pack:local`: the packages as they are published, installed and used by someone who has neither a compiler nor this repository.
+// `npm run pack:local`: installs and uses the packages as they are published, without a compiler or this repository.
 //
-//   addon against an old glibc -> packages -> a registry on the loopback -> npm install on node 20, 22 and 24, and Bun -> what is tried
+//   addon against an old glibc -> packages -> a registry on the loopback -> npm install on node 20, 22 and 24, and Bun -> checks
 //
-// All that is made lies in target/pack. The first run fetches runtimes, toolchain and registry (300 MB), and compiles everything once.
+// All files are in target/pack. The first run fetches runtimes, toolchain and registry (300 MB), and compiles everything once.
 import { copyFileSync, existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -23,7 +23,8 @@ const ADDON = 'kvtide.linux-x64-gnu.node'
 const NET_ADDON = 'kvtide-net.linux-x64-gnu.node'
 
 async function packages() {
-  if (process.platform !== 'linux' || process.arch !== 'x64') throw new Missing(`the addon is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
+  if (process.platform !== 'linux' || process.arch !== 'x64')
+    throw new Missing(`the addon is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
   const missing = ['cargo', 'tar', 'xz', 'readelf'].filter(program => !exists(program))
   if (missing.length > 0) throw new Missing(`${missing.join(', ')} ${missing.length > 1 ? 'are' : 'is'} missing`)
   const addons = join(folder, 'addons')
@@ -39,16 +40,18 @@ async function packages() {
   return packed.made
 }
 
-/** Packages of the other platforms, of which nothing but their package.json is true: nobody here may be given one. */
+/** Makes placeholder packages for the other platforms, with a real package.json only. npm must not install them on this machine. */
 async function standIns() {
   const addons = emptied(join(folder, 'stand-ins', 'addons'))
-  const files = repository.napi.targets.map(target => platformPackage(repository, target).file).filter(file => file !== ADDON)
+  const files = repository.napi.targets
+    .map(target => platformPackage(repository, target).file)
+    .filter(file => file !== ADDON)
   for (const file of files) writeFileSync(join(addons, file), 'of another system')
   const { made } = await makePackages({ addons, to: join(folder, 'stand-ins'), only: files })
   return made.slice(1)
 }
 
-/** One node: kvtide is installed by its name, tried, and tried without what it needs and with what it may have. */
+/** Tests one node: installs kvtide by name, tries it, and tries it without its addon and with the optional addons. */
 async function onNode(stranger, [kvtide, addon, net, cuda]) {
   await stranger.install('kvtide')
   stranger.checkPackages(kvtide.name, addon.name)
@@ -58,31 +61,40 @@ async function onNode(stranger, [kvtide, addon, net, cuda]) {
   if (cuda !== undefined) await withCuda(stranger, cuda)
 }
 
-/** `--omit=optional` leaves the addon away; what the error says to do brings it. */
+/** Installs with `--omit=optional`, which skips the addon, and checks that the remedy in the error installs it. */
 async function withoutAddon(stranger, { name }, addon) {
   await stranger.use('npm', ['uninstall', name])
   await stranger.install(name, '--omit=optional')
   const { code, output } = await stranger.try('node', ['quick-start.mjs'])
   const remedy = /BINDING_NOT_FOUND[\s\S]*?`npm (install \S+)`/.exec(output)?.[1]
-  if (code === 0 || remedy !== `install ${addon.name}@${addon.version}`) throw new Refusal(`without its addon, kvtide printed:\n${output}`)
+  if (code === 0 || remedy !== `install ${addon.name}@${addon.version}`)
+    throw new Refusal(`without its addon, kvtide printed:\n${output}`)
   await stranger.use('npm', remedy.split(' '))
   stranger.expect('what the error says to do', await stranger.use('node', ['quick-start.mjs']), PROGRAMS[0].printed)
 }
 
-/** The addon with the network is taken once it is installed. */
+/** Checks that the addon with the network is loaded once it is installed. */
 async function withNet(stranger, { name, version }) {
   await stranger.install(`${name}@${version}`)
   await stranger.checkDoctor(/^chosen +net: it is installed/m)
   await stranger.checkPrograms('node')
 }
 
-/** The addon with CUDA is taken once it is installed, also where there is no GPU, unless it is not wanted. */
+/** Checks that the addon with CUDA is loaded once it is installed, even without a GPU, unless KVTIDE_DEVICE says otherwise. */
 async function withCuda(stranger, { name, version }) {
-  stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor']), new RegExp(`npm install ${name}@${version}`))
+  stranger.expect(
+    'doctor',
+    await stranger.use('npx', ['--no-install', 'kvtide', 'doctor']),
+    new RegExp(`npm install ${name}@${version}`),
+  )
   await stranger.install(`${name}@${version}`)
   await stranger.checkDoctor(/^chosen +cuda: it is installed$/m, /^device cuda +(usable$|not usable: \w)/m)
   await stranger.checkPrograms('node')
-  stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor'], { KVTIDE_DEVICE: 'cpu' }), /^chosen +net: it is installed; KVTIDE_DEVICE is cpu$/m)
+  stranger.expect(
+    'doctor',
+    await stranger.use('npx', ['--no-install', 'kvtide', 'doctor'], { KVTIDE_DEVICE: 'cpu' }),
+    /^chosen +net: it is installed; KVTIDE_DEVICE is cpu$/m,
+  )
 }
 
 async function onBun(at, url, made) {
@@ -106,9 +118,11 @@ async function strangers(made, at, url) {
   for (const [index, { node, npm }] of NODES.entries()) {
     const own = join(at, `node-${node.version}`)
     await onNode(new Stranger(own, { path: paths[index], registry: url }), made)
-    // What one node has installed, the others run.
+    // The other nodes run what one node has installed.
     for (const path of paths) await new Stranger(own, { path }).checkPrograms('node')
-    console.log(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon, network${made.length > 3 ? ', CUDA' : ''}, other nodes`)
+    console.log(
+      `node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon, network${made.length > 3 ? ', CUDA' : ''}, other nodes`,
+    )
   }
   console.log(await onBun(at, url, made))
 }
@@ -117,23 +131,33 @@ async function local() {
   const made = await packages()
   const published = [...made, ...(await standIns())]
   const at = temporary('strangers')
-  const { url, stop } = await startRegistry(folder, join(at, 'registry'), published.map(({ tarball }) => tarball))
+  const { url, stop } = await startRegistry(
+    folder,
+    join(at, 'registry'),
+    published.map(({ tarball }) => tarball),
+  )
   await strangers(made, at, url).finally(stop)
   console.log(`\n${NODES.length + 1} runtimes were tried, without a compiler on the PATH`)
 }
 
-/** With --here: kvtide and the addon that was built here, installed from files and used as modules and by require, with types. */
+/** With --here: installs kvtide and the locally built addon from files, and uses them as modules and with require, with types. */
 async function here() {
   const built = readdirSync(root).filter(name => /^kvtide\..*\.node$/.test(name))
-  if (built.length !== 1) throw new Refusal(`there are ${built.length} addons here, expected one: run npm run build:addon`)
+  if (built.length !== 1)
+    throw new Refusal(`there are ${built.length} addons here, expected one: run npm run build:addon`)
   const at = temporary('pack')
   const packed = await makePackages({ addons: root, to: join(at, 'packages'), only: built })
   console.log(report(packed))
-  // Nobody is asked for the packages of other platforms: npm goes on without what it cannot have and does not need.
+  // No registry is asked for the packages of other platforms: npm goes on without optional packages that it can't get.
   const stranger = new Stranger(join(at, 'stranger'))
   await stranger.install(...packed.made.map(({ tarball }) => tarball), '--offline')
   await stranger.checkAll(packed.made)
   console.log('the packed package works')
 }
 
-await main(import.meta.url, 'the packages do not work', process.argv.includes('--here') ? here : local, 'the packages as they are published')
+await main(
+  import.meta.url,
+  'the packages do not work',
+  process.argv.includes('--here') ? here : local,
+  'the packages as they are published',
+)

@@ -1,36 +1,43 @@
-// The package.json of each package that is published: what is in the repository's, and what is known of a platform.
+// Makes the package.json of each published package, from the repository's and from facts about its platform.
 //
-// The packages of platforms are optional dependencies of the packed package alone: in the repository, npm ci would look for versions
-// that nobody has published yet. All have one version, and depend on each other by exactly that.
+// The platform packages are optional dependencies of the packed package alone: in the repository, npm ci would look for versions
+// that aren't published yet. All packages have one version, and depend on each other in exactly that version.
 import { parseTriple } from '@napi-rs/cli'
 
 const CUDA_TARGET = 'x86_64-unknown-linux-gnu'
 
-/** What a target is called by npm: `{ suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' }`. */
+/** Returns npm's names of a target: `{ suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' }`. */
 export function platform(target) {
   const { platformArchABI: suffix, platform: os, arch: cpu, abi } = parseTriple(target)
-  if (os === undefined) throw new Error(`the target ${target} is of no system that npm has a name for`)
+  if (os === undefined) throw new Error(`npm has no name for the system of the target ${target}`)
   return { suffix, os, cpu, ...(os === 'linux' && { libc: abi === 'gnu' ? 'glibc' : abi }) }
 }
 
-/** Fields that say whose a package is and where it comes from; they are the same in all of them. */
+/** Fields about the owner and the source of a package, which are the same in all of them. */
 const SHARED = ['license', 'author', 'homepage', 'repository', 'bugs', 'funding']
 
-/** Fields of the repository's package.json that are of no use to who installs the package. Scripts above all: nothing is to run there. */
+/** Fields of the repository's package.json that users of the package don't need: above all scripts, because nothing may run on installation. */
 const OURS = new Set(['private', 'files', 'napi', 'scripts', 'ava', 'devDependencies', 'overrides'])
 
 export function rootManifest(manifest) {
   const { version, napi, imports } = manifest
   const kept = Object.entries(manifest).filter(([field]) => !OURS.has(field))
   const { '#binding': _, ...imported } = imports
-  const taken = [cudaPackage(manifest), ...napi.targets.map(target => netPackage(manifest, target))].map(({ manifest: { name } }) => name).sort()
+  const taken = [cudaPackage(manifest), ...napi.targets.map(target => netPackage(manifest, target))]
+    .map(({ manifest: { name } }) => name)
+    .sort()
   return {
     ...Object.fromEntries(kept),
     imports: imported,
-    optionalDependencies: Object.fromEntries(napi.targets.map(target => [`kvtide-${platform(target).suffix}`, version]).sort()),
-    // Taken when it is there, never installed by itself. As a peer it is found below any package manager's folders, in this version alone.
+    optionalDependencies: Object.fromEntries(
+      napi.targets.map(target => [`kvtide-${platform(target).suffix}`, version]).sort(),
+    ),
+    // Used if it is installed, never installed automatically. As a peer dependency it is found with any package manager, in this version alone.
     peerDependencies: { ...manifest.peerDependencies, ...Object.fromEntries(taken.map(name => [name, version])) },
-    peerDependenciesMeta: { ...manifest.peerDependenciesMeta, ...Object.fromEntries(taken.map(name => [name, { optional: true }])) },
+    peerDependenciesMeta: {
+      ...manifest.peerDependenciesMeta,
+      ...Object.fromEntries(taken.map(name => [name, { optional: true }])),
+    },
   }
 }
 
@@ -38,17 +45,18 @@ export function platformPackage(manifest, target) {
   const { suffix } = platform(target)
   return addonPackage(manifest, target, `kvtide-${suffix}`, `kvtide.${suffix}.node`, {
     description: `The native addon of kvtide for ${suffix}`,
-    about: 'It is installed along with [kvtide](https://github.com/kvtide/kvtide), which takes the one of the system: there is nothing here to import.',
+    about:
+      'It is installed together with [kvtide](https://github.com/kvtide/kvtide), which loads the addon of the system. Do not import it yourself.',
   })
 }
 
-/** The addon with the network: as large again, for those who share stores or publish events. */
+/** The package of the addon with the network, which is twice as large, for sharing stores and publishing events. */
 export function netPackage(manifest, target) {
   const { suffix } = platform(target)
   const name = `kvtide-net-${suffix}`
   return addonPackage(manifest, target, name, `kvtide-net.${suffix}.node`, {
     description: `The native addon of kvtide with Redis, object stores and ZeroMQ for ${suffix}`,
-    about: `Installed beside [kvtide](https://github.com/kvtide/kvtide) in the same version, it is what kvtide runs on:
+    about: `Install it next to [kvtide](https://github.com/kvtide/kvtide) in the same version, and kvtide loads it:
 
 \`\`\`sh
 npm install kvtide@${manifest.version} ${name}@${manifest.version}
@@ -61,7 +69,7 @@ export function cudaPackage(manifest) {
   const name = `kvtide-cuda-${suffix}`
   return addonPackage(manifest, CUDA_TARGET, name, `kvtide-cuda.${suffix}.node`, {
     description: `The native addon of kvtide with CUDA for ${suffix}`,
-    about: `Installed beside [kvtide](https://github.com/kvtide/kvtide) in the same version, it is what kvtide runs on, unless \`KVTIDE_DEVICE\` is \`cpu\`:
+    about: `Install it next to [kvtide](https://github.com/kvtide/kvtide) in the same version, and kvtide loads it, unless \`KVTIDE_DEVICE\` is \`cpu\`:
 
 \`\`\`sh
 npm install kvtide@${manifest.version} ${name}@${manifest.version}
@@ -77,7 +85,15 @@ function addonPackage(manifest, target, name, file, { description, about }) {
   const own = Object.fromEntries(Object.entries(asked).map(([field, value]) => [field, [value]]))
   return {
     file,
-    manifest: { name, version: manifest.version, description, ...Object.fromEntries(shared), main: file, ...own, engines: manifest.engines },
+    manifest: {
+      name,
+      version: manifest.version,
+      description,
+      ...Object.fromEntries(shared),
+      main: file,
+      ...own,
+      engines: manifest.engines,
+    },
     readme: `# ${name}\n\n${description}. ${about}\n`,
   }
 }

@@ -1,9 +1,9 @@
-// Makes the packages that are published: kvtide itself, one for each platform whose addon is there, and the one with CUDA.
+// Makes the published packages: kvtide itself, one for each platform whose addon exists, and the one with CUDA.
 //
 //   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>]
 //
-// Each is a folder of its own and a tarball beside it. An addon that is not there is named, and its package is not made. A release counts
-// them: some package managers install nothing when a package that kvtide names does not exist.
+// Each is a folder and a tarball next to it. A missing addon is named, and its package is not made. A release counts the
+// packages, because some package managers install nothing if a package that kvtide depends on does not exist.
 import { copyFileSync, cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 
@@ -12,30 +12,35 @@ import { given, main, Refusal } from '../refusal.mjs'
 import { repository, root, run } from '../steps.mjs'
 import { cudaPackage, netPackage, platformPackage, rootManifest } from './manifests.mjs'
 
-export const addonPackages = manifest => [platformPackage, netPackage].flatMap(described => manifest.napi.targets.map(target => described(manifest, target))).concat(cudaPackage(manifest))
+export const addonPackages = manifest =>
+  [platformPackage, netPackage]
+    .flatMap(described => manifest.napi.targets.map(target => described(manifest, target)))
+    .concat(cudaPackage(manifest))
 
 /**
- * Makes the packages in `to`, of the addons in `addons`; `only` are the files of addons to look at, all unless it is given.
- * Answers what was made, kvtide first, and the files that were not there.
+ * Makes the packages in `to` from the addons in `addons`; `only` limits the addon files, which are all by default.
+ * Returns the packages, kvtide first, and the missing files.
  */
 export async function makePackages({ addons, to, only }) {
   const made = [await make(rootManifest(repository), to, rootContents)]
   const skipped = []
   for (const described of addonPackages(repository)) {
     if (only !== undefined && !only.includes(described.file)) continue
-    if (existsSync(join(addons, described.file))) made.push(await make(described.manifest, to, folder => addonContents(described, addons, folder)))
+    if (existsSync(join(addons, described.file)))
+      made.push(await make(described.manifest, to, folder => addonContents(described, addons, folder)))
     else skipped.push(described.file)
   }
   return { made, skipped }
 }
 
-/** `files` of the repository's package.json, of which `dist` is compiled here. */
+/** Copies the `files` of the repository's package.json; `dist` is compiled here. */
 async function rootContents(folder) {
   await compile(join(folder, 'dist'))
-  for (const part of ['README.md', ...repository.files.filter(name => name !== 'dist')]) cpSync(join(root, part), join(folder, part), { recursive: true })
+  for (const part of ['README.md', ...repository.files.filter(name => name !== 'dist')])
+    cpSync(join(root, part), join(folder, part), { recursive: true })
 }
 
-/** An addon contains crates of others, and says whose. */
+/** Copies an addon, with its README and the licences of the crates inside it. */
 function addonContents({ readme, file }, addons, folder) {
   copyFileSync(join(addons, file), join(folder, file))
   writeFileSync(join(folder, 'README.md'), readme)
@@ -50,12 +55,31 @@ async function make(manifest, to, fill) {
   return { folder, ...(await packed(folder, to)) }
 }
 
-/** Packs a folder, or looks at a tarball where there is no folder to put one in: its name, its files and their sizes, as npm says. */
+/** Packs a folder, or inspects a tarball if no target folder is given; returns its name, files and sizes from npm. */
 export async function packed(what, to) {
-  const { code, output } = await run('npm', ['pack', what, '--json', '--loglevel', 'error', '--ignore-scripts', ...(to === undefined ? ['--dry-run'] : ['--pack-destination', to])], { silent: true })
+  const { code, output } = await run(
+    'npm',
+    [
+      'pack',
+      what,
+      '--json',
+      '--loglevel',
+      'error',
+      '--ignore-scripts',
+      ...(to === undefined ? ['--dry-run'] : ['--pack-destination', to]),
+    ],
+    { silent: true },
+  )
   if (code !== 0) throw new Refusal(`${what} could not be packed: ${output.trim()}`)
   const [{ name, version, filename, size, unpackedSize, files }] = JSON.parse(output.slice(output.indexOf('[')))
-  return { name, version, tarball: to === undefined ? what : join(to, filename), bytes: size, unpackedBytes: unpackedSize, files }
+  return {
+    name,
+    version,
+    tarball: to === undefined ? what : join(to, filename),
+    bytes: size,
+    unpackedBytes: unpackedSize,
+    files,
+  }
 }
 
 export function emptied(folder) {
@@ -66,15 +90,21 @@ export function emptied(folder) {
 
 const kilobytes = bytes => `${(bytes / 1000).toFixed(0)} kB`
 
-/** A line for each package: what was made and how large it is, and what was not and why. */
+/** Returns a line for each package: its size, or why it was not made. */
 export const report = ({ made, skipped }) =>
   [
-    ...made.map(({ name, version, bytes, unpackedBytes }) => `${name}@${version}  ${kilobytes(bytes)}, ${kilobytes(unpackedBytes)} unpacked`),
+    ...made.map(
+      ({ name, version, bytes, unpackedBytes }) =>
+        `${name}@${version}  ${kilobytes(bytes)}, ${kilobytes(unpackedBytes)} unpacked`,
+    ),
     ...skipped.map(file => `SKIPPED: ${file} is not there, its package is not made`),
   ].join('\n')
 
 async function packages() {
-  const { addons, to } = given({ addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') } })
+  const { addons, to } = given({
+    addons: { type: 'string', default: root },
+    to: { type: 'string', default: join(root, 'target', 'pack', 'packages') },
+  })
   if (!existsSync(addons)) throw new Refusal(`--addons is ${addons}, expected a folder with addons`)
   const found = await makePackages({ addons: resolve(addons), to: resolve(to) })
   console.log(`${report(found)}\nin ${relative(process.cwd(), resolve(to)) || '.'}`)

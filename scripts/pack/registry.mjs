@@ -1,4 +1,4 @@
-// A registry of npm packages on this machine alone: verdaccio on the loopback, with nothing behind it.
+// Starts a local registry of npm packages: verdaccio on the loopback, without an upstream registry.
 import { once } from 'node:events'
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -9,19 +9,26 @@ import { run } from '../steps.mjs'
 
 const VERDACCIO = '6.2.1'
 
-/** The tag by which one of its dependencies asks for this one is gone. */
+/** A pinned version, because the tag that one of its dependencies asks for no longer exists. */
 const OVERRIDES = { 'node-fetch': '2.7.0' }
 
-/** Starts a registry that has `tarballs`, in an empty folder; its program is kept in `folder`. It is stopped with `stop()`. */
+/** Starts a registry with `tarballs`, in an empty folder; its program is kept in `folder`. `stop()` stops it. */
 export async function startRegistry(folder, at, tarballs) {
   const { runServer } = await verdaccio(folder)
   mkdirSync(at, { recursive: true })
-  // No uplinks: what is not published here does not exist.
+  // No uplinks: packages that aren't published here don't exist.
   const packages = { '**': { access: '$all', publish: '$all', unpublish: '$all' } }
-  const config = { storage: join(at, 'storage'), packages, uplinks: {}, web: { enable: false }, log: { type: 'stdout', level: 'error' }, max_body_size: '200mb' }
+  const config = {
+    storage: join(at, 'storage'),
+    packages,
+    uplinks: {},
+    web: { enable: false },
+    log: { type: 'stdout', level: 'error' },
+    max_body_size: '200mb',
+  }
   const server = await runServer({ ...config, configPath: join(at, 'config.yaml') })
   await once(server.listen(0, '127.0.0.1'), 'listening')
-  // Whatever is refused on the way, nothing waits for it.
+  // The server does not keep the process alive, even if a later step fails.
   server.unref()
   const { port } = server.address()
   const url = `http://127.0.0.1:${port}/`
@@ -39,13 +46,21 @@ async function verdaccio(folder) {
   if (!existsSync(join(to, 'node_modules', 'verdaccio', 'bin', 'verdaccio'))) {
     mkdirSync(to, { recursive: true })
     writeFileSync(join(to, 'package.json'), JSON.stringify({ private: true, overrides: OVERRIDES }))
-    const { code, output } = await run('npm', ['install', '--silent', '--ignore-scripts', '--no-audit', '--no-fund', `verdaccio@${VERDACCIO}`], { cwd: to, silent: true })
+    const { code, output } = await run(
+      'npm',
+      ['install', '--silent', '--ignore-scripts', '--no-audit', '--no-fund', `verdaccio@${VERDACCIO}`],
+      { cwd: to, silent: true },
+    )
     if (code !== 0) throw new Missing(`verdaccio ${VERDACCIO} could not be installed: ${output.trim()}`)
   }
   return createRequire(join(to, 'package.json'))('verdaccio')
 }
 
 async function publish(tarball, npmrc) {
-  const { code, output } = await run('npm', ['publish', tarball, '--silent', '--ignore-scripts', '--userconfig', npmrc], { silent: true })
+  const { code, output } = await run(
+    'npm',
+    ['publish', tarball, '--silent', '--ignore-scripts', '--userconfig', npmrc],
+    { silent: true },
+  )
   if (code !== 0) throw new Refusal(`${tarball} could not be published: ${output.trim()}`)
 }

@@ -1,4 +1,4 @@
-// Someone who installs kvtide: an empty folder, the programs that PATH names, and what is tried there.
+// Plays a new user of kvtide: an empty folder, the programs on a PATH, and the checks that run there.
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -13,7 +13,7 @@ export function quickStart() {
 
 const STARTED = /^1 \[ 1, 8, 1, 128 \]$/m
 
-/** A program that sees kvtide in a worker as well: what it imports, and how it names its own file. */
+/** A program that also uses kvtide in a worker thread; the arguments are its imports, and the expression for its own file. */
 const worker = (imports, file) => `${imports}
 if (workers.isMainThread) {
   const worker = new workers.Worker(${file})
@@ -26,14 +26,25 @@ if (workers.isMainThread) {
 
 const WORKED = /main 3\s[\s\S]*worker 7/
 
-/** Each is run as it is; those without a text are made from the quick start. */
+/** The programs to run. Those without a text are made from the quick start. */
 export const PROGRAMS = [
   { file: 'quick-start.mjs', printed: STARTED },
   { file: 'quick-start.cjs', printed: STARTED },
-  { file: 'worker.mjs', text: worker("import * as workers from 'node:worker_threads'\nimport * as kvtide from 'kvtide'", 'new URL(import.meta.url)'), printed: WORKED },
-  { file: 'worker.cjs', text: worker("const workers = require('node:worker_threads')\nconst kvtide = require('kvtide')", '__filename'), printed: WORKED },
   {
-    // However it is asked for, there is one of each class.
+    file: 'worker.mjs',
+    text: worker(
+      "import * as workers from 'node:worker_threads'\nimport * as kvtide from 'kvtide'",
+      'new URL(import.meta.url)',
+    ),
+    printed: WORKED,
+  },
+  {
+    file: 'worker.cjs',
+    text: worker("const workers = require('node:worker_threads')\nconst kvtide = require('kvtide')", '__filename'),
+    printed: WORKED,
+  },
+  {
+    // Imported or required, there is only one of each class.
     file: 'both.cjs',
     text: `const required = require('kvtide')
 import('kvtide').then(imported => {
@@ -68,7 +79,7 @@ const INSTALL_SCRIPTS = new Set(['preinstall', 'install', 'postinstall', 'prepar
 const COMPILERS = ['cc', 'gcc', 'g++', 'clang', 'cargo', 'rustc', 'make', 'python3']
 
 export class Stranger {
-  /** `path` is all that `PATH` is to name, and `registry` all that npm may ask; unless given, they are those of this process. */
+  /** `path` is the whole `PATH`, and `registry` the only registry for npm; by default, they are those of this process. */
   constructor(folder, { path, registry } = {}) {
     this.folder = folder
     this.path = path
@@ -76,7 +87,12 @@ export class Stranger {
     this.app = join(folder, 'app')
     mkdirSync(this.app, { recursive: true })
     this.env = {
-      ...Object.fromEntries(['KVTIDE_DEVICE', 'NAPI_RS_NATIVE_LIBRARY_PATH', 'NODE_OPTIONS', 'npm_config_user_agent'].map(name => [name, undefined])),
+      ...Object.fromEntries(
+        ['KVTIDE_DEVICE', 'NAPI_RS_NATIVE_LIBRARY_PATH', 'NODE_OPTIONS', 'npm_config_user_agent'].map(name => [
+          name,
+          undefined,
+        ]),
+      ),
       ...(path === undefined ? {} : { PATH: path, HOME: join(folder, 'home') }),
       ...(registry === undefined ? {} : { npm_config_registry: registry, BUN_CONFIG_REGISTRY: registry }),
       npm_config_cache: join(folder, 'home', 'cache'),
@@ -84,7 +100,7 @@ export class Stranger {
     }
   }
 
-  /** Runs a program in the folder, as a stranger would; answers what it prints. */
+  /** Runs a program in the folder, and returns its output. */
   async use(command, args, env = {}) {
     const { code, output } = await this.try(command, args, env)
     if (code !== 0) throw new Refusal(`${command} ${args.join(' ')} ended with ${code}:\n${output.trim()}`)
@@ -107,7 +123,7 @@ export class Stranger {
     await this.checkDoctor(/^loaded from +.*[/\\]node_modules[/\\]kvtide-[^/\\]+[/\\]kvtide\.[^/\\]+\.node$/m)
   }
 
-  /** What `npx kvtide doctor` prints has all of `expected` in it. */
+  /** Checks that the output of `npx kvtide doctor` contains all of `expected`. */
   async checkDoctor(...expected) {
     const printed = await this.use('npx', ['--no-install', 'kvtide', 'doctor'])
     for (const line of [/^device cpu +usable$/m, ...expected]) this.expect('npx kvtide doctor', printed, line)
@@ -115,10 +131,11 @@ export class Stranger {
 
   checkPackages(...names) {
     const installed = readdirSync(join(this.app, 'node_modules')).filter(name => !name.startsWith('.'))
-    if (installed.sort().join() !== names.sort().join()) throw new Refusal(`${installed.join(', ')} were installed, expected ${names.join(', ')}`)
+    if (installed.sort().join() !== names.sort().join())
+      throw new Refusal(`${installed.join(', ')} were installed, expected ${names.join(', ')}`)
   }
 
-  /** Where `PATH` was given, nothing that compiles is on it. */
+  /** Checks that a given `PATH` has no compiler. */
   async checkPath() {
     for (const compiler of this.path === undefined ? [] : COMPILERS) {
       const { code } = await this.try('sh', ['-c', `command -v ${compiler}`])
@@ -126,7 +143,7 @@ export class Stranger {
     }
   }
 
-  /** What was installed runs nothing by itself, and only packages of addons have addons. */
+  /** Checks that installed packages have no install scripts, and that only addon packages have addons. */
   checkContents(made) {
     for (const { name } of made) {
       const folder = join(this.app, 'node_modules', name)
@@ -134,7 +151,8 @@ export class Stranger {
       const running = Object.keys(scripts).filter(script => INSTALL_SCRIPTS.has(script))
       if (running.length > 0) throw new Refusal(`${name} has install scripts: ${running.join(', ')}`)
       const addons = readdirSync(folder, { recursive: true }).filter(file => file.endsWith('.node'))
-      if (addons.join() !== (main.endsWith('.node') ? main : '')) throw new Refusal(`${name} has the addons ${addons.join(', ') || 'none'}`)
+      if (addons.join() !== (main.endsWith('.node') ? main : ''))
+        throw new Refusal(`${name} has the addons ${addons.join(', ') || 'none'}`)
     }
   }
 
@@ -146,23 +164,56 @@ export class Stranger {
     }
   }
 
-  /** The README's first example, compiled for runtimes that have no `using`, as a module and for `require`. */
+  /** Runs the README's first example, compiled for runtimes without `using`, as a module and with `require`. */
   async writeQuickStart() {
-    const [source, options] = [quickStart(), ['--ignoreConfig', '--target', 'es2022', '--module', 'nodenext', '--lib', 'es2023,esnext.disposable', '--strict', '--skipLibCheck', 'false', ...this.types]]
+    const [source, options] = [
+      quickStart(),
+      [
+        '--ignoreConfig',
+        '--target',
+        'es2022',
+        '--module',
+        'nodenext',
+        '--lib',
+        'es2023,esnext.disposable',
+        '--strict',
+        '--skipLibCheck',
+        'false',
+        ...this.types,
+      ],
+    ]
     for (const file of ['quick-start.mts', 'quick-start.cts']) writeFileSync(join(this.app, file), source)
     await this.compile([...options, 'quick-start.mts', 'quick-start.cts'])
   }
 
-  /** TypeScript sees the package in each way that it looks for modules. */
+  /** Checks that TypeScript finds the package with each of its module resolutions. */
   async checkTypes() {
     for (const { file, text } of TYPED) writeFileSync(join(this.app, file), text)
     for (const { file, module, resolution } of TYPED) {
-      const mode = ['--module', module, '--moduleResolution', resolution, '--target', 'es2022', '--lib', 'es2023,esnext.disposable']
-      await this.compile(['--ignoreConfig', '--noEmit', '--strict', '--skipLibCheck', 'false', ...mode, ...this.types, file])
+      const mode = [
+        '--module',
+        module,
+        '--moduleResolution',
+        resolution,
+        '--target',
+        'es2022',
+        '--lib',
+        'es2023,esnext.disposable',
+      ]
+      await this.compile([
+        '--ignoreConfig',
+        '--noEmit',
+        '--strict',
+        '--skipLibCheck',
+        'false',
+        ...mode,
+        ...this.types,
+        file,
+      ])
     }
   }
 
-  /** TypeScript is not what is installed here: it is the repository's, on the repository's node. */
+  /** Runs the repository's TypeScript on the repository's node, because none is installed here. */
   compile(args) {
     return this.use(process.execPath, [join(root, 'node_modules', 'typescript', 'bin', 'tsc'), ...args])
   }
@@ -172,6 +223,7 @@ export class Stranger {
   }
 
   expect(what, output, printed) {
-    if (!printed.test(output)) throw new Refusal(`${what} printed what it should not, expected ${printed}:\n${output.trim()}`)
+    if (!printed.test(output))
+      throw new Refusal(`${what} printed something unexpected, expected ${printed}:\n${output.trim()}`)
   }
 }

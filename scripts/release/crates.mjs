@@ -1,7 +1,7 @@
-// `npm run check:crates`: the crates as their registry would get them.
+// `npm run check:crates`: checks the crates as crates.io would get them.
 //
-//   what they say of themselves  ->  cargo package        -- --verify builds each from what was packed, which compiles candle again
-//   with --docs, their pages as docs.rs makes them, by the nightly compiler where there is one
+//   their metadata  ->  cargo package        -- --verify builds each from its package, which compiles candle again
+//   with --docs, their pages as docs.rs makes them, if there is a nightly compiler
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
@@ -14,7 +14,13 @@ const KEYWORDS_MAX = 5
 export function faultsOf(crate) {
   const folder = dirname(crate.manifest_path)
   const faults = []
-  const wanted = { description: crate.description, license: crate.license, repository: crate.repository, readme: crate.readme, 'rust-version': crate.rust_version }
+  const wanted = {
+    description: crate.description,
+    license: crate.license,
+    repository: crate.repository,
+    readme: crate.readme,
+    'rust-version': crate.rust_version,
+  }
   for (const [field, value] of Object.entries(wanted)) if (!value) faults.push(`has no ${field}`)
   for (const field of ['keywords', 'categories']) {
     const count = crate[field].length
@@ -25,7 +31,8 @@ export function faultsOf(crate) {
   for (const file of ['LICENSE-MIT', 'LICENSE-APACHE']) {
     const own = join(folder, file)
     if (!existsSync(own)) faults.push(`lacks ${file}`)
-    else if (readFileSync(own, 'utf8') !== readFileSync(join(root, file), 'utf8')) faults.push(`has another ${file} than the repository`)
+    else if (readFileSync(own, 'utf8') !== readFileSync(join(root, file), 'utf8'))
+      faults.push(`has another ${file} than the repository`)
   }
   return faults
 }
@@ -36,7 +43,9 @@ async function docs(named) {
     return
   }
   const target = ['--target', 'x86_64-unknown-linux-gnu', '--target-dir', 'target/docs-rs']
-  await must('cargo', ['+nightly', 'doc', '--locked', '--no-deps', '--lib', ...named, ...target], { env: { RUSTDOCFLAGS: '--cfg docsrs -D warnings' } })
+  await must('cargo', ['+nightly', 'doc', '--locked', '--no-deps', '--lib', ...named, ...target], {
+    env: { RUSTDOCFLAGS: '--cfg docsrs -D warnings' },
+  })
 }
 
 async function crates() {

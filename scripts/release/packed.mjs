@@ -1,6 +1,6 @@
-// `npm run check:package`: the npm package as users get it. What is in it, how large it is, and what publint and are-the-types-wrong say.
+// `npm run check:package`: checks the npm package as users get it: its files, its size, publint and are-the-types-wrong.
 //
-// It makes the package as a release does, or takes `--tarball file`. `-- --renew` records what is in it.
+// It makes the package as a release does, or checks `--tarball file`. `-- --renew` records its files.
 import { existsSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -14,11 +14,15 @@ import { holdAgainst } from './recorded.mjs'
 
 const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 
-/** Addons differ by platform: their sizes are looked at by themselves. */
+/** Addons differ by platform, so their sizes are checked separately. */
 const OF_ADDON = /\.node$/
 
-/** The addon of a checkout has the network: the ordinary one, of 12 MB, is built and measured as a release builds it (addon.mjs). */
-export const BUDGETS = { root: 760_000, 'kvtide.linux-x64-gnu.node': 22_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
+/** The addon of a checkout includes the network. The ordinary one, of 12 MB, is built and measured by addon.mjs, as in a release. */
+export const BUDGETS = {
+  root: 760_000,
+  'kvtide.linux-x64-gnu.node': 22_000_000,
+  'kvtide-cuda.linux-x64-gnu.node': 60_000_000,
+}
 
 export function within(name, bytes, budget) {
   if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)
@@ -49,24 +53,30 @@ export async function lint(packed) {
 }
 
 async function checkTypes(tarball) {
-  const { code, output } = await run('attw', [tarball, '--profile', 'node16', '--no-emoji', '--no-color'], { silent: true })
+  const { code, output } = await run('attw', [tarball, '--profile', 'strict', '--no-emoji', '--no-color'], {
+    silent: true,
+  })
   if (code !== 0) throw new Refusal(`are-the-types-wrong:\n${output.trim()}`)
-  console.log('are-the-types-wrong has found nothing')
+  console.log('are-the-types-wrong found nothing')
 }
 
 async function check() {
   const { renew = false, tarball: named } = given({ renew: { type: 'boolean' }, tarball: { type: 'string' } })
   if (named !== undefined && !existsSync(named)) throw new Refusal(`--tarball is ${named}, which is not there`)
   const folder = temporary('packed')
-  const { tarball, files } = named === undefined ? (await makePackages({ addons: root, to: folder, only: [] })).made[0] : await look(named)
-  const contents = files.map(({ path }) => path).filter(path => !OF_ADDON.test(path)).sort()
+  const { tarball, files } =
+    named === undefined ? (await makePackages({ addons: root, to: folder, only: [] })).made[0] : await look(named)
+  const contents = files
+    .map(({ path }) => path)
+    .filter(path => !OF_ADDON.test(path))
+    .sort()
   holdAgainst(CONTENTS, `${contents.join('\n')}\n`, renew, 'check:package')
   checkSizes(files, folder)
   const packed = readFileSync(tarball)
   const messages = await lint(packed)
   if (messages.length > 0) throw new Refusal(`publint:\n${messages.join('\n')}`)
-  console.log('publint has found nothing')
+  console.log('publint found nothing')
   await checkTypes(tarball)
 }
 
-await main(import.meta.url, 'the package is not as it should be', check)
+await main(import.meta.url, 'package check failed', check)

@@ -1,6 +1,6 @@
-// `npm run check:reproducible`: two builds of one commit, in two folders, give the same addon to the byte. It compiles everything twice.
+// `npm run check:reproducible`: checks that two builds of one commit, in two folders, give identical addons. It compiles everything twice.
 //
-// What was not committed is not in it.
+// Uncommitted changes are not included.
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -25,7 +25,10 @@ async function build(commit, folder, target) {
   await must('git', ['archive', '--output', archive, commit])
   await must('tar', ['--extract', '--file', archive, '--directory', folder])
   const env = { ...remapped(folder), CARGO_TARGET_DIR: join(folder, 'target') }
-  await must('cargo', ['build', '--release', '--locked', '--quiet', '--target', target, '-p', 'kvtide'], { cwd: folder, env })
+  await must('cargo', ['build', '--release', '--locked', '--quiet', '--target', target, '-p', 'kvtide'], {
+    cwd: folder,
+    env,
+  })
   return readFileSync(join(folder, 'target', target, 'release', FILES[process.platform]))
 }
 
@@ -34,13 +37,15 @@ async function check() {
   const target = hostTarget()
   if (target === undefined) throw new Refusal('there is no Rust compiler')
   const commit = ask('git', ['rev-parse', 'HEAD'])?.trim()
-  if (commit === undefined) throw new Refusal('this is no checkout of git')
+  if (commit === undefined) throw new Refusal('this folder is not a git checkout')
   const above = temporary('reproducible')
   const one = await build(commit, join(above, 'one'), target)
   const other = await build(commit, join(above, 'another', 'deeper'), target)
   const difference = firstDifference(one, other)
   if (difference !== undefined) throw new Refusal(difference)
-  console.log(`two builds of ${commit.slice(0, 9)} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`)
+  console.log(
+    `two builds of ${commit.slice(0, 9)} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`,
+  )
 }
 
 await main(import.meta.url, 'the build is not reproducible', check)

@@ -1,5 +1,5 @@
-// `npm run sbom -- --to <folder>`: what kvtide is made of, as CycloneDX 1.5: `kvtide.cdx.json`, what is inside addons or builds them, by
-// cargo-cyclonedx, and `npm.cdx.json`, what the TypeScript layer is built and tested with, by npm. A release installs the first.
+// `npm run sbom -- --to <folder>`: writes bills of materials as CycloneDX 1.5: `kvtide.cdx.json`, the crates inside addons and their build
+// dependencies, by cargo-cyclonedx, and `npm.cdx.json`, the tools that build and test the TypeScript layer, by npm. A release installs the first.
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 
@@ -10,19 +10,50 @@ import { members, metadata } from './cargo.mjs'
 const TOOL = 'cargo-cyclonedx@0.5.9'
 
 function cudaRuntime() {
-  const [, version, content] = /^nvidia-cuda-runtime==(\S+) --hash=sha256:(\w+)/m.exec(readFileSync(join(root, 'scripts/cuda/toolkit.txt'), 'utf8'))
+  const [, version, content] = /^nvidia-cuda-runtime==(\S+) --hash=sha256:(\w+)/m.exec(
+    readFileSync(join(root, 'scripts/cuda/toolkit.txt'), 'utf8'),
+  )
   const purl = `pkg:pypi/nvidia-cuda-runtime@${version}`
   const licenses = [{ license: { name: 'NVIDIA CUDA Toolkit licence agreement' } }]
-  return { type: 'library', 'bom-ref': purl, name: 'nvidia-cuda-runtime', version, scope: 'required', hashes: [{ alg: 'SHA-256', content }], licenses, purl }
+  return {
+    type: 'library',
+    'bom-ref': purl,
+    name: 'nvidia-cuda-runtime',
+    version,
+    scope: 'required',
+    hashes: [{ alg: 'SHA-256', content }],
+    licenses,
+    purl,
+  }
 }
 
 async function crates(to) {
-  if (ask('cargo', ['cyclonedx', '--help']) === undefined) throw new Refusal(`cargo-cyclonedx is missing: cargo install --locked ${TOOL}`)
-  await must('cargo', ['cyclonedx', '--quiet', '--format', 'json', '--spec-version', '1.5', '--all-features', '--target', 'all', '--override-filename', 'kvtide.cdx'], { silent: true })
-  // It writes one for each crate of the workspace: that of the addon has all that is published.
+  if (ask('cargo', ['cyclonedx', '--help']) === undefined)
+    throw new Refusal(`cargo-cyclonedx is missing: cargo install --locked ${TOOL}`)
+  await must(
+    'cargo',
+    [
+      'cyclonedx',
+      '--quiet',
+      '--format',
+      'json',
+      '--spec-version',
+      '1.5',
+      '--all-features',
+      '--target',
+      'all',
+      '--override-filename',
+      'kvtide.cdx',
+    ],
+    { silent: true },
+  )
+  // It writes one for each crate of the workspace; the addon's contains everything that is published.
   renameSync(join(root, 'kvtide.cdx.json'), to)
-  for (const { manifest_path: manifest } of members(metadata(['--no-deps']))) rmSync(join(dirname(manifest), 'kvtide.cdx.json'), { force: true })
-  const bom = JSON.parse(readFileSync(to, 'utf8').replaceAll(`path+file://${root.replace(/\/$/, '')}`, 'path+file:///kvtide'))
+  for (const { manifest_path: manifest } of members(metadata(['--no-deps'])))
+    rmSync(join(dirname(manifest), 'kvtide.cdx.json'), { force: true })
+  const bom = JSON.parse(
+    readFileSync(to, 'utf8').replaceAll(`path+file://${root.replace(/\/$/, '')}`, 'path+file:///kvtide'),
+  )
   bom.components.push(cudaRuntime())
   writeFileSync(to, `${JSON.stringify(bom, null, 2)}\n`)
 }
@@ -38,4 +69,4 @@ async function sbom() {
   console.log(`${join(to, 'kvtide.cdx.json')} is written`)
 }
 
-await main(import.meta.url, 'there is no list of what kvtide is made of', sbom)
+await main(import.meta.url, 'cannot write the bills of materials', sbom)

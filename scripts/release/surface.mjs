@@ -1,7 +1,7 @@
-// `npm run surface`: whether the types that kvtide promises, and the codes of its errors, are those that are recorded.
+// `npm run surface`: compares the public types and error codes with the recorded ones.
 //
-// `npm run surface -- --renew` records them as they are: what that changes in __test__/recorded belongs in CHANGELOG.md (docs/versioning.md).
-// A code that was recorded stays recorded.
+// `npm run surface -- --renew` records the current ones; list what that changes in __test__/recorded in CHANGELOG.md (docs/versioning.md).
+// A recorded code stays recorded.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -13,21 +13,24 @@ import { holdAgainst } from './recorded.mjs'
 const TYPES = join(root, '__test__/recorded/public-types.txt')
 const CODES = join(root, '__test__/recorded/error-codes.txt')
 
-/** The statements of a declaration file, each from one first column to the next. What no caller can use, and imports, are left out. */
+/** Returns the statements of a declaration file, split at lines that start in the first column. Imports and private members are left out. */
 function statements(file) {
   const lines = readFileSync(file, 'utf8').split('\n')
   const kept = lines.filter(line => line !== '' && !/^(\/\/|import )|^\s+(#private;|private )/.test(line))
   return kept.join('\n').split(/\n(?=[^\s}])/)
 }
 
-const nameOf = statement => /\b(?:class|interface|type|const|let|function|enum|namespace) (\w+)/.exec(statement)?.[1] ?? ''
+const nameOf = statement =>
+  /\b(?:class|interface|type|const|let|function|enum|namespace) (\w+)/.exec(statement)?.[1] ?? ''
 
-/** What entries export, then every declaration that they are made of, by its name: one that moves to another file stays where it is. */
+/** Returns the exports of entries, then every declaration that they use, sorted by name, so that moving one to another file changes nothing. */
 export function surfaceOf(...entries) {
   const others = [...reachable(entries)].filter(file => !entries.includes(file))
   const behind = others.flatMap(statements).filter(statement => !/^export (type )?[{*]/.test(statement))
   // Overloads keep their order.
-  const ordered = [...new Set(behind)].sort((one, other) => Number(nameOf(one) > nameOf(other)) - Number(nameOf(one) < nameOf(other)))
+  const ordered = [...new Set(behind)].sort(
+    (one, other) => Number(nameOf(one) > nameOf(other)) - Number(nameOf(one) < nameOf(other)),
+  )
   return `${[...entries.flatMap(statements), ...ordered].join('\n\n')}\n`
 }
 
@@ -37,10 +40,10 @@ async function declared() {
   return surfaceOf(...ENTRIES.map(entry => join(folder, entry)))
 }
 
-/** The recorded codes with those that are new behind them; refused where one is gone. */
+/** Returns the recorded codes with new ones appended; refuses if a recorded code is missing. */
 export function withNewCodes(recorded, codes) {
   const gone = recorded.filter(code => !codes.includes(code))
-  if (gone.length > 0) throw new Refusal(`codes of errors stay for ever, and ${gone.join(', ')} is gone`)
+  if (gone.length > 0) throw new Refusal(`error codes are permanent, but ${gone.join(', ')} is missing`)
   return [...new Set([...recorded, ...codes])]
 }
 
@@ -53,4 +56,4 @@ async function surface() {
   holdAgainst(CODES, `${all.join('\n')}\n`, renew, 'surface')
 }
 
-await main(import.meta.url, 'the surface is not what it was', surface)
+await main(import.meta.url, 'public types check failed', surface)

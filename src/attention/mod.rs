@@ -1,4 +1,5 @@
-//! Attention: one crossing for a call.
+//! Attention: each call enters the addon once, with all of its options. Arguments are borrowed or copied, never kept
+//! after the call or its task has ended.
 
 pub(crate) mod call;
 pub(crate) mod queries;

@@ -1,14 +1,14 @@
-//! What a call of attention asks, whatever it reads: queries, a mask, numbers and lists. It borrows JavaScript's memory for the
-//! length of the call, or has copies of it, to be worked on elsewhere.
+//! The queries, mask, numbers and lists of an attention call. They borrow JavaScript's memory for the length of the
+//! call, or own copies so that the call can run in the background.
 //!
-//! An array of numbers begins with the descriptions of four tensors (q, k, v, mask). Behind them come:
+//! An array of numbers begins with the descriptions of four tensors (q, k, v, mask). After them come:
 //!
 //! ```text
 //! scale (NaN: none)  causal  window (0: none)  sinks  softcap (0: none)  threads (0: all)  form of K and V  with lse
 //! array of the caller's (0: none, 1: floats, 2: bits, 3: half floats)  its length  layer of pages
 //! ```
 //!
-//! The arrays that few calls have cross together, as one JavaScript array, or not at all:
+//! Arrays that few calls use are passed together, as one JavaScript array, or not at all:
 //!
 //! ```text
 //! kvOffsets  sinkLogits  starts  positions  qOffsets  tree  treeOffsets  sequences  blockTables  kvLengths  mask
@@ -29,13 +29,13 @@ use crate::border::argument::{ArrayArg, ArrayMemory, META, count, whole};
 use crate::border::refusal::{Outcome, Refusal};
 use crate::border::tensor::{TensorArg, source};
 
-/// Where the numbers of a call begin, behind the descriptions of q, k, v and the mask.
+/// Offset of a call's own numbers, after the descriptions of q, k, v and the mask.
 pub(crate) const NUMBERS: usize = 4 * META;
 
-/// How K and V lie: `[tokens, heads, dim]` with offsets.
+/// Form of K and V: `[tokens, heads, dim]` with offsets.
 const RAGGED: f64 = 1.0;
 
-/// Kinds of the caller's array.
+/// Kinds of the caller's output array.
 const FLOATS: f64 = 1.0;
 const BITS: f64 = 2.0;
 const HALVES: f64 = 3.0;
@@ -48,10 +48,10 @@ pub(crate) struct CallNumbers {
     sinks: u32,
     softcap: Option<f32>,
     threads: Option<usize>,
-    /// Whether K and V lie one sequence behind the other.
+    /// True if K and V are `[tokens, heads, dim]`: all sequences concatenated, with offsets.
     pub ragged: bool,
     pub with_lse: bool,
-    /// The kind of the caller's array for the output, and its length.
+    /// The kind of the caller's output array, and its length.
     out: (f64, f64),
     pub layer: u32,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Queries<'a> {
     pub numbers: CallNumbers,
 }
 
-/// What one call asks that outlives the one from JavaScript.
+/// Queries that outlive the JavaScript call that made them.
 pub(crate) struct OwnedQueries {
     q: OwnedSource,
     mask: Option<OwnedSource>,
@@ -91,7 +91,7 @@ impl CallNumbers {
         })
     }
 
-    /// Refuses an array of the caller's that is not what the output needs.
+    /// Returns an error if the caller's output array has the wrong type or length.
     pub fn check_out(&self, room: &Room) -> kvtide_tensor::Result<()> {
         let (kind, length) = self.out;
         let given = match kind {
@@ -130,7 +130,7 @@ impl<'a> Queries<'a> {
         })
     }
 
-    /// Copies what lies in JavaScript's memory, and pins the caches.
+    /// Copies data from JavaScript's memory, and pins the caches.
     pub fn to_owned(&self, budget: &Arc<Budget>) -> Outcome<OwnedQueries> {
         Ok(OwnedQueries {
             q: OwnedSource::new(&self.q, "q", budget)?,
@@ -140,18 +140,18 @@ impl<'a> Queries<'a> {
         })
     }
 
-    /// True when something that is asked with lies in this memory.
+    /// True if the queries, the mask or a list overlaps this memory.
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         let sources = [Some(&self.q), self.mask.as_ref()];
         sources.into_iter().flatten().any(|source| source.overlaps(memory, bytes)) || self.lists.overlap(memory, bytes)
     }
 
-    /// True when they lie on a device of their own memory, where the result is to stay.
+    /// True if the queries are on a device with its own memory: the result stays there.
     pub fn are_away(&self) -> bool {
         matches!(&self.q, Source::View(view) if !view.device().is_cpu())
     }
 
-    /// Does work with the queries, as the options say.
+    /// Calls `work` with the queries and the options of the call.
     pub fn ask<R>(
         &self,
         stop: Option<&AtomicBool>,
@@ -189,7 +189,7 @@ impl<'a> Queries<'a> {
 }
 
 impl OwnedQueries {
-    /// The same, for a call.
+    /// Borrows the queries for one call.
     pub fn queries(&self) -> Outcome<Queries<'_>> {
         Ok(Queries {
             q: self.q.source()?,
@@ -200,7 +200,7 @@ impl OwnedQueries {
     }
 }
 
-/// The caller's own memory for an output, in which nothing may lie that is read.
+/// The caller's own output memory, if given. Returns an error if it overlaps an input.
 pub(crate) fn memory_for(
     out: ArrayArg,
     is_read: impl FnOnce(*const u8, usize) -> bool,
@@ -210,19 +210,19 @@ pub(crate) fn memory_for(
     }
     let memory = out.memory("out")?;
     if is_read(memory.address(), memory.len()) {
-        let value = "an array over what is read";
-        return Err(kvtide_core::Error::argument("out", value, "memory of its own").into());
+        let value = "an array that overlaps an input";
+        return Err(kvtide_core::Error::argument("out", value, "memory that no input uses").into());
     }
     Ok(Some(memory))
 }
 
-/// Typed arrays in it; the mask comes behind them.
+/// Number of typed arrays in the list; the mask follows them.
 const LISTS: usize = 10;
 
-/// The array of arrays, if the argument is one.
+/// The array of arrays, or nothing if the argument is not an array.
 pub struct ListsArg(Option<Box<Entries>>);
 
-/// The arrays, as they came.
+/// The arrays as JavaScript passed them.
 struct Entries {
     lists: [Option<ArrayArg>; LISTS],
     mask: Option<TensorArg>,
@@ -265,7 +265,7 @@ impl FromNapiValue for ListsArg {
     }
 }
 
-/// The lists of a call: in JavaScript's memory for its length, or copied.
+/// The lists of a call: borrowed from JavaScript for its length, or copied.
 #[derive(Clone, Default)]
 pub(crate) struct Lists<'a> {
     pub kv_offsets: Option<Cow<'a, [i32]>>,
@@ -279,9 +279,9 @@ pub(crate) struct Lists<'a> {
 
 /// The pages that a call reads.
 pub(crate) enum PagesArg<'a> {
-    /// Those of sequences, by their ids.
+    /// The pages of sequences, given by their ids.
     Sequences(Vec<u64>),
-    /// Those in the rows of a block table, with lengths in tokens.
+    /// The pages in the rows of a block table, with lengths in tokens.
     Tables(&'a [i32], &'a [i32]),
 }
 
@@ -303,7 +303,7 @@ impl ListsArg {
         Ok(PagesArg::Tables(ints("blockTables", tables)?, ints("lengths", lengths)?))
     }
 
-    /// The lists, where they lie.
+    /// The lists, borrowed without copying.
     pub(crate) fn lists<'a>(&self) -> Outcome<Lists<'a>> {
         let Some(entries) = &self.0 else { return Ok(Lists::default()) };
         let [kv_offsets, sink_logits, starts, positions, query_offsets, tree, tree_offsets, ..] = entries.lists;
@@ -342,7 +342,7 @@ impl Lists<'_> {
         }
     }
 
-    /// True when one of them lies in this memory.
+    /// True if one of the lists overlaps this memory.
     pub fn overlap(&self, memory: *const u8, bytes: usize) -> bool {
         let offsets = [&self.kv_offsets, &self.query_offsets, &self.tree_offsets];
         let ints = offsets.into_iter().chain([&self.starts, &self.positions, &self.tree]);

@@ -1,8 +1,8 @@
-//! Attention on a thread of the runtime's pool, while JavaScript goes on.
+//! Attention on a thread of the runtime's pool, while JavaScript continues.
 //!
-//! A task has copies of JavaScript's memory and pinned views: the caches that it reads refuse to change, and keep their memory
-//! when they are disposed of. They are free again right before the promise is settled, and never earlier: whether a call in
-//! between is refused does not depend on how fast the work was.
+//! A task owns copies of JavaScript's memory and pinned views: the caches that it reads refuse changes, and keep their
+//! memory even if they are disposed of. They are released right before the promise settles, and never earlier, so
+//! whether a call in between is refused does not depend on how fast the work was.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct NativeAttendedView {
     pub lse: Option<ExternalArray>,
 }
 
-/// A call in the background.
+/// A background attention call.
 pub struct AttendTask {
     request: Option<OwnedRequest>,
     stop: Option<Arc<AtomicBool>>,
@@ -38,7 +38,7 @@ pub struct AttendTask {
 }
 
 impl AttendTask {
-    /// Copies what lies in JavaScript's memory, and pins the caches.
+    /// Copies data from JavaScript's memory, and pins the caches.
     pub(crate) fn of(request: &Request<'_>, stop: Option<&NativeStop>) -> Outcome<Self> {
         let budget = budget();
         let request = request.to_owned(&budget)?;
@@ -46,7 +46,7 @@ impl AttendTask {
         Ok(AttendTask { with_lse: request.with_lse(), request: Some(request), stop, budget })
     }
 
-    /// Does the work, in memory of its own: an output, and the logarithms of its rows' sums.
+    /// Computes attention into newly allocated memory: the output, and the log-sum-exps of its rows.
     fn attend(&self) -> Outcome<(View, Vec<f32>)> {
         let (mut room, mut lse, mut bytes) = (None, Vec::new(), Vec::new());
         let aborted = || kvtide_tensor::Error::Aborted;
@@ -65,7 +65,7 @@ impl AttendTask {
     }
 }
 
-/// Attends in the background: an output in native memory.
+/// Computes attention in the background. The output is native memory.
 #[napi(ts_return_type = "Promise<NativeAttendedView>")]
 pub fn attend_async(
     env: &Env,
@@ -79,10 +79,11 @@ pub fn attend_async(
     guard(env, || Ok(AsyncTask::new(AttendTask::of(&Request::read([&q, &k, &v], &lists, call.numbers()?)?, stop)?)))
 }
 
-/// A call that is ready to be worked on.
+/// A call that is ready to run in the background.
 ///
-/// It is made by one call from JavaScript and started by another: what the call that starts work was given stays borrowed until
-/// the work ends, and a paged cache, which calls borrow for themselves, could not even be read meanwhile.
+/// One JavaScript call makes it and another one starts it. The arguments of a call that starts background work stay
+/// borrowed until the work ends, and the methods of a paged cache borrow it exclusively: it could not even be read in
+/// the meantime.
 #[napi]
 pub struct NativeAttendRequest {
     task: Cell<Option<AttendTask>>,
@@ -96,7 +97,7 @@ impl NativeAttendRequest {
 
 #[napi]
 impl NativeAttendRequest {
-    /// Starts the work; a second time there is none.
+    /// Starts the work. A second start is an error.
     #[napi(ts_return_type = "Promise<NativeAttendedView>")]
     pub fn start(&self, env: &Env) -> Result<AsyncTask<AttendTask>> {
         guard(env, || Ok(AsyncTask::new(self.task.take().ok_or(kvtide_tensor::Error::Aborted)?)))

@@ -1,4 +1,4 @@
-//! The pool of blocks, for callers who keep their own sequences.
+//! The block pool, for callers that manage their own sequences.
 
 use kvtide_core::paged::{BlockHandle, BlockPool};
 use kvtide_tensor::Lease;
@@ -15,7 +15,7 @@ pub struct NativeBlockPool {
     lease: Option<Lease>,
 }
 
-/// Bytes that the pool keeps for each block: its state, its links among the free ones, and how often it was taken.
+/// Bytes that the pool uses per block: its state, its links in the free list, and its reference count.
 const BLOCK_BYTES: u64 = 20;
 
 pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
@@ -76,7 +76,7 @@ impl NativeBlockPool {
         self.pool.read(env, |pool| Ok(pool.count(block(handle)?)?.into()))
     }
 
-    /// Whether this many blocks could be taken without touching the watermark.
+    /// True if this many blocks could be allocated without going below the watermark.
     #[napi]
     pub fn can_allocate(&self, env: &Env, n: f64) -> Result<bool> {
         self.pool.read(env, |pool| Ok(pool.can_allocate(count("n", n)?)))

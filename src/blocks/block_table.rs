@@ -1,4 +1,4 @@
-//! The list of blocks of one sequence, layer by layer.
+//! The block table of one sequence, layer by layer.
 
 use kvtide_core::paged::BlockTable;
 use napi::{Env, Result};

@@ -1,7 +1,8 @@
 //! Arguments from JavaScript: numbers, typed arrays, and typed arrays with a description.
 //!
-//! All numbers are `f64`; they are taken whole or refused, never cut. The memory of a typed array is ours for the length of one call.
-//! A description is [`META`] numbers in an array that the TypeScript layer fills for each call:
+//! All numbers are `f64`; a number that must be whole and is not is refused, never rounded. The memory of a typed array
+//! is borrowed for the length of one call. A description is [`META`] numbers in an array that the TypeScript layer
+//! fills for each call:
 //!
 //! ```text
 //! dtype  layout  has range  start  end  rank  dims ...
@@ -18,10 +19,10 @@ use napi::{Env, Result, ValueType, check_status, sys};
 
 use crate::border::refusal::Outcome;
 
-/// The largest whole number that an `f64` tells from its neighbours.
+/// The largest integer up to which every integer is exact in an `f64`.
 const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
 
-/// A whole number from 0 on.
+/// Checks that `value` is a whole number, 0 or more.
 pub(crate) fn whole(argument: &'static str, value: f64) -> Outcome<u64> {
     if value.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(&value) {
         return Ok(value as u64);
@@ -29,7 +30,7 @@ pub(crate) fn whole(argument: &'static str, value: f64) -> Outcome<u64> {
     Err(Error::argument(argument, value, "a whole number from 0 to 9007199254740991").into())
 }
 
-/// A number of tokens, slots or blocks.
+/// Checks a number of tokens, slots or blocks.
 pub(crate) fn count(argument: &'static str, value: f64) -> Outcome<u32> {
     if value.fract() == 0.0 && (0.0..=f64::from(COUNT_MAX)).contains(&value) {
         return Ok(value as u32);
@@ -37,12 +38,12 @@ pub(crate) fn count(argument: &'static str, value: f64) -> Outcome<u32> {
     Err(Error::argument(argument, value, "a whole number from 0 to 2147483647").into())
 }
 
-/// As [`count`], at least 1.
+/// Like [`count`], but at least 1.
 pub(crate) fn positive(argument: &'static str, value: f64) -> Outcome<u32> {
     Ok(count_positive(argument, whole(argument, value)?)?)
 }
 
-/// A whole number that may be missing.
+/// Converts a number that may be missing.
 pub(crate) fn optional<T>(
     argument: &'static str,
     value: Option<f64>,
@@ -51,7 +52,7 @@ pub(crate) fn optional<T>(
     value.map(|value| convert(argument, value)).transpose()
 }
 
-/// A typed array, if the argument is one.
+/// A typed array, or nothing if the argument is something else.
 #[derive(Clone, Copy)]
 pub struct ArrayArg(Option<ArrayMemory>);
 
@@ -60,16 +61,16 @@ impl ArrayArg {
         self.0.is_some()
     }
 
-    /// Its memory, refused when the argument is something else.
+    /// The array's memory. Returns an error if the argument is no typed array.
     pub(crate) fn memory(self, argument: &'static str) -> Outcome<ArrayMemory> {
         let refused = || kvtide_core::Error::argument(argument, "no typed array", "a typed array over an ArrayBuffer");
         Ok(self.0.ok_or_else(refused)?)
     }
 
-    /// Its numbers, to read and to write: the array in which a call and its answer are described.
+    /// The array's numbers, readable and writable: the array that describes a call and its result.
     pub(crate) fn numbers<'a>(self) -> Outcome<&'a mut [f64]> {
         let memory = self.memory("meta")?;
-        // An empty array has no address that could be aligned.
+        // An empty array's address is null and need not be aligned.
         if memory.len() == 0 {
             return Ok(&mut []);
         }
@@ -77,7 +78,7 @@ impl ArrayArg {
         Ok(bytemuck::try_cast_slice_mut(memory.bytes_mut()).map_err(refused)?)
     }
 
-    /// Its elements, to read; nothing when no array was given.
+    /// The array's elements, read-only; `None` if no array was given.
     pub(crate) fn elements<'a, T: bytemuck::AnyBitPattern>(self, argument: &'static str) -> Outcome<Option<&'a [T]>> {
         let Some(memory) = self.0 else { return Ok(None) };
         if memory.len() == 0 {
@@ -106,14 +107,14 @@ impl FromNapiValue for ArrayArg {
     }
 }
 
-/// Where a typed array lies. An empty or detached one has no address.
+/// Address and length of a typed array. An empty or detached array has no address.
 #[derive(Clone, Copy)]
 pub(crate) struct ArrayMemory {
     address: *mut u8,
     bytes: usize,
 }
 
-/// The memory of arrays that are written to, refused when that of one overlaps that of another. Quadratic in their number.
+/// The memory of arrays that will be written to. Returns an error if two of them overlap. Quadratic in their number.
 pub(crate) fn apart(named: &[(&'static str, ArrayArg)]) -> Outcome<Vec<ArrayMemory>> {
     let mut found: Vec<ArrayMemory> = Vec::with_capacity(named.len());
     for &(name, array) in named {
@@ -121,7 +122,7 @@ pub(crate) fn apart(named: &[(&'static str, ArrayArg)]) -> Outcome<Vec<ArrayMemo
         if let Some(place) = found.iter().position(|other| other.overlaps(memory)) {
             let (other, _) = named[place];
             let (value, expected) =
-                (format!("an array over {other}'s memory"), format!("memory of its own, apart from {other}'s"));
+                (format!("an array over {other}'s memory"), format!("memory that does not overlap {other}"));
             return Err(kvtide_core::Error::argument(name, value, expected).into());
         }
         found.push(memory);
@@ -130,23 +131,23 @@ pub(crate) fn apart(named: &[(&'static str, ArrayArg)]) -> Outcome<Vec<ArrayMemo
 }
 
 impl ArrayMemory {
-    /// True when some byte is part of both.
+    /// True if the two share a byte.
     fn overlaps(self, other: ArrayMemory) -> bool {
         let (start, next) = (self.address.addr(), other.address.addr());
         self.bytes > 0 && other.bytes > 0 && start < next + other.bytes && next < start + self.bytes
     }
 
-    /// The memory of `value`; nothing when it is no typed array over an ordinary buffer (a shared one could change under
-    /// our hands).
+    /// The memory of `value`; `None` if it is no typed array over an ordinary `ArrayBuffer` (another thread could
+    /// change a shared one while it is read).
     fn of(env: sys::napi_env, value: sys::napi_value) -> Option<Self> {
         let (mut kind, mut length, mut data, mut buffer, mut offset) =
             (0, 0, ptr::null_mut::<c_void>(), ptr::null_mut(), 0);
-        // SAFETY: environment and value are those of the running call, and every place to write to is a local.
+        // SAFETY: environment and value are those of the running call, and all output pointers point to locals.
         let status = unsafe {
             sys::napi_get_typedarray_info(env, value, &mut kind, &mut length, &mut data, &mut buffer, &mut offset)
         };
         let mut ordinary = false;
-        // SAFETY: the buffer was just handed out by the call before.
+        // SAFETY: the previous call just returned this buffer.
         let asked = status == sys::Status::napi_ok
             && unsafe { sys::napi_is_arraybuffer(env, buffer, &mut ordinary) } == sys::Status::napi_ok;
         if !asked || !ordinary {
@@ -160,24 +161,24 @@ impl ArrayMemory {
         })
     }
 
-    /// Its bytes.
+    /// The array's bytes.
     ///
     /// The lifetime is the caller's promise that no JavaScript runs while the slice lives.
     pub fn bytes<'a>(self) -> &'a [u8] {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: the runtime gave address and length of a live buffer of this thread, which no JavaScript can detach or
-        // shrink before the call returns. Any byte pattern is a `u8`.
+        // SAFETY: the runtime returned address and length of a live buffer of this thread, which no JavaScript can
+        // detach or shrink before the call returns. Any byte pattern is a `u8`.
         unsafe { std::slice::from_raw_parts(self.address, self.bytes) }
     }
 
-    /// Its bytes, to write to. The caller has made sure that nothing else in this call looks at them.
+    /// The array's bytes, writable. The caller guarantees that nothing else in this call reads them.
     pub fn bytes_mut<'a>(self) -> &'a mut [u8] {
         if self.bytes == 0 {
             return &mut [];
         }
-        // SAFETY: as for `bytes`; overlap with memory of our own is checked by the caller before.
+        // SAFETY: as for `bytes`; the caller has checked that the array does not overlap our own memory.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.bytes) }
     }
 
@@ -201,10 +202,11 @@ fn element_bytes(kind: sys::napi_typedarray_type) -> Option<usize> {
     })
 }
 
-/// The most bytes of an array that is made here: where V8 has no memory it ends the process, so large ones are not.
+/// The largest array that is allocated in JavaScript's heap, in bytes. V8 ends the process if it cannot allocate, so
+/// larger arrays are native memory.
 pub(crate) const NEW_BYTES_MAX: usize = 1 << 16;
 
-/// A new typed array of zeros, in memory of JavaScript's own: of 32-bit floats, or of the bits of half floats.
+/// Allocates a typed array of zeros in JavaScript's memory: 32-bit floats, or the bits of half floats.
 pub(crate) fn new_array<'a>(env: &'a Env, element_bytes: usize, length: usize) -> Result<(Unknown<'a>, ArrayMemory)> {
     let kind = match element_bytes {
         4 => sys::TypedarrayType::float32_array,
@@ -213,25 +215,25 @@ pub(crate) fn new_array<'a>(env: &'a Env, element_bytes: usize, length: usize) -
     };
     let bytes = element_bytes * length;
     let (mut data, mut buffer, mut array) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the environment is that of the running call, and every place to write to is a local.
+    // SAFETY: the environment is that of the running call, and all output pointers point to locals.
     check_status!(unsafe { sys::napi_create_arraybuffer(env.raw(), bytes, &mut data, &mut buffer) })?;
-    // SAFETY: as above; the buffer was just made, and has this many elements.
+    // SAFETY: as above; the buffer was just made and holds this many elements.
     check_status!(unsafe { sys::napi_create_typedarray(env.raw(), kind, length, buffer, 0, &mut array) })?;
     let memory = ArrayMemory { address: data.cast(), bytes: if data.is_null() { 0 } else { bytes } };
     // SAFETY: the value was just made in this environment.
     Ok((unsafe { Unknown::from_raw_unchecked(env.raw(), array) }, memory))
 }
 
-/// Numbers of one description.
+/// Length of one description, in numbers.
 pub(crate) const META: usize = 6 + RANK_MAX;
 
-/// The description numbered `place` in `meta`.
+/// The description at index `place` in `meta`.
 pub(crate) fn description<'m>(argument: &'static str, meta: &'m [f64], place: usize) -> Outcome<&'m [f64]> {
     let found = meta.get(place * META..(place + 1) * META);
     found.ok_or_else(|| kvtide_core::Error::argument(argument, "no description", "a description of the tensor").into())
 }
 
-/// A typed array, as a description says.
+/// Reads a typed array as its description says.
 pub(crate) fn host_tensor<'a>(argument: &'static str, value: ArrayArg, meta: &[f64]) -> Outcome<HostTensor<'a>> {
     let refused = |value: f64, expected: &str| kvtide_core::Error::argument(argument, value, expected);
     let dtype = DType::ALL.get(meta[0] as usize).copied().ok_or_else(|| refused(meta[0], "the number of a dtype"))?;

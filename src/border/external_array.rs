@@ -1,8 +1,9 @@
-//! Memory of ours that becomes a typed array of JavaScript's, without a copy.
+//! Native memory that becomes a JavaScript typed array, without a copy.
 //!
-//! Whoever makes such an array may be refused: a worker that is being terminated still settles what is pending, and an array may be
-//! larger than JavaScript has them. Then the memory is freed here. Some refusals call the finalizer all the same, others never do: so
-//! both have a hold of the owner, and whoever comes first drops it.
+//! Making such an array can fail: a worker thread that is being terminated still settles pending promises, and an array
+//! may exceed JavaScript's size limit. Then the memory is freed here. After some failures the runtime calls the
+//! finalizer anyway, after others it never does. So both sides hold a reference to the owner, and the first one to run
+//! drops it.
 #![expect(unsafe_code, reason = "external memory is handed over by the Node-API's own calls")]
 
 use std::cell::Cell;
@@ -13,10 +14,10 @@ use std::rc::Rc;
 use napi::bindgen_prelude::{ToNapiValue, TypeName};
 use napi::{Result, ValueType, check_status, sys};
 
-/// What keeps the memory alive, until it is taken out.
+/// Keeps the memory alive until its content is taken out.
 type Hold = Rc<Cell<Option<Box<dyn Send>>>>;
 
-/// Elements of one kind, and what keeps them alive.
+/// Elements of one kind, and the owner that keeps them alive.
 pub struct ExternalArray {
     address: *mut c_void,
     bytes: usize,
@@ -46,21 +47,22 @@ impl ExternalArray {
         ExternalArray { address, bytes: elements * size_of::<T>(), elements, kind, owner: Box::new(list) }
     }
 
-    /// A `Uint8Array` over memory that stays where it is as long as `owner` lives. That others may write there is said in the
-    /// documentation of what hands it out.
+    /// A `Uint8Array` over memory that keeps its address as long as `owner` lives. If a cache may write to that memory
+    /// later, the documentation of the method that returns the array says so.
     pub(crate) fn over(address: *const u8, bytes: usize, owner: impl Send + 'static) -> Self {
         let (address, kind) = (address.cast_mut().cast(), sys::TypedarrayType::uint8_array);
         ExternalArray { address, bytes, elements: bytes, kind, owner: Box::new(owner) }
     }
 
-    /// Its `ArrayBuffer`: external, or a copy where the runtime allows no external ones.
+    /// Converts it to an `ArrayBuffer`: external, or a copy if the runtime allows no external buffers.
     fn buffer(self, env: sys::napi_env) -> Result<sys::napi_value> {
         let ExternalArray { address, bytes, owner, .. } = self;
         let (mut buffer, mut copy) = (ptr::null_mut(), ptr::null_mut());
         if bytes > 0 {
             let hold: Hold = Rc::new(Cell::new(Some(owner)));
             let hint = Rc::into_raw(hold.clone()).cast_mut();
-            // SAFETY: the memory lives as long as the owner, which the finalizer drops; every place to write to is a local.
+            // SAFETY: the memory lives as long as the owner, which the finalizer drops; all output pointers point to
+            // locals.
             let status = unsafe {
                 sys::napi_create_external_arraybuffer(env, address, bytes, Some(free), hint.cast(), &mut buffer)
             };
@@ -71,9 +73,9 @@ impl ExternalArray {
             if status != sys::Status::napi_no_external_buffers_allowed {
                 check_status!(status)?;
             }
-            // SAFETY: the environment is that of the running call, and every place to write to is a local.
+            // SAFETY: the environment is that of the running call, and all output pointers point to locals.
             check_status!(unsafe { sys::napi_create_arraybuffer(env, bytes, &mut copy, &mut buffer) })?;
-            // SAFETY: both have this many bytes, and the new one lies apart.
+            // SAFETY: both have this many bytes, and the new one does not overlap the old one.
             unsafe { ptr::copy_nonoverlapping(address.cast::<u8>(), copy.cast::<u8>(), bytes) };
             return Ok(buffer);
         }
@@ -83,9 +85,9 @@ impl ExternalArray {
     }
 }
 
-/// Drops the owner of an array that was collected.
+/// Drops the owner of an array that was garbage-collected.
 unsafe extern "C" fn free(_env: sys::napi_env, _address: *mut c_void, hint: *mut c_void) {
-    // SAFETY: it is what `ExternalArray::buffer` made for this call, which is the only one, on the thread of its environment.
+    // SAFETY: `ExternalArray::buffer` made this pointer for this call, the only one, on the thread of its environment.
     let hold: Hold = unsafe { Rc::from_raw(hint.cast::<Cell<Option<Box<dyn Send>>>>()) };
     drop(hold.take());
 }
@@ -105,7 +107,7 @@ impl ToNapiValue for ExternalArray {
         let (kind, elements) = (value.kind, value.elements);
         let buffer = value.buffer(env)?;
         let mut array = ptr::null_mut();
-        // SAFETY: the buffer was just made in this environment, and has room for so many elements.
+        // SAFETY: the buffer was just made in this environment and holds this many elements.
         check_status!(unsafe { sys::napi_create_typedarray(env, kind, elements, buffer, 0, &mut array) })?;
         Ok(array)
     }

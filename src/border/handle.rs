@@ -1,5 +1,5 @@
-//! What every exported call runs in: panics are caught, refusals become exceptions, and V8 is told how much native memory the objects
-//! of its thread keep.
+//! Wrappers that every exported call with an environment runs in. They catch panics, turn errors into exceptions, and
+//! report the native memory used by a thread's objects to V8.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,14 +11,14 @@ use napi::{Env, Result};
 
 use crate::border::refusal::{Outcome, Refusal, raise};
 
-/// Runs `work`, which belongs to no object.
+/// Runs `work` for a function that belongs to no object.
 pub(crate) fn guard<T>(env: &Env, work: impl FnOnce() -> Outcome<T>) -> Result<T> {
     let outcome = catch(work).unwrap_or_else(Err);
     report(env);
     outcome.map_err(|refusal| raise(env, refusal))
 }
 
-/// An object that JavaScript holds: there until it is disposed of, and unusable once a call on it has panicked.
+/// An object that JavaScript holds. It lives until it is disposed of; after a panic in one of its calls it is unusable.
 pub(crate) struct Handle<T> {
     name: &'static str,
     state: State<T>,
@@ -35,7 +35,7 @@ impl<T> Handle<T> {
         Handle { name, state: State::Live(value) }
     }
 
-    /// Runs `work` on the object, which it may change.
+    /// Runs `work`, which may change the object.
     pub fn change<R>(&mut self, env: &Env, work: impl FnOnce(&mut T) -> Outcome<R>) -> Result<R> {
         let outcome = match &mut self.state {
             State::Live(value) => match catch(|| work(value)) {
@@ -51,12 +51,12 @@ impl<T> Handle<T> {
         outcome.map_err(|refusal| raise(env, refusal))
     }
 
-    /// Runs `work` on the object, which it only reads.
+    /// Runs `work`, which only reads the object.
     pub fn read<R>(&self, env: &Env, work: impl FnOnce(&T) -> Outcome<R>) -> Result<R> {
         self.get().and_then(|value| catch(|| work(value)).unwrap_or_else(Err)).map_err(|refusal| raise(env, refusal))
     }
 
-    /// The object, for a call on another one.
+    /// Borrows the object for a call on another one.
     pub fn get(&self) -> Outcome<&T> {
         match &self.state {
             State::Live(value) => Ok(value),
@@ -64,7 +64,7 @@ impl<T> Handle<T> {
         }
     }
 
-    /// The object, to change it within a call on another one.
+    /// Borrows the object mutably for a call on another one.
     pub fn get_mut(&mut self) -> Outcome<&mut T> {
         if !matches!(self.state, State::Live(_)) {
             self.gone()?;
@@ -75,7 +75,7 @@ impl<T> Handle<T> {
         }
     }
 
-    /// Takes the object out: what is left was disposed of.
+    /// Takes the object out. The handle is disposed of afterwards.
     pub fn take(&mut self) -> Outcome<T> {
         self.get()?;
         match std::mem::replace(&mut self.state, State::Disposed) {
@@ -84,10 +84,10 @@ impl<T> Handle<T> {
         }
     }
 
-    /// Ends the object; `end` sees it first, if it is still there.
+    /// Disposes of the object. If it is still live, `end` is called with it first.
     pub fn dispose(&mut self, env: &Env, end: impl FnOnce(&mut T)) {
         if let State::Live(value) = &mut self.state {
-            // A panic on the way out leaves nothing behind that could be used.
+            // A panic here is ignored: the object is dropped in any case.
             let _ = catch(|| end(value));
         }
         self.state = State::Disposed;
@@ -102,7 +102,7 @@ impl<T> Handle<T> {
     }
 }
 
-/// Runs `work`; a panic in it is a refusal.
+/// Runs `work` and turns a panic into an error.
 pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Refusal> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -112,18 +112,18 @@ pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Refus
 }
 
 thread_local! {
-    /// What this JavaScript thread's objects use, under the limit of the process.
+    /// Memory used by the objects of this JavaScript thread, under the limit of the process.
     static THREAD: Arc<Budget> = Budget::new(None);
-    /// What V8 was told.
+    /// The number of bytes last reported to V8.
     static REPORTED: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The budget of this thread's objects.
+/// The memory budget of this thread's objects.
 pub(crate) fn budget() -> Arc<Budget> {
     THREAD.with(Arc::clone)
 }
 
-/// Tells V8 how much native memory this thread's objects keep, when that has changed.
+/// Reports the native memory used by this thread's objects to V8, if it has changed.
 pub(crate) fn report(env: &Env) {
     let used = i64::try_from(THREAD.with(|budget| budget.used())).unwrap_or(i64::MAX);
     let change = used - REPORTED.get();

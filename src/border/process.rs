@@ -1,4 +1,4 @@
-//! What this process has: memory and its limit, threads, devices, and the build.
+//! Process-wide values: memory and its limit, threads, devices and the build.
 
 use kvtide_tensor::{Budget, DType, Kernels, Stats, device};
 use napi::{Env, Result};
@@ -12,7 +12,7 @@ use crate::border::refusal::number;
 #[napi(object)]
 pub struct NativeMemoryStats {
     pub used_bytes: f64,
-    /// Bytes of these that only views and snapshots keep.
+    /// Bytes of `used_bytes` that only views and snapshots still hold.
     pub held_bytes: f64,
     pub limit_bytes: f64,
 }
@@ -37,7 +37,7 @@ pub fn memory_stats(env: &Env) -> Result<NativeMemoryStats> {
     })
 }
 
-/// Memory in use, and copies of rows that were there already.
+/// Memory in use, and how often existing rows were copied.
 #[napi(object)]
 pub struct NativeStats {
     pub buffer_bytes: f64,
@@ -76,13 +76,13 @@ pub fn threads(env: &Env) -> Result<f64> {
     guard(env, || Ok(kvtide_tensor::threads()? as f64))
 }
 
-/// The form of the kernels that runs.
+/// The name of the kernel variant that runs on this CPU.
 #[napi]
 pub fn kernels(env: &Env) -> Result<&'static str> {
     guard(env, || Ok(Kernels::current()?.name()))
 }
 
-/// What `kvtide doctor` prints of the binary.
+/// Build facts that `kvtide doctor` prints.
 #[napi(object)]
 pub struct NativeBuildInfo {
     pub version: String,
@@ -90,7 +90,7 @@ pub struct NativeBuildInfo {
     pub cpu_features: Vec<String>,
 }
 
-#[napi]
+#[napi(catch_unwind)]
 pub fn build_info() -> NativeBuildInfo {
     NativeBuildInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -99,20 +99,20 @@ pub fn build_info() -> NativeBuildInfo {
     }
 }
 
-/// The full name of a device; one that cannot be used is refused with the reason.
+/// The full name of a device. If the device cannot be used, the error says why.
 #[napi]
 pub fn device_name(env: &Env, name: String) -> Result<String> {
     guard(env, || Ok(kvtide_tensor::device_name(&device(&name)?)))
 }
 
-/// The full name of a device that need not be one of this machine.
+/// The full name of a device, even if this machine does not have it.
 #[napi]
 pub fn full_device_name(env: &Env, name: String) -> Result<String> {
     guard(env, || Ok(kvtide_tensor::full_name(&name)?))
 }
 
 /// The names of all dtypes, in the order of their numbers.
-#[napi]
+#[napi(catch_unwind)]
 pub fn dtype_names() -> Vec<&'static str> {
     DType::ALL.iter().map(|dtype| dtype.name()).collect()
 }

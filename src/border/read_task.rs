@@ -1,7 +1,9 @@
-//! Reading a tensor on a thread of the runtime's pool, while JavaScript goes on: from a GPU this waits for the GPU's work.
+//! Reads a tensor on a thread of the runtime's pool, while JavaScript continues. Reading from a GPU waits until the GPU
+//! has finished its queued work.
 //!
-//! A task has a pinned view: the cache that it shows refuses to change until right before the promise is settled, and its memory
-//! stays when the tensor or the cache is disposed of. O(elements), once into memory of the task's own.
+//! A task owns a pinned view. The cache that it shows refuses changes until right before the promise settles, and its
+//! memory stays even if the tensor or the cache is disposed of. Cost: O(elements), copied once into the task's own
+//! memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +16,7 @@ use crate::border::handle::{catch, guard};
 use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
 
-/// The bytes of a tensor, or of its elements as 32-bit floats.
+/// Reads a tensor's bytes, or its elements as 32-bit floats.
 pub struct ReadTask {
     view: Option<View>,
     stop: Option<Arc<AtomicBool>>,

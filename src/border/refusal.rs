@@ -1,4 +1,4 @@
-//! A refusal as a JavaScript exception: an instance of the package's own error class, with code and details.
+//! Converts errors to JavaScript exceptions: instances of the package's own error class, with a code and details.
 #![expect(
     unsafe_code,
     reason = "the error class is kept as a raw reference, which the runtime frees when the thread ends"
@@ -14,14 +14,14 @@ use napi::{Env, Error, Result, Status, ValueType, sys};
 use napi_derive::napi;
 
 thread_local! {
-    /// The class that refusals are instances of, one for each JavaScript thread.
+    /// The class that errors are instances of, one for each JavaScript thread.
     static ERROR_CLASS: Cell<sys::napi_ref> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// What the work of an exported call answers.
+/// The result of an exported call's work.
 pub type Outcome<T> = std::result::Result<T, Refusal>;
 
-/// A refusal, on its way to JavaScript.
+/// An error on its way to JavaScript.
 pub struct Refusal {
     pub code: Code,
     pub message: String,
@@ -40,7 +40,8 @@ impl From<kvtide_tensor::Error> for Refusal {
 impl From<kvtide_core::Error> for Refusal {
     fn from(error: kvtide_core::Error) -> Self {
         let details = match &error {
-            // A planner knows no bytes; what it asked for is more than can be addressed, or than the allocator has.
+            // The planner knows no bytes: the size that it asked for cannot be addressed, or the allocator does not
+            // have it.
             kvtide_core::Error::OutOfMemory { .. } => Budget::process().refusal(u64::MAX).details(),
             error => error.details(),
         };
@@ -54,20 +55,20 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Every code that a call may refuse with.
-#[napi]
+/// Every error code that a call may return.
+#[napi(catch_unwind)]
 pub fn error_codes() -> Vec<&'static str> {
     Code::ALL.iter().map(|code| code.as_str()).collect()
 }
 
-/// Keeps the class that refusals of this thread are instances of. Its constructor takes `(code, message, details)`.
+/// Stores the class that this thread's errors are instances of. Its constructor takes `(code, message, details)`.
 #[napi]
 pub fn set_error_class(env: &Env, error_class: Unknown<'_>) -> Result<()> {
     let mut reference = ptr::null_mut();
     // SAFETY: environment and value are those of this call.
     let status = unsafe { sys::napi_create_reference(env.raw(), error_class.raw(), 1, &mut reference) };
     if status != sys::Status::napi_ok {
-        return Err(Error::new(Status::from(status), "the error class could not be kept"));
+        return Err(Error::new(Status::from(status), "cannot create a reference to the error class"));
     }
     ERROR_CLASS.set(reference);
     Ok(())
@@ -80,7 +81,7 @@ pub(crate) fn raise(env: &Env, refusal: Refusal) -> Error {
     }
 }
 
-/// A refusal that is part of an answer: it becomes the same error object, and is not thrown.
+/// An error that is part of a result: it becomes the same error object, but is not thrown.
 pub struct AnsweredRefusal(pub Refusal);
 
 impl TypeName for AnsweredRefusal {
@@ -103,7 +104,7 @@ fn instance(env: &Env, refusal: &Refusal) -> Result<Error> {
     Ok(Error::from(thrown(env, refusal)?))
 }
 
-/// The object that is thrown.
+/// Creates the object to throw.
 fn thrown<'a>(env: &'a Env, refusal: &Refusal) -> Result<Unknown<'a>> {
     let mut class = ptr::null_mut();
     // SAFETY: the reference was made on this thread, for this environment, and is never deleted.
@@ -134,7 +135,7 @@ fn object<'a>(env: &'a Env, details: &[Detail]) -> Result<Object<'a>> {
     Ok(object)
 }
 
-/// A count as JavaScript has it. The largest one means that there is no limit.
+/// Converts a count to a JavaScript number. The largest `u64` means "no limit" and becomes infinity.
 pub(crate) fn number(value: u64) -> f64 {
     if value == u64::MAX { f64::INFINITY } else { value as f64 }
 }

@@ -1,5 +1,6 @@
-//! What goes from one JavaScript thread of the process to another one. It is left here under a number, which crosses in a message, and
-//! taken once; who left it takes it away again where nobody has.
+//! Passes values between JavaScript threads of one process. One thread leaves a value here under a number and sends
+//! that number in a message; the other thread takes it, once. A value that is never taken must be removed by the thread
+//! that left it.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -23,7 +24,7 @@ fn left() -> MutexGuard<'static, Option<Left>> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leaves a value for another thread; answers its number.
+/// Leaves a value for another thread and returns its number.
 pub(crate) fn leave<T: Any + Send>(value: T) -> f64 {
     let mut guard = left();
     let left = guard.get_or_insert_default();
@@ -32,10 +33,10 @@ pub(crate) fn leave<T: Any + Send>(value: T) -> f64 {
     left.next as f64
 }
 
-/// The value of a number; refused where it is not there, or is of another kind.
+/// Takes the value of a number. Returns an error if there is none, or if it has another type.
 pub(crate) fn take<T: Any>(number: f64) -> Outcome<T> {
     let key = whole("shared", number)?;
-    let refused = || Error::argument("shared", number, "the number of something that was left for this thread");
+    let refused = || Error::argument("shared", number, "the number of a shared value not taken yet");
     let mut guard = left();
     let values = &mut guard.as_mut().ok_or_else(refused)?.values;
     if !values.get(&key).is_some_and(|value| value.is::<T>()) {
@@ -45,8 +46,8 @@ pub(crate) fn take<T: Any>(number: f64) -> Outcome<T> {
     Ok(*value)
 }
 
-/// Takes away what nobody has taken. Never refused.
-#[napi]
+/// Removes a value that has not been taken. Never fails.
+#[napi(catch_unwind)]
 pub fn unshare(number: f64) {
     let taken = whole("shared", number).ok().and_then(|key| left().as_mut()?.values.remove(&key));
     drop(taken);

@@ -1,11 +1,11 @@
-//! What ends work in the background early.
+//! A flag that ends background work early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use napi_derive::napi;
 
-/// A flag that JavaScript raises, and work looks at.
+/// A flag that JavaScript sets and background work checks.
 #[napi]
 #[derive(Default)]
 pub struct NativeStop {
@@ -14,19 +14,19 @@ pub struct NativeStop {
 
 #[napi]
 impl NativeStop {
-    #[napi(constructor)]
+    #[napi(catch_unwind, constructor)]
     pub fn new() -> Self {
         NativeStop::default()
     }
 
-    #[napi]
+    #[napi(catch_unwind)]
     pub fn stop(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 }
 
 impl NativeStop {
-    /// The flag, for the work.
+    /// The flag, shared with the background work.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.flag.clone()
     }

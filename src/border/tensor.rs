@@ -1,18 +1,19 @@
-//! Tensors: what caches show, views that someone looks at, and tensors as arguments.
+//! Tensors: results of caches, native views, and tensors as arguments.
 //!
-//! An object with a finalizer costs V8 microseconds. A decode loop would pay for one at each append, and seldom look at it. So a call
-//! answers with the numbers of what it shows, and JavaScript makes a view of them when someone looks. Only a buffer is an object: the
-//! cache hands it over once, and again when it has taken another.
+//! An object with a finalizer costs V8 microseconds. A decode loop would pay for one at each append and rarely read it.
+//! So a call returns numbers that describe its view, and JavaScript makes a native view from them only when the view is
+//! read. Only buffers are objects: a cache returns its buffer once, and again after it has allocated a new one.
 //!
 //! ```text
 //! meta[2 * META ..]   kind   run 0: start  len   run 1: start  len   end   sweep (-1: none)   head
-//!                     window (0: none)  sinks  whether the last tokens are a tree
+//!                     window (0: none)  sinks  1 if the last tokens are a tree
 //! ```
 //!
-//! JavaScript passes a tensor in as a view of ours, as a typed array with its description, or as a buffer with the description of
-//! what was shown: the number of the tensor, and the numbers above without the kind.
+//! JavaScript passes a tensor as a native view, as a typed array with its description, or as a buffer with the
+//! description of a view: the index of the tensor in the buffer, and the numbers above without the kind.
 //!
-//! A cache knows the buffers and views that were made from it weakly, so that disposing of the cache frees their memory at once.
+//! A cache holds weak references to the buffers and views made from it, so that disposing of the cache frees their
+//! memory at once.
 #![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
 use std::cell::{OnceCell, Ref, RefCell};
@@ -32,7 +33,7 @@ use crate::border::read_task::ReadTask;
 use crate::border::refusal::{Outcome, Refusal};
 use crate::border::stop::NativeStop;
 
-/// Something that gives its memory back when its cache is disposed of.
+/// An object whose memory is freed when its cache is disposed of.
 trait Release {
     fn release(&self);
 }
@@ -43,12 +44,12 @@ impl<T> Release for RefCell<Option<T>> {
     }
 }
 
-/// What was made from one cache.
+/// Weak references to the objects that were made from one cache.
 #[derive(Clone, Default)]
 pub(crate) struct Children(Rc<RefCell<Vec<Weak<dyn Release>>>>);
 
 impl Children {
-    /// Keeps `value` until the cache or its own object ends.
+    /// Keeps `value` until the cache is disposed of or its own object is dropped.
     pub fn adopt<T: 'static>(&self, value: T) -> Rc<RefCell<Option<T>>> {
         let child = Rc::new(RefCell::new(Some(value)));
         let mut children = self.0.borrow_mut();
@@ -67,15 +68,15 @@ impl Children {
     }
 }
 
-/// JavaScript has the buffer already.
+/// JavaScript already has the buffer.
 const SAME: f64 = 0.0;
-/// The cache's present buffer, to keep.
+/// The cache's current buffer, for JavaScript to keep.
 const KEEP: f64 = 1.0;
-/// A buffer for this result alone.
+/// A buffer for this result only.
 const ONCE: f64 = 2.0;
 const NOTHING: f64 = 3.0;
 
-/// What JavaScript has of one cache: the buffer that it keeps, and the objects that were made from it.
+/// JavaScript's references into one cache: the buffer that it keeps, and the objects made from the cache.
 #[derive(Default)]
 pub(crate) struct CacheViews {
     /// The id of the buffer that JavaScript keeps.
@@ -84,7 +85,7 @@ pub(crate) struct CacheViews {
 }
 
 impl CacheViews {
-    /// As [`CacheViews::show`]; nothing may be shown.
+    /// Like [`CacheViews::show`], for a call that may return no view.
     pub fn show_optional(&mut self, shown: Option<&Shown>, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
         match shown {
             Some(shown) => self.show(shown, meta),
@@ -97,14 +98,15 @@ impl CacheViews {
         }
     }
 
-    /// True when the buffer that JavaScript keeps is not `buffer`, which the cache has now: JavaScript then lets go of it.
+    /// True if JavaScript keeps another buffer than `buffer`, the cache's current one. JavaScript then drops its
+    /// buffer.
     pub fn let_go(&mut self, buffer: Option<u64>) -> bool {
         self.kept.take_if(|kept| buffer != Some(*kept)).is_some()
     }
 
-    /// Writes the numbers of what is shown to `meta`. Answers the buffer when JavaScript does not have it.
+    /// Writes the numbers of a view to `meta`. Returns the buffer if JavaScript does not have it yet.
     pub fn show(&mut self, shown: &Shown, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
-        let missing = || kvtide_core::Error::argument("meta", "too few numbers", "room for what is shown");
+        let missing = || kvtide_core::Error::argument("meta", "too few numbers", "room for the numbers of a view");
         let ShownNumbers { runs: [first, second], end, stamp, window } = shown.numbers();
         let (sweep, head) = stamp.map_or((-1.0, 0), |stamp| (stamp.to_raw().0 as f64, stamp.to_raw().1));
         let same = self.kept == Some(shown.buffer_id());
@@ -133,24 +135,24 @@ impl CacheViews {
     }
 }
 
-/// The memory of views that are still numbers.
+/// The memory of views that exist only as numbers.
 #[napi]
 pub struct NativeBuffer {
     buffer: Rc<RefCell<Option<BufferHandle>>>,
     children: Children,
 }
 
-/// Numbers of what is shown, of one buffer.
+/// Length of the description of a view, in numbers.
 pub(crate) const NUMBERS: usize = 10;
 
 impl NativeBuffer {
-    /// The memory; refused when its cache was disposed of.
+    /// The memory. Returns an error if its cache was disposed of.
     pub(crate) fn handle(&self) -> Outcome<BufferHandle> {
         Ok(self.buffer.borrow().clone().ok_or(Error::Disposed { object: "cache of this view" })?)
     }
 }
 
-/// The view that these numbers of a call on a cache describe, of one tensor of its buffer.
+/// Makes a view of one tensor in `buffer` from the numbers that a call on the cache returned.
 pub(crate) fn view_of(buffer: &BufferHandle, part: f64, numbers: &[f64]) -> Outcome<View> {
     let &[start, len, next_start, next_len, end, sweep, head, window, sinks, tree] = numbers else {
         return Err(kvtide_core::Error::argument("numbers", numbers.len(), format!("{NUMBERS} numbers")).into());
@@ -168,13 +170,13 @@ pub(crate) fn view_of(buffer: &BufferHandle, part: f64, numbers: &[f64]) -> Outc
 
 #[napi]
 impl NativeBuffer {
-    /// The view that these numbers of a call on the cache describe, of one tensor of the buffer.
+    /// Makes a view of one tensor in this buffer from the numbers that a call on the cache returned.
     #[napi]
     pub fn view(&self, env: &Env, part: f64, numbers: &[f64]) -> Result<NativeView> {
         guard(env, || Ok(NativeView::of(view_of(&self.handle()?, part, numbers)?, &self.children)))
     }
 
-    /// Gives up the buffer. Views keep the memory that they show.
+    /// Releases the buffer. Existing views keep their memory.
     #[napi]
     pub fn dispose(&self, env: &Env) -> Result<()> {
         guard(env, || {
@@ -184,7 +186,7 @@ impl NativeBuffer {
     }
 }
 
-/// A tensor of one's own, or a view that someone looks at.
+/// A native tensor: one with its own memory, or a view into a cache.
 #[napi]
 pub struct NativeView {
     view: Rc<RefCell<Option<View>>>,
@@ -192,12 +194,12 @@ pub struct NativeView {
 }
 
 impl NativeView {
-    /// A view, known to the cache that it was made from.
+    /// Makes a view and registers it with the cache that it was made from.
     pub(crate) fn of(view: View, children: &Children) -> Self {
         NativeView { view: children.adopt(view), children: children.clone() }
     }
 
-    /// The view, for a call on something else.
+    /// Borrows the view for a call on another object.
     pub(crate) fn get(&self) -> Outcome<Ref<'_, View>> {
         let disposed = |_| kvtide_tensor::Error::Disposed { object: "Tensor" };
         Ok(Ref::filter_map(self.view.borrow(), Option::as_ref).map_err(disposed)?)
@@ -208,7 +210,7 @@ impl NativeView {
     }
 }
 
-/// A copy of a typed array, in native memory of a device.
+/// Copies a typed array to native memory of a device.
 #[napi]
 pub fn tensor_from_host(env: &Env, data: ArrayArg, meta: &[f64], on: String) -> Result<NativeView> {
     guard(env, || {
@@ -245,7 +247,7 @@ impl NativeView {
         self.read(env, |view| Ok(view.key_positions().iter().map(|&position| position as f64).collect()))
     }
 
-    /// Refuses a view that can no longer be read.
+    /// Returns an error if the view can no longer be read.
     #[napi]
     pub fn check(&self, env: &Env) -> Result<()> {
         self.read(env, |view| Ok(view.check()?))
@@ -285,9 +287,7 @@ impl NativeView {
         self.read(env, |view| {
             let out = out.memory("out")?;
             if view.overlaps(out.address(), out.len()) {
-                return Err(
-                    kvtide_core::Error::argument("out", "an array over this tensor", "memory of its own").into()
-                );
+                return Err(kvtide_core::Error::argument("out", "the tensor's own memory", "other memory").into());
             }
             Ok(view.read_into(out.bytes_mut())?)
         })
@@ -310,13 +310,13 @@ impl NativeView {
         })
     }
 
-    /// The elements' bytes in the background, or those of the elements as 32-bit floats.
+    /// Reads the elements in the background, as they are or as 32-bit floats. Returns their bytes.
     #[napi(ts_return_type = "Promise<Uint8Array>")]
     pub fn read_later(&self, env: &Env, as_floats: bool, stop: Option<&NativeStop>) -> Result<AsyncTask<ReadTask>> {
         self.read(env, |view| Ok(AsyncTask::new(ReadTask::of(view, as_floats, stop)?)))
     }
 
-    /// The elements where they lie, as bytes. The array keeps the memory alive, and shows what the cache writes there later.
+    /// The elements as bytes, without a copy. The array keeps the memory alive and shows later writes of the cache.
     #[napi(ts_return_type = "Uint8Array")]
     pub fn data(&self, env: &Env) -> Result<ExternalArray> {
         self.read(env, |view| Ok(ExternalArray::over(view.as_ptr()?, view.bytes(), view.clone())))
@@ -327,7 +327,7 @@ impl NativeView {
         self.read(env, |view| Ok(view.equals(&*other.get()?)?))
     }
 
-    /// Shared as all its calls are: work in the background borrows the object until it ends.
+    /// Takes `&self` like all other methods, because background work borrows the object until it ends.
     #[napi]
     pub fn dispose(&self, env: &Env) -> Result<()> {
         guard(env, || {
@@ -337,22 +337,22 @@ impl NativeView {
     }
 }
 
-/// A tensor argument: a view of ours, or a buffer or an array to be read as its description says.
+/// A tensor argument: a native view, or a buffer or an array to be read as its description says.
 pub struct TensorArg {
     object: Option<TensorObject>,
     array: ArrayArg,
-    /// The view; that of a buffer once its description was read.
+    /// The view. For a buffer it is set once its description has been read.
     view: OnceCell<Box<View>>,
 }
 
-/// An object of ours; nothing in it once it was disposed of.
+/// A native object; `None` inside if it was disposed of.
 enum TensorObject {
     View,
     Buffer(Option<BufferHandle>),
 }
 
 impl TensorArg {
-    /// True when something was given.
+    /// True if a tensor was given.
     pub(crate) fn is_given(&self) -> bool {
         self.object.is_some() || self.array.is_array()
     }
@@ -386,12 +386,12 @@ impl FromNapiValue for TensorArg {
 /// Environment and value are those of the call whose arguments are converted.
 unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Box<View>>) -> Option<TensorObject> {
     let mut kind = 0;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that both belong to the running call.
     let asked = unsafe { sys::napi_typeof(env, value, &mut kind) };
     if asked != sys::Status::napi_ok || kind != sys::ValueType::napi_object {
         return None;
     }
-    // SAFETY: as the caller says; the object's type tag is checked, and JavaScript keeps it for the length of the call.
+    // SAFETY: as above; the object's type tag is checked, and JavaScript keeps it alive for the length of the call.
     if let Ok(buffer) = unsafe { NativeBuffer::from_napi_ref(env, value) } {
         return Some(TensorObject::Buffer(buffer.handle().ok()));
     }
@@ -403,7 +403,7 @@ unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Bo
     Some(TensorObject::View)
 }
 
-/// The argument `value`, as the description numbered `place` in `meta` says.
+/// Reads the argument `value`, as the description at index `place` in `meta` says.
 pub(crate) fn source<'a>(
     argument: &'static str,
     value: &'a TensorArg,

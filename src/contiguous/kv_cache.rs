@@ -1,4 +1,4 @@
-//! The growing cache.
+//! The contiguous cache that grows as tokens are appended.
 
 use kvtide_tensor::{KvCache, KvCacheOptions, KvSnapshot, device};
 use napi::{Env, Result};
@@ -9,7 +9,7 @@ use crate::border::handle::{Handle, budget, guard};
 use crate::border::process::NativeStats;
 use crate::border::tensor::{CacheViews, NativeBuffer, TensorArg, source};
 
-/// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
+/// All options of the cache; the TypeScript layer has filled in the defaults.
 #[napi(object)]
 pub struct NativeKvCacheOptions {
     pub batch_size: f64,
@@ -116,8 +116,8 @@ impl NativeKvCache {
         self.cache.read(env, |cache| Ok(cache.stats().into()))
     }
 
-    /// Whether JavaScript keeps a buffer that the cache has no longer. It lets go of it then.
-    #[napi]
+    /// True if JavaScript keeps a buffer that the cache no longer has. JavaScript then drops it.
+    #[napi(catch_unwind)]
     pub fn let_go(&mut self) -> bool {
         self.cache.get().is_ok_and(|cache| self.views.let_go(cache.buffer_id()))
     }

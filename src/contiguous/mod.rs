@@ -1,4 +1,4 @@
-//! The contiguous caches, one file per class.
+//! The contiguous caches, one file per class. Each call returns numbers that describe a view, not a native object.
 
 pub(crate) mod kv_cache;
 pub(crate) mod rollback_cache;

@@ -15,7 +15,7 @@ pub struct NativeRollbackCache {
     pub(crate) views: CacheViews,
 }
 
-/// A mark on a committed length.
+/// A mark: a committed length to roll back to.
 #[napi]
 pub struct NativeRollbackMark {
     mark: Handle<RollbackMark>,
@@ -91,7 +91,7 @@ impl NativeRollbackCache {
     pub fn tree_mask(&self, env: &Env, parents: &[i32]) -> Result<NativeView> {
         self.cache.read(env, |cache| {
             let columns = cache.committed_len() as usize + parents.len();
-            // It grows with the square of the draft: refused before any of it is taken.
+            // The mask grows with the square of the draft. The budget refuses it before any of it is allocated.
             let lease = budget().take((parents.len() as u64).saturating_mul(columns as u64).saturating_mul(4))?;
             let mask = cache.tree_mask(parents)?;
             drop(lease);
@@ -113,8 +113,8 @@ impl NativeRollbackCache {
         self.cache.read(env, |cache| Ok(cache.stats().into()))
     }
 
-    /// Whether JavaScript keeps a buffer that the cache has no longer. It lets go of it then.
-    #[napi]
+    /// True if JavaScript keeps a buffer that the cache no longer has. JavaScript then drops it.
+    #[napi(catch_unwind)]
     pub fn let_go(&mut self) -> bool {
         self.cache.get().is_ok_and(|cache| self.views.let_go(cache.buffer_id()))
     }

@@ -1,4 +1,4 @@
-//! Both rotating caches, over one tensor or over K and V, and their snapshots.
+//! Both rotating caches (one tensor, or K and V) and their snapshots.
 
 use kvtide_tensor::{
     Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot, Source, device, device_name,
@@ -12,10 +12,10 @@ use crate::border::process::NativeStats;
 use crate::border::refusal::Outcome;
 use crate::border::tensor::{CacheViews, NativeBuffer, NativeView, TensorArg, source};
 
-/// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
+/// All options of the cache; the TypeScript layer has filled in the defaults.
 #[napi(object)]
 pub struct NativeRotatingOptions {
-    /// 1, or 2 for K and V.
+    /// 1 for one tensor, or 2 for K and V.
     pub parts: f64,
     pub dim: f64,
     pub max_seq_len: f64,
@@ -63,7 +63,7 @@ impl NativeRotatingCache {
         })
     }
 
-    /// A cache that starts with a snapshot of `parts` tensors and the accepted tokens, `keep_len` in all.
+    /// Makes a cache from a snapshot of `parts` tensors and the accepted tokens, `keep_len` tokens in all.
     #[napi(factory)]
     pub fn restore_from_snapshot(
         env: &Env,
@@ -204,7 +204,7 @@ impl NativeRotatingCache {
         })
     }
 
-    /// One view, or those of K and V; nothing when none was accepted.
+    /// One view, or those of K and V; `None` if no token was accepted.
     #[napi]
     pub fn accepted_append_from_batched_append(
         &self,
@@ -236,8 +236,8 @@ impl NativeRotatingCache {
         self.cache.read(env, |cache| Ok(either!(EitherCache, cache, cache => cache.stats()).into()))
     }
 
-    /// Whether JavaScript keeps a buffer that the cache has no longer. It lets go of it then.
-    #[napi]
+    /// True if JavaScript keeps a buffer that the cache no longer has. JavaScript then drops it.
+    #[napi(catch_unwind)]
     pub fn let_go(&mut self) -> bool {
         self.cache.get().is_ok_and(|cache| self.views.let_go(either!(EitherCache, cache, cache => cache.buffer_id())))
     }
@@ -249,7 +249,7 @@ impl NativeRotatingCache {
     }
 }
 
-/// The cache of K and V: that of one tensor has no transactions.
+/// The cache of K and V. A cache of one tensor has no transactions and is refused.
 pub(crate) fn pair(cache: &EitherCache) -> Outcome<&RotatingKvCache> {
     match cache {
         EitherCache::Pair(cache) => Ok(cache),
@@ -257,7 +257,7 @@ pub(crate) fn pair(cache: &EitherCache) -> Outcome<&RotatingKvCache> {
     }
 }
 
-/// As [`pair`], to change it.
+/// Like [`pair`], mutable.
 pub(crate) fn pair_mut(cache: &mut EitherCache) -> Outcome<&mut RotatingKvCache> {
     match cache {
         EitherCache::Pair(cache) => Ok(cache),
@@ -282,7 +282,7 @@ pub(crate) enum EitherSnapshot {
     Pair(RotatingSnapshot<2>),
 }
 
-/// Does the same with a cache, or a snapshot, of either kind.
+/// Evaluates the same expression for either kind of cache or snapshot.
 macro_rules! either {
     ($kind:ident, $value:expr, $bound:ident => $work:expr) => {
         match $value {
@@ -298,7 +298,7 @@ pub struct NativeRotatingSnapshot {
     pub(crate) snapshot: Handle<EitherSnapshot>,
 }
 
-/// The refusal of a snapshot of the other kind of cache.
+/// The error for a snapshot of the other kind of cache.
 pub(crate) fn other_kind<T>() -> Outcome<T> {
     Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of the other kind of rotating cache" }.into())
 }

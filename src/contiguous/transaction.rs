@@ -1,7 +1,7 @@
-//! Transactions of the contiguous caches, by number: JavaScript's objects cannot borrow a cache.
+//! Transactions of the contiguous caches, referred to by number, because JavaScript objects cannot borrow a cache.
 //!
-//! One set of calls, written once for the classes that have them. A number that JavaScript holds is that of one transaction of
-//! one cache, and of no other later.
+//! One set of methods, written once for all classes that have transactions. A number refers to one transaction of one
+//! cache and is never reused.
 
 use kvtide_core::{COUNT_MAX, TransactionId};
 use kvtide_tensor::{BeginOptions, Transactional};
@@ -16,29 +16,29 @@ use crate::contiguous::kv_cache::NativeKvCache;
 use crate::contiguous::rollback_cache::NativeRollbackCache;
 use crate::contiguous::rotating_cache::{NativeRotatingCache, pair, pair_mut};
 
-/// The transaction of a number.
+/// The id of the transaction with this number.
 pub(crate) fn id(number: f64) -> Outcome<TransactionId> {
     Ok(TransactionId::from_raw(whole("transaction", number)?))
 }
 
-/// Positions as JavaScript has them.
+/// Converts positions to JavaScript's 32-bit integers.
 pub(crate) fn positions(found: Vec<u64>) -> Outcome<Vec<i32>> {
     let whole = |position: u64| match i32::try_from(position) {
         Ok(position) => Ok(position),
         Err(_) => {
-            let expected = format!("at most {COUNT_MAX}, what an Int32Array holds");
+            let expected = format!("at most {COUNT_MAX}, the largest number in an Int32Array");
             Err(kvtide_core::Error::argument("position", position, expected).into())
         }
     };
     found.into_iter().map(whole).collect()
 }
 
-/// The calls of one class; `$read` and `$change` give the cache that has transactions.
+/// Defines the methods of one class; `$read` and `$change` return the cache that has the transactions.
 macro_rules! transactions {
     ($class:ident, $read:expr, $change:expr) => {
         #[napi]
         impl $class {
-            /// Opens a transaction on the cache, or on the transaction `parent`; answers its number.
+            /// Opens a transaction on the cache, or inside the transaction `parent`. Returns its number.
             #[napi]
             pub fn begin_draft(&mut self, env: &Env, parent: Option<f64>, max_tokens: Option<f64>) -> Result<f64> {
                 self.cache.change(env, |cache| {
@@ -83,7 +83,7 @@ macro_rules! transactions {
                 self.cache.change(env, |cache| Ok($change(cache)?.rollback_draft(id(draft)?)?))
             }
 
-            /// Rolls back what is still open; nothing when the cache has ended.
+            /// Rolls back a transaction that is still open. Does nothing if the cache was disposed of.
             #[napi]
             pub fn drop_draft(&mut self, env: &Env, draft: f64) -> Result<()> {
                 if self.cache.get().is_err() {

@@ -1,13 +1,14 @@
-//! The functions of onnxruntime's C API that are used here, and the structs that it reads: a table of our own.
+//! The functions of onnxruntime's C API that kvtide uses, read from its table, and the structs that onnxruntime reads.
 //!
-//! `OrtApi` is a struct of function pointers that only grows at its end, so each function has one place in it for ever. The numbers here
-//! are those places. `scripts/onnx/places.mjs` compares them, and the fields of [`CustomOp`], with a header of onnxruntime. Nothing else is
-//! asked of the struct's size: a library that knows version 17 has all of them.
+//! `OrtApi` is a struct of function pointers that only grows at its end, so each function keeps its index for ever. The
+//! numbers here are those indices. `scripts/onnx/places.mjs` compares them, and the fields of [`CustomOp`], with an
+//! onnxruntime header. The struct's size is not checked otherwise: every library that supports version 17 has all of
+//! these functions.
 #![expect(unsafe_code, reason = "a table of C functions is read from memory of a library")]
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of the API that is asked for: onnxruntime 1.17.
+/// The API version that is requested: that of onnxruntime 1.17.
 pub const VERSION: u32 = 17;
 
 /// A character of a path.
@@ -24,56 +25,56 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// The library's own state, one for the process.
+    /// The library's global state, one per process.
     Env;
-    /// What went wrong; null where nothing did.
+    /// An error; null for success.
     StatusObject;
-    /// A model that can be run.
+    /// A loaded model.
     SessionObject;
-    /// How one is made.
+    /// Options for creating a session.
     SessionOptions;
     /// A tensor.
     Value;
-    /// Where tensors lie.
+    /// The device and allocator of tensors.
     MemoryInfo;
-    /// Memory for names.
+    /// An allocator for strings that the library returns.
     Allocator;
-    /// Element type and dimensions.
+    /// A tensor's element type and dimensions.
     TensorInfo;
     /// The type of an input or output.
     TypeInfo;
-    /// Operators of one domain.
+    /// The custom operators of one domain.
     CustomOpDomain;
     /// The attributes of a node.
     KernelInfo;
-    /// A call of a kernel.
+    /// One call of a kernel.
     KernelContext;
-    /// The question which type and shape a node makes.
+    /// The input of shape inference for one node.
     ShapeContext;
     /// An attribute of a node.
     Attribute;
 }
 
-/// What most functions answer.
+/// The result of most functions.
 pub type Status = *mut StatusObject;
 
-/// Numbers of the API's enums.
+/// Values of the API's enums.
 pub mod number {
     use std::ffi::c_int;
 
-    /// An error without a kind of its own.
+    /// The generic error code.
     pub const FAIL: c_int = 1;
-    /// How loud onnxruntime-node is.
+    /// The log level of onnxruntime-node.
     pub const WARNING: c_int = 2;
-    /// Messages that end the process: none of ours.
+    /// The level of messages that end the process. kvtide causes none of these.
     pub const FATAL: c_int = 4;
-    /// An allocator with an arena.
+    /// An arena allocator.
     pub const ARENA: c_int = 1;
-    /// Ordinary memory.
+    /// Ordinary CPU memory.
     pub const DEFAULT_MEMORY: c_int = 0;
-    /// An input or output that has to be there.
+    /// A required input or output.
     pub const REQUIRED: c_int = 0;
-    /// An attribute with one whole number.
+    /// An attribute that is one integer.
     pub const INT_ATTRIBUTE: c_int = 1;
     /// Element types.
     pub const FLOAT: c_int = 1;
@@ -91,16 +92,16 @@ macro_rules! functions {
         }
 
         impl Api {
-            /// Reads the table; nothing where a function is missing.
+            /// Reads the table; `None` if a function is missing.
             ///
             /// # Safety
             ///
-            /// `table` is what `GetApi` of an onnxruntime answers for [`VERSION`].
+            /// `table` is the result of an onnxruntime's `GetApi` for [`VERSION`].
             pub unsafe fn read(table: *const c_void) -> Option<Api> {
-                // SAFETY: the struct of this version has more places than are read, and each holds a pointer to a function.
+                // SAFETY: the struct of this version has more entries than are read, and each holds a function pointer.
                 let entry = |place: usize| unsafe { *table.cast::<Option<unsafe extern "system" fn()>>().add(place) };
                 Some(Api {
-                    // SAFETY: the function at this place has this type, as the head says.
+                    // SAFETY: the function at this index has this type, see the head of this file.
                     $($name: unsafe {
                         std::mem::transmute::<unsafe extern "system" fn(), unsafe extern "system" fn($($type),*) $(-> $answer)?>(entry($place)?)
                     },)+
@@ -161,7 +162,7 @@ functions! {
     274 KernelContext_ParallelFor parallel_for(context: *const KernelContext, work: unsafe extern "C" fn(*mut c_void, usize), count: usize, batches: usize, data: *mut c_void) -> Status;
 }
 
-/// What a library's `OrtGetApiBase` answers.
+/// The result of a library's `OrtGetApiBase`.
 #[repr(C)]
 pub struct ApiBase {
     pub get_api: unsafe extern "system" fn(version: u32) -> *const c_void,
@@ -171,7 +172,7 @@ pub struct ApiBase {
 type OfOperator<T> = unsafe extern "system" fn(operator: *const CustomOp) -> T;
 type OfInput<T> = unsafe extern "system" fn(operator: *const CustomOp, index: usize) -> T;
 
-/// `OrtCustomOp`: how a library asks about an operator. Fields in the order of version 17.
+/// `OrtCustomOp`: the functions through which onnxruntime queries an operator. Fields in the order of version 17.
 #[repr(C)]
 pub struct CustomOp {
     pub version: u32,

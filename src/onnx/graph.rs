@@ -1,4 +1,5 @@
-//! Graphs and what is made of them, for JavaScript. Reading, rewriting and writing are tasks: a large model takes long.
+//! Graphs and their rewritten forms, for JavaScript. Reading, rewriting and writing are background tasks, because a
+//! large model takes long.
 //!
 //! ```text
 //! NativeOnnxGraph.open(path) / .of(bytes)     the graph; weights stay in the file
@@ -6,8 +7,9 @@
 //!     .model(external) / .parts(external)     bytes; with `external`, weights are references into that file
 //! ```
 //!
-//! An open graph keeps its file open and reads weights from it when it writes them, so a file that is replaced meanwhile changes nothing.
-//! Files with weights are looked at when a graph is opened: one that is missing or too short is refused before anything is computed.
+//! An open graph keeps its file open and reads weights from it when it writes them, so replacing the file in the
+//! meantime changes nothing. Files with weights are checked when a graph is opened: a missing or truncated file is
+//! refused before anything is computed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,13 +29,13 @@ use crate::border::refusal::Outcome;
 use crate::border::shared;
 use crate::border::task::PoolTask;
 
-/// A graph that was read. Weights were not.
+/// A parsed graph. Its weights have not been read.
 #[napi]
 pub struct NativeOnnxGraph {
     graph: Arc<OpenGraph>,
 }
 
-/// A file with weights, relative to the model's folder, and how many of its bytes are used.
+/// A file with weights, relative to the model's folder, and the number of its bytes that are used.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxFile {
     pub file: String,
@@ -42,12 +44,12 @@ pub struct NativeOnnxFile {
 
 #[napi]
 impl NativeOnnxGraph {
-    #[napi(ts_return_type = "Promise<NativeOnnxGraph>")]
+    #[napi(catch_unwind, ts_return_type = "Promise<NativeOnnxGraph>")]
     pub fn open(path: String) -> AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>> {
         PoolTask::of(move || OpenGraph::open(Path::new(&path)), NativeOnnxGraph::of_graph)
     }
 
-    /// Keeps a copy of the bytes.
+    /// Parses a copy of the bytes.
     #[napi(ts_return_type = "Promise<NativeOnnxGraph>")]
     pub fn of(env: &Env, bytes: ArrayArg) -> Result<AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>>> {
         guard(env, || {
@@ -60,8 +62,8 @@ impl NativeOnnxGraph {
         })
     }
 
-    /// Leaves it for another thread, which takes it by this number.
-    #[napi]
+    /// Shares the graph with another thread, which takes it by the returned number.
+    #[napi(catch_unwind)]
     pub fn share(&self) -> f64 {
         shared::leave(self.graph.clone())
     }
@@ -75,31 +77,37 @@ impl NativeOnnxGraph {
         NativeOnnxGraph { graph: Arc::new(graph) }
     }
 
-    /// Where it was opened; nothing for bytes.
-    #[napi(getter)]
+    /// The path that it was opened from; `None` for a graph from bytes.
+    #[napi(catch_unwind, getter)]
     pub fn path(&self) -> Option<String> {
         self.graph.path.as_ref().map(|path| path.display().to_string())
     }
 
-    #[napi]
+    #[napi(catch_unwind)]
     pub fn inputs(&self) -> Vec<NativeOnnxPort> {
         self.graph.model.inputs().into_iter().map(NativeOnnxPort::from).collect()
     }
 
-    #[napi]
+    #[napi(catch_unwind)]
     pub fn outputs(&self) -> Vec<NativeOnnxPort> {
         self.graph.model.outputs().into_iter().map(NativeOnnxPort::from).collect()
     }
 
-    #[napi]
+    /// The number of rows of the graph's position tables, if it has any: the most tokens that it supports.
+    #[napi(catch_unwind)]
+    pub fn context_length(&self) -> Option<f64> {
+        self.graph.model.context_length().map(|rows| rows as f64)
+    }
+
+    #[napi(catch_unwind)]
     pub fn external_files(&self) -> Vec<NativeOnnxFile> {
         let files = self.graph.files.iter();
         files.map(|(file, bytes)| NativeOnnxFile { file: file.clone(), bytes: *bytes as f64 }).collect()
     }
 
-    /// The model as it was given, with its weights; with `external`, those inside of it are references into that file, and
-    /// `embedded`, all are inside.
-    #[napi(ts_return_type = "Promise<Uint8Array>")]
+    /// The unmodified model with its weights. With `external`, the weights inside the model become references into that
+    /// file; with `embedded`, all weights are inside.
+    #[napi(catch_unwind, ts_return_type = "Promise<Uint8Array>")]
     pub fn model(
         &self,
         external: Option<String>,
@@ -111,7 +119,8 @@ impl NativeOnnxGraph {
         PoolTask::of(write, ExternalArray::bytes)
     }
 
-    /// Bytes to put behind the model's own: it then also answers with those rows of these outputs that its input `kvtide.new_rows` names.
+    /// Bytes to append to the model's own. The model then also returns those rows of these outputs that its input
+    /// `kvtide.new_rows` names.
     #[napi(ts_return_type = "Uint8Array")]
     pub fn new_rows_suffix(&self, env: &Env, presents: Vec<String>) -> Result<ExternalArray> {
         guard(env, || {

@@ -1,4 +1,5 @@
-//! One attention of a graph: its attributes, and a call of it. Everything lies in the library's memory.
+//! One attention node of a graph: its attributes, and its computation. All inputs and outputs are in onnxruntime's
+//! memory.
 #![expect(unsafe_code, reason = "attributes and tensors are read from a C library, and work is shared on its threads")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -15,7 +16,7 @@ use super::tensor::{dims, memory};
 use crate::border::handle::catch;
 use crate::border::refusal::{Outcome, Refusal};
 
-/// One attention.
+/// One attention node.
 pub(super) struct Kernel {
     pub shared: Arc<Shared>,
     dtype: DType,
@@ -34,14 +35,14 @@ pub(super) struct Kernel {
 impl Kernel {
     pub fn read(shared: &Arc<Shared>, element: c_int, info: *const KernelInfo) -> Outcome<Self> {
         let library = shared.library;
-        // SAFETY: the info is that of this call, and the place to write to a local.
+        // SAFETY: the info is that of this call, and the output pointer points to a local.
         let int = |name: &CStr| library.ask(|out| unsafe { (library.api.attribute_int)(info, name.as_ptr(), out) });
         // SAFETY: as above.
         let float = |name: &CStr| library.ask(|out| unsafe { (library.api.attribute_float)(info, name.as_ptr(), out) });
         let whole = |name: &CStr| -> Outcome<u32> {
             let value: i64 = int(name)?;
             let text = name.to_string_lossy();
-            let refused = |_| wrong(format!("{text} is {value}, expected a whole number from 0 on"));
+            let refused = |_| wrong(format!("{text} is {value}, expected a whole number of at least 0"));
             u32::try_from(value).map_err(refused)
         };
         let dtype = ELEMENTS.iter().find(|entry| entry.0 == element).map_or(DType::F32, |entry| entry.1);
@@ -55,7 +56,7 @@ impl Kernel {
             value_dim: whole(c"value_dim")? as usize,
             heads_first: whole(c"heads_first")? == 1,
             scale: float(c"scale")?,
-            // What is not there is refused, and that is the answer.
+            // The library reports a missing attribute as an error; here that means that the node does not set it.
             softcap: float(c"softcap").ok(),
             window: int(c"window").ok().and_then(|window: i64| u32::try_from(window).ok()),
             sinks: floats(library, info, c"sinks")?,
@@ -76,11 +77,11 @@ impl Kernel {
 }
 
 fn floats(library: &Library, info: *const KernelInfo, name: &CStr) -> Outcome<Option<Vec<f32>>> {
-    // SAFETY: the info is that of this call; a list of no place is asked for its length.
+    // SAFETY: the info is that of this call; a null list asks for the length only.
     let asked = library.ask(|out| unsafe { (library.api.attribute_floats)(info, name.as_ptr(), null_mut(), out) });
     let Ok(mut count) = asked else { return Ok(None) };
     let mut list = vec![0f32; count];
-    // SAFETY: the list has as many places as it said.
+    // SAFETY: the list has the length that the library reported.
     library.check(unsafe { (library.api.attribute_floats)(info, name.as_ptr(), list.as_mut_ptr(), &mut count) })?;
     Ok(Some(list))
 }
@@ -93,13 +94,13 @@ fn wrong(reason: String) -> Refusal {
     }
 }
 
-/// A call of a kernel.
+/// One call of a kernel.
 pub(super) struct KernelCall<'a> {
     pub kernel: &'a Kernel,
     pub context: *mut KernelContext,
 }
 
-/// A tensor of the library's.
+/// An input tensor in onnxruntime's memory.
 struct Input<'a> {
     dims: Vec<i64>,
     bytes: &'a [u8],
@@ -118,7 +119,7 @@ impl KernelCall<'_> {
         let out = self.output(&q, tokens)?;
         let mut state = kernel.shared.state();
         let State { run, turned: [queries, rows], .. } = &mut *state;
-        let run = run.as_mut().ok_or_else(|| wrong("no step is computed".into()))?;
+        let run = run.as_mut().ok_or_else(|| wrong("no step is being computed".into()))?;
         let (k, v) = (self.side("k", k.bytes, tokens, dim)?, self.side("v", v.bytes, tokens, kernel.value_dim)?);
         run.write_layer(kernel.layer, k, v)?;
         if !self.is_turned(tokens) {
@@ -134,12 +135,12 @@ impl KernelCall<'_> {
         Ok(())
     }
 
-    /// Whether heads lie before tokens in memory: of one token they do not.
+    /// True if heads come before tokens in memory. With a single token the order makes no difference.
     fn is_turned(&self, tokens: usize) -> bool {
         self.kernel.heads_first && tokens > 1 && self.kernel.heads > 1
     }
 
-    /// The queries' tokens, of the only row of the batch: those of all sequences lie one behind the other.
+    /// The number of query tokens. The batch has one row, in which the tokens of all sequences are concatenated.
     fn tokens(&self, q: &Input<'_>) -> Outcome<usize> {
         let kernel = self.kernel;
         let (tokens, rest) = match (kernel.heads_first, q.dims.as_slice()) {
@@ -155,7 +156,7 @@ impl KernelCall<'_> {
         Ok(tokens as usize)
     }
 
-    /// Keys or values as a source: their dimensions are checked with the layer's.
+    /// Wraps keys or values as a tensor. The layer checks the dimensions.
     fn side<'b>(&self, name: &'static str, bytes: &'b [u8], tokens: usize, dim: usize) -> Outcome<HostTensor<'b>> {
         let Kernel { dtype, kv_heads, heads_first, .. } = *self.kernel;
         if heads_first {
@@ -176,16 +177,16 @@ impl KernelCall<'_> {
     fn input<'b>(&self, index: usize) -> Outcome<Input<'b>> {
         let library = self.library();
         let mut value = std::ptr::null();
-        // SAFETY: the context is that of this call, and the place to write to a local.
+        // SAFETY: the context is that of this call, and the output pointer points to a local.
         library.check(unsafe { (library.api.kernel_input)(self.context, index, &mut value) })?;
         let dims = dims(library, value)?;
         let count = dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?));
         let count = count.ok_or_else(|| wrong(format!("input {index} has the dimensions {dims:?}")))?;
-        // SAFETY: a tensor with these dimensions, of the element type that the operator takes; it lives as long as the call.
+        // SAFETY: a tensor with these dimensions and the operator's element type; it lives as long as the call.
         Ok(Input { dims, bytes: unsafe { memory(library, value.cast_mut(), count * self.kernel.dtype.bytes())? } })
     }
 
-    /// The output's memory.
+    /// Allocates the output and returns its memory.
     fn output<'b>(&self, q: &Input<'_>, tokens: usize) -> Outcome<&'b mut [u8]> {
         let (library, kernel) = (self.library(), self.kernel);
         let mut dims = q.dims.clone();
@@ -196,7 +197,7 @@ impl KernelCall<'_> {
         let value = library
             .make(|out| unsafe { (library.api.kernel_output)(self.context, 0, dims.as_ptr(), dims.len(), out) })?;
         let bytes = tokens * kernel.heads * kernel.value_dim * kernel.dtype.bytes();
-        // SAFETY: a tensor that was just made with these dimensions, which nobody else looks at during this call.
+        // SAFETY: the tensor was just made with these dimensions, and nothing else accesses it during this call.
         unsafe { memory(library, value, bytes) }
     }
 }
@@ -204,21 +205,21 @@ impl KernelCall<'_> {
 /// Calls `job` with each number below `count`, on the library's threads and this one.
 fn share(library: &Library, context: *mut KernelContext, count: usize, job: &(dyn Fn(usize) + Sync)) {
     let data = (&raw const job).cast_mut().cast();
-    // SAFETY: the context is that of the call that is under way. The library has called for every number when it answers, so `job`
-    // outlives all of them.
+    // SAFETY: the context is that of the running call. The library returns only after it has called for every number,
+    // so `job` outlives all calls.
     let shared = unsafe { (library.api.parallel_for)(context, call, count, 0, data) };
-    // What the library leaves out is done by the caller.
+    // If the library skips a number, the caller of this function does that work.
     let _ = library.check(shared);
 }
 
 unsafe extern "C" fn call(data: *mut c_void, index: usize) {
-    // SAFETY: it is what `share` gave, which waits for this call.
+    // SAFETY: `share` passed this pointer and waits for this call.
     let job = unsafe { *data.cast::<&(dyn Fn(usize) + Sync)>() };
-    // Who gave the job takes panics out of it; whatever it does, none crosses to the library.
+    // The code that provided the job catches its own panics; this makes sure that none reaches the library.
     let _ = catch(|| job(index));
 }
 
-/// Room for so many bytes, kept for the next call.
+/// A scratch buffer of so many bytes, kept for the next call.
 fn room(list: &mut Vec<f32>, bytes: usize) -> Outcome<&mut [u8]> {
     let floats = bytes.div_ceil(4);
     if list.len() < floats {
@@ -229,7 +230,7 @@ fn room(list: &mut Vec<f32>, bytes: usize) -> Outcome<&mut [u8]> {
     Ok(&mut bytemuck::cast_slice_mut(list)[..bytes])
 }
 
-/// `[outer, inner, row]` as `[inner, outer, row]`, rows in bytes.
+/// Transposes `[outer, inner, row]` to `[inner, outer, row]`, rows in bytes.
 fn turn(from: &[u8], to: &mut [u8], [outer, inner, row]: [usize; 3]) {
     for a in 0..outer {
         for b in 0..inner {

@@ -1,12 +1,14 @@
-//! ONNX models: graphs that are read and rewritten, as `kvtide-onnx` does it, and run by a library of onnxruntime.
+//! ONNX models: `kvtide-onnx` reads and rewrites their graphs, and a loaded onnxruntime computes them. Attention runs
+//! inside the graph, on the cache's pages, as the operator `kvtide::Attention`. No weights are read until a model is
+//! written or a session is created.
 //!
 //! ```text
-//! open_graph.rs a graph that is read                       graph.rs       the same for JavaScript
-//! rewritten.rs  what a rewrite makes of it
-//! library.rs    onnxruntime, as somebody has loaded it     api.rs         its functions: a table
-//! operator.rs   kvtide::Attention                          kernel.rs      one attention, and a call of it
-//! shared.rs     what kernels of a session share
-//! session.rs    a model in the library                     run.rs         one step of it
+//! open_graph.rs a parsed graph                             graph.rs       the same for JavaScript
+//! rewritten.rs  a rewritten graph
+//! library.rs    an onnxruntime that the process has loaded api.rs         the table of its functions
+//! operator.rs   kvtide::Attention                          kernel.rs      one attention node and its computation
+//! shared.rs     state that the kernels of a session share
+//! session.rs    a model loaded by onnxruntime              run.rs         one step of it
 //! native_session.rs   the same for JavaScript
 //! ```
 

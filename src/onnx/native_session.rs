@@ -1,15 +1,17 @@
-//! A model that onnxruntime runs as one graph, attention on kvtide's pages within.
+//! A model that onnxruntime runs as one graph; attention inside it works on the cache's pages.
 //!
 //! ```text
 //! NativeOnnxSession.create(library, model, ..)     a task: the library reads the model and its weights
 //!   .run(run, ids, positions, rows)                a task: one step, logits in native memory
-//!   .dispose()                                     a step that is computed goes on, and keeps the session until it is done
+//!   .dispose()                                     a running step continues and keeps the session until it is done
 //! ```
 //!
-//! One step at a time: a second one is refused with `BUSY`. A step that fails leaves its run where it was, so the step can be undone. The
-//! library prints nothing of it; what a kernel was refused with is what the promise is rejected with.
+//! A session computes one step at a time: a second call is refused with `BUSY`. If a step fails, its run keeps the
+//! state from before the step, so the step can be undone. The library prints nothing about the failure; the promise is
+//! rejected with the kernel's own error.
 //!
-//! Threads of the library do not spin unless that is asked for: they would take the processor from everybody else between two steps.
+//! The library's threads do not spin by default: between two steps, spinning would take the processor away from other
+//! threads.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -33,7 +35,7 @@ use crate::border::task::PoolTask;
 use crate::sampling::logits::NativeLogits;
 use crate::sequences::step_run::{LentRun, NativeStepRun};
 
-/// A model that can be run, until it is disposed of.
+/// A loaded model, usable until it is disposed of.
 #[napi]
 pub struct NativeOnnxSession {
     session: RefCell<Handle<Arc<Session>>>,
@@ -47,15 +49,15 @@ impl NativeOnnxSession {
 
 #[napi(object, object_to_js = false)]
 pub struct NativeOnnxSessionOptions {
-    /// How many threads a step uses, the one that it runs on among them.
+    /// Number of threads that compute a step, including the calling one.
     pub threads: f64,
-    /// Where weights in files of their own lie, of a model that is given as bytes.
+    /// Folder with the weight files of a model that is given as bytes.
     pub folder: Option<String>,
-    /// Whether threads without work wait for it busily.
+    /// True if idle threads spin instead of sleeping.
     pub spin: Option<bool>,
 }
 
-/// A model's bytes, or where they lie.
+/// A model's path, or its bytes.
 type ModelArg = Either<String, ArrayArg>;
 
 #[napi]
@@ -73,7 +75,7 @@ impl NativeOnnxSession {
         guard(env, || {
             let threads = positive("threads", options.threads)? as usize;
             let folder = options.folder.map(|folder| {
-                let refused = |_| Error::argument("folder", "a zero", "a path without a zero in it");
+                let refused = |_| Error::argument("folder", "a path with a zero character", "a path without one");
                 CString::new(folder).map_err(refused)
             });
             let options = Options { threads, folder: folder.transpose()?, spin: options.spin.unwrap_or(false) };
@@ -102,7 +104,8 @@ impl NativeOnnxSession {
         self.read(env, |session| Ok(session.outputs.iter().map(Port::text).collect()))
     }
 
-    /// Computes a step: token ids and positions of all its sequences one behind the other, and the rows whose logits are wanted.
+    /// Computes a step. Takes the token ids and positions of all its sequences, concatenated, and the rows whose logits
+    /// are needed.
     #[napi(
         ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined",
         ts_return_type = "Promise<NativeLogits>"
@@ -127,7 +130,7 @@ impl NativeOnnxSession {
         })
     }
 
-    /// Shared as all its calls are: a step that is computed borrows the object until it ends.
+    /// Takes `&self` like all other methods, because a running step borrows the object until it ends.
     #[napi]
     pub fn dispose(&self, env: &Env) {
         self.session.borrow_mut().dispose(env, |_| ());
@@ -141,7 +144,7 @@ fn copied(bytes: &[u8]) -> Outcome<Vec<u8>> {
     Ok(copy)
 }
 
-/// A session that computes; free for the next step when it is dropped.
+/// Marks a session as computing. Dropping it frees the session for the next step.
 struct Running(Arc<Session>);
 
 impl Drop for Running {
@@ -179,7 +182,7 @@ impl Task for StepTask {
     }
 
     fn resolve(&mut self, env: Env, computed: Self::Output) -> Result<NativeLogits> {
-        // Both are free again right before the promise is settled.
+        // Both are released right before the promise settles.
         (self.running, self.lent) = (None, None);
         guard(&env, || computed)
     }

@@ -1,4 +1,4 @@
-//! A graph that is open: the model without its weights, and where they are read from.
+//! An open graph: the model without its weights, and the source that its weights are read from.
 
 use std::path::{Path, PathBuf};
 
@@ -39,12 +39,12 @@ impl From<kvtide_onnx::Error> for Refusal {
     }
 }
 
-/// A model as it was read, and where its weights lie.
+/// A parsed model, and the source of its weights.
 pub struct OpenGraph {
     pub source: Box<dyn Source + Send + Sync>,
     pub model: Model,
     pub path: Option<PathBuf>,
-    /// Those with weights, and how many bytes of each are used.
+    /// The files with weights, and the number of bytes of each that are used.
     pub files: Vec<(String, u64)>,
 }
 
@@ -65,7 +65,7 @@ impl OpenGraph {
     }
 }
 
-/// Says in which file it is, unless it is about another one.
+/// Adds the model's file to an error, unless the error is about another file.
 fn named(mut refusal: Refusal, path: &Path) -> Refusal {
     if refusal.code == Code::InvalidGraph && refusal.details.iter().all(|detail| detail.name != "file") {
         refusal.message = format!("{}: {}", path.display(), refusal.message);
@@ -74,11 +74,11 @@ fn named(mut refusal: Refusal, path: &Path) -> Refusal {
     refusal
 }
 
-/// An input or output: its dimensions are sizes, names, or `?`.
+/// An input or output. Its dimensions are sizes, names, or `?`.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxPort {
     pub name: String,
-    /// `f32`, `i64`, ..; empty where the graph does not say.
+    /// `f32`, `i64`, ..; empty if the graph does not say.
     pub element: String,
     pub dims: Vec<String>,
 }
@@ -89,7 +89,7 @@ impl From<Port> for NativeOnnxPort {
     }
 }
 
-/// Where weights are written: as references into a file, as they lie, or all inside.
+/// Chooses how weights are written: as references into a file, unchanged, or all inside the model.
 pub(super) fn weights(external: Option<&str>, embedded: bool) -> Weights<'_> {
     let inside = if embedded { Weights::Embedded } else { Weights::Inline };
     external.map_or(inside, Weights::External)

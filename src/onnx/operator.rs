@@ -1,19 +1,20 @@
-//! The operator `kvtide::Attention`, as a library of onnxruntime calls it.
+//! The operator `kvtide::Attention`, called by onnxruntime.
 //!
 //! ```text
-//! Run                                    on the thread of the caller
+//! Run                                    on the calling thread
 //!   kernel of layer 0                    queries, keys and values in onnxruntime's memory
 //!     write K and V to the step's pages
 //!     attend into onnxruntime's output   shared through onnxruntime's own threads
 //!   kernel of layer 1 ..
 //! ```
 //!
-//! A kernel (`kernel.rs`) finds the step that is computed in what its session shares. Attributes are those that `kvtide-onnx` writes. There is an
-//! operator for each element type: a library asks each which one it takes.
+//! A kernel (`kernel.rs`) finds the step being computed in the state that its session's kernels share. `kvtide-onnx`
+//! writes the attributes of its nodes. There is one operator per element type: onnxruntime asks each operator which
+//! type it takes.
 //!
-//! No panic crosses to the library. What a kernel was refused with is kept aside: the library tells it in its own words, and the caller
-//! gets the original.
-#![expect(unsafe_code, reason = "a C library calls these functions and gives memory of its own")]
+//! No panic reaches onnxruntime. A kernel's error is stored in the shared state: onnxruntime reports it in its own
+//! words, and the caller gets the original.
+#![expect(unsafe_code, reason = "a C library calls these functions and passes its own memory")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -25,31 +26,32 @@ use super::shared::{ELEMENTS, Shared};
 use crate::border::handle::catch;
 use crate::border::refusal::Outcome;
 
-/// An operator of one element type, and what its session shares. It has to stay where it is as long as the session.
+/// An operator of one element type, and the state of its session. Its address must not change as long as the session
+/// lives.
 #[repr(C)]
 pub(super) struct Operator {
-    /// First, so that a pointer to it is one to the whole.
+    /// The first field, so that a pointer to it is a pointer to the whole struct.
     pub table: CustomOp,
     pub element: c_int,
     pub shared: Arc<Shared>,
 }
 
-// SAFETY: the table has functions alone.
+// SAFETY: the table consists of functions.
 unsafe impl Send for Operator {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Operator {}
 
 impl Operator {
-    /// One for each element type. They stay where they are in memory as long as the slice lives.
+    /// One operator per element type. Their addresses are stable as long as the slice lives.
     pub fn all(shared: &Arc<Shared>) -> Box<[Operator]> {
         ELEMENTS.iter().map(|&(element, _)| Operator { table: TABLE, element, shared: shared.clone() }).collect()
     }
 
     /// # Safety
     ///
-    /// `operator` is the table of an [`Operator`] that lives.
+    /// `operator` is the table of a live [`Operator`].
     unsafe fn of<'a>(operator: *const CustomOp) -> &'a Operator {
-        // SAFETY: the table is the first field of the whole.
+        // SAFETY: the table is the first field of the struct.
         unsafe { &*operator.cast::<Operator>() }
     }
 }
@@ -83,13 +85,13 @@ unsafe extern "system" fn name(_: *const CustomOp) -> *const c_char {
     c"Attention".as_ptr()
 }
 
-/// The CPU's.
+/// No name means the CPU provider.
 unsafe extern "system" fn any_provider(_: *const CustomOp) -> *const c_char {
     std::ptr::null()
 }
 
 unsafe extern "system" fn element(operator: *const CustomOp, _: usize) -> c_int {
-    // SAFETY: the library asks with what it was given.
+    // SAFETY: the library passes the pointer that it was given.
     unsafe { Operator::of(operator) }.element
 }
 
@@ -117,13 +119,13 @@ unsafe extern "system" fn last_version(_: *const CustomOp) -> c_int {
     c_int::MAX
 }
 
-/// The output has the queries' shape, where values are as wide as they; elsewhere it is not said.
+/// Infers the output's shape: that of the queries if values are as wide as queries. Otherwise it stays unknown.
 unsafe extern "system" fn infer(operator: *const CustomOp, context: *mut ShapeContext) -> Status {
-    // SAFETY: the library asks with what it was given.
+    // SAFETY: the library passes the pointer that it was given.
     let library = unsafe { Operator::of(operator) }.shared.library;
     let attribute = |name: &CStr| -> Outcome<i64> {
         let mut found = std::ptr::null();
-        // SAFETY: the context is that of this call; places to write to are locals, and the attribute is a whole number.
+        // SAFETY: the context is that of this call; output pointers point to locals, and the attribute is an integer.
         library.check(unsafe { (library.api.inferred_attribute)(context, name.as_ptr(), &mut found) })?;
         let (mut value, mut bytes) = (0i64, 0);
         let data = (&raw mut value).cast();
@@ -135,7 +137,7 @@ unsafe extern "system" fn infer(operator: *const CustomOp, context: *mut ShapeCo
         if attribute(c"head_dim")? != attribute(c"value_dim")? {
             return Ok(());
         }
-        // SAFETY: as above; what is asked for is given on at once.
+        // SAFETY: as above; the info is passed on at once.
         let info = library.make(|out| unsafe { (library.api.inferred_input)(context, 0, out) })?;
         // SAFETY: as above.
         library.check(unsafe { (library.api.infer_output)(context, 0, info) })
@@ -152,25 +154,25 @@ unsafe extern "system" fn create(
     info: *const KernelInfo,
     out: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: the library asks with what it was given.
+    // SAFETY: the library passes the pointer that it was given.
     let operator = unsafe { Operator::of(operator) };
     operator.shared.answer(|| {
         let kernel = Kernel::read(&operator.shared, operator.element, info)?;
-        // SAFETY: the library gives a place for its kernel.
+        // SAFETY: the library provides the place for its kernel.
         unsafe { *out = Box::into_raw(Box::new(kernel)).cast() };
         Ok(())
     })
 }
 
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
-    // SAFETY: it is what `create` made, and this is the last that the library does with it.
+    // SAFETY: `create` made it, and the library does not use it after this call.
     let kernel = unsafe { Box::from_raw(kernel.cast::<Kernel>()) };
-    // A panic on the way out leaves nothing behind that could be used.
+    // A panic here is ignored: the kernel is dropped in any case.
     let _ = catch(|| drop(kernel));
 }
 
 unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut KernelContext) -> Status {
-    // SAFETY: it is what `create` made.
+    // SAFETY: `create` made it.
     let kernel = unsafe { &*kernel.cast::<Kernel>() };
     kernel.shared.answer(|| KernelCall { kernel, context }.compute())
 }

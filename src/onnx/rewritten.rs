@@ -1,4 +1,4 @@
-//! A rewritten graph: what was found in it, and its bytes, whole or in parts.
+//! A rewritten graph: its layers, and its bytes as one model or as subgraphs.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::border::refusal::Outcome;
 use crate::border::shared;
 use crate::border::task::PoolTask;
 
-/// A rewritten graph, and the one that its weights are read from.
+/// A rewritten graph, and the original graph, from which its weights are read.
 pub struct RewrittenGraph {
     pub graph: Arc<OpenGraph>,
     pub rewritten: Rewritten,
 }
 
-/// A graph whose attentions are kvtide's.
+/// A graph with kvtide's attention operators.
 #[napi]
 pub struct NativeOnnxRewritten {
     rewritten: Arc<RewrittenGraph>,
@@ -29,14 +29,15 @@ pub struct NativeOnnxRewritten {
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxLayer {
     pub layer: u32,
-    /// `GroupQueryAttention`, `MultiHeadAttention`, `Attention`, `plain`.
+    /// `GroupQueryAttention`, `MultiHeadAttention`, `Attention` or `plain`.
     pub form: String,
     pub node: String,
     pub num_heads: u32,
     pub num_kv_heads: u32,
     pub head_dim: u32,
     pub value_head_dim: u32,
-    /// Whether q, k, v and the output are `[batch, heads, tokens, dim]`; else `[batch, tokens, heads * dim]`.
+    /// True if q, k, v and the output are `[batch, heads, tokens, dim]`; otherwise they are `[batch, tokens, heads *
+    /// dim]`.
     pub heads_first: bool,
     /// `f32`, `f16` or `bf16`.
     pub element: String,
@@ -45,12 +46,12 @@ pub struct NativeOnnxLayer {
     pub window: Option<u32>,
     #[napi(ts_type = "Float32Array | undefined")]
     pub sinks: Option<ExternalArray>,
-    /// The inputs and outputs that carried its keys and values.
+    /// The graph's former inputs and outputs for keys and values.
     pub pasts: Vec<String>,
     pub presents: Vec<String>,
 }
 
-/// What a rewrite found and did.
+/// The findings and changes of a rewrite.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxInspection {
     pub layers: Vec<NativeOnnxLayer>,
@@ -59,18 +60,18 @@ pub struct NativeOnnxInspection {
     pub dropped_inputs: Vec<String>,
     pub dropped_outputs: Vec<String>,
     pub added_inputs: Vec<String>,
-    /// Nodes before and after.
+    /// Node counts before and after the rewrite.
     pub nodes: Vec<f64>,
     pub inline_bytes: f64,
     pub external_bytes: f64,
     pub external_files: Vec<String>,
-    /// Logits of one row, where the graph says how many there are.
+    /// Logits per row, if the graph declares the number.
     pub vocabulary: Option<u32>,
-    /// The same for people.
+    /// The inspection as readable text.
     pub text: String,
 }
 
-/// A stretch of the graph, and the attentions to compute after it.
+/// A subgraph, and the attentions to compute after it.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxPart {
     #[napi(ts_type = "Uint8Array")]
@@ -80,7 +81,7 @@ pub struct NativeOnnxPart {
     pub attentions: Vec<NativeOnnxPartAttention>,
 }
 
-/// Names of tensors.
+/// The tensor names of one attention.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxPartAttention {
     pub layer: u32,
@@ -90,7 +91,7 @@ pub struct NativeOnnxPartAttention {
     pub out: String,
 }
 
-/// A part as it was made, on another thread.
+/// A subgraph, written in the background.
 pub struct WrittenPart {
     bytes: Vec<u8>,
     inputs: Vec<String>,
@@ -135,8 +136,8 @@ impl NativeOnnxRewritten {
 
 #[napi]
 impl NativeOnnxRewritten {
-    /// Leaves it for another thread, which takes it by this number.
-    #[napi]
+    /// Shares the graph with another thread, which takes it by the returned number.
+    #[napi(catch_unwind)]
     pub fn share(&self) -> f64 {
         shared::leave(self.rewritten.clone())
     }
@@ -146,12 +147,12 @@ impl NativeOnnxRewritten {
         guard(env, || Ok(NativeOnnxRewritten { rewritten: shared::take(number)? }))
     }
 
-    #[napi]
+    #[napi(catch_unwind)]
     pub fn layers(&self) -> Vec<NativeOnnxLayer> {
         self.rewritten.rewritten.layers().iter().map(NativeOnnxLayer::from).collect()
     }
 
-    #[napi]
+    #[napi(catch_unwind)]
     pub fn inspect(&self) -> NativeOnnxInspection {
         let found = self.rewritten.rewritten.inspection();
         let ports = |ports: &[Port]| ports.iter().cloned().map(NativeOnnxPort::from).collect();
@@ -171,19 +172,20 @@ impl NativeOnnxRewritten {
         }
     }
 
-    /// The inputs that are left, and those that are new.
-    #[napi]
+    /// The remaining original inputs, and the new ones.
+    #[napi(catch_unwind)]
     pub fn inputs(&self) -> Vec<NativeOnnxPort> {
         self.rewritten.rewritten.model().inputs().into_iter().map(NativeOnnxPort::from).collect()
     }
 
-    #[napi]
+    #[napi(catch_unwind)]
     pub fn outputs(&self) -> Vec<NativeOnnxPort> {
         self.rewritten.rewritten.model().outputs().into_iter().map(NativeOnnxPort::from).collect()
     }
 
-    /// With the operator `kvtide::Attention` in it. With `external`, weights are references into that file; `embedded`, all are inside.
-    #[napi(ts_return_type = "Promise<Uint8Array>")]
+    /// The model with the operator `kvtide::Attention` in it. With `external`, weights are references into that file;
+    /// with `embedded`, all weights are inside.
+    #[napi(catch_unwind, ts_return_type = "Promise<Uint8Array>")]
     pub fn model(
         &self,
         external: Option<String>,
@@ -197,8 +199,8 @@ impl NativeOnnxRewritten {
         PoolTask::of(write, ExternalArray::bytes)
     }
 
-    /// Cut at its attentions.
-    #[napi(ts_return_type = "Promise<Array<NativeOnnxPart>>")]
+    /// The model, split into subgraphs at its attentions.
+    #[napi(catch_unwind, ts_return_type = "Promise<Array<NativeOnnxPart>>")]
     pub fn parts(
         &self,
         external: Option<String>,

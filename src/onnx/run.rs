@@ -1,7 +1,8 @@
-//! One step of a model: token ids and positions in, rows of logits out. Kernels find the step's pages in what the session shares.
+//! One step of a model: token ids and positions in, rows of logits out. Kernels find the step's pages in the session's
+//! shared state.
 #![expect(
     unsafe_code,
-    reason = "tensors of ours are lent to a C library for the length of a call, and its own are read"
+    reason = "our tensors are lent to a C library for the length of a call, and its tensors are read"
 )]
 
 use std::ffi::c_int;
@@ -21,11 +22,11 @@ use crate::border::argument::ArrayArg;
 use crate::border::refusal::Outcome;
 use crate::sampling::logits::Logits;
 
-/// What one step is given.
+/// The inputs of one step.
 pub struct StepInputs {
     ids: Vec<i64>,
     positions: Vec<i64>,
-    /// The rows that are wanted, where not all are.
+    /// The rows whose logits are needed, if not all.
     rows: Option<Vec<i64>>,
 }
 
@@ -37,12 +38,12 @@ impl StepInputs {
         let rows = rows.map(|rows| rows.elements::<i32>("rows")).transpose()?;
         let rows = rows.map(|rows| rows.unwrap_or(&[]).iter().map(|&row| row.into()).collect::<Vec<i64>>());
         if positions.len() != ids.len() {
-            let expected = format!("{}, as many as token ids", ids.len());
+            let expected = format!("{}, one per token id", ids.len());
             return Err(Error::argument("positions", format!("{} positions", positions.len()), expected).into());
         }
         let past = rows.iter().flatten().find(|&&row| row < 0 || row >= ids.len() as i64);
         if let Some(&row) = past {
-            return Err(Error::argument("rows", row as f64, format!("a row from 0 to below {}", ids.len())).into());
+            return Err(Error::argument("rows", row as f64, format!("a row from 0 to less than {}", ids.len())).into());
         }
         Ok(StepInputs { ids, positions, rows })
     }
@@ -52,17 +53,17 @@ impl StepInputs {
         if self.ids.len() == tokens {
             return Ok(());
         }
-        let expected = format!("{tokens}, one for each token of the step");
+        let expected = format!("{tokens}, one per token of the step");
         Err(Error::argument("ids", format!("{} token ids", self.ids.len()), expected).into())
     }
 
-    /// How many rows of logits come back.
+    /// The number of rows of logits that are returned.
     fn count(&self) -> usize {
         self.rows.as_ref().map_or(self.ids.len(), Vec::len)
     }
 }
 
-/// A tensor of ours for the length of a call: whole numbers as the graph wants them.
+/// An input tensor over our own memory, for the length of one call: integers of the type that the graph takes.
 struct Fed<'a> {
     session: &'a Session,
     value: *mut Value,
@@ -82,7 +83,7 @@ impl<'a> Fed<'a> {
         let mut own: Box<[i64]> = numbers.into();
         let mut bytes = 8 * own.len();
         if port.element == number::INT32 {
-            // The same memory, with half of it used.
+            // The 32-bit numbers reuse this memory and fill half of it.
             bytes = 4 * own.len();
             let narrow: &mut [i32] = bytemuck::cast_slice_mut(&mut own);
             for (place, &value) in numbers.iter().enumerate() {
@@ -91,7 +92,7 @@ impl<'a> Fed<'a> {
             }
         }
         let data = own.as_mut_ptr().cast();
-        // SAFETY: the numbers live as long as the tensor, and have so many bytes.
+        // SAFETY: the numbers live as long as the tensor, and have this many bytes.
         let value = library.make(|out| unsafe {
             (api.create_tensor)(session.memory, data, bytes, dims.as_ptr(), dims.len(), port.element, out)
         })?;
@@ -99,7 +100,7 @@ impl<'a> Fed<'a> {
     }
 }
 
-/// What the library made.
+/// A tensor that the library made.
 struct Made<'a> {
     library: &'a Library,
     value: *mut Value,
@@ -107,13 +108,13 @@ struct Made<'a> {
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        // SAFETY: the library gave it away, or it is null.
+        // SAFETY: the library transferred ownership, or the pointer is null.
         unsafe { (self.library.api.release_value)(self.value) };
     }
 }
 
 impl Session {
-    /// Runs one step; kernels find it in what they share.
+    /// Runs one step. Kernels find it in the shared state.
     pub fn run(&self, inputs: &StepInputs, budget: &Arc<Budget>) -> Outcome<Arc<Logits>> {
         let (library, tokens) = (self.library, inputs.ids.len() as i64);
         let fed = self.inputs.iter().map(|port| {
@@ -133,7 +134,7 @@ impl Session {
         let values: Vec<_> = fed.iter().map(|fed| fed.value.cast_const()).collect();
         let asked = [self.logits().name.as_ptr()];
         let mut made = Made { library, value: null_mut() };
-        // SAFETY: names and tensors live until the call is over, and the output is a local.
+        // SAFETY: names and tensors live until the call is over, and the output pointer points to a local.
         library.check(unsafe {
             let (run, count) = (library.api.run, names.len());
             run(self.session, NONE, names.as_ptr(), values.as_ptr(), count, asked.as_ptr(), 1, &mut made.value)
@@ -141,7 +142,7 @@ impl Session {
         self.read(&made, inputs, budget)
     }
 
-    /// The rows that were asked for, as floats.
+    /// Reads the requested rows as floats.
     fn read(&self, made: &Made<'_>, inputs: &StepInputs, budget: &Arc<Budget>) -> Outcome<Arc<Logits>> {
         let library = self.library;
         let dims = dims(library, made.value)?;
@@ -156,7 +157,7 @@ impl Session {
             number::FLOAT16 | number::BFLOAT16 => 2,
             other => return Err(failed(format!("logits are of element type {other}, expected floats"))),
         };
-        // SAFETY: the tensor has these dimensions and this element type, and nobody writes to it.
+        // SAFETY: the tensor has these dimensions and this element type, and nothing writes to it.
         let bytes: &[u8] = unsafe { memory(library, made.value, rows * vocab * width)? };
         let count = inputs.count();
         let mut values = Vec::new();
@@ -172,7 +173,7 @@ impl Session {
     }
 }
 
-/// Adds elements as floats.
+/// Appends elements, converted to floats.
 fn widen(bytes: &[u8], element: c_int, to: &mut Vec<f32>) {
     if element == number::FLOAT {
         return to.extend_from_slice(bytemuck::cast_slice(bytes));

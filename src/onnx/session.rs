@@ -1,8 +1,9 @@
-//! A model in a library of onnxruntime, with kvtide's operator in it.
+//! A model loaded by onnxruntime, with kvtide's operator in it.
 //!
-//! The library reads the model and its weights, and has threads of its own, which do not spin unless that is asked for: they would take
-//! the processor from everybody else between two steps. It prints nothing: what it was refused with is an error of the call.
-#![expect(unsafe_code, reason = "a model is given to a C library, and tensors of ours for the length of a call")]
+//! The library reads the model and its weights, and has its own threads. They do not spin by default: between two
+//! steps, spinning would take the processor away from other threads. The library prints nothing: its errors become
+//! errors of the call.
+#![expect(unsafe_code, reason = "a model is passed to a C library, and our tensors for the length of a call")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
@@ -18,12 +19,12 @@ use super::operator::Operator;
 use super::shared::Shared;
 use crate::border::refusal::{Outcome, Refusal};
 
-/// Inputs that a rewritten graph has, beside token ids.
+/// Inputs of a rewritten graph, besides token ids.
 pub(super) const POSITIONS: &str = "position_ids";
 pub(super) const ROWS: &str = "logit_rows";
 const LOGITS: &str = "logits";
 
-/// A session, and what it is made of. All of it lives as long as the library may call.
+/// A session with all objects that it is made of. They live as long as the library may call into them.
 pub(super) struct Session {
     pub library: &'static Library,
     pub session: *mut SessionObject,
@@ -36,9 +37,9 @@ pub(super) struct Session {
     _operators: Box<[Operator]>,
 }
 
-// SAFETY: sessions may be used from any thread; the pointers are those of this one.
+// SAFETY: sessions may be used from any thread; the pointers belong to this session alone.
 unsafe impl Send for Session {}
-// SAFETY: `Run` may be called from any thread, and `running` lets one caller in at a time.
+// SAFETY: `Run` may be called from any thread, and `running` admits one caller at a time.
 unsafe impl Sync for Session {}
 
 pub(super) struct Port {
@@ -60,7 +61,8 @@ pub(super) enum ModelData {
 impl Drop for Session {
     fn drop(&mut self) {
         let api = &self.library.api;
-        // SAFETY: each was made for this session, or is null, which is released as nothing; kernels go before their operators.
+        // SAFETY: each was made for this session, or is null, which is ignored; kernels are released before their
+        // operators.
         unsafe {
             (api.release_session)(self.session);
             (api.release_memory)(self.memory);
@@ -84,7 +86,7 @@ impl Session {
             shared,
             running: AtomicBool::new(false),
         };
-        // SAFETY: places to write to are locals; operators live as long as the session.
+        // SAFETY: output pointers point to locals; operators live as long as the session.
         session.domain = library.make(|out| unsafe { (api.create_domain)(c"kvtide".as_ptr(), out) })?;
         for operator in &session._operators {
             // SAFETY: as above.
@@ -93,9 +95,9 @@ impl Session {
         // SAFETY: as above.
         let made = library.make(|out| unsafe { (api.create_session_options)(out) })?;
         let created = session.configure(made, options).and_then(|()| library.with_domain(|| session.load(made, model)));
-        // SAFETY: it was made above, and the session has what it needs of it.
+        // SAFETY: it was made above, and the session has copied what it needs.
         unsafe { (api.release_session_options)(made) };
-        // What a kernel was refused with while it was made says more than the library.
+        // If a kernel failed while it was made, its error says more than the library's.
         created.map_err(|refusal| session.shared.end().1.unwrap_or(refusal))?;
         // SAFETY: as above.
         session.memory =
@@ -113,13 +115,13 @@ impl Session {
         if let Some(folder) = &options.folder {
             config.push((library.folder_key()?, folder));
         }
-        // SAFETY: the options were just made, and all texts are strings that the library copies.
+        // SAFETY: the options were just made, and the library copies all strings.
         unsafe {
             library.check((api.add_domain)(made, self.domain))?;
             library.check((api.set_log_level)(made, number::FATAL))?;
             library.check((api.set_intra_op_threads)(made, small(options.threads)))?;
             library.check((api.set_inter_op_threads)(made, 1))?;
-            // A plan of memory for each shape would be kept for ever, and shapes change with each step.
+            // The library would keep a memory plan for each shape for ever, and shapes change with each step.
             library.check((api.disable_mem_pattern)(made))?;
             config
                 .iter()
@@ -132,24 +134,24 @@ impl Session {
         self.session = match model {
             ModelData::Path(path) => {
                 let path = encoded(Path::new(path))?;
-                // SAFETY: the path has an end, and the rest was made for this session.
+                // SAFETY: the path is terminated, and the other objects were made for this session.
                 library.make(|out| unsafe { (api.create_session)(env, path.as_ptr(), options, out) })?
             }
             ModelData::Bytes(bytes) => {
                 let (data, count) = (bytes.as_ptr().cast(), bytes.len());
-                // SAFETY: the library reads so many bytes, and only during this call.
+                // SAFETY: the library reads this many bytes, and only during this call.
                 library.make(|out| unsafe { (api.create_session_from_array)(env, data, count, options, out) })?
             }
         };
         Ok(())
     }
 
-    /// Names and element types; an output's type is not asked for.
+    /// Reads names and element types of inputs, or names of outputs.
     fn ports(&self, is_input: bool) -> Outcome<Vec<Port>> {
         let (library, api, session) = (self.library, &self.library.api, self.session);
         let (count, name) =
             if is_input { (api.input_count, api.input_name) } else { (api.output_count, api.output_name) };
-        // SAFETY: the session lives; the allocator is the library's own, and frees what it gave.
+        // SAFETY: the session lives; the allocator is the library's own, and frees the strings it returned.
         let count = library.ask(|out| unsafe { count(session, out) })?;
         // SAFETY: as above.
         let allocator = library.make(|out| unsafe { (api.default_allocator)(out) })?;
@@ -182,14 +184,14 @@ impl Session {
         element
     }
 
-    /// Token ids, and what else a rewritten graph has; another input has nobody to give it.
+    /// Checks that the graph has an input for token ids and no unknown inputs: kvtide could not provide their values.
     fn check_ports(&self) -> Outcome<()> {
         let ids = self.inputs.iter().filter(|port| !port.is(POSITIONS) && !port.is(ROWS)).count();
         for port in &self.inputs {
             let reason = if ![number::INT32, number::INT64].contains(&port.element) {
-                "it takes no whole numbers"
+                "its elements are not integers"
             } else if ids > 1 && !["input_ids", POSITIONS, ROWS].iter().any(|name| port.is(name)) {
-                "nothing is known that it could be given"
+                "kvtide has no value for this input"
             } else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! What the kernels of one session share: the library, and the step that is computed.
+//! State that the kernels of one session share: the library, and the step being computed.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -16,21 +16,21 @@ use crate::sequences::step_run::LentRun;
 pub(super) const ELEMENTS: [(c_int, DType); 3] =
     [(number::FLOAT, DType::F32), (number::FLOAT16, DType::F16), (number::BFLOAT16, DType::BF16)];
 
-/// What the kernels of one session share.
+/// State that the kernels of one session share.
 pub(super) struct Shared {
     pub library: &'static Library,
-    /// How many threads the session has, the caller's among them.
+    /// Number of threads of the session, including the calling one.
     pub threads: usize,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The step that is computed.
+    /// The step being computed.
     pub run: Option<LentRun>,
-    /// What a kernel was refused with first.
+    /// The first error of a kernel.
     refusal: Option<Refusal>,
-    /// Queries and outputs with their tokens first, where the graph has heads first.
+    /// Queries and outputs in token-first order, for graphs with heads first.
     pub turned: [Vec<f32>; 2],
 }
 
@@ -43,19 +43,19 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives kernels the step that is computed from here on.
+    /// Makes a step available to the kernels.
     pub fn begin(&self, run: LentRun) {
         let mut state = self.state();
         (state.run, state.refusal) = (Some(run), None);
     }
 
-    /// Takes it back, and what a kernel was refused with.
+    /// Takes the step back, together with the first error of a kernel.
     pub fn end(&self) -> (Option<LentRun>, Option<Refusal>) {
         let mut state = self.state();
         (state.run.take(), state.refusal.take())
     }
 
-    /// Runs `work` for the library: a refusal or a panic is kept, and becomes a status.
+    /// Runs `work` for the library. An error or a panic is stored and returned as a status.
     pub fn answer(&self, work: impl FnOnce() -> Outcome<()>) -> Status {
         let Err(refusal) = catch(work).unwrap_or_else(Err) else { return null_mut() };
         let status = self.library.status(&refusal.message);

@@ -1,4 +1,4 @@
-//! Tensors of a library of onnxruntime: what they are, and where they lie.
+//! Tensors of onnxruntime: dimensions, element types and memory.
 #![expect(unsafe_code, reason = "tensors are objects and memory of a C library")]
 
 use std::ffi::c_int;
@@ -10,7 +10,7 @@ use crate::border::refusal::Outcome;
 /// The dimensions of a tensor.
 pub(super) fn dims(library: &Library, value: *const Value) -> Outcome<Vec<i64>> {
     with_info(library, value, |info| {
-        // SAFETY: the info lives, and the list has as many places as there are dimensions.
+        // SAFETY: the info lives, and the list has one entry per dimension.
         let rank = library.ask(|out| unsafe { (library.api.rank)(info, out) })?;
         let mut dims = vec![0; rank];
         // SAFETY: as above.
@@ -33,7 +33,7 @@ fn with_info<R>(
     // SAFETY: the tensor lives, and the info is released below.
     let info = library.make::<TensorInfo>(|out| unsafe { (library.api.tensor_info)(value, out) })?;
     let read = read(info);
-    // SAFETY: it was made above, and nothing else has it.
+    // SAFETY: it was made above, and nothing else uses it.
     unsafe { (library.api.release_tensor_info)(info) };
     read
 }
@@ -42,13 +42,13 @@ fn with_info<R>(
 ///
 /// # Safety
 ///
-/// The tensor has so many bytes and outlives `'a`, and nobody else writes to it meanwhile.
+/// The tensor has this many bytes and outlives `'a`, and nothing else writes to it during that time.
 pub(super) unsafe fn memory<'a>(library: &Library, value: *mut Value, bytes: usize) -> Outcome<&'a mut [u8]> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let data = library.make(|out| unsafe { (library.api.tensor_data)(value, out) })?;
     if bytes == 0 || data.is_null() {
         return Ok(&mut []);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), bytes) })
 }

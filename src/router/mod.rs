@@ -1,4 +1,5 @@
-//! Which worker has the longest prefix of a prompt, and what others are told of a cache's blocks.
+//! Picks the worker with the longest cached prefix of a prompt, and publishes a cache's events. Following and
+//! publishing over the network need the feature `net`.
 
 mod prefix_router;
 #[cfg(feature = "net")]

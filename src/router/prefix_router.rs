@@ -1,12 +1,16 @@
-//! The router: workers by their names, an index of what each has, and those whose events are followed over the network.
+//! The router: workers by name, an index of the blocks that each has cached, and the workers whose events are followed
+//! over the network.
 //!
-//! Events of a worker that is [followed](super::worker_events) go into the index on another thread: a look-up waits for one batch at most.
+//! Events of a [followed](super::worker_events) worker are applied to the index on another thread: a lookup waits for
+//! one batch at most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtide_core::Error;
-use kvtide_router::{BlockHash, Event, Policy, RemovedBlocks, StoredBlocks, WorkerFeed, WorkerId, WorkerIndex};
+use kvtide_router::{
+    BlockHash, Event, NameCheck, Policy, RemovedBlocks, StoredBlocks, WorkerFeed, WorkerId, WorkerIndex,
+};
 use napi::bindgen_prelude::BigUint64Array;
 use napi::{Env, Result};
 use napi_derive::napi;
@@ -20,11 +24,11 @@ impl From<kvtide_router::Error> for Refusal {
     }
 }
 
-/// A worker: its place in the index, and how its events are read.
+/// A worker: its entry in the index, and the state of its event stream.
 pub(super) struct Worker {
     pub(super) feed: WorkerFeed,
-    /// Which of the workers that had this name it is: what an earlier one still sends does not count.
-    #[cfg_attr(not(feature = "net"), expect(dead_code, reason = "only those that are followed are told apart"))]
+    /// Number that tells apart workers added under the same name: events of a removed worker are ignored.
+    #[cfg_attr(not(feature = "net"), expect(dead_code, reason = "only followed workers need it"))]
     pub(super) number: u64,
 }
 
@@ -34,6 +38,8 @@ pub(super) struct Routing {
     pub(super) workers: HashMap<String, Worker>,
     names: Vec<String>,
     made: u64,
+    /// Detects that prompts and workers compute different block keys.
+    pub(super) check: NameCheck,
 }
 
 impl Routing {
@@ -46,7 +52,10 @@ impl Routing {
     fn apply(&mut self, name: &str, events: &[Event]) -> Outcome<()> {
         self.worker(name)?;
         let worker = self.workers.get_mut(name).expect("a worker that is there");
-        events.iter().try_for_each(|event| worker.feed.apply_event(&mut self.index, event))?;
+        for event in events {
+            worker.feed.apply_event(&mut self.index, event)?;
+            self.check.told(event);
+        }
         Ok(())
     }
 
@@ -61,7 +70,7 @@ pub(super) fn lock(shared: &Shared) -> MutexGuard<'_, Routing> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where a prompt goes.
+/// The worker chosen for a prompt.
 #[napi(object, object_from_js = false)]
 pub struct NativeRoute {
     pub worker: String,
@@ -69,7 +78,7 @@ pub struct NativeRoute {
     pub cost: f64,
 }
 
-/// An event of a cache, as JavaScript has it.
+/// A cache event, in the form that JavaScript passes.
 #[napi(object, object_to_js = false)]
 pub struct NativeCacheEvent {
     #[napi(ts_type = "'stored' | 'removed' | 'cleared'")]
@@ -80,7 +89,7 @@ pub struct NativeCacheEvent {
     pub parent: Option<String>,
 }
 
-/// The first eight bytes of a name in digits.
+/// The first eight bytes of a key, given as hexadecimal digits.
 fn short(digits: &str) -> Outcome<u64> {
     let first = digits.get(..16).filter(|_| digits.len() == 64);
     let number = first.and_then(|first| u64::from_str_radix(first, 16).ok());
@@ -110,12 +119,12 @@ pub struct NativePrefixRouter {
 
 #[napi]
 impl NativePrefixRouter {
-    #[napi(constructor)]
+    #[napi(catch_unwind, constructor)]
     pub fn new() -> Self {
         NativePrefixRouter { routing: Handle::new("PrefixRouter", Shared::default()) }
     }
 
-    /// Whether the worker is new.
+    /// Adds a worker. Returns true if the name is new.
     #[napi]
     pub fn add_worker(&self, env: &Env, name: String) -> Result<bool> {
         self.change(env, |routing| {
@@ -152,7 +161,7 @@ impl NativePrefixRouter {
         })
     }
 
-    /// Takes in events, all of them or none.
+    /// Applies events to the index, all of them or none.
     #[napi]
     pub fn apply(&self, env: &Env, name: String, events: Vec<NativeCacheEvent>) -> Result<()> {
         self.change(env, |routing| {
@@ -161,13 +170,13 @@ impl NativePrefixRouter {
         })
     }
 
-    /// The worker for a prompt; a load weight below 0 asks for the longest prefix. None where there are no workers.
+    /// The worker for a prompt; a load weight below 0 picks the longest prefix. `None` if there are no workers.
     #[napi]
     pub fn route(&self, env: &Env, keys: BigUint64Array, load_weight: f64) -> Result<Option<NativeRoute>> {
         self.change(env, |routing| routing.route(&keys, load_weight))
     }
 
-    /// The same for names in digits.
+    /// Like `route`, for keys as hexadecimal digits.
     #[napi]
     pub fn route_names(&self, env: &Env, keys: Vec<String>, load_weight: f64) -> Result<Option<NativeRoute>> {
         self.change(env, |routing| {
@@ -176,13 +185,15 @@ impl NativePrefixRouter {
         })
     }
 
-    /// What each worker has of a prompt that has anything, in blocks, the longest first.
+    /// The number of blocks that each worker has cached of a prompt, longest prefix first. Workers without a hit are
+    /// left out.
     #[napi]
     pub fn lengths(&self, env: &Env, keys: Vec<String>) -> Result<Vec<NativeRoute>> {
         self.change(env, |routing| {
             let keys = keys.iter().map(|key| short(key)).collect::<Outcome<Vec<_>>>()?;
             let mut lengths = Vec::new();
             routing.index.lengths(&keys, &mut lengths);
+            routing.check.found(&keys, lengths.first().map_or(0, |longest| longest.blocks));
             let shown = lengths.into_iter().map(|of| NativeRoute {
                 worker: routing.name(of.worker),
                 blocks: of.blocks as u32,
@@ -190,6 +201,12 @@ impl NativePrefixRouter {
             });
             Ok(shown.collect())
         })
+    }
+
+    /// Returns true once if prompts get no hits because workers compute different block keys.
+    #[napi]
+    pub fn take_difference(&self, env: &Env) -> Result<bool> {
+        self.change(env, |routing| Ok(routing.check.take_difference()))
     }
 
     #[napi]
@@ -211,9 +228,13 @@ impl NativePrefixRouter {
 }
 
 impl Routing {
-    fn route(&self, keys: &[u64], load_weight: f64) -> Outcome<Option<NativeRoute>> {
+    fn route(&mut self, keys: &[u64], load_weight: f64) -> Outcome<Option<NativeRoute>> {
         let policy = if load_weight < 0.0 { Policy::LongestPrefix } else { Policy::Cost { load_weight } };
         let choice = self.index.choose(keys, policy)?;
+        if self.check.is_open() {
+            // The cheapest worker may have fewer blocks than another, so the check uses the best match.
+            self.check.found(keys, self.index.find(keys).blocks);
+        }
         Ok(choice.map(|choice| NativeRoute {
             worker: self.name(choice.worker),
             blocks: choice.blocks as u32,

@@ -1,28 +1,32 @@
-//! What happens to a cache's blocks, published as others read it.
+//! Publishes the events of a cache's blocks in the form that other routers read.
 //!
-//! Events are taken out of the cache's log on its thread, and sent by the network's. Where the log did not reach back, everything that prompts
-//! find is published anew.
+//! Events are taken from the cache's log on the cache's thread and sent on the network threads. If the log no longer
+//! contains the next event, the entire content of the prefix cache is published again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use kvtide_core::paged::{BlockKey, Event as CacheEvent};
 use kvtide_router::{BlockHash, Event, Publisher, PublisherOptions, RemovedBlocks, StoredBlocks, Tier};
-use kvtide_store::TierEvent;
+use kvtide_tiers::TierEvent;
 use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::border::argument::{optional, whole};
 use crate::border::handle::{Handle, guard};
+use crate::border::runtime;
 use crate::border::task::PoolTask;
 use crate::sequences::cache::NativePagedKvCache;
-use crate::store::runtime;
-use crate::store::tiers::NativeTiers;
+use crate::tiers::attach::NativeTiers;
 
-/// Events that are published in one batch at most.
-const BATCH: usize = 1000;
+/// Limits of one batch: the number of events, and of token ids in them. A single event may have more token ids.
+const BATCH_EVENTS: usize = 1000;
+const BATCH_TOKENS: usize = 100_000;
 
-/// Where events are published.
+/// Number of blocks that are remembered although no tier has them, because one may still be on its way to a tier.
+const GONE_BLOCKS: usize = 1 << 16;
+
+/// Options of a publisher.
 #[napi(object, object_to_js = false)]
 pub struct NativePublisherOptions {
     pub endpoint: String,
@@ -37,7 +41,7 @@ pub struct NativePublisherOptions {
 struct Publishing {
     publisher: Publisher,
     known: KnownBlocks,
-    /// The number of the next event; none before everything that is there was published.
+    /// The number of the next event; `None` until the entire content has been published once.
     next: Option<u64>,
 }
 
@@ -76,7 +80,7 @@ impl NativePublisher {
 
 #[napi]
 impl NativePublisher {
-    /// Where it is bound, and where replays are asked for.
+    /// The bound endpoint, and the one that answers replay requests.
     #[napi]
     pub fn endpoints(&self, env: &Env) -> Result<Vec<Option<String>>> {
         self.publishing.read(env, |of| {
@@ -84,18 +88,18 @@ impl NativePublisher {
         })
     }
 
-    /// The number that the next batch gets.
+    /// The number of the next batch.
     #[napi]
     pub fn next_number(&self, env: &Env) -> Result<f64> {
         self.publishing.read(env, |of| Ok(of.publisher.next_number() as f64))
     }
 
-    /// Publishes what happened since the last call, in the cache and in its tiers.
+    /// Publishes the events since the last call, of the cache and of its tiers.
     #[napi]
     pub fn publish(&mut self, env: &Env, cache: &mut NativePagedKvCache, tiers: Option<&NativeTiers>) -> Result<()> {
         let Publishing { publisher, known, next } = match self.publishing.get_mut() {
             Ok(publishing) => publishing,
-            // It was disposed of in the turn in which something changed.
+            // The publisher was disposed of in the turn in which the event occurred.
             Err(_) => return Ok(()),
         };
         cache.cache.change(env, |cache| {
@@ -110,7 +114,7 @@ impl NativePublisher {
             let (events, after) = match seen {
                 Some(seen) => seen,
                 None => {
-                    // Others know nothing any more then, of the tiers either.
+                    // Followers then start from nothing, for the tiers as well.
                     if let Some(tiers) = tiers.filter(|_| !was_followed) {
                         tiers.follow(cache.followed_group());
                     }
@@ -127,8 +131,8 @@ impl NativePublisher {
                 );
             }
             known.forget();
-            for some in told.chunks(BATCH) {
-                publisher.publish(some.to_vec())?;
+            for some in batches(told) {
+                publisher.publish(some)?;
             }
             Ok(())
         })
@@ -140,17 +144,36 @@ impl NativePublisher {
     }
 }
 
-/// The blocks that were published and are in some tier: what is before each, which a tier does not know.
+/// Splits events into batches that stay far below a message's size limit.
+fn batches(told: Vec<Event>) -> Vec<Vec<Event>> {
+    let mut batches: Vec<Vec<Event>> = Vec::new();
+    let mut tokens = 0;
+    for event in told {
+        let own = if let Event::Stored(stored) = &event { stored.tokens.len() } else { 0 };
+        tokens += own;
+        match batches.last_mut().filter(|batch| batch.len() < BATCH_EVENTS && tokens <= BATCH_TOKENS) {
+            Some(batch) => batch.push(event),
+            None => {
+                tokens = own;
+                batches.push(vec![event]);
+            }
+        }
+    }
+    batches
+}
+
+/// Published blocks that are in some tier, with their parents: a tier does not know the parent of a block.
 #[derive(Default)]
 struct KnownBlocks {
     blocks: HashMap<u64, Known>,
-    /// Those that may be in no tier any more.
-    gone: Vec<u64>,
+    /// Blocks that may be in no tier any more, the oldest first. An evicted block may still be on its way to a tier,
+    /// which reports it later.
+    gone: VecDeque<u64>,
 }
 
 struct Known {
     parent: Option<u64>,
-    /// A bit for each tier that it is in.
+    /// One bit for each tier that has the block.
     tiers: u8,
 }
 
@@ -159,7 +182,8 @@ fn bit(tier: Tier) -> u8 {
 }
 
 impl KnownBlocks {
-    /// An event of the cache's own blocks, which count as those of the accelerator, whatever memory they lie in.
+    /// Converts an event of the cache's own blocks. They count as blocks of the accelerator, whichever memory they are
+    /// in.
     fn of_cache(&mut self, event: &CacheEvent, block_size: u32) -> Event {
         match event {
             CacheEvent::Stored { key, parent, tokens, is_first } => {
@@ -176,7 +200,8 @@ impl KnownBlocks {
         }
     }
 
-    /// An event of a tier; none of a store, which is nobody's own, and of a block of which it is not known what it follows.
+    /// Converts an event of a tier. `None` for a store, whose blocks belong to no single worker, and for a block whose
+    /// parent is unknown.
     fn of_tier(&mut self, event: &TierEvent, tier: &str, block_size: u32) -> Option<Event> {
         let (key, tier) = match tier {
             "memory" => (&event.key, Tier::Cpu),
@@ -196,15 +221,18 @@ impl KnownBlocks {
     fn removed(&mut self, key: &BlockKey, tier: Tier) -> Event {
         if let Some(known) = self.blocks.get_mut(&key.short()) {
             known.tiers &= !bit(tier);
-            self.gone.push(key.short());
+            self.gone.push_back(key.short());
         }
         let medium = Some(tier.medium().to_owned());
         Event::Removed(RemovedBlocks { hashes: vec![key.short().into()], medium, ..RemovedBlocks::default() })
     }
 
-    /// Lets go of blocks that are in no tier, once all that happened together was told.
+    /// Forgets the oldest blocks that are in no tier. Called after all events that happened together have been
+    /// converted.
     fn forget(&mut self) {
-        for key in self.gone.drain(..) {
+        while self.gone.len() > GONE_BLOCKS
+            && let Some(key) = self.gone.pop_front()
+        {
             if self.blocks.get(&key).is_some_and(|known| known.tiers == 0) {
                 self.blocks.remove(&key);
             }

@@ -1,4 +1,4 @@
-//! Workers whose events are followed over the network.
+//! Follows the events of workers over the network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +9,11 @@ use napi_derive::napi;
 
 use super::prefix_router::{NativePrefixRouter, Routing, Shared, lock};
 use crate::border::handle::guard;
-use crate::store::runtime;
+use crate::border::runtime;
 
 #[napi]
 impl NativePrefixRouter {
-    /// Follows what a worker publishes.
+    /// Follows the events that a worker publishes.
     #[napi]
     pub fn follow(
         &self,
@@ -42,16 +42,17 @@ struct Counts {
     losses: AtomicU64,
 }
 
-/// Takes in what is published, until the worker or the router is gone.
+/// Applies published events to the index until the worker or the router is gone.
 async fn take_in(mut follower: Follower, shared: Shared, name: String, number: u64, counts: Arc<Counts>) {
     while let Some(followed) = follower.next().await {
         let mut routing = lock(&shared);
-        let Routing { index, workers, .. } = &mut *routing;
+        let Routing { index, workers, check, .. } = &mut *routing;
         let Some(worker) = workers.get_mut(&name).filter(|worker| worker.number == number) else { return };
-        // Where memory is lacking the worker is known to have less than it has.
+        // If memory is short, the index knows fewer of the worker's blocks than it has.
         let _ = match followed {
             Followed::Batch { batch, .. } => {
                 counts.batches.fetch_add(1, Ordering::Relaxed);
+                batch.events.iter().for_each(|event| check.told(event));
                 worker.feed.apply(index, &batch)
             }
             Followed::Lost => {
@@ -62,7 +63,7 @@ async fn take_in(mut follower: Follower, shared: Shared, name: String, number: u
     }
 }
 
-/// A worker that is followed, until this is disposed of.
+/// A followed worker, until this object is disposed of.
 #[napi]
 pub struct NativeFollowing {
     task: tokio::task::JoinHandle<()>,
@@ -71,13 +72,13 @@ pub struct NativeFollowing {
 
 #[napi]
 impl NativeFollowing {
-    /// Batches that came, and how often something was lost.
-    #[napi]
+    /// The number of batches received, and how often events were lost.
+    #[napi(catch_unwind)]
     pub fn counts(&self) -> Vec<f64> {
         [&self.counts.batches, &self.counts.losses].map(|count| count.load(Ordering::Relaxed) as f64).into()
     }
 
-    #[napi]
+    #[napi(catch_unwind)]
     pub fn dispose(&self) {
         self.task.abort();
     }

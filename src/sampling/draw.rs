@@ -1,7 +1,8 @@
-//! Tokens of many rows, drawn at once or on a thread of the runtime's pool.
+//! Draws the tokens of many rows, at once or on a thread of the runtime's pool.
 //!
-//! What is to be drawn is put together by calls, and then run or started, once. It has what it reads: logits and samplers as they are,
-//! so that calls on them go on while it works. In the background sequences are shared among threads. One row that is refused does not fail the others: its refusal is part of the answer.
+//! Method calls collect the rows to draw from; then they are drawn, once. The collection shares logits and samplers as
+//! they are at that moment, so that they can be used meanwhile. In the background, sequences are distributed over
+//! threads. An error in one row does not fail the others: it is part of the result.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,24 +20,24 @@ use crate::border::refusal::{AnsweredRefusal, Outcome};
 use crate::sampling::logits::{Logits, NativeLogits};
 use crate::sampling::sampler::NativeSampler;
 
-/// One sequence: a row, and behind it one for each drafted token.
+/// One sequence to draw for: the row of its next token, followed by one row per drafted token.
 struct Wanted {
     logits: Arc<Logits>,
     row: u32,
     sampler: Arc<Sampler>,
     drafted: Vec<u32>,
-    /// Where a second model drew the drafted tokens from; none where they were given.
+    /// The rows from which a second model drew the drafted tokens; empty if the tokens were given.
     drafts: Vec<(Arc<Logits>, u32)>,
     masks: Vec<Option<Vec<u32>>>,
 }
 
-/// The tokens of one sequence: those drafted that stay, and one more. Or why there are none.
+/// The tokens of one sequence: the accepted drafted tokens and one more. Or the error.
 #[napi(object, object_from_js = false)]
 pub struct NativeDrawn {
     pub tokens: Vec<u32>,
-    /// The log-probability of each, where they were asked for.
+    /// The log-probability of each token, if requested.
     pub logprobs: Option<Vec<f64>>,
-    /// For each, ids and log-probabilities of the most probable tokens in turn.
+    /// For each token, ids and log-probabilities of the most probable tokens, alternating.
     pub top: Option<Vec<Vec<f64>>>,
     #[napi(ts_type = "Error | undefined")]
     pub error: Option<AnsweredRefusal>,
@@ -57,7 +58,7 @@ impl Wanted {
         })?)
     }
 
-    /// About how long it takes, in nanoseconds.
+    /// The estimated cost, in nanoseconds.
     fn cost(&self) -> f64 {
         let rows = 1 + self.drafted.len() + self.drafts.len();
         let each = self.sampler.cost() + f64::from(!self.masks.is_empty());
@@ -70,17 +71,17 @@ fn draw(wanted: &[Wanted]) -> Drawn {
     wanted.iter().map(|one| catch(|| one.draw(&mut workspace)).unwrap_or_else(Err)).collect()
 }
 
-/// The same on several threads, where it takes so long that starting them does not count. Each sequence is drawn by itself, so the
-/// tokens do not depend on how many there are.
+/// Like `draw`, on several threads if the work is large enough to pay for starting them. Each sequence is drawn by
+/// itself, so the tokens do not depend on the number of threads.
 fn draw_shared(wanted: &[Wanted]) -> Drawn {
-    /// Nanoseconds that are worth a thread.
+    /// Nanoseconds of work that justify one thread.
     const SHARE: f64 = 5e5;
     let most = (wanted.iter().map(Wanted::cost).sum::<f64>() / SHARE) as usize;
     let threads = kvtide_tensor::threads().unwrap_or(1).min(most).min(wanted.len()).max(1);
     let mut parts = wanted.chunks(wanted.len().div_ceil(threads).max(1));
     let own = parts.next().unwrap_or(&[]);
     thread::scope(|scope| {
-        // Where no thread can be had, the part is drawn here.
+        // If a thread cannot be started, its share is drawn on this thread.
         let start = |part| (thread::Builder::new().spawn_scoped(scope, move || draw(part)), part);
         let others: Vec<_> = parts.map(start).collect();
         let mut drawn = draw(own);
@@ -114,12 +115,12 @@ pub struct NativeDraw {
 
 #[napi]
 impl NativeDraw {
-    #[napi(constructor)]
+    #[napi(catch_unwind, constructor)]
     pub fn new() -> Self {
         NativeDraw { wanted: RefCell::new(Vec::new()) }
     }
 
-    /// Asks for tokens of a sequence: row `row` is that of its next token, and behind it lies one for each drafted token.
+    /// Adds a sequence: row `row` is that of its next token, followed by one row per drafted token.
     #[napi]
     pub fn add(
         &self,
@@ -139,7 +140,7 @@ impl NativeDraw {
         })
     }
 
-    /// Says where a second model drew the next drafted token of the last sequence from.
+    /// Adds the row from which a second model drew the next drafted token of the last sequence.
     #[napi]
     pub fn draft(&self, env: &Env, logits: &NativeLogits, row: f64) -> Result<()> {
         guard(env, || {
@@ -149,25 +150,25 @@ impl NativeDraw {
         })
     }
 
-    /// Says which tokens are allowed in the next row of the last sequence: a bit for each, or all.
+    /// Sets the allowed tokens of the next row of the last sequence: one bit per token; without a mask all are allowed.
     #[napi]
     pub fn allow(&self, env: &Env, mask: Option<&[u32]>) -> Result<()> {
         guard(env, || self.last(|last| last.masks.push(mask.map(<[u32]>::to_vec))))
     }
 
-    /// About how long it takes, in nanoseconds.
-    #[napi]
+    /// The estimated cost, in nanoseconds.
+    #[napi(catch_unwind)]
     pub fn cost(&self) -> f64 {
         self.wanted.borrow().iter().map(Wanted::cost).sum()
     }
 
-    /// Draws at once. A second time there is nothing to draw.
+    /// Draws at once. A second call returns an empty list.
     #[napi]
     pub fn run(&self, env: &Env) -> Result<Vec<NativeDrawn>> {
         guard(env, || Ok(answer(draw(&self.wanted.take()))))
     }
 
-    /// The same in the background.
+    /// Draws in the background.
     #[napi(ts_return_type = "Promise<Array<NativeDrawn>>")]
     pub fn start(&self, env: &Env) -> Result<AsyncTask<DrawTask>> {
         guard(env, || Ok(AsyncTask::new(DrawTask { wanted: self.wanted.take() })))
@@ -177,13 +178,13 @@ impl NativeDraw {
 impl NativeDraw {
     fn last(&self, change: impl FnOnce(&mut Wanted)) -> Outcome<()> {
         let mut wanted = self.wanted.borrow_mut();
-        let last = wanted.last_mut().ok_or_else(|| Error::argument("this", "no sequence", "one that was added"))?;
+        let last = wanted.last_mut().ok_or_else(|| Error::argument("this", "no sequence", "add() before this call"))?;
         change(last);
         Ok(())
     }
 }
 
-/// Drawing in the background.
+/// Draws in the background.
 pub struct DrawTask {
     wanted: Vec<Wanted>,
 }

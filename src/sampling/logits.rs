@@ -1,8 +1,8 @@
 //! Logits of a step: rows of floats in native memory, counted in their thread's budget.
 //!
-//! They never change, so any number of tasks may read them while JavaScript goes on. Disposing of them ends later calls alone: a task
-//! that is under way keeps the memory until it is done. Making them is O(rows x vocabulary), and so is nothing else but `row`, which
-//! copies one.
+//! They never change, so any number of tasks may read them while JavaScript continues. Disposing of them only ends
+//! later calls: a running task keeps the memory until it is done. Creating them takes O(rows x vocabulary). All other
+//! calls are cheaper; `row` and `fitted` copy one row.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::border::handle::{Handle, budget, guard};
 use crate::border::refusal::Outcome;
 use crate::border::task::PoolTask;
 
-/// Rows of as many floats as the vocabulary has tokens.
+/// Rows of floats, one float per token of the vocabulary.
 pub(crate) struct Logits {
     values: Vec<f32>,
     rows: u32,
@@ -30,13 +30,13 @@ pub(crate) struct Logits {
 }
 
 impl Logits {
-    /// Rows one behind the other, counted in the budget of the JavaScript thread that will have them.
+    /// Concatenated rows, counted in the budget of the JavaScript thread that will own them.
     pub fn new(values: Vec<f32>, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Arc<Self>> {
         let lease = budget.take(4 * values.len() as u64)?;
         Logits::leased(values, rows, vocab, lease)
     }
 
-    /// The same, counted already.
+    /// Like `new`, for memory that is already counted.
     fn leased(values: Vec<f32>, rows: u32, vocab: u32, lease: Lease) -> Outcome<Arc<Self>> {
         let wanted = u64::from(rows) * u64::from(vocab);
         if values.len() as u64 != wanted {
@@ -46,7 +46,7 @@ impl Logits {
         Ok(Arc::new(Logits { values, rows, vocab, _lease: lease }))
     }
 
-    /// The elements of JavaScript's memory, converted to floats.
+    /// Converts the elements of a JavaScript array to floats.
     pub fn read(data: ArrayArg, dtype: &str, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Arc<Self>> {
         let memory = data.memory("data")?;
         let dtype = dtype.parse::<DType>()?;
@@ -73,23 +73,23 @@ impl Logits {
         self.rows
     }
 
-    /// How many tokens the vocabulary has.
+    /// The number of tokens in the vocabulary.
     pub fn vocab(&self) -> u32 {
         self.vocab
     }
 
-    /// The logits of a row, refused where there is none of this number.
+    /// The logits of a row. Returns an error if there is no such row.
     pub fn row(&self, row: u32) -> Outcome<&[f32]> {
         if row >= self.rows {
-            return Err(Error::argument("row", row, format!("a row from 0 to below {}", self.rows)).into());
+            return Err(Error::argument("row", row, format!("a row from 0 to less than {}", self.rows)).into());
         }
         self.rows_from(row, 1)
     }
 
-    /// So many rows, one behind the other.
+    /// A number of consecutive rows.
     fn rows_from(&self, first: u32, count: u32) -> Outcome<&[f32]> {
         if u64::from(first) + u64::from(count) > u64::from(self.rows) {
-            let expected = format!("rows of {}", self.rows);
+            let expected = format!("rows below {}", self.rows);
             return Err(Error::argument("rows", format!("{count} from {first} on"), expected).into());
         }
         let (first, count, vocab) = (first as usize, count as usize, self.vocab as usize);
@@ -97,19 +97,19 @@ impl Logits {
     }
 }
 
-/// Logits as JavaScript holds them.
+/// A JavaScript handle of logits.
 #[napi]
 pub struct NativeLogits {
     logits: RefCell<Handle<Arc<Logits>>>,
 }
 
 impl NativeLogits {
-    /// Logits that were counted where they were made.
+    /// Wraps logits that were counted when they were made.
     pub(crate) fn of(logits: Arc<Logits>) -> Self {
         NativeLogits { logits: RefCell::new(Handle::new("logits", logits)) }
     }
 
-    /// The rows, to read them elsewhere.
+    /// The rows, shared with other code.
     pub(crate) fn get(&self) -> Outcome<Arc<Logits>> {
         self.logits.borrow().get().cloned()
     }
@@ -117,7 +117,7 @@ impl NativeLogits {
 
 #[napi]
 impl NativeLogits {
-    /// A copy of `rows` rows of `vocab` elements: 32-bit floats, or the bits of half floats.
+    /// Copies `rows` rows of `vocab` elements: 32-bit floats, or the bits of half floats.
     #[napi(constructor)]
     pub fn from_array(env: &Env, data: ArrayArg, dtype: String, rows: f64, vocab: f64) -> Result<Self> {
         guard(env, || {
@@ -136,7 +136,8 @@ impl NativeLogits {
         self.logits.borrow().read(env, |logits| Ok(logits.vocab().into()))
     }
 
-    /// One row by itself, with `vocab` elements: a longer one is cut, behind a shorter one come tokens that it never gives.
+    /// Copies one row, with `vocab` elements. A longer row is cut; a shorter one is extended by tokens of probability
+    /// zero.
     #[napi]
     pub fn fitted(&self, env: &Env, row: f64, vocab: f64) -> Result<NativeLogits> {
         self.logits.borrow().read(env, |logits| {
@@ -168,13 +169,13 @@ impl NativeLogits {
     }
 }
 
-/// Rows of logits that JavaScript gets as one array. They are kept as they are until then, and copied once, in the background.
+/// Rows of logits that JavaScript reads as one array. They are shared until then, and copied once, in the background.
 #[napi]
 pub struct NativeLogitRows {
     rows: RefCell<Vec<LogitRows>>,
 }
 
-/// Rows that lie one behind the other.
+/// Consecutive rows of the same logits.
 struct LogitRows {
     logits: Arc<Logits>,
     first: u32,
@@ -183,12 +184,12 @@ struct LogitRows {
 
 #[napi]
 impl NativeLogitRows {
-    #[napi(constructor)]
+    #[napi(catch_unwind, constructor)]
     pub fn new() -> Self {
         NativeLogitRows { rows: RefCell::new(Vec::new()) }
     }
 
-    /// Adds rows behind those that were added before.
+    /// Adds rows after the ones added before.
     #[napi]
     pub fn add(&self, env: &Env, logits: &NativeLogits, first: f64, rows: f64) -> Result<()> {
         guard(env, || {
@@ -199,8 +200,8 @@ impl NativeLogitRows {
         })
     }
 
-    /// All of them, one behind the other. A second time there are none.
-    #[napi(ts_return_type = "Promise<Float32Array>")]
+    /// Concatenates all rows. A second call returns an empty array.
+    #[napi(catch_unwind, ts_return_type = "Promise<Float32Array>")]
     pub fn join(&self) -> AsyncTask<PoolTask<Vec<f32>, ExternalArray>> {
         let rows = self.rows.take();
         PoolTask::of(move || joined(&rows), ExternalArray::floats)

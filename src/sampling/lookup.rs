@@ -1,4 +1,4 @@
-//! Drafts from the tokens so far, as JavaScript asks for them.
+//! Prompt lookup: drafts from the tokens so far, for JavaScript.
 
 use kvtide_sample::PromptLookup;
 use napi::{Env, Result};
@@ -14,7 +14,7 @@ pub struct NativePromptLookup {
 
 #[napi]
 impl NativePromptLookup {
-    /// Compares the last `shortest` to `longest` tokens.
+    /// Makes a lookup that compares the last `shortest` to `longest` tokens with earlier ones.
     #[napi(constructor)]
     pub fn new(env: &Env, shortest: f64, longest: f64) -> Result<Self> {
         guard(env, || {
@@ -31,7 +31,7 @@ impl NativePromptLookup {
         })
     }
 
-    /// What followed the last tokens when they last came before: `most` tokens, or none.
+    /// The tokens that followed the most recent earlier occurrence of the last tokens: up to `most`, or none.
     #[napi]
     pub fn draft(&self, env: &Env, most: f64) -> Result<Vec<u32>> {
         self.lookup.read(env, |lookup| Ok(lookup.draft(count("most", most)? as usize)))

@@ -1,4 +1,5 @@
-//! Logits, and the tokens that are drawn from them.
+//! Logits, samplers and drawing tokens. Drawing changes neither logits nor samplers, so both can be shared with
+//! background tasks.
 
 pub(crate) mod draw;
 pub(crate) mod logits;

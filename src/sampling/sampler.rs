@@ -1,5 +1,6 @@
-//! A sampler as JavaScript holds it. To draw changes nothing, so a task has the sampler as it was when the task was made: calls on the
-//! object go on meanwhile, and the first that changes it makes a copy where a task still has the old one.
+//! A sampler, held by JavaScript. Drawing changes nothing, so a task shares the sampler as it was when the task was
+//! made. Calls on the object continue meanwhile; the first one that changes the sampler makes a copy if a task still
+//! uses the old state.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,15 +24,15 @@ impl From<kvtide_sample::Error> for Refusal {
                 Refusal { code: Code::NotFinite, message: error.to_string(), details: details![row: row as u64] }
             }
             Sample::NothingAllowed { vocabulary } => {
-                let value = format!("none of {vocabulary} tokens that the bias leaves");
-                Error::argument("allowed", value, "at least one token that the model could give").into()
+                let value = format!("no token of {vocabulary} that the bias permits");
+                Error::argument("allowed", value, "at least one token with a finite logit").into()
             }
             Sample::OutOfMemory { bytes } => Budget::process().refusal(bytes).into(),
         }
     }
 }
 
-/// Numbers of the options, in the order of `lib/sampling/options.ts`:
+/// The options as numbers, in the order of `lib/sampling/options.ts`:
 ///
 /// ```text
 /// temperature  topK (0: all)  topP  minP  repetition  presence  frequency  seed  logprobs (-1: none)
@@ -41,7 +42,7 @@ fn options(numbers: &[f64], ids: &[u32], bias: &[f32]) -> Outcome<Options> {
         return Err(Error::argument("options", numbers.len() as u64, "9 numbers").into());
     };
     if ids.len() != bias.len() {
-        return Err(Error::argument("bias", bias.len() as u64, "a number for each token").into());
+        return Err(Error::argument("bias", bias.len() as u64, "one number per token").into());
     }
     let top_k = count("topK", top_k)?;
     Ok(Options {
@@ -68,7 +69,7 @@ impl NativeSampler {
         NativeSampler { sampler: RefCell::new(Handle::new("Sampler", Arc::new(sampler))) }
     }
 
-    /// The sampler as it is now.
+    /// The current state of the sampler.
     pub(crate) fn get(&self) -> Outcome<Arc<Sampler>> {
         self.sampler.borrow().get().cloned()
     }
@@ -76,13 +77,14 @@ impl NativeSampler {
 
 #[napi]
 impl NativeSampler {
-    /// A sampler for what follows the tokens of `prompt`; `ids` and `bias` are what is added to which logits.
+    /// Makes a sampler that continues after the tokens of `prompt`. Each number of `bias` is added to the logit of the
+    /// token in `ids`.
     #[napi(constructor)]
     pub fn new(env: &Env, numbers: &[f64], ids: &[u32], bias: &[f32], prompt: &[u32]) -> Result<Self> {
         guard(env, || Ok(NativeSampler::of(Sampler::new(options(numbers, ids, bias)?, prompt)?)))
     }
 
-    /// Adds tokens that were generated.
+    /// Adds generated tokens.
     #[napi]
     pub fn push(&self, env: &Env, tokens: &[u32]) -> Result<()> {
         self.sampler.borrow_mut().change(env, |sampler| {
@@ -91,7 +93,7 @@ impl NativeSampler {
         })
     }
 
-    /// Takes back what was generated from a position on.
+    /// Removes the generated tokens from a position on.
     #[napi]
     pub fn truncate(&self, env: &Env, position: f64) -> Result<()> {
         self.sampler.borrow_mut().change(env, |sampler| {
@@ -106,13 +108,13 @@ impl NativeSampler {
         self.sampler.borrow().read(env, |sampler| Ok(sampler.position() as f64))
     }
 
-    /// Another sampler, as this one is now.
+    /// A copy of this sampler in its current state.
     #[napi]
     pub fn fork(&self, env: &Env) -> Result<NativeSampler> {
         self.sampler.borrow().read(env, |sampler| Ok(NativeSampler::of(Sampler::clone(sampler))))
     }
 
-    /// Another sampler for a second model, whose tokens are drafts.
+    /// A sampler for a second model, whose tokens are drafts.
     #[napi]
     pub fn drafter(&self, env: &Env) -> Result<NativeSampler> {
         self.sampler.borrow().read(env, |sampler| Ok(NativeSampler::of(sampler.drafter())))

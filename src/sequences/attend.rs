@@ -1,4 +1,4 @@
-//! Attention over the pages of a layer: of sequences, of block tables, or of a step.
+//! Attention over the pages of a layer: those of sequences, of block tables, or of a step.
 
 use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
@@ -17,7 +17,7 @@ use crate::border::tensor::TensorArg;
 
 #[napi]
 impl NativePagedKvCache {
-    /// Attends over pages of a layer, and answers an output, or one with its sums.
+    /// Computes attention over pages of a layer. Returns the output, or the output with its log-sum-exps.
     #[napi(ts_return_type = "unknown")]
     pub fn attend_pages<'a>(
         &mut self,
@@ -33,7 +33,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// The same in the background, once it is started.
+    /// Like `attendPages`, in the background, once the request is started.
     #[napi]
     pub fn attend_pages_request(
         &mut self,
@@ -62,7 +62,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// The same in the background, once it is started.
+    /// Like `attendLayer`, in the background, once the request is started.
     #[napi]
     pub fn attend_layer_request(
         &mut self,

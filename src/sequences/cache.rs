@@ -1,4 +1,4 @@
-//! The cache: what it is made with, writes and reads. Sequences, prefixes, drafts, steps and the pool have files of their own.
+//! The paged cache: creation, writes and reads. Sequences, prefixes, drafts, steps and the pool have their own files.
 
 use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
@@ -51,7 +51,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// Whether each query head has a learned logit, which attention has to be given.
+    /// True if each query head has a learned sink logit, which must be passed to attention.
     #[napi]
     pub fn has_sink_logits(&self, env: &Env) -> Result<bool> {
         self.cache.read(env, |cache| Ok(cache.model().attention().sink_logits))
@@ -117,7 +117,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// K and V of all tokens of a layer, in memory of their own.
+    /// Copies K and V of all tokens of a layer.
     #[napi]
     pub fn gather(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Vec<NativeView>> {
         self.cache.change(env, |cache| {
@@ -135,7 +135,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// The same with a batch of one before it.
+    /// Like `gather`, with a batch dimension of one in front.
     #[napi]
     pub fn kv(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Vec<NativeView>> {
         self.cache.change(env, |cache| {
@@ -144,7 +144,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// K and V of all layers with their own, into arrays one behind the other.
+    /// Copies K and V of all layers that have their own, into arrays in this order.
     #[napi]
     pub fn read_into(&mut self, env: &Env, sequence: f64, arrays: Vec<ArrayArg>) -> Result<()> {
         self.cache.change(env, |cache| {
@@ -167,7 +167,7 @@ impl NativePagedKvCache {
     }
 }
 
-/// The memory of two arrays, refused when it overlaps.
+/// The memory of two arrays. Returns an error if they overlap.
 fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[ArrayMemory; 2]> {
     let memory = apart(&named)?;
     Ok([memory[0], memory[1]])

@@ -1,4 +1,4 @@
-//! Transactions of sequences, by the numbers of both.
+//! Transactions of sequences; both are referred to by number.
 
 use kvtide_tensor::BeginOptions;
 use napi::{Env, Result};
@@ -12,7 +12,7 @@ use crate::contiguous::transaction::{id, positions};
 
 #[napi]
 impl NativePagedKvCache {
-    /// Opens a transaction on a sequence, or on the transaction `parent` of it; answers its number.
+    /// Opens a transaction on a sequence, or inside its transaction `parent`. Returns its number.
     #[napi]
     pub fn begin_draft(
         &mut self,
@@ -26,6 +26,12 @@ impl NativePagedKvCache {
             let options = BeginOptions { max_tokens: optional("maxTokens", max_tokens, count)? };
             Ok(cache.begin(whole("seq", sequence)?, parent, options)?.to_raw() as f64)
         })
+    }
+
+    /// The number of the innermost open transaction of a sequence.
+    #[napi]
+    pub fn innermost_draft(&self, env: &Env, sequence: f64) -> Result<Option<f64>> {
+        self.cache.read(env, |cache| Ok(cache.innermost(whole("seq", sequence)?)?.map(|id| id.to_raw() as f64)))
     }
 
     #[napi]
@@ -45,7 +51,7 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| Ok(cache.commit(whole("seq", sequence)?, id(draft)?, Some(0))?))
     }
 
-    /// Rolls back what is still open; nothing when the cache or the sequence has ended.
+    /// Rolls back a transaction that is still open. Does nothing if the cache or the sequence has ended.
     #[napi]
     pub fn drop_draft(&mut self, env: &Env, sequence: f64, draft: f64) -> Result<()> {
         if self.cache.get().is_err() {
@@ -62,7 +68,7 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| Ok(cache.drafted(whole("seq", sequence)?, id(draft)?)?.into()))
     }
 
-    /// What the tokens of a transaction see in a layer.
+    /// The attention mask of a transaction's tokens in a layer.
     #[napi]
     pub fn draft_mask(&mut self, env: &Env, sequence: f64, draft: f64, layer: f64) -> Result<NativeView> {
         self.cache.change(env, |cache| {

@@ -1,18 +1,18 @@
-//! A run on the thread that computes it, be it another one or the cache's own: layers are written and attended to at once, since this
-//! thread may be held up.
+//! A step run on the thread that computes it: another thread, or the cache's own. Calls write layers and compute
+//! attention synchronously, because this thread may block.
 //!
 //! ```text
 //! number = run.share()                   on the cache's thread; the run is lent from now on
-//! lent = NativeLentRun.taken(number)     on the other
-//!   .gather(layer, sequence)             what a sequence had before the step
-//!   .write(layer, k, v, meta)            K and V of a layer
-//!   .attend(q, k, v, call, lists)        the same, and attention to it
-//!   .logits(data, dtype, rows, vocab)    what is wanted of the step
-//!   .dispose()                           the run is back, and its owner may end it
+//! lent = NativeLentRun.taken(number)     on the other thread
+//!   .gather(layer, sequence)             K and V of a sequence from before the step
+//!   .write(layer, k, v, meta)            writes K and V of a layer
+//!   .attend(q, k, v, call, lists)        writes them and computes attention
+//!   .logits(data, dtype, rows, vocab)    stores the logits of the step
+//!   .dispose()                           returns the run, so that its owner can end it
 //! run.logits()                           on the cache's thread
 //! ```
 //!
-//! A thread that ends gives back what it has: the run comes back as it is then. Memory is counted where the cache is.
+//! A thread that ends returns its runs in their current state. Memory is counted on the cache's thread.
 
 use std::cell::RefCell;
 
@@ -32,14 +32,14 @@ use crate::border::shared;
 use crate::border::tensor::{TensorArg, source};
 use crate::sampling::logits::Logits;
 
-/// A run that this thread works on.
+/// A step run that this thread computes.
 #[napi]
 pub struct NativeLentRun {
     run: RefCell<Handle<LentRun>>,
 }
 
-/// K and V of a layer, and the queries that attend to it. The numbers of a call are those of attention (`attention/queries.rs`), with K
-/// and V described behind q.
+/// K and V of a layer, and the queries that attend to it. The numbers of a call are those of attention
+/// (`attention/queries.rs`), with K and V described after q.
 struct LayerCall<'a> {
     queries: Queries<'a>,
     k: Source<'a>,
@@ -52,7 +52,7 @@ impl<'a> LayerCall<'a> {
         Ok(LayerCall { queries, k: source("k", k, call, 1)?, v: source("v", v, call, 2)? })
     }
 
-    /// Writes the layer and attends to it, in memory that `take` gives.
+    /// Writes the layer and computes attention into the memory that `take` provides.
     fn run<'o>(
         &self,
         run: &mut StepRun,
@@ -70,7 +70,7 @@ impl<'a> LayerCall<'a> {
 /// An output in native memory.
 enum Output {
     Floats(Vec<f32>),
-    /// Half floats, as their bits.
+    /// Half floats, as bits.
     Bits(Vec<u16>),
 }
 
@@ -84,7 +84,7 @@ impl Output {
         Ok(if dtype == DType::F32 { Output::Floats(list(elements)?) } else { Output::Bits(list(elements)?) })
     }
 
-    /// The elements of a view; with `floats`, as 32-bit floats.
+    /// Copies the elements of a view; with `floats`, as 32-bit floats.
     fn read(view: &View, floats: bool) -> Outcome<Self> {
         if floats && view.dtype() != DType::F32 {
             return Ok(Output::Floats(view.to_f32()?));
@@ -111,21 +111,21 @@ impl Output {
 
 impl NativeLentRun {
     fn with<R>(&self, env: &Env, work: impl FnOnce(&mut LentRun) -> Outcome<R>) -> Result<R> {
-        // A panic in the middle of a layer is the layer's: the run says itself whether it was torn.
+        // A panic in the middle of a layer concerns only the run: the run itself knows whether a write was cut short.
         guard(env, || work(self.run.borrow_mut().get_mut()?))
     }
 }
 
 #[napi]
 impl NativeLentRun {
-    /// What `NativeStepRun.share` has left.
+    /// Takes a run that `NativeStepRun.share` has shared.
     #[napi(factory)]
     pub fn taken(env: &Env, number: f64) -> Result<Self> {
         guard(env, || Ok(NativeLentRun { run: RefCell::new(Handle::new("StepRun", shared::take(number)?)) }))
     }
 
-    /// K and V of a sequence in a layer before the step, `[kvHeads, tokens, headDim]`, but those that left its window; with `floats`
-    /// as 32-bit floats, whatever the pages have.
+    /// K and V of a sequence in a layer from before the step, `[kvHeads, tokens, headDim]`, without tokens that have
+    /// left its window; with `floats` as 32-bit floats, whatever the dtype of the pages.
     #[napi(ts_return_type = "Array<Float32Array | Uint16Array>")]
     pub fn gather(&self, env: &Env, layer: f64, sequence: f64, floats: bool) -> Result<Vec<ExternalArray>> {
         self.with(env, |run| {
@@ -144,7 +144,7 @@ impl NativeLentRun {
         })
     }
 
-    /// Writes K and V of a layer and attends to it: an output of the queries' layout.
+    /// Writes K and V of a layer and computes attention. The output has the layout of the queries.
     #[napi(ts_return_type = "Float32Array | Uint16Array")]
     pub fn attend<'a>(
         &self,
@@ -176,7 +176,7 @@ impl NativeLentRun {
         })
     }
 
-    /// Copies the logits that are wanted: the run's owner gets them.
+    /// Copies the logits of the step; the owner of the run receives them.
     #[napi]
     pub fn logits(&self, env: &Env, data: ArrayArg, dtype: String, rows: f64, vocab: f64) -> Result<()> {
         self.with(env, |run| {
@@ -186,7 +186,7 @@ impl NativeLentRun {
         })
     }
 
-    /// Gives the run back. Never refused.
+    /// Returns the run. Never fails.
     #[napi]
     pub fn dispose(&self, env: &Env) {
         self.run.borrow_mut().dispose(env, |_| ());

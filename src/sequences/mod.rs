@@ -1,4 +1,5 @@
-//! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes, steps and their runs are objects.
+//! The paged cache. Sequences and transactions are numbers; snapshots, prefixes, steps and their runs are objects. If
+//! JavaScript loses an object, its blocks are released at the cache's next call.
 
 mod attend;
 pub(crate) mod cache;

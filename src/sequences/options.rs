@@ -1,4 +1,4 @@
-//! What a cache is made with, of layers that are alike or of a model; the TypeScript layer has filled in what was left out.
+//! Options of a cache: for uniform layers, or for a model. The TypeScript layer has filled in the defaults.
 
 use std::sync::Arc;
 
@@ -78,10 +78,10 @@ pub(crate) fn page_format(argument: &'static str, name: &str) -> Outcome<PageFor
     name.parse().map_err(|names| Error::argument(argument, name, format!("one of {names}")).into())
 }
 
-/// One layer of a model that was described by hand.
+/// One layer of a model, described by hand.
 #[napi(object, object_to_js = false)]
 pub struct NativeModelLayer {
-    /// 0: full, 1: sliding, 2: as another.
+    /// 0: full attention, 1: sliding window, 2: shares the K and V of another layer.
     pub kind: f64,
     pub window: f64,
     pub sinks: f64,
@@ -91,7 +91,7 @@ pub struct NativeModelLayer {
     pub value_head_dim: f64,
 }
 
-/// A model: the text of a configuration, or layers.
+/// A model: the text of a configuration file, or a list of layers.
 #[napi(object, object_to_js = false)]
 pub struct NativeModel {
     #[napi(ts_type = "string | undefined")]
@@ -111,13 +111,13 @@ pub struct NativeModelOptions {
     pub model: NativeModel,
     pub dtype: String,
     pub devices: Vec<String>,
-    /// The device of each layer, by its place in that list; nothing where there is one for all.
+    /// The device of each layer, as an index into `devices`; missing if all layers use one device.
     #[napi(ts_type = "Uint32Array | undefined")]
     pub device_of_layers: Option<Uint32Array>,
     pub block_size: f64,
     #[napi(ts_type = "number[] | undefined")]
     pub blocks: Option<Vec<f64>>,
-    /// So many of every group.
+    /// The number of blocks of every group.
     #[napi(ts_type = "number | undefined")]
     pub blocks_each: Option<f64>,
     pub memory_bytes: f64,

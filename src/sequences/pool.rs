@@ -1,4 +1,4 @@
-//! The blocks of a cache: how many are left, how long they are kept, what is wrong with them.
+//! The blocks of a cache: free counts, priorities, and consistency checks.
 
 use kvtide_core::Error;
 use kvtide_core::paged::PoolStats;
@@ -11,14 +11,14 @@ use crate::border::argument::{count, optional, whole};
 use crate::border::process::NativeStats;
 use crate::border::refusal::{Outcome, number};
 
-/// What a cache costs, and what its pools hold.
+/// Memory use of a cache, and the state of its pools.
 #[napi(object, object_from_js = false)]
 pub struct NativePagedStats {
     pub costs: NativeStats,
     pub pools: Vec<NativePool>,
 }
 
-/// What a pool holds, in blocks, and what it has done.
+/// A pool's content in blocks, and its counters.
 #[napi(object, object_from_js = false)]
 pub struct NativePool {
     pub total_blocks: f64,
@@ -37,19 +37,19 @@ fn capacities(wanted: &[f64]) -> Outcome<Vec<(u64, u32)>> {
 
 #[napi]
 impl NativePagedKvCache {
-    /// Gives sequences blocks: a sequence and its tokens in total, one behind the other.
+    /// Allocates blocks for sequences. Takes pairs of a sequence and its total number of tokens.
     #[napi]
     pub fn ensure_capacities(&mut self, env: &Env, wanted: &[f64]) -> Result<()> {
         self.cache.change(env, |cache| Ok(cache.ensure_capacities(&capacities(wanted)?)?))
     }
 
-    /// What each block of a group is: free, cached or active.
+    /// The state of each block of a group: free, cached or active.
     #[napi]
     pub fn block_states(&mut self, env: &Env, group: f64) -> Result<Uint8Array> {
         self.cache.change(env, |cache| Ok(cache.block_states(count("group", group)? as usize)?.into()))
     }
 
-    /// The blocks of a sequence in a group; -1 where one left the window.
+    /// The blocks of a sequence in a group; -1 for a block that has left the window.
     #[napi]
     pub fn blocks_of(&mut self, env: &Env, sequence: f64, group: f64) -> Result<Int32Array> {
         self.cache
@@ -62,7 +62,7 @@ impl NativePagedKvCache {
             .change(env, |cache| Ok(cache.can_allocate(count("tokens", tokens)?, count("watermark", watermark)?)?))
     }
 
-    /// Sets how long the blocks of tokens are kept: for good without `until`.
+    /// Sets the priority of the blocks of tokens: permanently, unless `until` is given.
     #[napi]
     pub fn retain(
         &mut self,
@@ -89,6 +89,12 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| Ok(cache.forget_prefixes()?))
     }
 
+    /// The number of times that all prefixes were forgotten.
+    #[napi]
+    pub fn forgotten(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.forgotten() as f64))
+    }
+
     #[napi]
     pub fn pool_utilization(&mut self, env: &Env) -> Result<f64> {
         self.cache.change(env, |cache| {
@@ -97,7 +103,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// Blocks that can be taken, once what was dropped has been given back.
+    /// The number of blocks that can be allocated, after releasing dropped objects.
     #[napi]
     pub fn free_count(&mut self, env: &Env) -> Result<f64> {
         self.cache.change(env, |cache| {
@@ -125,7 +131,7 @@ impl NativePagedKvCache {
     }
 }
 
-/// A priority, which is at most 100.
+/// Checks a priority, 0 to 100.
 fn rank(priority: f64) -> Outcome<u8> {
     let refused = |_| Error::argument("priority", priority, "a whole number from 0 to 100");
     Ok(u8::try_from(count("priority", priority)?).map_err(refused)?)

@@ -1,9 +1,11 @@
-//! Prompts: what of them is in the cache, the names of their blocks, and the events of blocks that prompts find.
+//! Prompts: cached prefixes, the keys of blocks, admission, and the events of cached blocks.
 
 use std::fmt::Write as _;
 
 use kvtide_core::Error;
-use kvtide_core::paged::{AdmissionRequest, BlockKey, Event, Explanation, Extra, Lacking, MissReason, UnseenEvents};
+use kvtide_core::paged::{
+    AdmissionRequest, BlockKey, Event, Explanation, Extra, Growth, GrowthRequest, Lacking, MissReason, UnseenEvents,
+};
 use kvtide_tensor::{PagedPrefix, PrefixNamer, PromptOptions};
 use napi::bindgen_prelude::Uint8Array;
 use napi::{Env, Result};
@@ -15,7 +17,7 @@ use crate::border::argument::{count, whole};
 use crate::border::handle::{Handle, guard};
 use crate::border::refusal::{Outcome, number};
 
-/// What a range of tokens depends on beside themselves.
+/// A dependency of a range of tokens besides their ids.
 #[napi(object, object_to_js = false)]
 pub struct NativeExtra {
     pub start: f64,
@@ -23,7 +25,7 @@ pub struct NativeExtra {
     pub key: Uint8Array,
 }
 
-/// How far a prompt is found, and why no further.
+/// The length of a prompt's cached prefix, and the reason why it is not longer.
 #[napi(object, object_from_js = false)]
 pub struct NativeExplanation {
     pub matched: f64,
@@ -33,7 +35,7 @@ pub struct NativeExplanation {
     pub reason: Option<&'static str>,
 }
 
-/// A sequence that was admitted, or what was lacking.
+/// The admitted sequence, or the shortage that prevented admission.
 #[napi(object, object_from_js = false)]
 pub struct NativeAdmission {
     #[napi(ts_type = "number | undefined")]
@@ -42,7 +44,7 @@ pub struct NativeAdmission {
     pub lacking: Option<NativeLacking>,
 }
 
-/// Blocks of a group, too few of which are there.
+/// A shortage of blocks in a group.
 #[napi(object, object_from_js = false)]
 pub struct NativeLacking {
     pub group: f64,
@@ -62,13 +64,13 @@ impl From<Lacking> for NativeLacking {
     }
 }
 
-/// A prefix that was found.
+/// A cached prefix: a match, which holds its blocks.
 #[napi]
 pub struct NativePagedPrefix {
     prefix: Handle<PagedPrefix>,
 }
 
-/// Whose tokens a prompt's are.
+/// The salt and the extras of a prompt.
 pub(crate) struct Prompt<'a> {
     salt: &'a [u8],
     salt_from: u32,
@@ -85,6 +87,12 @@ impl<'a> Prompt<'a> {
 
     pub fn options(&self) -> PromptOptions<'_> {
         PromptOptions { salt: self.salt, salt_from: self.salt_from, extra: &self.extra }
+    }
+}
+
+impl NativePagedPrefix {
+    pub(crate) fn new(prefix: PagedPrefix) -> Self {
+        NativePagedPrefix { prefix: Handle::new("PrefixMatch", prefix) }
     }
 }
 
@@ -115,7 +123,7 @@ impl NativePagedKvCache {
             .change(env, |cache| Ok(cache.create_sequence_of(Prompt::read(salt, salt_from, extra)?.options())? as f64))
     }
 
-    /// A sequence that starts with a prefix, which it takes over.
+    /// Creates a sequence that takes over a match.
     #[napi]
     pub fn create_sequence_from(&mut self, env: &Env, prefix: &mut NativePagedPrefix) -> Result<f64> {
         self.cache.change(env, |cache| {
@@ -137,7 +145,7 @@ impl NativePagedKvCache {
         let prefix = self.cache.change(env, |cache| {
             Ok(cache.find_prefix(tokens, Prompt::read(salt, salt_from, extra)?.options(), partial)?)
         })?;
-        Ok(NativePagedPrefix { prefix: Handle::new("PrefixMatch", prefix) })
+        Ok(NativePagedPrefix::new(prefix))
     }
 
     #[napi]
@@ -156,8 +164,42 @@ impl NativePagedKvCache {
         })
     }
 
-    /// A sequence that starts with what is there of a prompt and has room for the rest; `room` has the tokens behind it, the most that
-    /// are appended at once (0: all of the rest), and the blocks that stay free.
+    /// Refuses the growth of sequences for which there are too few blocks. `growing` has the number of each sequence and the tokens that it
+    /// appends. The last sequence first takes over what is cached of `prompt`, if that is more than it has. `room` has the most tokens that
+    /// are appended at once, and the blocks that stay free; -1 if the last sequence may take everything.
+    #[napi]
+    pub fn check_growth(
+        &mut self,
+        env: &Env,
+        growing: &[f64],
+        room: &[f64],
+        prompt: Option<&[u32]>,
+        salt: &[u8],
+        salt_from: f64,
+        extra: Option<Vec<NativeExtra>>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let [step, watermark] = room else {
+                return Err(Error::argument("room", room.len(), "two numbers").into());
+            };
+            let (pairs, rest) = growing.as_chunks::<2>();
+            if !rest.is_empty() {
+                return Err(Error::argument("growing", growing.len(), "two numbers for each sequence").into());
+            }
+            let growing = pairs.iter().map(|&[sequence, tokens]| {
+                Ok(Growth { sequence: whole("sequence", sequence)?, tokens: count("tokens", tokens)? })
+            });
+            let growing = growing.collect::<Outcome<Vec<_>>>()?;
+            let watermark = if *watermark < 0.0 { None } else { Some(count("watermark", *watermark)?) };
+            let asked = GrowthRequest { growing: &growing, prompt: None, step: count("step", *step)?, watermark };
+            let read = Prompt::read(salt, salt_from, extra)?;
+            Ok(cache.check_growth(asked, prompt.map(|tokens| (tokens, read.options())))?)
+        })
+    }
+
+    /// Creates a sequence that starts with a prompt's cached prefix and has room for the rest. `room` is the number of
+    /// answer tokens, the most tokens that are appended at once (0: the whole rest), and the number of blocks that stay
+    /// free.
     #[napi]
     pub fn admit(
         &mut self,
@@ -227,17 +269,17 @@ pub struct NativeEvent {
     pub is_first: bool,
 }
 
-/// What a reader has not seen yet.
+/// The events that a reader has not seen yet.
 #[napi(object, object_from_js = false)]
 pub struct NativeEvents {
-    /// Events that are gone.
+    /// The number of events that are no longer available.
     pub missed: f64,
-    /// The number of the first one that is given.
+    /// The number of the first event in this list.
     pub first: f64,
     pub events: Vec<NativeEvent>,
 }
 
-/// The blocks that prompts find.
+/// The keys of all cached blocks.
 #[napi(object, object_from_js = false)]
 pub struct NativePrefixKeys {
     pub keys: Vec<String>,
@@ -247,7 +289,7 @@ pub struct NativePrefixKeys {
 
 #[napi]
 impl NativePagedKvCache {
-    /// The names of a prompt's whole blocks.
+    /// The keys of a prompt's full blocks.
     #[napi]
     pub fn keys(
         &self,
@@ -260,7 +302,7 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(names(&cache.keys(tokens, Prompt::read(salt, salt_from, extra)?.options())?)))
     }
 
-    /// The names of all blocks that prompts find.
+    /// The keys of all cached blocks.
     #[napi]
     pub fn indexed_keys(&self, env: &Env) -> Result<NativePrefixKeys> {
         self.cache.read(env, |cache| Ok(NativePrefixKeys::of(&cache.indexed_keys()?, &cache.events(0))))
@@ -275,7 +317,7 @@ impl NativePagedKvCache {
 
 #[napi]
 impl NativePagedKvCache {
-    /// What prompts find, as events; `first` is the number of the event that comes next.
+    /// The cache's current content as events; `first` is the number of the next event.
     #[napi]
     pub fn found_events(&mut self, env: &Env) -> Result<NativeEvents> {
         self.cache.change(env, |cache| {
@@ -286,7 +328,7 @@ impl NativePagedKvCache {
 }
 
 impl NativeEvents {
-    /// What was not seen yet, at most `most` events.
+    /// The unseen events, at most `most`.
     fn of(unseen: UnseenEvents<'_>, most: f64) -> Outcome<Self> {
         let most = count("most", most)? as usize;
         let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
@@ -295,13 +337,13 @@ impl NativeEvents {
 }
 
 impl NativePrefixKeys {
-    /// These names, and where the events after them begin.
+    /// These keys, and the number of the event that follows them.
     fn of(keys: &[BlockKey], events: &UnseenEvents<'_>) -> Self {
         NativePrefixKeys { keys: names(keys), next: number(events.next) }
     }
 }
 
-/// The digits of keys.
+/// Keys as hexadecimal digits.
 pub(crate) fn names(keys: &[BlockKey]) -> Vec<String> {
     keys.iter().map(hex).collect()
 }
@@ -321,7 +363,7 @@ fn native(event: &Event) -> NativeEvent {
     }
 }
 
-/// The digits of a key.
+/// A key as hexadecimal digits.
 fn hex(key: &BlockKey) -> String {
     key.0.iter().fold(String::with_capacity(64), |mut digits, byte| {
         write!(digits, "{byte:02x}").expect("a string takes what is written");
@@ -329,7 +371,7 @@ fn hex(key: &BlockKey) -> String {
     })
 }
 
-/// Names the blocks of prompts as a cache does.
+/// Computes the block keys of prompts, without a cache.
 #[napi]
 pub struct NativePrefixNamer {
     namer: Handle<PrefixNamer>,
@@ -337,19 +379,19 @@ pub struct NativePrefixNamer {
 
 #[napi]
 impl NativePrefixNamer {
-    /// As a cache of these options does; it looks only at what names depend on.
+    /// Computes keys like a cache with these options. Only the options that keys depend on matter.
     #[napi(factory)]
     pub fn of_pages(env: &Env, options: NativePagedOptions) -> Result<Self> {
         Self::named(env, || Ok(PrefixNamer::of_pages(&options.read()?)?))
     }
 
-    /// As a cache of a model does.
+    /// Computes keys like a cache of a model.
     #[napi(factory)]
     pub fn of_model(env: &Env, options: NativeModelOptions) -> Result<Self> {
         Self::named(env, || Ok(PrefixNamer::of_model(&options.read()?)?))
     }
 
-    /// The names of a prompt's whole blocks.
+    /// The keys of a prompt's full blocks.
     #[napi]
     pub fn keys(
         &self,

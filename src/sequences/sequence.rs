@@ -1,4 +1,4 @@
-//! Sequences by their numbers, and snapshots of them.
+//! Sequences, by number, and their snapshots.
 
 use kvtide_core::{Error, TransactionId};
 use kvtide_tensor::{PagedSnapshot, Source, Tokens};
@@ -38,7 +38,7 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| Ok(cache.drop_sequence(whole("seq", sequence)?)?))
     }
 
-    /// Ends a sequence if it is there, at once or at the next change; nothing when the cache has ended.
+    /// Ends a sequence, now or at the cache's next change. Does nothing if the sequence or the cache has ended already.
     #[napi]
     pub fn release_sequence(&mut self, env: &Env, sequence: f64) -> Result<()> {
         if self.cache.get().is_err() {
@@ -50,19 +50,19 @@ impl NativePagedKvCache {
         })
     }
 
-    /// Refuses a sequence that is not there.
+    /// Returns an error if the sequence does not exist.
     #[napi]
     pub fn check_sequence(&mut self, env: &Env, sequence: f64) -> Result<()> {
         self.cache.change(env, |cache| Ok(cache.sequence(whole("seq", sequence)?).map(drop)?))
     }
 
-    /// Keeps what a sequence has of the start of these tokens, and says how many they are.
+    /// Truncates a sequence to its longest common prefix with these tokens. Returns the length of that prefix.
     #[napi]
     pub fn resume(&mut self, env: &Env, sequence: f64, tokens: &[u32]) -> Result<f64> {
         self.cache.change(env, |cache| Ok(cache.resume(whole("seq", sequence)?, tokens)?.into()))
     }
 
-    /// Notes the ids of its leading tokens, and says of how many they are known.
+    /// Records the ids of the sequence's first tokens. Returns the number of tokens whose ids are known.
     #[napi]
     pub fn identify(&mut self, env: &Env, sequence: f64, tokens: &[u32]) -> Result<f64> {
         self.cache.change(env, |cache| Ok(cache.identify(whole("seq", sequence)?, tokens)?.into()))
@@ -93,7 +93,8 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(cache.sequence_ids().into_iter().map(|id| id as f64).collect()))
     }
 
-    /// Appends tokens to one sequence, or drafts them, K and V of all layers in one tensor each; `tokens` are their ids.
+    /// Appends tokens to one sequence, or drafts them. One tensor has K and another has V of all layers; `tokens` are
+    /// their ids.
     #[napi]
     pub fn append_to(
         &mut self,
@@ -112,7 +113,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// The same, K and V of each layer with its own, one behind the other.
+    /// Like `appendTo`, with one K and one V tensor per layer that has its own, in order.
     #[napi]
     pub fn append_layers(
         &mut self,
@@ -133,8 +134,8 @@ impl NativePagedKvCache {
         })
     }
 
-    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any; `tokens` are the ids of
-    /// the tokens.
+    /// Appends tokens to several sequences. `batch` contains the number of sequences, their ids, and then the offsets,
+    /// if any; `tokens` are the ids of the tokens.
     #[napi]
     pub fn append(
         &mut self,
@@ -175,11 +176,11 @@ impl NativePagedKvCache {
     }
 }
 
-/// A sequence, and its transaction that tokens are drafted in, if there is one.
+/// A sequence, and the transaction that receives the drafted tokens, if any.
 fn place(at: &[f64]) -> Outcome<(u64, Option<TransactionId>)> {
     match *at {
         [sequence] => Ok((whole("seq", sequence)?, None)),
         [sequence, draft] => Ok((whole("seq", sequence)?, Some(id(draft)?))),
-        _ => Err(Error::argument("at", at.len(), "a sequence, and maybe a transaction").into()),
+        _ => Err(Error::argument("at", at.len(), "a sequence, or a sequence and a transaction").into()),
     }
 }

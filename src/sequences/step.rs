@@ -1,13 +1,13 @@
-//! Steps: slots of all layers, written and attended to layer by layer.
+//! Steps: slots in all layers, which are written and attended to layer by layer.
 //!
-//! `prepare_step` begins a step and fills its tables in arrays of JavaScript's, in one call:
+//! `prepare_step` begins a step and fills the tables in JavaScript's arrays, in one call:
 //!
 //! ```text
-//! blockTables  slotMapping  positions  lengths  queryOffsets      of one group of layers after the other
+//! blockTables  slotMapping  positions  lengths  queryOffsets      for one group of layers after the other
 //! ```
 //!
-//! Rows behind those of a short step have no tokens, so that the arrays can be handed to attention as they are. O(tokens + rows +
-//! blocks added); see `kvtide_core::paged::StepTableRows`.
+//! If a step has fewer rows than the arrays, the remaining rows have no tokens, so the arrays can be passed to
+//! attention as they are. O(tokens + rows + blocks added); see `kvtide_core::paged::StepTableRows`.
 
 use kvtide_core::Error;
 use kvtide_core::paged::{StepTableRows, StepTables};
@@ -22,7 +22,7 @@ use crate::border::handle::guard;
 use crate::border::refusal::Outcome;
 use crate::border::tensor::{TensorArg, source};
 
-/// A step; nothing once it has ended.
+/// A step; `None` inside once it has ended.
 #[napi]
 pub struct NativePagedStep {
     step: Option<PagedStep>,
@@ -33,12 +33,12 @@ impl NativePagedStep {
         NativePagedStep { step: Some(step) }
     }
 
-    /// The open step; refused once it has ended.
+    /// The open step. Returns an error if it has ended.
     pub(super) fn get(&self) -> Outcome<&PagedStep> {
         Ok(self.step.as_ref().ok_or(Error::StepClosed)?)
     }
 
-    /// As [`NativePagedStep::get`], to write with.
+    /// Like [`NativePagedStep::get`], mutable.
     pub(super) fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
         Ok(self.step.as_mut().ok_or(Error::StepClosed)?)
     }
@@ -46,7 +46,7 @@ impl NativePagedStep {
 
 #[napi]
 impl NativePagedKvCache {
-    /// `batch` is that of an append.
+    /// Begins a step. `batch` has the form of an append's.
     #[napi]
     pub fn begin_step(
         &mut self,
@@ -78,13 +78,13 @@ impl NativePagedKvCache {
         })
     }
 
-    /// The position of each of its tokens.
+    /// The position of each token of the step.
     #[napi]
     pub fn step_positions(&self, env: &Env, step: &NativePagedStep) -> Result<Int32Array> {
         self.cache.read(env, |cache| Ok(cache.step_positions(step.get()?)?.into()))
     }
 
-    /// Refuses a step that has ended, or one of whose sequences was dropped.
+    /// Returns an error if the step has ended, or if one of its sequences was dropped.
     #[napi]
     pub fn check_step(&self, env: &Env, step: &NativePagedStep) -> Result<()> {
         self.cache.read(env, |cache| Ok(cache.check_step(step.get()?)?))
@@ -108,7 +108,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// Ends a step, if it is open, as if it had never been; never refused.
+    /// Undoes a step if it is open. Never fails.
     #[napi]
     pub fn release_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
         let Some(step) = step.step.take() else { return Ok(()) };
@@ -124,14 +124,15 @@ impl NativePagedKvCache {
 
 pub(crate) struct SequenceBatch {
     pub sequences: Vec<u64>,
-    /// Where the tokens of each begin, and where the last ones end; none: each gets one.
+    /// The offset at which the tokens of each sequence begin, and the end of the last one; `None` if each gets one
+    /// token.
     pub offsets: Option<Vec<u32>>,
 }
 
 impl SequenceBatch {
-    /// Reads a batch of this many numbers: how many sequences, their ids, and their offsets.
+    /// Reads a batch of `numbers` numbers: the number of sequences, their ids, and their offsets.
     pub fn read(batch: &[f64], numbers: f64) -> Outcome<Self> {
-        let refused = || Error::argument("sequences", batch.len(), "as many numbers as the call says");
+        let refused = || Error::argument("sequences", batch.len(), "at least as many numbers as the call declares");
         let batch = batch.get(..count("sequences", numbers)? as usize).ok_or_else(refused)?;
         let (&sequences, rest) = batch.split_first().ok_or_else(refused)?;
         let (ids, offsets) = rest.split_at_checked(count("sequences", sequences)? as usize).ok_or_else(refused)?;
@@ -147,7 +148,7 @@ impl SequenceBatch {
 
 const NAMES: [&str; 5] = ["blockTables", "slotMapping", "positions", "lengths", "queryOffsets"];
 
-/// The rows that were written last, for each group of layers.
+/// The rows written by the last call, for each group of layers.
 #[napi]
 pub struct NativeStepBatch {
     groups: Vec<StepTableRows>,
@@ -164,8 +165,8 @@ impl NativeStepBatch {
         })
     }
 
-    /// The next call writes every row anew.
-    #[napi]
+    /// Makes the next call write every row again.
+    #[napi(catch_unwind)]
     pub fn forget(&mut self) {
         self.groups.iter_mut().for_each(StepTableRows::forget);
     }
@@ -174,7 +175,7 @@ impl NativeStepBatch {
 struct GroupArrays([&'static mut [i32]; 5]);
 
 impl GroupArrays {
-    /// Those of each group; refused when two arrays share memory.
+    /// The arrays of each group. Returns an error if two arrays overlap.
     fn read(arrays: &[ArrayArg]) -> Outcome<Vec<Self>> {
         let named: Vec<_> = arrays.iter().zip(NAMES.into_iter().cycle()).map(|(array, name)| (name, *array)).collect();
         let mut memory = apart(&named)?.into_iter().zip(&named);
@@ -195,7 +196,7 @@ impl GroupArrays {
         StepTables { block_tables, slot_mapping, positions, lengths, query_offsets }
     }
 
-    /// Gives the rows behind those of the step no tokens.
+    /// Gives the remaining rows no tokens.
     fn end(&mut self, sequences: usize, tokens: u32) {
         let [.., lengths, query_offsets] = &mut self.0;
         lengths[sequences..].fill(0);
@@ -205,7 +206,7 @@ impl GroupArrays {
 
 #[napi]
 impl NativePagedKvCache {
-    /// As `begin_step`, and writes it down for each group; where that is refused, nothing has begun.
+    /// Like `begin_step`, and also writes the tables of each group. If that fails, no step has begun.
     #[napi]
     pub fn prepare_step(
         &mut self,

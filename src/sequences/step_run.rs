@@ -1,15 +1,15 @@
-//! A step that is computed apart from its cache: its layers are written and attended to on another thread.
+//! A step that is computed outside its cache: another thread writes its layers and computes attention.
 //!
 //! ```text
 //! run = cache.runStep(step)
-//! session.run(run, ..)         one graph: a task of the addon has it (`onnx/native_session.rs`)
-//! run.share()                  another JavaScript thread has it (`lent_run.rs`)
+//! session.run(run, ..)         as one graph: a background task of the addon has the run (`onnx/native_session.rs`)
+//! run.share()                  another JavaScript thread has the run (`lent_run.rs`)
 //! cache.endRun(step, run)
 //! ```
 //!
-//! Whoever works on a run takes it along ([`NativeStepRun::lend`]) and brings it back; meanwhile other calls are refused with `BUSY`. A
-//! task brings it back right before its promise is settled, and never earlier. One that was disposed of meanwhile is not brought back:
-//! its memory goes with the work.
+//! Code that works on a run borrows it ([`NativeStepRun::lend`]) and returns it; until then other calls are refused
+//! with `BUSY`. A background task returns it right before its promise settles, and never earlier. A run that was
+//! disposed of in the meantime is not returned: its memory is freed with the work.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,44 +26,44 @@ use crate::border::refusal::Outcome;
 use crate::border::shared;
 use crate::sampling::logits::{Logits, NativeLogits};
 
-/// Where a run is.
+/// The current holder of a run.
 enum Place {
     Here(Box<StepRun>),
-    /// With work in the background.
+    /// Lent to background work.
     Lent,
-    /// It was taken back, or disposed of.
+    /// Taken back by the cache, or disposed of.
     Ended,
 }
 
-/// What a run and those who work on it share.
+/// State shared by a run and the work that it is lent to.
 struct Slot {
     place: Mutex<Place>,
-    /// What was computed last.
+    /// The logits of the last computation.
     logits: Mutex<Option<Arc<Logits>>>,
-    /// Of the thread that has the cache.
+    /// The budget of the cache's thread.
     budget: Arc<Budget>,
 }
 
-/// A run of a step.
+/// A step run.
 #[napi]
 pub struct NativeStepRun {
     slot: Arc<Slot>,
 }
 
-/// A run that is with work in the background, until this is dropped.
+/// A run lent to background work, until this value is dropped.
 pub(crate) struct LentRun {
     slot: Arc<Slot>,
-    /// Nothing once it is on its way back.
+    /// `None` while it is being returned.
     run: Option<Box<StepRun>>,
 }
 
 impl LentRun {
-    /// What the memory of its results is taken from.
+    /// The budget that counts the memory of its results.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.slot.budget
     }
 
-    /// Leaves logits for the run's owner.
+    /// Stores logits for the run's owner.
     pub fn keep(&self, logits: Arc<Logits>) {
         locked(&self.slot.logits).replace(logits);
     }
@@ -97,13 +97,13 @@ fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl NativeStepRun {
-    /// The run, to be worked on elsewhere: refused while other work has it, and once it has ended.
+    /// Lends the run. Returns an error if it is already lent or has ended.
     pub(crate) fn lend(&self) -> Outcome<LentRun> {
         let run = self.take(Place::Lent)?;
         Ok(LentRun { slot: self.slot.clone(), run: Some(run) })
     }
 
-    /// Takes the run out, and leaves this in its place.
+    /// Takes the run out and leaves `left` in its place.
     fn take(&self, left: Place) -> Outcome<Box<StepRun>> {
         let mut place = locked(&self.slot.place);
         check_here(&place)?;
@@ -113,7 +113,7 @@ impl NativeStepRun {
         }
     }
 
-    /// Works on the run where it is.
+    /// Works on the run in place.
     fn with<R>(&self, work: impl FnOnce(&mut StepRun) -> Outcome<R>) -> Outcome<R> {
         let mut place = locked(&self.slot.place);
         check_here(&place)?;
@@ -134,7 +134,7 @@ fn check_here(place: &Place) -> Outcome<()> {
 
 #[napi]
 impl NativePagedKvCache {
-    /// What computing an open step needs, apart from the cache.
+    /// Takes the data needed to compute an open step out of the cache.
     #[napi]
     pub fn run_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<NativeStepRun> {
         self.cache.change(env, |cache| {
@@ -144,7 +144,7 @@ impl NativePagedKvCache {
         })
     }
 
-    /// Takes a run back: what it has written counts as written. While work has it, it is refused and stays.
+    /// Takes a run back: its writes count as written. If the run is lent, this returns an error and changes nothing.
     #[napi]
     pub fn end_run(&mut self, env: &Env, step: &mut NativePagedStep, run: &NativeStepRun) -> Result<()> {
         self.cache.change(env, |cache| {
@@ -156,28 +156,28 @@ impl NativePagedKvCache {
 
 #[napi]
 impl NativeStepRun {
-    /// Tokens of all sequences.
+    /// The number of tokens of all sequences.
     #[napi]
     pub fn tokens(&self, env: &Env) -> Result<u32> {
         guard(env, || self.with(|run| Ok(run.tokens())))
     }
 
-    /// Lends the run to whoever takes this number, on any thread.
+    /// Lends the run to another thread, which takes it by the returned number.
     #[napi]
     pub fn share(&self, env: &Env) -> Result<f64> {
         guard(env, || Ok(shared::leave(self.lend()?)))
     }
 
-    /// The logits that were computed with it, once.
+    /// Takes the logits that were computed with the run. A second call is an error.
     #[napi]
     pub fn logits(&self, env: &Env) -> Result<NativeLogits> {
         guard(env, || {
-            let refused = || Error::argument("logits", "none", "those of a step that was computed");
+            let refused = || Error::argument("logits", "none", "the logits of a computed step");
             Ok(NativeLogits::of(locked(&self.slot.logits).take().ok_or_else(refused)?))
         })
     }
 
-    /// Ends the run, if it has not: its step is as it was before. Never refused.
+    /// Ends the run if it is still open: its step is as it was before. Never fails.
     #[napi]
     pub fn dispose(&self, env: &Env) -> Result<()> {
         guard(env, || {

@@ -1,3 +1,5 @@
+import { inspect } from 'node:util'
+
 import type { ExecutionContext } from 'ava'
 
 import { isKvTideError } from '../../../index.js'
@@ -6,36 +8,50 @@ import { outcome, type Kind, type Outcome } from './kinds.js'
 import { callOf, type Param, type Row } from './row.js'
 import { VALUES } from './values.js'
 
-/** What a call ends in: `ok`, a code, or the name of an error that has none. */
+/** The outcome of a call: `ok`, an error code, or the name of an error without a code. */
 export async function ending(call: () => unknown): Promise<Outcome> {
   try {
     await call()
     return 'ok'
   } catch (error) {
     if (!isKvTideError(error)) return error instanceof Error ? error.name : `a thrown ${typeof error}`
-    const whole = error.message !== '' && typeof error.details === 'object' && error.stack?.startsWith(`KvTideError [${error.code}]: `)
+    const whole =
+      error.message !== '' &&
+      typeof error.details === 'object' &&
+      error.stack?.startsWith(`KvTideError [${error.code}]: `)
+    const { value } = error.details as { readonly value?: unknown }
+    const line = inspect(value, { breakLength: Infinity })
+    if (
+      line.length > 300 ||
+      /\n/.test(line) ||
+      (typeof value === 'object' && value !== null && !Array.isArray(value)) ||
+      typeof value === 'function'
+    )
+      return `${error.code} with a value of more than a line`
     return whole ? error.code : `an incomplete ${error.code}`
   }
 }
 
-/** Runs checks, and keeps what is not as the table says. */
+/** Runs checks, and records every result that differs from the table. */
 export class Checks {
   count = 0
   readonly wrong: string[] = []
 
-  /** One call on `self`, which is as before when it was refused. */
+  /** Checks one call on `self`, and that a refused call leaves `self` unchanged. */
   async call(what: string, self: unknown, expected: Outcome, call: () => unknown): Promise<void> {
     this.count += 1
     const before = digest(self)
     const found = await ending(call)
     if (found !== expected) this.wrong.push(`${what}: ${found}, expected ${expected}`)
-    if (found !== 'ok' && digest(self) !== before) this.wrong.push(`${what}: it was refused with ${found}, and has changed something`)
+    if (found !== 'ok' && digest(self) !== before)
+      this.wrong.push(`${what}: it was refused with ${found}, and has changed something`)
   }
 }
 
-/** Every value for one parameter, and for every field that is read of it. */
+/** Every value for one parameter, and for every field that is read from it. */
 function* candidates(kind: Kind, what: string): Generator<{ what: string; expected: Outcome; value: unknown }> {
-  for (const [name, value] of Object.entries(VALUES)) yield { what: `${what} = ${name}`, expected: outcome(kind, name), value }
+  for (const [name, value] of Object.entries(VALUES))
+    yield { what: `${what} = ${name}`, expected: outcome(kind, name), value }
   for (const field of kind.fields ?? []) {
     for (const { what: deeper, expected, value } of candidates(field.kind, `${what}.${field.name}`)) {
       yield { what: deeper, expected, value: { ...field.rest(), [field.name]: value } }
@@ -53,7 +69,7 @@ async function checkParam(checks: Checks, row: Row, place: number, parameter: Pa
   }
 }
 
-/** Every wrong value for every parameter. */
+/** Calls everything with every wrong value for every parameter. */
 export async function wrongArguments(rows: readonly Row[]): Promise<Checks> {
   const checks = new Checks()
   for (const row of rows) {
@@ -62,29 +78,37 @@ export async function wrongArguments(rows: readonly Row[]): Promise<Checks> {
   return checks
 }
 
-/** Every call without arguments. */
+/** Calls everything without arguments. */
 export async function missingArguments(rows: readonly Row[]): Promise<Checks> {
   const checks = new Checks()
   for (const row of rows.filter(({ params, name }) => params.length > 0 && !name.endsWith('KvTideError'))) {
     const self = row.self()
     const optional = row.params.every(({ kind }) => outcome(kind, 'nothing') === 'ok')
-    await checks.call(`${row.name} without arguments`, self, optional ? 'ok' : 'INVALID_ARGUMENT', () => callOf(row.name)(self, []))
+    await checks.call(`${row.name} without arguments`, self, optional ? 'ok' : 'INVALID_ARGUMENT', () =>
+      callOf(row.name)(self, []),
+    )
   }
   return checks
 }
 
-/** Every member on a `this` that is none of its own. Objects that have one base end in one way. */
+/** Calls every member on a wrong `this`. With `haveOneBase`, all objects inherit `dispose` from the same base class. */
 export async function strangeThis(rows: readonly Row[], haveOneBase = true): Promise<Checks> {
   const checks = new Checks()
   const instances = rows.filter(row => row.name.includes('#'))
-  const others = Object.fromEntries(instances.map((row): [string, () => unknown] => [row.name.split('#')[0] as string, row.self]))
+  const others = Object.fromEntries(
+    instances.map((row): [string, () => unknown] => [row.name.split('#')[0] as string, row.self]),
+  )
   for (const row of instances) {
     const [owner] = row.name.split('#') as [string]
     const self = row.self() as object
     const prototype = Object.getPrototypeOf(self) as object
     const strangers: [string, unknown][] = [
-      ...Object.entries(others).filter(([name]) => name !== owner).map(([name, make]): [string, unknown] => [`a ${name}`, make()]),
-      ...Object.entries(others).filter(([name]) => name !== owner).map(([name, make]): [string, unknown] => [`a ${name} in disguise`, Object.setPrototypeOf(make(), prototype)]),
+      ...Object.entries(others)
+        .filter(([name]) => name !== owner)
+        .map(([name, make]): [string, unknown] => [`a ${name}`, make()]),
+      ...Object.entries(others)
+        .filter(([name]) => name !== owner)
+        .map(([name, make]): [string, unknown] => [`a ${name} in disguise`, Object.setPrototypeOf(make(), prototype)]),
       ['an object', {}],
       ['its prototype', prototype],
       ['an object that looks like it', Object.create(prototype)],
@@ -98,16 +122,20 @@ export async function strangeThis(rows: readonly Row[], haveOneBase = true): Pro
     for (const [what, stranger] of strangers) {
       const args = row.params.map(parameter => parameter.valid(self as never))
       const [, kin] = Object.entries(row.kin ?? {}).find(([name]) => what.startsWith(`a ${name}`)) ?? []
-      // Every object ends in the same way, so that the call of one is that of any other.
+      // All objects have the same `dispose`, so calling that of one class on an object of another works.
       const ends = haveOneBase && /#(dispose|\[dispose\])$/.test(row.name) && /^a (?!KvTideError)[A-Z]/.test(what)
-      const expected = ends ? 'ok' : row.name === 'KvTideError#toString' && (stranger === null || stranger === undefined) ? 'TypeError' : (kin ?? row.foreign)
+      const expected = ends
+        ? 'ok'
+        : row.name === 'KvTideError#toString' && (stranger === null || stranger === undefined)
+          ? 'TypeError'
+          : (kin ?? row.foreign)
       await checks.call(`${row.name} on ${what}`, self, expected, () => callOf(row.name)(stranger, args))
     }
   }
   return checks
 }
 
-/** Every member on an object that was disposed of. */
+/** Calls every member on an object that was disposed of. */
 export async function disposedThis(rows: readonly Row[]): Promise<Checks> {
   const checks = new Checks()
   for (const row of rows.filter(({ name }) => name.includes('#') && !name.startsWith('KvTideError'))) {
@@ -119,7 +147,7 @@ export async function disposedThis(rows: readonly Row[]): Promise<Checks> {
   return checks
 }
 
-/** Looks that every option is read once, also through a proxy. */
+/** Checks that every option is read exactly once, also through a proxy. */
 export async function readOnce(t: ExecutionContext, rows: readonly Row[]): Promise<void> {
   for (const row of rows) {
     for (const [place, { kind, name, valid }] of row.params.entries()) {
@@ -137,7 +165,10 @@ export async function readOnce(t: ExecutionContext, rows: readonly Row[]): Promi
       t.is(typeof valid, 'function')
       t.is(await ending(() => callOf(row.name)(self, args)), 'ok', `${row.name}: ${name}`)
       t.deepEqual(asked, [...new Set(asked)], `${row.name}: ${name}`)
-      t.true(kind.fields.every(known => asked.includes(known.name)), `${row.name}: ${name}`)
+      t.true(
+        kind.fields.every(known => asked.includes(known.name)),
+        `${row.name}: ${name}`,
+      )
     }
   }
 }

@@ -1,7 +1,25 @@
-import { BlockPool, BlockTable, type CacheStats, type Kv, KvCache, memoryStats, PagedKvCache, PrefixMatch, RollbackCache, RollbackMark, RotatingCache, RotatingKvCache, RotatingSnapshot, Sequence, Snapshot, Step, Tensor } from '../../../index.js'
+import {
+  BlockPool,
+  BlockTable,
+  type CacheStats,
+  type Kv,
+  KvCache,
+  memoryStats,
+  PagedKvCache,
+  PrefixMatch,
+  RollbackCache,
+  RollbackMark,
+  RotatingCache,
+  RotatingKvCache,
+  RotatingSnapshot,
+  Sequence,
+  Snapshot,
+  Step,
+  Tensor,
+} from '../../../index.js'
 import { OnnxModel, OnnxPast, OnnxSequence } from '../../../onnx.js'
 
-/** Costs, but for copies and for what garbage still holds. */
+/** Costs, without copies and without memory that waits for garbage collection. */
 function costs({ bufferBytes, limitBytes, growths, compactions }: CacheStats): unknown {
   return { bufferBytes, limitBytes, growths, compactions }
 }
@@ -19,7 +37,17 @@ function pair(shown: Tensor | Kv | null): unknown {
 function rotating(cache: RotatingCache | RotatingKvCache): unknown {
   const { currentSeqLen, capacitySeqLen, retainedLen, dtype, maxSeqLen, sinks, dim } = cache
   const shown = [cache.currentData(), cache.lastAppendResult(), cache.allData()].map(pair)
-  return { currentSeqLen, capacitySeqLen, retainedLen, dtype, maxSeqLen, sinks, dim, shown, ...(costs(cache.stats()) as object) }
+  return {
+    currentSeqLen,
+    capacitySeqLen,
+    retainedLen,
+    dtype,
+    maxSeqLen,
+    sinks,
+    dim,
+    shown,
+    ...(costs(cache.stats()) as object),
+  }
 }
 
 function paged(cache: PagedKvCache): unknown {
@@ -37,14 +65,29 @@ function paged(cache: PagedKvCache): unknown {
     return { id, length, capacity: cache.sequenceCapacity(id), slots }
   })
   const { cachedBlocks, activeBlocks, evictions, pools } = cache.stats()
-  return { freeCount, totalCount, groups: cache.groups, pools, cachedBlocks, activeBlocks, evictions, sequences, ...(costs(cache.stats()) as object) }
+  return {
+    freeCount,
+    totalCount,
+    groups: cache.groups,
+    pools,
+    cachedBlocks,
+    activeBlocks,
+    evictions,
+    sequences,
+    ...(costs(cache.stats()) as object),
+  }
 }
 
 function state(object: unknown): unknown {
   if (object instanceof Tensor) return tensor(object)
   if (object instanceof KvCache) {
     const { seqLen, capacity } = object
-    return { seqLen, capacity, raw: [tensor(object.kCacheRaw), tensor(object.vCacheRaw)], ...(costs(object.stats()) as object) }
+    return {
+      seqLen,
+      capacity,
+      raw: [tensor(object.kCacheRaw), tensor(object.vCacheRaw)],
+      ...(costs(object.stats()) as object),
+    }
   }
   if (object instanceof RotatingCache || object instanceof RotatingKvCache) return rotating(object)
   if (object instanceof RollbackCache) {
@@ -55,17 +98,20 @@ function state(object: unknown): unknown {
   if (object instanceof OnnxModel) return paged(object.cache)
   if (object instanceof OnnxPast) return object.length
   if (object instanceof OnnxSequence) return [object.id, object.length, Array.from(object.tokens), pair(object.kv(0))]
-  if (object instanceof Sequence) return [object.id, object.length, object.committedLength, object.capacity, pair(object.kv(0))]
+  if (object instanceof Sequence)
+    return [object.id, object.length, object.committedLength, object.capacity, pair(object.kv(0))]
   if (object instanceof Step) return [object.sequences, object.offsets, object.length]
   if (object instanceof Snapshot || object instanceof PrefixMatch) return object.length
   if (object instanceof BlockPool) return [object.freeCount, object.totalCount, object.utilization]
-  if (object instanceof BlockTable) return [0, 1].map(layer => [object.numBlocks(layer), object.getBlock(layer, 0), object.getBlock(layer, 1)])
+  if (object instanceof BlockTable)
+    return [0, 1].map(layer => [object.numBlocks(layer), object.getBlock(layer, 0), object.getBlock(layer, 1)])
   if (object instanceof RollbackMark) return object.committedLen
-  if (object instanceof RotatingSnapshot) return [object.currentSeqLen, object.maxSeqLen, object.retainedLen, object.sinks, object.dim]
+  if (object instanceof RotatingSnapshot)
+    return [object.currentSeqLen, object.maxSeqLen, object.retainedLen, object.sinks, object.dim]
   return null
 }
 
-/** All that can be seen of an object, and of the process, as text to compare. */
+/** Describes everything observable of an object and of the process, as text to compare. */
 export function digest(object: unknown): string {
   return JSON.stringify([state(object), memoryStats().limitBytes])
 }

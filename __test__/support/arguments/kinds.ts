@@ -1,13 +1,13 @@
 import { VALUES } from './values.js'
 
-/** What a value ends in: a code, `ok`, or the name of an error of the language. */
+/** The outcome of a value: `ok`, an error code, or the name of a JavaScript error. */
 export type Outcome = string
 
-/** A kind of parameter: what it makes of every value, and the fields that it reads of an object. */
+/** A kind of parameter: the outcome of every value, and the fields that are read from an object. */
 export interface Kind {
-  /** What differs from a refusal with `INVALID_ARGUMENT`. */
+  /** Outcomes other than `INVALID_ARGUMENT`. */
   readonly legal: Readonly<Record<string, Outcome>>
-  /** Fields with a kind of their own, each in an object that is otherwise right. */
+  /** Fields with their own kinds. Each is tested in an object whose other fields are valid. */
   readonly fields?: readonly Field[]
 }
 
@@ -23,34 +23,34 @@ export function outcome(kind: Kind, value: string): Outcome {
 }
 
 /** A kind with more legal values. */
-export const but = (kind: Kind, legal: Readonly<Record<string, Outcome>>): Kind => ({ ...kind, legal: { ...kind.legal, ...legal } })
+export const but = (kind: Kind, legal: Readonly<Record<string, Outcome>>): Kind => ({
+  ...kind,
+  legal: { ...kind.legal, ...legal },
+})
 
-/** The same outcome for all values of which `pick` is true. */
+/** Gives the same outcome to all values for which `pick` returns true. */
 export const all = (outcomeOf: Outcome, pick: (value: unknown) => boolean = () => true): Record<string, Outcome> =>
   Object.fromEntries(Object.entries(VALUES).flatMap(([name, value]) => (pick(value) ? [[name, outcomeOf]] : [])))
 
 /** A number of tokens, slots, blocks or layers, from 0 to 2^31 - 1. */
 export const count: Kind = { legal: {} }
 
-/** An id or an absolute count, up to 2^53 - 1; `large` is what numbers end in that nothing has. */
+/** An id or an absolute count, up to 2^53 - 1; `large` is the outcome for numbers too large to exist. */
 export const whole = (large: Outcome): Kind => ({ legal: { '2^31': large, '2^32 + 5': large } })
 
-/** May be left out. */
+/** A parameter that may be left out. */
 export const optional = (kind: Kind): Kind => but(kind, { nothing: 'ok' })
 
 export const text: Kind = { legal: {} }
 export const flag: Kind = { legal: { true: 'ok' } }
-/** Anything goes. */
+/** Any value is valid. */
 export const anything: Kind = { legal: all('ok') }
-/** Nothing goes: constructors that only this package may call. */
+/** No value is valid: a constructor that only this package may call. */
 export const never: Kind = { legal: {} }
 
-const LIKE_FOUR = {
-  'an array with a length of its own': 'ok',
-  'an array of another realm': 'ok',
-}
+const LIKE_FOUR = { 'an array with a length of its own': 'ok', 'an array of another realm': 'ok' }
 
-/** The elements of a tensor of four. */
+/** The elements of a tensor with four elements. */
 export const data: Kind = { legal: { ...LIKE_FOUR, 'a Float32Array of 3': 'SHAPE_MISMATCH', 'a Uint8Array': 'ok' } }
 
 /** An array of four floats to write to. */
@@ -60,7 +60,7 @@ export const shape: Kind = { legal: { 'an empty array': 'SHAPE_MISMATCH' } }
 
 const host = (): object => ({ data: new Float32Array(4), shape: [1, 1, 2, 2] })
 
-/** Everything that can be wrong with memory of the caller's own. */
+/** All fields that can be wrong in a host tensor. */
 const hostFields: readonly Field[] = [
   { name: 'data', kind: but(data, { 'a Uint8Array': 'DTYPE_MISMATCH' }), rest: host },
   { name: 'shape', kind: shape, rest: host },
@@ -71,7 +71,7 @@ const hostFields: readonly Field[] = [
   { name: 'layout', kind: optional(text), rest: host },
 ]
 
-/** `[1, 1, 2, 2]` floats for a cache that holds such tokens. */
+/** `[1, 1, 2, 2]` floats, for a cache with tokens of this shape. */
 export const tensor: Kind = {
   legal: {
     'a Tensor of another shape': 'SHAPE_MISMATCH',
@@ -79,10 +79,14 @@ export const tensor: Kind = {
     'a disposed Tensor': 'DISPOSED',
     'a Tensor that looks like a Snapshot': 'ok',
   },
-  fields: hostFields.map(field => (field.name === 'shape' || field.name === 'dims' ? { ...field, kind: but(field.kind, { nothing: 'INVALID_ARGUMENT' }) } : field)),
+  fields: hostFields.map(field =>
+    field.name === 'shape' || field.name === 'dims'
+      ? { ...field, kind: but(field.kind, { nothing: 'INVALID_ARGUMENT' }) }
+      : field,
+  ),
 }
 
-/** One token's key or value, four floats in any shape. */
+/** One token's key or value: four floats in any shape. */
 export const vector: Kind = {
   ...tensor,
   legal: {
@@ -99,21 +103,27 @@ export const vector: Kind = {
   },
 }
 
-/** A snapshot of one class; those of other caches are refused with their reason. */
+/** A snapshot of one class. Snapshots of other classes are refused with their own reasons. */
 export const snapshot = (owner: string, foreign: Outcome): Kind => ({
   legal: {
     [`a ${owner}`]: foreign,
     [`a disposed ${owner}`]: 'DISPOSED',
-    ...(owner === 'Snapshot' ? { 'a Snapshot that looks like a Tensor': foreign, 'a Snapshot of a Sequence': foreign } : {}),
+    ...(owner === 'Snapshot'
+      ? { 'a Snapshot that looks like a Tensor': foreign, 'a Snapshot of a Sequence': foreign }
+      : {}),
   },
 })
 
-/** An object of options, each of its own kind. */
-export function options(rest: () => object, fields: Readonly<Record<string, Kind>>, legal: Readonly<Record<string, Outcome>> = {}): Kind {
+/** An options object, each of whose fields has its own kind. */
+export function options(
+  rest: () => object,
+  fields: Readonly<Record<string, Kind>>,
+  legal: Readonly<Record<string, Outcome>> = {},
+): Kind {
   return { legal, fields: Object.entries(fields).map(([name, kind]) => ({ name, kind, rest })) }
 }
 
-/** An object that may have been meant as a snapshot: any but the empty one that another thread receives. */
+/** True for an object that may have been meant as a snapshot: any object except the empty one that another thread receives. */
 function isMeant(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) return false
   try {
@@ -123,26 +133,32 @@ function isMeant(value: unknown): boolean {
   }
 }
 
-/** A mark of a RollbackCache, which refuses all other objects as one. */
+/** A mark of a RollbackCache, which refuses all other objects as marks. */
 export const mark = (): Kind => ({
   legal: { ...all('SNAPSHOT_INVALID', isMeant), ...snapshot('RollbackMark', 'SNAPSHOT_INVALID').legal },
 })
 
-/** A sequence of a cache, by its number or its object. */
+/** A sequence, by its number or its object. */
 export const seq = (large: Outcome): Kind => but(whole(large), { 'a disposed Sequence': 'DISPOSED' })
 
 /** Ids of tokens. */
 export const tokenIds: Kind = { legal: { 'an empty array': 'ok', 'a Uint32Array': 'ok', 'a BigInt64Array': 'ok' } }
 
-/** Ids of other tokens, or of more or fewer than there are: those that are right as arrays. */
-export const otherIds: Readonly<Record<string, Outcome>> = { 'a Uint32Array': 'INVALID_ARGUMENT', 'a BigInt64Array': 'INVALID_ARGUMENT' }
+/** Ids of other tokens, or a wrong number of ids: outcomes of values that are valid as arrays of ids. */
+export const otherIds: Readonly<Record<string, Outcome>> = {
+  'a Uint32Array': 'INVALID_ARGUMENT',
+  'a BigInt64Array': 'INVALID_ARGUMENT',
+}
 
-/** Whose tokens a prompt's are. */
+/** The salt and the extras of a prompt. */
 export const prompt: Readonly<Record<string, Kind>> = {
   salt: optional({ legal: { '"3"': 'ok', 'a Uint8Array': 'ok' } }),
   saltFrom: optional(count),
   extra: optional({ legal: { 'an empty array': 'ok' } }),
 }
+
+/** A duration in milliseconds. */
+export const duration: Kind = { legal: { '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok', '2^53': 'ok' } }
 
 /** A number of milliseconds. */
 export const milliseconds: Kind = { legal: { '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok' } }

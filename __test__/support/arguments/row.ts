@@ -2,31 +2,41 @@ import * as kvtide from '../../../index.js'
 import * as onnx from '../../../onnx.js'
 import type { Kind, Outcome } from './kinds.js'
 
-/** A parameter: its kind, and a value that it takes. */
+/** A parameter: its kind, and a valid value. */
 export interface Param {
   readonly name: string
   readonly kind: Kind
   readonly valid: (self: never) => unknown
 }
 
-/** One export, or one member of one, with all that it takes. */
+/** One export, or one member of a class, with its parameters. */
 export interface Row {
   readonly name: string
-  /** A new object to call it on; nothing for functions, statics and constructors. */
+  /** Makes a new object to call it on; `undefined` for functions, static methods and constructors. */
   readonly self: () => unknown
   readonly params: readonly Param[]
-  /** What it ends in on an object that was disposed of. */
+  /** The outcome on an object that was disposed of. */
   readonly disposed: Outcome
-  /** What it ends in on a `this` that is none of its own. */
+  /** The outcome on a wrong `this`. */
   readonly foreign: Outcome
-  /** What it ends in on an object of a class that has it from the same base. */
+  /** The outcome on an object of another class that inherits it from the same base. */
   readonly kin?: Readonly<Record<string, Outcome>>
 }
 
-export const param = <T = unknown>(name: string, kind: Kind, valid: (self: T) => unknown): Param => ({ name, kind, valid: valid as Param['valid'] })
+export const param = <T = unknown>(name: string, kind: Kind, valid: (self: T) => unknown): Param => ({
+  name,
+  kind,
+  valid: valid as Param['valid'],
+})
 
 /** A function, a static method (`Class.name`), a constructor (`new Class`). */
-export const free = (name: string, ...params: Param[]): Row => ({ name, self: () => undefined, params, disposed: 'ok', foreign: 'ok' })
+export const free = (name: string, ...params: Param[]): Row => ({
+  name,
+  self: () => undefined,
+  params,
+  disposed: 'ok',
+  foreign: 'ok',
+})
 
 /** The members of one class. */
 export class Members {
@@ -39,7 +49,7 @@ export class Members {
     this.#self = self
   }
 
-  /** Names the class that has some of these members from the same base, and what they end in there. */
+  /** Names the class that inherits some of these members from the same base, and their outcomes there. */
   kin(other: string, ends: Readonly<Record<string, Outcome>>): this {
     for (const [place, row] of this.rows.entries()) {
       const end = ends[row.name.split('#')[1] as string]
@@ -58,13 +68,13 @@ export class Members {
     return this.special(name, { disposed: 'DISPOSED', foreign: 'INVALID_ARGUMENT' }, ...params)
   }
 
-  /** A member that is not refused like the others. */
+  /** A member whose refusals differ from the others'. */
   special(name: string, ends: { disposed: Outcome; foreign: Outcome }, ...params: Param[]): this {
     this.rows.push({ name: `${this.#owner}#${name}`, self: this.#self, params, ...ends })
     return this
   }
 
-  /** What every class that holds memory has. */
+  /** The members of every class that holds memory. */
   disposable(): this {
     const ends = { disposed: 'ok', foreign: 'INVALID_ARGUMENT' }
     return this.special('dispose', ends).special('[dispose]', ends)
@@ -73,7 +83,7 @@ export class Members {
 
 type Callable = (...args: unknown[]) => unknown
 
-/** How to run a row's call: with `self` and arguments. */
+/** Returns the call of a row, as a function of `self` and arguments. */
 export function callOf(name: string): (self: unknown, args: readonly unknown[]) => unknown {
   const made = /^new (\w+)$/.exec(name)
   if (made !== null) return (_, args) => Reflect.construct(exported(made[1]) as Callable, args)
@@ -102,19 +112,27 @@ export function keyName(key: string | symbol): string {
   return key === Symbol.dispose ? '[dispose]' : `[${key.description?.split('.').at(-1)}]`
 }
 
-/** Every export of an entry, and every member of every class, as rows name them. */
+/** Lists every export of an entry point, and every member of every class, by the names that rows use. */
 export function everything(entry: object = kvtide): string[] {
   return Object.entries(entry as Record<string, unknown>).flatMap(([name, value]) => {
     if (typeof value !== 'function') return []
     if (!Function.prototype.toString.call(value).startsWith('class')) return [name]
     const statics = Reflect.ownKeys(value).filter(key => !['length', 'name', 'prototype'].includes(String(key)))
-    return [`new ${name}`, ...statics.map(key => `${name}.${keyName(key)}`), ...members(value.prototype as object).map(member => `${name}#${member}`)]
+    return [
+      `new ${name}`,
+      ...statics.map(key => `${name}.${keyName(key)}`),
+      ...members(value.prototype as object).map(member => `${name}#${member}`),
+    ]
   })
 }
 
 function members(prototype: object): string[] {
   const names = new Set<string>()
-  for (let at = prototype; at !== Object.prototype && at !== Error.prototype; at = Object.getPrototypeOf(at) as object) {
+  for (
+    let at = prototype;
+    at !== Object.prototype && at !== Error.prototype;
+    at = Object.getPrototypeOf(at) as object
+  ) {
     for (const key of Reflect.ownKeys(at)) if (key !== 'constructor') names.add(keyName(key))
   }
   return [...names]

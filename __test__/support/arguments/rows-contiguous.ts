@@ -8,9 +8,14 @@ const pair = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2
 const host = (): object => ({ data: Float32Array.from([5, 6, 7, 8]), shape: [1, 1, 2, 2] })
 const memoryLimitBytes = optional(whole('ok'))
 
-export const GETTERS: readonly string[] = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a Snapshot that looks like a Tensor']
+export const GETTERS: readonly string[] = [
+  'a disposed Tensor',
+  'a proxy of a Tensor',
+  'what looks like a Tensor',
+  'a Snapshot that looks like a Tensor',
+]
 
-/** An object with no field of its own, which could be an option that does not exist. */
+/** True for an object without fields of its own, so without unknown options. */
 function isBare(value: object): boolean {
   try {
     return Object.keys(value).length === 0
@@ -19,21 +24,30 @@ function isBare(value: object): boolean {
   }
 }
 
-/** Options that may all be left out: any bare object is one, unless a getter of it, for `dtype` or `device`, objects. */
+/** Options that are all optional: any object without fields is valid, unless it has a getter for `dtype` or `device` that throws. */
 export const NO_OPTIONS: Readonly<Record<string, string>> = but(
   { legal: all('ok', value => value === undefined || (typeof value === 'object' && value !== null && isBare(value))) },
   { ...Object.fromEntries(GETTERS.map(name => [name, 'INVALID_ARGUMENT'])), 'a revoked proxy': 'INVALID_ARGUMENT' },
 ).legal
 
-/** How a transaction is opened. */
-export const begin: Param = param('options', options(() => ({}), { maxTokens: optional(count) }, { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }), () => ({ maxTokens: 2 }))
+/** The options that open a transaction. */
+export const begin: Param = param(
+  'options',
+  options(
+    () => ({}),
+    { maxTokens: optional(count) },
+    { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) },
+  ),
+  () => ({ maxTokens: 2 }),
+)
 
-/** Any object is one of saves and loads, whatever it is otherwise. */
+/** Any object is valid for saves and loads. */
 const ANY = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
 const place = { device: optional(text), memoryLimitBytes: optional(whole('ok')) }
 
-/** A getter of `device` is read in a load. */
-const load = (name: string, saved: Uint8Array): Row => free(name, source(saved), fileOptions({ ...NO_OPTIONS, 'a disposed Tensor': 'DISPOSED' }, place))
+/** A load reads `device`, so a getter for it is called. */
+const load = (name: string, saved: Uint8Array): Row =>
+  free(name, source(saved), fileOptions({ ...NO_OPTIONS, 'a disposed Tensor': 'DISPOSED' }, place))
 
 const kvOptions = (): object => ({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 9, headDim: 2 })
 
@@ -47,15 +61,31 @@ const kv = new Members('KvCache', kvCache)
   .plain('seqLen', 'capacity', 'isEmpty', 'kCacheRaw', 'vCacheRaw', 'getKv', 'reset', 'snapshot', 'stats')
   .method('update', param('k', tensor, pair), param('v', tensor, host))
   .method('updateFused', param('k', tensor, host), param('v', tensor, pair))
-  .method('incrementSeqLen', param('n', optional(count), () => 1))
-  .method('truncate', param('len', whole('CANNOT_ROLL_BACK'), () => 1))
+  .method(
+    'incrementSeqLen',
+    param('n', optional(count), () => 1),
+  )
+  .method(
+    'truncate',
+    param('len', whole('CANNOT_ROLL_BACK'), () => 1),
+  )
   .method('begin', begin)
-  .method('restore', param<KvCache>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
+  .method(
+    'restore',
+    param<KvCache>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()),
+  )
   .method('save', path, fileOptions(ANY))
   .method('saveBytes', fileOptions(ANY))
   .disposable()
 
-const rotatingOptions = { maxSeqLen: count, capacitySeqLen: optional(count), sinks: optional(count), slack: optional(count), device: optional(text), memoryLimitBytes }
+const rotatingOptions = {
+  maxSeqLen: count,
+  capacitySeqLen: optional(count),
+  sinks: optional(count),
+  slack: optional(count),
+  device: optional(text),
+  memoryLimitBytes,
+}
 const pairOptions = (): object => ({ maxSeqLen: 3, sinks: 1, slack: 1 })
 const windowOptions = (): object => ({ dim: 2, ...pairOptions() })
 
@@ -71,25 +101,51 @@ function rotatingKvCache(): RotatingKvCache {
   return cache
 }
 
-/** A snapshot that is given to its own cache; `foreign` is what one of another RotatingCache ends in. */
-const own = (foreign: string): ReturnType<typeof param> => param<RotatingCache>('snapshot', snapshot('RotatingSnapshot', foreign), cache => cache.snapshot())
+/** A snapshot for its own cache; `foreign` is the outcome for a snapshot of another RotatingCache. */
+const own = (foreign: string): ReturnType<typeof param> =>
+  param<RotatingCache>('snapshot', snapshot('RotatingSnapshot', foreign), cache => cache.snapshot())
 
-/** What both rotating caches have from their base. */
+/** The members that both rotating caches inherit. */
 const base = {
-  ...Object.fromEntries(['currentSeqLen', 'capacitySeqLen', 'retainedLen', 'dtype', 'reset', 'snapshot', 'stats', 'save', 'saveBytes'].map(name => [name, 'ok'])),
+  ...Object.fromEntries(
+    ['currentSeqLen', 'capacitySeqLen', 'retainedLen', 'dtype', 'reset', 'snapshot', 'stats', 'save', 'saveBytes'].map(
+      name => [name, 'ok'],
+    ),
+  ),
   ...Object.fromEntries(['trySetLen', 'setLen', 'dispose', '[dispose]'].map(name => [name, 'ok'])),
-  // The snapshot that they are called with is of the other kind.
+  // These calls use a snapshot of the other kind.
   ...Object.fromEntries(['restore', 'canAppendFromSnapshot'].map(name => [name, 'SNAPSHOT_INVALID'])),
 }
 
-/** The members that both rotating caches have; `foreign` is what a snapshot of another cache ends in. */
+/** The members of both rotating caches; `foreign` is the outcome for a snapshot of another cache. */
 function rotating(members: Members, other: string, foreign: (otherwise: string) => string): Members {
   return members
-    .plain('currentSeqLen', 'capacitySeqLen', 'retainedLen', 'dtype', 'currentData', 'lastAppendResult', 'allData', 'reset', 'snapshot', 'stats')
-    .method('trySetLen', param('len', whole('CANNOT_ROLL_BACK'), () => 4))
-    .method('setLen', param('len', whole('CANNOT_ROLL_BACK'), () => 4))
+    .plain(
+      'currentSeqLen',
+      'capacitySeqLen',
+      'retainedLen',
+      'dtype',
+      'currentData',
+      'lastAppendResult',
+      'allData',
+      'reset',
+      'snapshot',
+      'stats',
+    )
+    .method(
+      'trySetLen',
+      param('len', whole('CANNOT_ROLL_BACK'), () => 4),
+    )
+    .method(
+      'setLen',
+      param('len', whole('CANNOT_ROLL_BACK'), () => 4),
+    )
     .method('restore', own(foreign('SNAPSHOT_INVALID')))
-    .method('canAppendFromSnapshot', own(foreign('ok')), param('n', count, () => 1))
+    .method(
+      'canAppendFromSnapshot',
+      own(foreign('ok')),
+      param('n', count, () => 1),
+    )
     .method(
       'acceptedAppendFromBatchedAppend',
       own(foreign('INVALID_ARGUMENT')),
@@ -103,8 +159,10 @@ function rotating(members: Members, other: string, foreign: (otherwise: string) 
     .kin(other, base)
 }
 
-const single = rotating(new Members('RotatingCache', rotatingCache), 'RotatingKvCache', otherwise => otherwise)
-  .method('append', param('src', tensor, pair))
+const single = rotating(new Members('RotatingCache', rotatingCache), 'RotatingKvCache', otherwise => otherwise).method(
+  'append',
+  param('src', tensor, pair),
+)
 const double = rotating(new Members('RotatingKvCache', rotatingKvCache), 'RotatingCache', () => 'SNAPSHOT_INVALID')
   .method('append', param('k', tensor, pair), param('v', tensor, host))
   .method('begin', begin)
@@ -125,17 +183,37 @@ const rollback = new Members('RollbackCache', rollbackCache)
     'append',
     param('k', tensor, pair),
     param('v', tensor, host),
-    param('options', options(() => ({}), { parents: optional(parents) }, {
-      ...NO_OPTIONS,
-      ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])),
-    }), () => ({ parents: [-1, 2] })),
+    param(
+      'options',
+      options(
+        () => ({}),
+        { parents: optional(parents) },
+        { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) },
+      ),
+      () => ({ parents: [-1, 2] }),
+    ),
   )
   .method('begin', begin)
-  .method('commit', param('len', optional(whole('INVALID_ARGUMENT')), () => 3))
-  .method('rollback', param<RollbackCache>('snapshot', mark(), cache => cache.snapshot()))
-  .method('acceptPath', param('indices', { legal: { 'an empty array': 'ok', 'a Uint32Array': 'INVALID_PATH' } }, () => [0, 1]))
-  .method('treeMask', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
-  .method('treePositions', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
+  .method(
+    'commit',
+    param('len', optional(whole('INVALID_ARGUMENT')), () => 3),
+  )
+  .method(
+    'rollback',
+    param<RollbackCache>('snapshot', mark(), cache => cache.snapshot()),
+  )
+  .method(
+    'acceptPath',
+    param('indices', { legal: { 'an empty array': 'ok', 'a Uint32Array': 'INVALID_PATH' } }, () => [0, 1]),
+  )
+  .method(
+    'treeMask',
+    param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]),
+  )
+  .method(
+    'treePositions',
+    param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]),
+  )
   .method('save', path, fileOptions(ANY))
   .method('saveBytes', fileOptions(ANY))
   .disposable()
@@ -144,25 +222,43 @@ const accepted = but(tensor, { null: 'INVALID_ARGUMENT' })
 const snapshotOf = (cache: () => { snapshot(): unknown }, foreign: string): ReturnType<typeof param> =>
   param('snapshot', snapshot('RotatingSnapshot', foreign), () => cache().snapshot())
 
-/** Every row of the caches that lie in one piece. */
+/** Every row of the contiguous caches. */
 export const contiguousRows: readonly Row[] = [
   load('KvCache.load', await kvCache().saveBytes()),
   load('RotatingCache.load', await rotatingCache().saveBytes()),
   load('RotatingKvCache.load', await rotatingKvCache().saveBytes()),
   load('RollbackCache.load', await rollbackCache().saveBytes()),
-  free('new KvCache', param('options', options(kvOptions, {
-    batchSize: count,
-    numKvHeads: count,
-    initialCapacity: count,
-    maxSeqLen: count,
-    headDim: count,
-    dtype: optional(text),
-    device: optional(text),
-    stableAddresses: optional(flag),
-    memoryLimitBytes,
-  }), kvOptions)),
+  free(
+    'new KvCache',
+    param(
+      'options',
+      options(kvOptions, {
+        batchSize: count,
+        numKvHeads: count,
+        initialCapacity: count,
+        maxSeqLen: count,
+        headDim: count,
+        dtype: optional(text),
+        device: optional(text),
+        stableAddresses: optional(flag),
+        memoryLimitBytes,
+      }),
+      kvOptions,
+    ),
+  ),
   ...kv.rows,
-  free('new RotatingCache', param('options', options(windowOptions, { dim: count, ...rotatingOptions }, { 'a RotatingSnapshot': 'ok', 'a disposed RotatingSnapshot': 'DISPOSED' }), windowOptions)),
+  free(
+    'new RotatingCache',
+    param(
+      'options',
+      options(
+        windowOptions,
+        { dim: count, ...rotatingOptions },
+        { 'a RotatingSnapshot': 'ok', 'a disposed RotatingSnapshot': 'DISPOSED' },
+      ),
+      windowOptions,
+    ),
+  ),
   free(
     'RotatingCache.restoreFromSnapshot',
     snapshotOf(rotatingCache, 'INVALID_ARGUMENT'),
@@ -170,23 +266,45 @@ export const contiguousRows: readonly Row[] = [
     param('keepLen', whole('INVALID_ARGUMENT'), () => 6),
   ),
   ...single.rows,
-  free('new RotatingKvCache', param('options', options(pairOptions, rotatingOptions, {
-    'a RotatingSnapshot': 'ok',
-    'a disposed RotatingSnapshot': 'DISPOSED',
-  }), pairOptions)),
+  free(
+    'new RotatingKvCache',
+    param(
+      'options',
+      options(pairOptions, rotatingOptions, { 'a RotatingSnapshot': 'ok', 'a disposed RotatingSnapshot': 'DISPOSED' }),
+      pairOptions,
+    ),
+  ),
   free(
     'RotatingKvCache.restoreFromSnapshot',
     snapshotOf(rotatingKvCache, 'SNAPSHOT_INVALID'),
-    param('accepted', options(() => ({ k: pair(), v: host() }), { k: tensor, v: tensor }), () => ({ k: pair(), v: host() })),
+    param(
+      'accepted',
+      options(() => ({ k: pair(), v: host() }), { k: tensor, v: tensor }),
+      () => ({ k: pair(), v: host() }),
+    ),
     param('keepLen', whole('INVALID_ARGUMENT'), () => 6),
   ),
   ...double.rows,
-  free('new RollbackCache', param('options', options(() => ({}), { device: optional(text), memoryLimitBytes }, {
-    ...NO_OPTIONS,
-    'a disposed Tensor': 'DISPOSED',
-  }), () => ({}))),
+  free(
+    'new RollbackCache',
+    param(
+      'options',
+      options(
+        () => ({}),
+        { device: optional(text), memoryLimitBytes },
+        { ...NO_OPTIONS, 'a disposed Tensor': 'DISPOSED' },
+      ),
+      () => ({}),
+    ),
+  ),
   ...rollback.rows,
-  ...(['Snapshot', 'RotatingSnapshot', 'RollbackMark'] as const).map(name => free(`new ${name}`, param('token', never, () => undefined), param('native', never, () => undefined))),
+  ...(['Snapshot', 'RotatingSnapshot', 'RollbackMark'] as const).map(name =>
+    free(
+      `new ${name}`,
+      param('token', never, () => undefined),
+      param('native', never, () => undefined),
+    ),
+  ),
   ...new Members('Snapshot', () => kvCache().snapshot()).plain('length').disposable().rows,
   ...new Members('RotatingSnapshot', () => rotatingCache().snapshot())
     .plain('currentSeqLen', 'maxSeqLen', 'retainedLen', 'sinks', 'dim')

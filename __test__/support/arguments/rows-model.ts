@@ -5,8 +5,13 @@ import { free, Members, param, type Row } from './row.js'
 const two = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
 const hostTwo = (): object => ({ data: Float32Array.from([1, 2, 3, 4]), shape: [1, 2, 2] })
 
-/** One layer and head, so that tokens of the shape that other caches take fit: two of two elements. */
-const modelOptions = (): object => ({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] }, blockSize: 2, capacity: 3, events: 4 })
+/** One layer and one head, so that tokens with the shape of the other caches fit: two tokens of two elements. */
+const modelOptions = (): object => ({
+  model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] },
+  blockSize: 2,
+  capacity: 3,
+  events: 4,
+})
 
 function modelCache(): PagedKvCache {
   const cache = new PagedKvCache(modelOptions() as never)
@@ -19,34 +24,51 @@ const input = (): object => ({ layers: [{ k: two(), v: hostTwo() }] })
 
 const sequences = new Members('Sequence', () => modelCache().sequence(0))
   .method('append', param('input', options(input, { layers: { legal: {} }, tokens: known }), input))
-  .method('kv', param('layer', count, () => 0))
+  .method(
+    'kv',
+    param('layer', count, () => 0),
+  )
 
-/** An object without layers is a configuration, which says too little; some of them JSON does not hold. */
-const wrong = Object.fromEntries(['an empty array', 'an array with holes', 'a longest array', 'a revoked proxy', 'a BigInt64Array'].map(name => [name, 'INVALID_ARGUMENT']))
-/** A model, described or configured. */
-export const model: Kind = { legal: { ...all('UNSUPPORTED_MODEL', value => typeof value === 'object' && value !== null), ...wrong } }
+/** An object without layers counts as an incomplete configuration; some of these objects have no JSON form. */
+const wrong = Object.fromEntries(
+  ['an empty array', 'an array with holes', 'a longest array', 'a revoked proxy', 'a BigInt64Array'].map(name => [
+    name,
+    'INVALID_ARGUMENT',
+  ]),
+)
+/** A model: a description or a configuration. */
+export const model: Kind = {
+  legal: { ...all('UNSUPPORTED_MODEL', value => typeof value === 'object' && value !== null), ...wrong },
+}
 
-/** Every row of a cache of a model's layers that others do not have. */
+/** Every row that only a cache of a model's layers has. */
 export const modelRows: readonly Row[] = [
-  free('new PagedKvCache', param('options', options(modelOptions, {
-    dtype: optional(text),
-    device: optional(text),
-    memoryLimitBytes: optional(whole('ok')),
-    model,
-    blockSize: optional(count),
-    capacity: but(count, { 'an array with holes': 'INVALID_ARGUMENT' }),
-    keyFormat: optional(text),
-    valueFormat: optional(text),
-    // Rotation needs a low-bit form of K.
-    hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
-    namespace: optional(but(text, { '"3"': 'ok' })),
-    prefixKey: optional({ legal: {} }),
-    events: optional(count),
-    now: optional({ legal: { 'a function': 'ok' } }),
-    eviction: optional({ legal: { 'a function': 'ok' } }),
-    memoryBytes: optional({ legal: {} }),
-    maxSequences: optional({ legal: {} }),
-    maxPrefillTokens: optional({ legal: {} }),
-  }), modelOptions)),
+  free(
+    'new PagedKvCache',
+    param(
+      'options',
+      options(modelOptions, {
+        dtype: optional(text),
+        device: optional(text),
+        memoryLimitBytes: optional(whole('ok')),
+        model,
+        blockSize: optional(count),
+        capacity: but(count, { 'an array with holes': 'INVALID_ARGUMENT' }),
+        keyFormat: optional(text),
+        valueFormat: optional(text),
+        // Rotation needs low-bit K.
+        hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
+        namespace: optional(but(text, { '"3"': 'ok' })),
+        prefixKey: optional({ legal: {} }),
+        events: optional(count),
+        now: optional({ legal: { 'a function': 'ok' } }),
+        eviction: optional({ legal: { 'a function': 'ok' } }),
+        memoryBytes: optional({ legal: {} }),
+        maxSequences: optional({ legal: {} }),
+        maxPrefillTokens: optional({ legal: {} }),
+      }),
+      modelOptions,
+    ),
+  ),
   ...sequences.rows,
 ]

@@ -3,19 +3,39 @@ import { INTERNAL } from '../../../lib/border/owner.js'
 import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
-import { but, count, milliseconds, never, optional, options, otherIds, out, prompt, snapshot, tensor, text, tokenIds, type Kind } from './kinds.js'
+import {
+  but,
+  count,
+  milliseconds,
+  never,
+  optional,
+  options,
+  otherIds,
+  out,
+  prompt,
+  snapshot,
+  tensor,
+  text,
+  tokenIds,
+  type Kind,
+} from './kinds.js'
 import { fileOptions, ownPrompt, path, source } from './files.js'
 import { free, Members, param, type Row } from './row.js'
 import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 import { VALUES } from './values.js'
 
-/** Any object is one, whatever it is otherwise. */
+/** Any object is valid. */
 const ANY: Kind['legal'] = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
-const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): ReturnType<typeof param> => param('options', options(rest, fields, ANY), rest)
+const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): ReturnType<typeof param> =>
+  param('options', options(rest, fields, ANY), rest)
 
 /** Objects without fields of their own, apart from arrays. */
 const bare = (outcome: string): Record<string, string> =>
-  Object.fromEntries(Object.keys(ANY).filter(name => !/array|Array of|detached|revoked|nothing/.test(name) || name === 'what looks like an array').map(name => [name, outcome]))
+  Object.fromEntries(
+    Object.keys(ANY)
+      .filter(name => !/array|Array of|detached|revoked|nothing/.test(name) || name === 'what looks like an array')
+      .map(name => [name, outcome]),
+  )
 
 const model = (): OnnxModel => toyModel(new ToyBackend(new Dice(1)), { capacity: 64 })
 const opened = (self: OnnxModel): OnnxSequence => self.open({ tokens: [1, 2] })
@@ -23,8 +43,8 @@ const signal: Kind = { legal: {} }
 const float: Kind = { legal: { '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok', '2^53': 'ok' } }
 const signed: Kind = but(float, { '-1': 'ok' })
 const share: Kind = { legal: {} }
-/** Tokens and numbers, of which there may be none. */
-const bias: Kind = { legal: { ...bare('ok'), 'nothing': 'ok', 'a proxy of an array': 'ok' } }
+/** Tokens and numbers; both may be missing. */
+const bias: Kind = { legal: { ...bare('ok'), nothing: 'ok', 'a proxy of an array': 'ok' } }
 
 const sampling = {
   temperature: optional(float),
@@ -43,28 +63,57 @@ const sampling = {
 const models = new Members('OnnxModel', model)
   .method('loadSequence', source(await opened(model()).saveBytes()), fileOptions(ANY, ownPrompt))
   .method('open', some({ tokens: optional(tokenIds), ...prompt }))
-  .method('admit', param('tokens', tokenIds, () => [1, 2]), some({ ...prompt, watermark: optional(count), answerTokens: optional(count), stepTokens: optional(but(count, {})) }))
-  .method('generate', param('sequence', { legal: {} }, opened), some({
-    ...sampling,
-    tokens: optional(tokenIds),
-    maxTokens: optional(but(count, {})),
-    stop: optional(tokenIds),
-    draft: optional({ legal: {} }),
-    signal: optional(signal),
-  }))
-  .method('run', param('entries', { legal: { 'an empty array': 'ok' } }, (self: OnnxModel) => [{ sequence: opened(self), tokens: [3] }]), some({ logits: optional(text), signal: optional(signal) }))
-  .method('between', param('call', { legal: { 'a function': 'ok' } }, () => () => 5))
+  .method(
+    'admit',
+    param('tokens', tokenIds, () => [1, 2]),
+    some({
+      ...prompt,
+      watermark: optional(count),
+      answerTokens: optional(count),
+      stepTokens: optional(but(count, {})),
+    }),
+  )
+  .method(
+    'generate',
+    param('sequence', { legal: {} }, opened),
+    some({
+      ...sampling,
+      tokens: optional(tokenIds),
+      maxTokens: optional(but(count, {})),
+      stop: optional(tokenIds),
+      draft: optional({ legal: {} }),
+      signal: optional(signal),
+    }),
+  )
+  .method(
+    'run',
+    param('entries', { legal: { 'an empty array': 'ok' } }, (self: OnnxModel) => [
+      { sequence: opened(self), tokens: [3] },
+    ]),
+    some({ logits: optional(text), signal: optional(signal) }),
+  )
+  .method(
+    'between',
+    param('call', { legal: { 'a function': 'ok' } }, () => () => 5),
+  )
   .disposable()
   .special('[asyncDispose]', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
 
 const two = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
 const input = (): object => ({ k: two(), v: two(), tokens: [5, 6] })
 const arrays = (): object => ({ k: new Float32Array(4), v: new Float32Array(4) })
-const pages = (): PagedKvCache => new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] }, capacity: 8, blockSize: 2 })
+const pages = (): PagedKvCache =>
+  new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] }, capacity: 8, blockSize: 2 })
 
 /** A sequence of two tokens, of a model whose cache has rows of two elements. */
 function sequence(): OnnxSequence {
-  const loaded = { cache: pages(), backend: new ToyBackend(new Dice(1)), refusals: [], vocabulary: VOCABULARY, limits: { stepTokens: 4, sequences: 4 } }
+  const loaded = {
+    cache: pages(),
+    backend: new ToyBackend(new Dice(1)),
+    refusals: [],
+    vocabulary: VOCABULARY,
+    limits: { stepTokens: 4, sequences: 4 },
+  }
   const made = new OnnxModel(INTERNAL, loaded).open()
   made.append(input() as never)
   return made
@@ -72,17 +121,61 @@ function sequence(): OnnxSequence {
 
 const sequences = new Members('OnnxSequence', sequence)
   .plain('tokens', 'length', 'committedLength', 'retainedLength', 'capacity', 'fork', 'snapshot', 'drop')
-  .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', ...otherIds }) }), input))
-  .method('truncate', param('len', count, () => 1))
-  .method('resume', param('tokens', tokenIds, () => [5, 6]))
-  .method('identify', param('tokens', but(tokenIds, otherIds), () => [5, 6]))
-  .method('readInto', param('out', options(arrays, { k: out('DIM_MISMATCH'), v: out('DIM_MISMATCH'), layers: optional({ legal: {} }) }), arrays))
-  .method('kv', param('layer', count, () => 0))
-  .method('restore', param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
+  .method(
+    'append',
+    param(
+      'input',
+      options(input, {
+        k: tensor,
+        v: tensor,
+        tokens: but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', ...otherIds }),
+      }),
+      input,
+    ),
+  )
+  .method(
+    'truncate',
+    param('len', count, () => 1),
+  )
+  .method(
+    'resume',
+    param('tokens', tokenIds, () => [5, 6]),
+  )
+  .method(
+    'identify',
+    param('tokens', but(tokenIds, otherIds), () => [5, 6]),
+  )
+  .method(
+    'readInto',
+    param(
+      'out',
+      options(arrays, { k: out('DIM_MISMATCH'), v: out('DIM_MISMATCH'), layers: optional({ legal: {} }) }),
+      arrays,
+    ),
+  )
+  .method(
+    'kv',
+    param('layer', count, () => 0),
+  )
+  .method(
+    'restore',
+    param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()),
+  )
   .method('begin', begin)
-  .method('retain', param('options', options(() => ({ priority: 5 }), {
-    from: optional(count), to: optional(count), priority: count, forMs: optional(milliseconds), until: optional(milliseconds),
-  }), () => ({ priority: 5 })))
+  .method(
+    'retain',
+    param(
+      'options',
+      options(() => ({ priority: 5 }), {
+        from: optional(count),
+        to: optional(count),
+        priority: count,
+        forMs: optional(milliseconds),
+        until: optional(milliseconds),
+      }),
+      () => ({ priority: 5 }),
+    ),
+  )
   .method('save', path, fileOptions(ANY))
   .method('saveBytes', fileOptions(ANY))
   .disposable()
@@ -111,19 +204,34 @@ class AnyTensor {
   }
 }
 
-const session = { inputNames: ['input_ids', 'past_key_values.0.key', 'past_key_values.0.value'], outputNames: ['logits', 'present.0.key', 'present.0.value'] }
-const names = (): object => ({ pastKey: 'past_key_values.%d.key', pastValue: 'past_key_values.%d.value', presentKey: 'present.%d.key', presentValue: 'present.%d.value' })
+const session = {
+  inputNames: ['input_ids', 'past_key_values.0.key', 'past_key_values.0.value'],
+  outputNames: ['logits', 'present.0.key', 'present.0.value'],
+}
+const names = (): object => ({
+  pastKey: 'past_key_values.%d.key',
+  pastValue: 'past_key_values.%d.value',
+  presentKey: 'present.%d.key',
+  presentValue: 'present.%d.value',
+})
 const ofPast = (): object => ({ session, cache: pages(), Tensor: AnyTensor })
 const present = (): AnyTensor => new AnyTensor('float32', Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
 
 const pasts = new Members('OnnxPast', () => new OnnxPast(ofPast() as never))
   .plain('length', 'fork')
-  .method('resume', param('tokens', but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT' }), () => [1, 2]))
-  .method('commit', param<OnnxPast>('outputs', { legal: {} }, self => {
-    // One that was disposed of, or that is none, is refused before its outputs are looked at.
-    if (self instanceof OnnxPast) self.resume([1, 2])
-    return { 'present.0.key': present(), 'present.0.value': present() }
-  }), param('tokens', optional({ legal: { 'an empty array': 'ok' } }), () => [1]))
+  .method(
+    'resume',
+    param('tokens', but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT' }), () => [1, 2]),
+  )
+  .method(
+    'commit',
+    param<OnnxPast>('outputs', { legal: {} }, self => {
+      // A wrong or disposed `this` is refused before the outputs are checked.
+      if (self instanceof OnnxPast) self.resume([1, 2])
+      return { 'present.0.key': present(), 'present.0.value': present() }
+    }),
+    param('tokens', optional({ legal: { 'an empty array': 'ok' } }), () => [1]),
+  )
   .disposable()
 
 function isObject(value: unknown): boolean {
@@ -136,33 +244,63 @@ function isObject(value: unknown): boolean {
 
 /** Every row of `kvtide/onnx` that needs no runtime. */
 export const onnxRows: readonly Row[] = [
-  ...['OnnxModel', 'OnnxSequence', 'Generation'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
+  ...['OnnxModel', 'OnnxSequence', 'Generation'].map(name =>
+    free(
+      `new ${name}`,
+      param('token', never, () => undefined),
+      param('inner', never, () => undefined),
+    ),
+  ),
   ...models.rows,
   ...sequences.rows,
   ...generations.rows,
-  free('new OnnxPast', param('options', options(ofPast, {
-    session: { legal: {} },
-    cache: { legal: {} },
-    Tensor: { legal: { 'a function': 'ok' } },
-    names: optional(options(names, { pastKey: text, pastValue: text, presentKey: text, presentValue: text })),
-    ...prompt,
-  }), ofPast)),
+  free(
+    'new OnnxPast',
+    param(
+      'options',
+      options(ofPast, {
+        session: { legal: {} },
+        cache: { legal: {} },
+        Tensor: { legal: { 'a function': 'ok' } },
+        names: optional(options(names, { pastKey: text, pastValue: text, presentKey: text, presentValue: text })),
+        ...prompt,
+      }),
+      ofPast,
+    ),
+  ),
   ...pasts.rows,
 ]
 
 const small = (): object => ({ backend: 'plain', threads: 1, cache: { capacity: 4, blockSize: 2 } })
 
-/** What JSON makes of an object that is no config. */
-const config: Kind = { legal: Object.fromEntries(Object.entries(VALUES).filter(([, value]) => isObject(value)).map(([name]) => [name, 'UNSUPPORTED_MODEL'])) }
+/** The outcomes of objects that are not a config. */
+const config: Kind = {
+  legal: Object.fromEntries(
+    Object.entries(VALUES)
+      .filter(([, value]) => isObject(value))
+      .map(([name]) => [name, 'UNSUPPORTED_MODEL']),
+  ),
+}
 
-/** How a model is loaded. */
+/** Options for loading a model. */
 export const loadRows: readonly Row[] = [
-  free('OnnxModel.load', param('model', { legal: { 'a Uint8Array': 'INVALID_GRAPH' } }, () => graphFile('llama/onnx')), param('options', options(small, {
-    config: optional(config),
-    cache: optional({ legal: ANY }),
-    threads: optional(count),
-    backend: optional(text),
-    maxStepTokens: optional(count),
-  }, ANY), small)),
+  free(
+    'OnnxModel.load',
+    param('model', { legal: { 'a Uint8Array': 'INVALID_GRAPH' } }, () => graphFile('llama/onnx')),
+    param(
+      'options',
+      options(
+        small,
+        {
+          config: optional(config),
+          cache: optional({ legal: ANY }),
+          threads: optional(count),
+          backend: optional(text),
+          maxStepTokens: optional(count),
+        },
+        ANY,
+      ),
+      small,
+    ),
+  ),
 ]
-

@@ -1,5 +1,24 @@
 import { PagedKvCache, type PrefixMatch, type Sequence, type Step, type StepBatch, Tensor } from '../../../index.js'
-import { but, count, flag, milliseconds, never, optional, options, otherIds, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
+import {
+  but,
+  count,
+  flag,
+  milliseconds,
+  never,
+  optional,
+  options,
+  otherIds,
+  out,
+  prompt,
+  seq,
+  snapshot,
+  tensor,
+  text,
+  tokenIds,
+  vector,
+  whole,
+  type Kind,
+} from './kinds.js'
 import { fileOptions, ownPrompt, path, source } from './files.js'
 import { free, Members, param, type Row } from './row.js'
 import { objects, overPagesKind, queries, settings } from './rows-attend.js'
@@ -11,9 +30,10 @@ const two = (): Tensor => Tensor.from(four(), [1, 1, 2, 2])
 const hostTwo = (): object => ({ data: four(), shape: [1, 2, 2] })
 const ids = (): number[] => [7, 8]
 
-/** Any object is one, whatever it is otherwise. */
+/** Any object is valid. */
 const ANY: Kind['legal'] = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
-const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): ReturnType<typeof param> => param('options', options(rest, fields, ANY), rest)
+const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): ReturnType<typeof param> =>
+  param('options', options(rest, fields, ANY), rest)
 
 const pagedOptions = (): object => ({ capacity: 3, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 2, events: 4 })
 
@@ -25,41 +45,103 @@ function pagedCache(): PagedKvCache {
 }
 
 /** A sequence, a layer and a position of a call. */
-const place = [param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0), param('pos', count, () => 0)]
+const place = [
+  param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0),
+  param('layer', count, () => 0),
+  param('pos', count, () => 0),
+]
 
-const made = { prefix: optional({ legal: { 'a PrefixMatch': 'SNAPSHOT_INVALID', 'a disposed PrefixMatch': 'DISPOSED' } }), ...prompt }
+const made = {
+  prefix: optional({ legal: { 'a PrefixMatch': 'SNAPSHOT_INVALID', 'a disposed PrefixMatch': 'DISPOSED' } }),
+  ...prompt,
+}
 
 const paged = new Members('PagedKvCache', pagedCache)
   .special('[asyncDispose]', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
-  .plain('freeCount', 'totalCount', 'poolUtilization', 'sequenceIds', 'stats', 'indexedKeys', 'replay', 'forgetPrefixes', 'checkInvariants')
+  .plain(
+    'freeCount',
+    'totalCount',
+    'poolUtilization',
+    'sequenceIds',
+    'stats',
+    'indexedKeys',
+    'replay',
+    'forgetPrefixes',
+    'checkInvariants',
+  )
   .method('createSequence', some(made))
   .method('openSequence', some(made))
-  .method('sequence', param('id', seq('SEQUENCE_NOT_FOUND'), () => 1))
-  .method('dropSequence', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0))
+  .method(
+    'sequence',
+    param('id', seq('SEQUENCE_NOT_FOUND'), () => 1),
+  )
+  .method(
+    'dropSequence',
+    param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0),
+  )
   .method('match', param('tokens', tokenIds, ids), some({ ...prompt, partial: optional(flag) }))
   .method('canAllocate', param('tokens', tokenIds, ids), some({ ...prompt, watermark: optional(count) }))
-  .method('admit', param('tokens', tokenIds, ids), some({ ...prompt, watermark: optional(count), answerTokens: optional(count), stepTokens: optional(but(count, {})) }))
-  .method('canAllocate', param('tokens', tokenIds, () => 3), some({ watermark: optional(count) }))
+  .method(
+    'admit',
+    param('tokens', tokenIds, ids),
+    some({
+      ...prompt,
+      watermark: optional(count),
+      answerTokens: optional(count),
+      stepTokens: optional(but(count, {})),
+    }),
+  )
+  .method(
+    'canAllocate',
+    param('tokens', tokenIds, () => 3),
+    some({ watermark: optional(count) }),
+  )
   .method('explain', param('tokens', tokenIds, ids), some(prompt))
   .method('keys', param('tokens', tokenIds, ids), some(prompt))
   .method('events', some({ from: optional(whole('ok')) }))
-  .method('ensureCapacity', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('tokens', count, () => 3))
-  .method('ensureCapacity', param('seq', { legal: { 'a disposed Sequence': 'DISPOSED' } }, () => [0, 1]), param('tokens', { legal: {} }, () => [3, 1]))
+  .method(
+    'ensureCapacity',
+    param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0),
+    param('tokens', count, () => 3),
+  )
+  .method(
+    'ensureCapacity',
+    param('seq', { legal: { 'a disposed Sequence': 'DISPOSED' } }, () => [0, 1]),
+    param('tokens', { legal: {} }, () => [3, 1]),
+  )
   .method('writeKv', ...place, param('key', vector, four), param('value', vector, square))
   .method('readKv', ...place)
   .method('readKvInto', ...place, param('key', out('DIM_MISMATCH'), four), param('value', out('DIM_MISMATCH'), four))
-  .method('sequenceLength', param('seq', seq('ok'), () => 0))
-  .method('sequenceCapacity', param('seq', seq('ok'), () => 0))
+  .method(
+    'sequenceLength',
+    param('seq', seq('ok'), () => 0),
+  )
+  .method(
+    'sequenceCapacity',
+    param('seq', seq('ok'), () => 0),
+  )
   .method('save', path, fileOptions(ANY))
   .method('saveBytes', fileOptions(ANY))
   .method('loadPrompts', source(await pagedCache().saveBytes()), fileOptions(ANY))
   .disposable()
 
-/** What objects end in whose getters have names of options. */
-const LOOKED_AT = { ...NO_OPTIONS, 'a Tensor of another dtype': 'INCOMPATIBLE', 'a disposed Tensor': 'DISPOSED', 'a RotatingSnapshot': 'INVALID_ARGUMENT', 'a disposed RotatingSnapshot': 'DISPOSED' }
-const SAVED_OPTIONS = { events: optional(count), capacity: optional(count), memoryLimitBytes: optional(whole('ok')), device: optional(text), eviction: optional({ legal: { 'a function': 'ok' } }) }
+/** The outcomes of objects whose getters have the names of options. */
+const LOOKED_AT = {
+  ...NO_OPTIONS,
+  'a Tensor of another dtype': 'INCOMPATIBLE',
+  'a disposed Tensor': 'DISPOSED',
+  'a RotatingSnapshot': 'INVALID_ARGUMENT',
+  'a disposed RotatingSnapshot': 'DISPOSED',
+}
+const SAVED_OPTIONS = {
+  events: optional(count),
+  capacity: optional(count),
+  memoryLimitBytes: optional(whole('ok')),
+  device: optional(text),
+  eviction: optional({ legal: { 'a function': 'ok' } }),
+}
 
-/** One layer and head, so that tokens of the shape that other caches take fit: two of two elements. */
+/** One layer and one head, so that tokens with the shape of the other caches fit: two tokens of two elements. */
 function narrowCache(): PagedKvCache {
   const cache = new PagedKvCache({ ...pagedOptions(), numLayers: 1, numKvHeads: 1 } as never)
   cache.writeTokens(cache.createSequence(), 0, 0, two(), two())
@@ -72,24 +154,39 @@ const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', ...
 const bulk = new Members('PagedKvCache', narrowCache)
   .method('loadSequence', source(await narrowCache().sequence(0).saveBytes()), fileOptions(ANY, ownPrompt))
   .method('writeTokens', ...place, param('k', tensor, two), param('v', tensor, hostTwo))
-  .method('append',
+  .method(
+    'append',
     param('sequences', { legal: {} }, () => [0, 1]),
     param('k', tensor, two),
     param('v', tensor, two),
     param('offsets', optional({ legal: {} }), () => [0, 1, 2]),
-    some({ tokens: known }, () => ({ tokens: ids() })))
-  .method('beginStep', param('options', options(() => ({ sequences: [0, 1] }), {
-    sequences: { legal: { 'an empty array': 'ok', 'a Float64Array': 'SEQUENCE_NOT_FOUND' } },
-    offsets: optional({ legal: {} }),
-    parents: optional({ legal: {} }),
-    tokens: known,
-  }), () => ({ sequences: [0, 1] })))
-  .method('gather', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0))
-  .method('gatherInto',
+    some({ tokens: known }, () => ({ tokens: ids() })),
+  )
+  .method(
+    'beginStep',
+    param(
+      'options',
+      options(() => ({ sequences: [0, 1] }), {
+        sequences: { legal: { 'an empty array': 'ok', 'a Float64Array': 'SEQUENCE_NOT_FOUND' } },
+        offsets: optional({ legal: {} }),
+        parents: optional({ legal: {} }),
+        tokens: known,
+      }),
+      () => ({ sequences: [0, 1] }),
+    ),
+  )
+  .method(
+    'gather',
+    param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0),
+    param('layer', count, () => 0),
+  )
+  .method(
+    'gatherInto',
     param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0),
     param('layer', count, () => 0),
     param('k', out('DIM_MISMATCH'), four),
-    param('v', out('DIM_MISMATCH'), four))
+    param('v', out('DIM_MISMATCH'), four),
+  )
 
 const arrays = (): object => ({ k: four(), v: four() })
 const input = (): object => ({ k: two(), v: { data: four(), dims: [1, 1, 2, 2], type: 'float32' } })
@@ -97,19 +194,39 @@ const input = (): object => ({ k: two(), v: { data: four(), dims: [1, 1, 2, 2], 
 const sequence = new Members('Sequence', () => narrowCache().sequence(0))
   .plain('length', 'committedLength', 'retainedLength', 'capacity', 'fork', 'snapshot', 'drop')
   .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: known }), input))
-  .method('truncate', param('len', count, () => 1))
+  .method(
+    'truncate',
+    param('len', count, () => 1),
+  )
   .method('resume', param('tokens', tokenIds, ids))
   .method('identify', param('tokens', but(tokenIds, otherIds), ids))
-  .method('readInto', param('out', options(arrays, { k: out('DIM_MISMATCH'), v: out('DIM_MISMATCH'), layers: optional({ legal: {} }) }), arrays))
-  .method('restore', param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
+  .method(
+    'readInto',
+    param(
+      'out',
+      options(arrays, { k: out('DIM_MISMATCH'), v: out('DIM_MISMATCH'), layers: optional({ legal: {} }) }),
+      arrays,
+    ),
+  )
+  .method(
+    'restore',
+    param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()),
+  )
   .method('begin', begin)
-  .method('retain', param('options', options(() => ({ priority: 5 }), {
-    from: optional(count),
-    to: optional(count),
-    priority: count,
-    forMs: optional(milliseconds),
-    until: optional(milliseconds),
-  }), () => ({ priority: 5, forMs: 10 })))
+  .method(
+    'retain',
+    param(
+      'options',
+      options(() => ({ priority: 5 }), {
+        from: optional(count),
+        to: optional(count),
+        priority: count,
+        forMs: optional(milliseconds),
+        until: optional(milliseconds),
+      }),
+      () => ({ priority: 5, forMs: 10 }),
+    ),
+  )
   .method('save', path, fileOptions(ANY))
   .method('saveBytes', fileOptions(ANY))
   .disposable()
@@ -127,72 +244,113 @@ function step(): Step {
 
 const ended = { disposed: 'TRANSACTION_CLOSED', foreign: 'INVALID_ARGUMENT' }
 
-/** Its sequences are of unequal length, for which there is no mask. */
-const alike: Record<string, Kind> = { ...settings, qOffsets: optional({ legal: { 'an empty array': 'SHAPE_MISMATCH' } }) }
+/** The step's sequences have unequal lengths, for which no mask is possible. */
+const alike: Record<string, Kind> = {
+  ...settings,
+  qOffsets: optional({ legal: { 'an empty array': 'SHAPE_MISMATCH' } }),
+}
 delete alike['mask']
 
 /** A call of attention over a step. */
 const calls = (more: Record<string, Kind>): ReturnType<typeof param>[] => [
   param('layer', count, () => 0),
   param('q', overPagesKind, queries),
-  param('options', options(() => ({}), { ...alike, ...more }, objects), () => ({ window: 2 })),
+  param(
+    'options',
+    options(() => ({}), { ...alike, ...more }, objects),
+    () => ({ window: 2 }),
+  ),
   param('out', optional(out('SHAPE_MISMATCH')), () => undefined),
 ]
 
 const steps = new Members('Step', step)
-  .special('write', ended, param('layer', count, () => 0), param('k', tensor, two), param('v', tensor, hostTwo))
+  .special(
+    'write',
+    ended,
+    param('layer', count, () => 0),
+    param('k', tensor, two),
+    param('v', tensor, hostTwo),
+  )
   .special('attend', ended, ...calls({}))
   .special('attendAsync', ended, ...calls({ signal: optional({ legal: {} }) }))
   .special('commit', ended, param('tokens', known, ids))
   .special('rollback', ended)
   .disposable()
 
-/** Room for a step of two sequences. */
+/** Sizes of a batch for a step of two sequences. */
 const batchSizes = (): object => ({ maxSequences: 2, maxBlocks: 2, maxTokens: 4 })
 const batchOf = (self: PagedKvCache): StepBatch => self.stepBatch(batchSizes() as never)
 
 const prepared = new Members('PagedKvCache', narrowCache)
-  .method('stepBatch', param('options', options(batchSizes, { maxSequences: count, maxBlocks: count, maxTokens: count, arrays: optional({ legal: {} }) }), batchSizes))
-  .method('prepareStep', param<PagedKvCache>('batch', { legal: {} }, batchOf), param('options', options(() => ({ sequences: [0, 1] }), {
-    // A Float64Array has more sequences than the batch has rows.
-    sequences: { legal: { 'an empty array': 'ok' } },
-    offsets: optional({ legal: {} }),
-    parents: optional({ legal: {} }),
-    tokens: known,
-  }), () => ({ sequences: [0, 1] })))
+  .method(
+    'stepBatch',
+    param(
+      'options',
+      options(batchSizes, { maxSequences: count, maxBlocks: count, maxTokens: count, arrays: optional({ legal: {} }) }),
+      batchSizes,
+    ),
+  )
+  .method(
+    'prepareStep',
+    param<PagedKvCache>('batch', { legal: {} }, batchOf),
+    param(
+      'options',
+      options(() => ({ sequences: [0, 1] }), {
+        // The Float64Array has more sequences than the batch has rows.
+        sequences: { legal: { 'an empty array': 'ok' } },
+        offsets: optional({ legal: {} }),
+        parents: optional({ legal: {} }),
+        tokens: known,
+      }),
+      () => ({ sequences: [0, 1] }),
+    ),
+  )
 
 const batches = new Members('StepBatch', () => narrowCache().stepBatch(batchSizes() as never))
   .plain('forget')
   .disposable()
 
-/** Every row of the paged cache, and of what it gives. */
+/** Every row of the paged cache and of the objects that it returns. */
 export const pagedRows: readonly Row[] = [
-  free('new PagedKvCache', param('options', options(pagedOptions, {
-    capacity: count,
-    blockSize: optional(count),
-    numLayers: count,
-    numKvHeads: count,
-    headDim: count,
-    valueHeadDim: optional(count),
-    dtype: optional(text),
-    keyFormat: optional(text),
-    valueFormat: optional(text),
-    // Rotation needs a low-bit form of K.
-    hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
-    window: optional(count),
-    sinks: optional(count),
-    namespace: optional(but(text, { '"3"': 'ok' })),
-    prefixKey: optional({ legal: {} }),
-    events: optional(count),
-    now: optional({ legal: { 'a function': 'ok' } }),
-    eviction: optional({ legal: { 'a function': 'ok' } }),
-    device: optional(text),
-    memoryLimitBytes: optional(whole('ok')),
-  }), pagedOptions)),
+  free(
+    'new PagedKvCache',
+    param(
+      'options',
+      options(pagedOptions, {
+        capacity: count,
+        blockSize: optional(count),
+        numLayers: count,
+        numKvHeads: count,
+        headDim: count,
+        valueHeadDim: optional(count),
+        dtype: optional(text),
+        keyFormat: optional(text),
+        valueFormat: optional(text),
+        // Rotation needs low-bit K.
+        hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
+        window: optional(count),
+        sinks: optional(count),
+        namespace: optional(but(text, { '"3"': 'ok' })),
+        prefixKey: optional({ legal: {} }),
+        events: optional(count),
+        now: optional({ legal: { 'a function': 'ok' } }),
+        eviction: optional({ legal: { 'a function': 'ok' } }),
+        device: optional(text),
+        memoryLimitBytes: optional(whole('ok')),
+      }),
+      pagedOptions,
+    ),
+  ),
   free('PagedKvCache.load', source(await pagedCache().saveBytes()), fileOptions(LOOKED_AT, SAVED_OPTIONS)),
   ...paged.rows,
   ...bulk.rows,
-  ...['Sequence', 'Snapshot', 'PrefixMatch', 'Step', 'StepBatch'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
+  ...['Sequence', 'Snapshot', 'PrefixMatch', 'Step', 'StepBatch'].map(name =>
+    free(
+      `new ${name}`,
+      param('token', never, () => undefined),
+      param('inner', never, () => undefined),
+    ),
+  ),
   ...sequence.rows,
   ...snapshots.rows,
   ...matches.rows,

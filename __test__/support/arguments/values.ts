@@ -10,7 +10,7 @@ function detached<T extends Float32Array | Int32Array>(array: T): T {
   return array
 }
 
-/** An array whose buffer was shrunk under it, where the runtime can. */
+/** Returns an array whose buffer was shrunk, if the runtime supports that. */
 function shrunk(): Float32Array {
   const buffer: ArrayBuffer = Reflect.construct(ArrayBuffer, [16, { maxByteLength: 16 }])
   const array = new Float32Array(buffer, 0, 4)
@@ -41,20 +41,20 @@ const kvSnapshot = (): Snapshot => kv().snapshot()
 
 const paged = (): PagedKvCache => new PagedKvCache({ capacity: 1, numLayers: 1, numKvHeads: 1, headDim: 1 })
 
-/** Everything that an argument should not be; some parameters take one of them nevertheless, and say so in the table. */
+/** Values that are wrong for most parameters. If a parameter accepts one of them, the table says so. */
 export const VALUES: Readonly<Record<string, unknown>> = {
   '-1': -1,
   '1.5': 1.5,
-  'NaN': NaN,
-  'Infinity': Infinity,
+  NaN: NaN,
+  Infinity: Infinity,
   '2^31': 2 ** 31,
   '2^32 + 5': 2 ** 32 + 5,
   '2^53': 2 ** 53,
   '"3"': '3',
   '10n': 10n,
-  'null': null,
-  'nothing': undefined,
-  'true': true,
+  null: null,
+  nothing: undefined,
+  true: true,
   'a symbol': Symbol('value'),
   'a function': () => 1,
   'an empty object': {},
@@ -72,7 +72,9 @@ export const VALUES: Readonly<Record<string, unknown>> = {
   'a detached Int32Array': detached(Int32Array.from([0])),
   'a shrunk array': shrunk(),
   'a shared array': new Float32Array(new SharedArrayBuffer(16)),
-  'a shared array that hides its buffer': Object.defineProperty(new Float32Array(new SharedArrayBuffer(16)), 'buffer', { value: new ArrayBuffer(16) }),
+  'a shared array that hides its buffer': Object.defineProperty(new Float32Array(new SharedArrayBuffer(16)), 'buffer', {
+    value: new ArrayBuffer(16),
+  }),
   'an array with a length of its own': Object.defineProperty(four(), 'length', { value: 1e9 }),
   'an array of another realm': runInNewContext('Float32Array.from([1, 2, 3, 4])'),
   'a proxy of an array': new Proxy(four(), {}),

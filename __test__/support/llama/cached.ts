@@ -1,13 +1,17 @@
 import { attend, KvCache, type AttendKv, type AttendOptions, type HostTensor } from '../../../index.js'
 import type { LayerAttention, Llama } from './llama.js'
 
-/** What keeps the keys and values of a layer, and shows those that its queries may see. */
+/** Stores the keys and values of a layer, and returns those that its queries may attend to. */
 export type Keep = (layer: number, k: HostTensor, v: HostTensor) => AttendKv
 
-/** Attention over caches: of a batch, whose rows follow each other in the list of tokens. */
+/** Attention over caches, for a batch whose rows follow each other in the list of tokens. */
 export function cached(model: Llama, keep: Keep, options: AttendOptions = {}, batch = 1): LayerAttention {
   const { head_dim: dim } = model.config
-  const rows = (data: Float32Array, heads: number): HostTensor => ({ data, shape: [batch, data.length / batch / heads / dim, heads, dim], layout: 'bshd' })
+  const rows = (data: Float32Array, heads: number): HostTensor => ({
+    data,
+    shape: [batch, data.length / batch / heads / dim, heads, dim],
+    layout: 'bshd',
+  })
   return (layer, q, k, v) => {
     const { num_attention_heads: heads, num_key_value_heads: kvHeads } = model.config
     const kv = keep(layer, rows(k, kvHeads), rows(v, kvHeads))
@@ -29,5 +33,8 @@ export function tokensFirst(rows: Float32Array, batch: number, heads: number, di
 /** A growing cache for each layer. */
 export function kvCaches(model: Llama, batchSize = 1): KvCache[] {
   const { num_hidden_layers: layers, num_key_value_heads: numKvHeads, head_dim: headDim } = model.config
-  return Array.from({ length: layers }, () => new KvCache({ batchSize, numKvHeads, initialCapacity: 16, maxSeqLen: 256, headDim }))
+  return Array.from(
+    { length: layers },
+    () => new KvCache({ batchSize, numKvHeads, initialCapacity: 16, maxSeqLen: 256, headDim }),
+  )
 }

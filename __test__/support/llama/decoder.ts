@@ -1,23 +1,42 @@
 import type { Llama, LayerAttention } from './llama.js'
 
-/** Greedy tokens, and the logits that each was chosen from. */
+/** Greedy tokens, and the logits from which each was chosen. */
 export interface Decoded {
   readonly tokens: readonly number[]
   readonly logits: Float32Array
 }
 
-/** Runs a prompt in chunks, and answers the logits of all of its tokens. */
-export function prefill(model: Llama, prompt: readonly number[], attention: LayerAttention, chunk: number = prompt.length, first = 0): Float32Array {
+/** Computes a prompt in chunks, and returns the logits of all of its tokens. */
+export function prefill(
+  model: Llama,
+  prompt: readonly number[],
+  attention: LayerAttention,
+  chunk: number = prompt.length,
+  first = 0,
+): Float32Array {
   const logits = new Float32Array(prompt.length * model.config.vocab_size)
   for (let from = 0; from < prompt.length; from += chunk) {
     const tokens = prompt.slice(from, from + chunk)
-    logits.set(model.forward(tokens, tokens.map((_, at) => first + from + at), attention), from * model.config.vocab_size)
+    logits.set(
+      model.forward(
+        tokens,
+        tokens.map((_, at) => first + from + at),
+        attention,
+      ),
+      from * model.config.vocab_size,
+    )
   }
   return logits
 }
 
-/** Goes on from the logits of the last token, which is at position `last`: each time the most likely token. */
-export function decode(model: Llama, logits: Float32Array, last: number, count: number, attention: LayerAttention): Decoded {
+/** Continues greedily from the logits of the last token, which is at position `last`. */
+export function decode(
+  model: Llama,
+  logits: Float32Array,
+  last: number,
+  count: number,
+  attention: LayerAttention,
+): Decoded {
   const { vocab_size: vocabulary } = model.config
   const rows = new Float32Array(count * vocabulary)
   const tokens: number[] = []
@@ -30,7 +49,7 @@ export function decode(model: Llama, logits: Float32Array, last: number, count: 
   return { tokens, logits: rows }
 }
 
-/** The place of the largest number. */
+/** Returns the index of the largest number. */
 export function best(row: Float32Array): number {
   return row.reduce((found, value, at) => (value > (row[found] as number) ? at : found), 0)
 }

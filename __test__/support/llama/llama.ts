@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 
 import { readSafetensors, type Stored } from './safetensors.js'
 
-/** The folder of the model and of what it should compute. */
+/** The folder with the model and its expected results. */
 export const folder: URL = new URL('../../fixtures/llama/', import.meta.url)
 
 interface Config {
@@ -16,10 +16,10 @@ interface Config {
   readonly vocab_size: number
 }
 
-/** Attention of one layer: `[tokens, heads, headDim]` each, keys and queries rotated; answers the output likewise. */
+/** Attention of one layer: `[tokens, heads, headDim]` each, keys and queries rotated; returns the output in the same form. */
 export type LayerAttention = (layer: number, q: Float32Array, k: Float32Array, v: Float32Array) => Float32Array
 
-/** A Llama, but for its attention: a forward pass in plain loops. */
+/** A Llama without attention: a forward pass in plain loops. */
 export class Llama {
   readonly config: Config = JSON.parse(readFileSync(new URL('hf/config.json', folder), 'utf8')) as Config
   readonly #weights = readSafetensors(new URL('hf/model.safetensors', folder))
@@ -29,18 +29,29 @@ export class Llama {
     const { hidden_size: width, num_hidden_layers: layers } = this.config
     const embedded = this.#weight('model.embed_tokens.weight').data
     const hidden = new Float32Array(tokens.length * width)
-    for (const [row, token] of tokens.entries()) hidden.set(embedded.subarray(token * width, (token + 1) * width), row * width)
+    for (const [row, token] of tokens.entries())
+      hidden.set(embedded.subarray(token * width, (token + 1) * width), row * width)
     for (let layer = 0; layer < layers; layer++) {
       const of = (name: string): Stored => this.#weight(`model.layers.${layer}.${name}.weight`)
       const seen = this.#norm(hidden, of('input_layernorm'))
-      const [q, k, v] = ['q', 'k', 'v'].map(part => linear(seen, of(`self_attn.${part}_proj`))) as [Float32Array, Float32Array, Float32Array]
+      const [q, k, v] = ['q', 'k', 'v'].map(part => linear(seen, of(`self_attn.${part}_proj`))) as [
+        Float32Array,
+        Float32Array,
+        Float32Array,
+      ]
       this.#rotate(q, positions)
       this.#rotate(k, positions)
       add(hidden, linear(attention(layer, q, k, v), of('self_attn.o_proj')))
       const normed = this.#norm(hidden, of('post_attention_layernorm'))
       const gate = linear(normed, of('mlp.gate_proj'))
       const up = linear(normed, of('mlp.up_proj'))
-      add(hidden, linear(gate.map((x, at) => (x / (1 + Math.exp(-x))) * (up[at] as number)), of('mlp.down_proj')))
+      add(
+        hidden,
+        linear(
+          gate.map((x, at) => (x / (1 + Math.exp(-x))) * (up[at] as number)),
+          of('mlp.down_proj'),
+        ),
+      )
     }
     return linear(this.#norm(hidden, this.#weight('model.norm.weight')), this.#weight('lm_head.weight'))
   }
@@ -63,7 +74,7 @@ export class Llama {
     return out
   }
 
-  /** Turns pairs of elements, half a head apart, by an angle that grows with the position. */
+  /** Rotates pairs of elements, half a head apart, by an angle that grows with the position. */
   #rotate(rows: Float32Array, positions: readonly number[]): void {
     const { head_dim: dim, rope_theta: theta } = this.config
     const heads = rows.length / positions.length / dim
@@ -88,7 +99,8 @@ function linear(rows: Float32Array, { shape, data }: Stored): Float32Array {
   for (let row = 0; row < count; row++) {
     for (let output = 0; output < outputs; output++) {
       let sum = 0
-      for (let at = 0; at < inputs; at++) sum += (rows[row * inputs + at] as number) * (data[output * inputs + at] as number)
+      for (let at = 0; at < inputs; at++)
+        sum += (rows[row * inputs + at] as number) * (data[output * inputs + at] as number)
       out[row * outputs + output] = sum
     }
   }

@@ -13,15 +13,17 @@ interface References {
     readonly position_ids: readonly (readonly number[])[]
     readonly greedy: readonly (readonly number[])[]
   }
-  readonly masked: Readonly<Record<string, { readonly window: number; readonly sinks: number; readonly greedy: readonly number[] }>>
+  readonly masked: Readonly<
+    Record<string, { readonly window: number; readonly sinks: number; readonly greedy: readonly number[] }>
+  >
 }
 
-/** What the model should compute. */
+/** The model's expected results. */
 export const references: References = JSON.parse(readFileSync(new URL('references.json', folder), 'utf8')) as References
 
 const logits = readSafetensors(new URL('references.safetensors', folder))
 
-/** Logits that it should compute. */
+/** Returns expected logits. */
 export function referenceLogits(name: string): Float32Array {
   const found = logits.get(name)
   if (found === undefined) throw new Error(`there are no logits ${name}`)
@@ -30,5 +32,7 @@ export function referenceLogits(name: string): Float32Array {
 
 /** The largest difference between two rows of logits. */
 export function distance(found: Float32Array, wanted: Float32Array): number {
-  return found.length === wanted.length ? found.reduce((most, value, at) => Math.max(most, Math.abs(value - (wanted[at] as number))), 0) : Infinity
+  return found.length === wanted.length
+    ? found.reduce((most, value, at) => Math.max(most, Math.abs(value - (wanted[at] as number))), 0)
+    : Infinity
 }

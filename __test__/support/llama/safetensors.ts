@@ -21,7 +21,10 @@ export function readSafetensors(url: URL): ReadonlyMap<string, Stored> {
   for (const [name, { dtype, shape, data_offsets }] of Object.entries(header)) {
     if (dtype !== 'F32') continue
     const [from, to] = data_offsets
-    tensors.set(name, { shape, data: new Float32Array(file.buffer.slice(file.byteOffset + start + from, file.byteOffset + start + to)) })
+    tensors.set(name, {
+      shape,
+      data: new Float32Array(file.buffer.slice(file.byteOffset + start + from, file.byteOffset + start + to)),
+    })
   }
   return tensors
 }

@@ -1,9 +1,19 @@
 import type { HostTensor, PagedKvCache, Sequence, Step } from '../../../index.js'
 import type { LayerAttention, Llama } from './llama.js'
 
-/** Attention over a model's cache: each forward pass is a step of one sequence, whose tokens are known from `known`. */
-export function stepping(model: Llama, cache: PagedKvCache, sequence: Sequence, known: readonly number[] = []): LayerAttention {
-  const { num_attention_heads: heads, num_key_value_heads: kvHeads, head_dim: dim, num_hidden_layers: layers } = model.config
+/** Attention over a model's cache: each forward pass is a step of one sequence. `known` lists the ids of the sequence's first tokens. */
+export function stepping(
+  model: Llama,
+  cache: PagedKvCache,
+  sequence: Sequence,
+  known: readonly number[] = [],
+): LayerAttention {
+  const {
+    num_attention_heads: heads,
+    num_key_value_heads: kvHeads,
+    head_dim: dim,
+    num_hidden_layers: layers,
+  } = model.config
   let step: Step | undefined
   return (layer, q, k, v) => {
     const tokens = k.length / kvHeads / dim

@@ -1,6 +1,6 @@
 import { PagedKvCache, type UniformCacheOptions } from '../../../index.js'
 
-/** A way for pages to keep K and V. */
+/** A form in which pages store K and V. */
 export interface Form {
   readonly name: string
   readonly options: Pick<UniformCacheOptions, 'dtype' | 'keyFormat' | 'valueFormat' | 'hadamard'>
@@ -14,7 +14,7 @@ const low = (keyFormat: 'f8e4m3' | 'q8' | 'q4', valueFormat: 'f8e4m3' | 'q8' | '
   ]
 }
 
-/** What every other form is held against. */
+/** The form that all others are compared with. */
 export const exact: Form = { name: 'f32', options: { dtype: 'f32' } }
 
 /** Every form whose error is measured. */
@@ -28,10 +28,19 @@ export const forms: readonly Form[] = [
   ...low('q4', 'q4'),
 ]
 
-/** Tokens of a block, wherever the error is measured. */
+/** The block size of all error measurements. */
 export const BLOCK_SIZE = 16
 
 /** A cache of this form for so many tokens. */
-export function pagesFor(form: Form, tokens: number, model: Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'>): PagedKvCache {
-  return new PagedKvCache({ ...model, ...form.options, capacity: Math.ceil(tokens / BLOCK_SIZE), blockSize: BLOCK_SIZE })
+export function pagesFor(
+  form: Form,
+  tokens: number,
+  model: Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'>,
+): PagedKvCache {
+  return new PagedKvCache({
+    ...model,
+    ...form.options,
+    capacity: Math.ceil(tokens / BLOCK_SIZE),
+    blockSize: BLOCK_SIZE,
+  })
 }

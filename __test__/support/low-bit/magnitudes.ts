@@ -13,10 +13,21 @@ export function rowsOf(magnitude: number, seed: number): Float32Array {
   return new Random(seed).normals(BLOCK_SIZE * WIDTH, magnitude)
 }
 
-/** What rows come out as, once their page is quantised: as K, and as V. */
-export function throughPages(format: PageFormat, rows: Float32Array, hadamard = false): { readonly k: Float32Array; readonly v: Float32Array } {
+/** Returns rows after their page was quantised: as K, and as V. */
+export function throughPages(
+  format: PageFormat,
+  rows: Float32Array,
+  hadamard = false,
+): { readonly k: Float32Array; readonly v: Float32Array } {
   using cache = new PagedKvCache({
-    capacity: 1, blockSize: BLOCK_SIZE, numLayers: 1, numKvHeads: 1, headDim: WIDTH, keyFormat: format, valueFormat: format, hadamard,
+    capacity: 1,
+    blockSize: BLOCK_SIZE,
+    numLayers: 1,
+    numKvHeads: 1,
+    headDim: WIDTH,
+    keyFormat: format,
+    valueFormat: format,
+    hadamard,
   })
   const seq = cache.createSequence()
   const host: HostTensor = { data: rows, shape: [1, BLOCK_SIZE, WIDTH] }
@@ -25,10 +36,10 @@ export function throughPages(format: PageFormat, rows: Float32Array, hadamard = 
   return { k: k.toFloat32Array(), v: v.toFloat32Array() }
 }
 
-/** Half the distance of the neighbours of a value in f8e4m3, as if it went on beyond 448. */
+/** Half the distance between the neighbours of a value in f8e4m3, extrapolated beyond 448. */
 const halfOfF8 = (value: number): number => 2 ** (Math.max(-6, Math.floor(Math.log2(Math.abs(value)))) - 4)
 
-/** Half a step of each element, in 64-bit floats: of the best scale that there is, not of the one that is written down. */
+/** Half a step of each element, in 64-bit floats: for the best possible scale, not for the stored one. */
 export function halfSteps(format: LowBit, part: 'k' | 'v', rows: ArrayLike<number>): Float64Array {
   const byChannel = format === 'q4' && part === 'k'
   const beside = (at: number): number[] =>
@@ -44,7 +55,7 @@ export function halfSteps(format: LowBit, part: 'k' | 'v', rows: ArrayLike<numbe
   return Float64Array.from({ length: rows.length }, (_, at) => of(at))
 }
 
-/** The largest error of rows that come out as `found`, in half steps. */
+/** The largest error of the rows `found`, in half steps. */
 export function errorInHalfSteps(format: LowBit, part: 'k' | 'v', rows: Float32Array, found: Float32Array): number {
   const halves = halfSteps(format, part, rows)
   return Math.max(...Array.from(rows, (value, at) => Math.abs(value - (found[at] as number)) / (halves[at] as number)))

@@ -3,25 +3,25 @@ import { narrow } from '../half.js'
 import { exact, pagesFor, type Form } from './form.js'
 import { Random } from './random.js'
 
-/** Random queries, keys and values: of how many tokens, of which head dimension, and from which seeds. */
+/** Random queries, keys and values: number of tokens, head dimension and seeds. */
 export interface Draw {
   readonly headDim: number
   readonly tokens: number
   readonly seeds: readonly number[]
 }
 
-/** How far an output is from that over f32 pages. */
+/** The difference of an output from that over f32 pages. */
 export interface OutputError {
   readonly mean: number
   readonly max: number
-  /** The root of the mean square of the output over f32 pages. */
+  /** The root mean square of the output over f32 pages. */
   readonly size: number
 }
 
-/** Heads of queries and of K and V, queries, and their deviation, which makes scores of deviation 2. */
+/** The number of query heads, of K and V heads and of queries, and the queries' deviation, which gives scores a deviation of 2. */
 export const DRAWN = { queryHeads: 4, kvHeads: 2, queries: 16, queryDeviation: 2 } as const
 
-/** One channel in so many stands out: its mean is this far from 0, and its deviation is 2 instead of 1. */
+/** One of 32 channels is an outlier: its mean is 10 away from 0, and its deviation is 2 instead of 1. */
 export const OUTLIERS = { oneIn: 32, mean: 10, deviation: 2 } as const
 
 interface Drawn {
@@ -30,7 +30,7 @@ interface Drawn {
   readonly v: Float32Array
 }
 
-/** Keys and values `[kvHeads, tokens, headDim]`: normal numbers, and in K for each head the channels that stand out. */
+/** Keys and values `[kvHeads, tokens, headDim]`: normal numbers, and outlier channels in K, per head. */
 function drawn({ headDim, tokens }: Draw, seed: number): Drawn {
   const random = new Random(seed)
   const { kvHeads, queryHeads, queries, queryDeviation } = DRAWN
@@ -46,7 +46,10 @@ function drawn({ headDim, tokens }: Draw, seed: number): Drawn {
     }
   }
   const v = random.normals(kvHeads * tokens * headDim)
-  const q = { data: random.normals(queries * queryHeads * headDim, queryDeviation), shape: [queries, queryHeads, headDim] }
+  const q = {
+    data: random.normals(queries * queryHeads * headDim, queryDeviation),
+    shape: [queries, queryHeads, headDim],
+  }
   return { q, k, v }
 }
 
@@ -54,7 +57,8 @@ function drawn({ headDim, tokens }: Draw, seed: number): Drawn {
 function output(form: Form, { headDim, tokens }: Draw, { q, k, v }: Drawn): Float32Array {
   using cache = pagesFor(form, tokens, { numLayers: 1, numKvHeads: DRAWN.kvHeads, headDim })
   const { dtype } = cache
-  const rows = (data: Float32Array): HostTensor => ({ data: narrow(dtype, data), shape: [DRAWN.kvHeads, tokens, headDim], dtype }) as HostTensor
+  const rows = (data: Float32Array): HostTensor =>
+    ({ data: narrow(dtype, data), shape: [DRAWN.kvHeads, tokens, headDim], dtype }) as HostTensor
   const seq = cache.createSequence()
   cache.writeTokens(seq, 0, 0, rows(k), rows(v))
   return attend(q, { cache, layer: 0, sequences: [seq] }, { qOffsets: [0, DRAWN.queries] }).out.toFloat32Array()
@@ -78,5 +82,10 @@ export function outputErrors(forms: readonly Form[], draw: Draw): ReadonlyMap<st
       sum.count += wanted.length
     }
   }
-  return new Map([...sums].map(([name, { sum, max, squares, count }]) => [name, { mean: sum / count, max, size: Math.sqrt(squares / count) }]))
+  return new Map(
+    [...sums].map(([name, { sum, max, squares, count }]) => [
+      name,
+      { mean: sum / count, max, size: Math.sqrt(squares / count) },
+    ]),
+  )
 }

@@ -1,4 +1,4 @@
-/** Random numbers that follow from a seed. */
+/** A seeded random number generator. */
 export class Random {
   #state: number
 
@@ -6,7 +6,7 @@ export class Random {
     this.#state = seed >>> 0
   }
 
-  /** A number between 0 and 1, neither of them. */
+  /** Returns a number between 0 and 1, excluding both. */
   uniform(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0
     let mixed = Math.imul(this.#state ^ (this.#state >>> 15), this.#state | 1)
@@ -14,12 +14,12 @@ export class Random {
     return (((mixed ^ (mixed >>> 14)) >>> 0) + 0.5) / 2 ** 32
   }
 
-  /** A normally distributed number, of mean 0 and deviation 1. */
+  /** Returns a normally distributed number, of mean 0 and deviation 1. */
   normal(): number {
     return Math.sqrt(-2 * Math.log(this.uniform())) * Math.cos(2 * Math.PI * this.uniform())
   }
 
-  /** A list of them, times `deviation`. */
+  /** Returns a list of them, times `deviation`. */
   normals(count: number, deviation = 1): Float32Array {
     return Float32Array.from({ length: count }, () => deviation * this.normal())
   }

@@ -8,7 +8,7 @@ import type { ExecutionContext } from 'ava'
  * Graphs of the fixtures with something added. Messages of protobuf merge: nodes and outputs that stand behind a model's bytes are part of it.
  */
 
-/** A node that is added: its operator, what goes in, and the one output. */
+/** A node to add: its operator, its inputs, and its one output. */
 export interface AddedNode {
   readonly operator: string
   readonly inputs: readonly string[]
@@ -26,7 +26,7 @@ function field(number: number, bytes: Uint8Array | string): Buffer {
   return Buffer.concat([Uint8Array.from([...varint(number * 8 + 2), ...varint(content.length)]), content])
 }
 
-/** A field of a message: its bytes, those of the number and of the length before it too, and its content where it has a length. */
+/** A field of a message: its bytes, including its number and length, and its content if it has a length. */
 interface Field {
   readonly number: number
   readonly whole: Buffer
@@ -49,28 +49,46 @@ function* fieldsOf(message: Buffer): Generator<Field> {
     const tag = next()
     const length = [() => (next(), 0), () => 8, next, undefined, undefined, () => 4][tag % 8]?.() ?? 0
     at += length
-    yield { number: Math.floor(tag / 8), whole: message.subarray(start, at), content: tag % 8 === 2 ? message.subarray(at - length, at) : undefined }
+    yield {
+      number: Math.floor(tag / 8),
+      whole: message.subarray(start, at),
+      content: tag % 8 === 2 ? message.subarray(at - length, at) : undefined,
+    }
   }
 }
 
-/** A message with some of its fields changed: what `change` answers stands in their place. */
-function changing(message: Buffer, numbers: readonly number[], change: (content: Buffer, number: number) => Uint8Array): Buffer {
-  return Buffer.concat(Array.from(fieldsOf(message), ({ number, whole, content }) => (content !== undefined && numbers.includes(number) ? change(content, number) : whole)))
+/** Replaces the content of some fields of a message with the results of `change`. */
+function changing(
+  message: Buffer,
+  numbers: readonly number[],
+  change: (content: Buffer, number: number) => Uint8Array,
+): Buffer {
+  return Buffer.concat(
+    Array.from(fieldsOf(message), ({ number, whole, content }) =>
+      content !== undefined && numbers.includes(number) ? change(content, number) : whole,
+    ),
+  )
 }
 
 const BFLOAT16 = 16
-/** A whole number, as an attribute's type. */
+/** The attribute type of an integer. */
 const INT = 2
 const cast = (from: string, to: string, type: number): Buffer => {
   const attribute = Buffer.concat([field(1, 'to'), Uint8Array.from([...varint(3 * 8), type, ...varint(20 * 8), INT])])
-  return field(1, Buffer.concat([field(1, from), field(2, to), field(3, `cast/${to}`), field(4, 'Cast'), field(5, attribute)]))
+  return field(
+    1,
+    Buffer.concat([field(1, from), field(2, to), field(3, `cast/${to}`), field(4, 'Cast'), field(5, attribute)]),
+  )
 }
 
-/** A graph whose GroupQueryAttention takes and gives bf16, as pasts and presents are; everything else stays in floats. */
+/** A graph whose GroupQueryAttention reads and writes bf16, like its pasts and presents; everything else stays in floats. */
 export function inBf16(model: Buffer): Buffer {
   const made = new Set<string>()
   const attention = (node: Buffer): Uint8Array => {
-    const texts = (number: number): string[] => Array.from(fieldsOf(node)).filter(one => one.number === number).map(one => String(one.content))
+    const texts = (number: number): string[] =>
+      Array.from(fieldsOf(node))
+        .filter(one => one.number === number)
+        .map(one => String(one.content))
     if (texts(4)[0] !== 'GroupQueryAttention') return field(1, node)
     const [added, seen] = [[] as Buffer[], { 1: 0, 2: 0 }]
     const changed = changing(node, [1, 2], (content, number) => {
@@ -78,34 +96,148 @@ export function inBf16(model: Buffer): Buffer {
       const name = String(content)
       if (name === '' || (number === 1 ? place > 2 && place < 7 : place > 0)) return field(number, content)
       if (number === 1 && name.startsWith('past')) return field(number, content)
-      if (!made.has(name)) added.push(number === 1 ? cast(name, `${name}/bf16`, BFLOAT16) : cast(`${name}/bf16`, name, FLOAT))
+      if (!made.has(name))
+        added.push(number === 1 ? cast(name, `${name}/bf16`, BFLOAT16) : cast(`${name}/bf16`, name, FLOAT))
       made.add(name)
       return field(number, `${name}/bf16`)
     })
     return Buffer.concat([field(1, changed), ...added])
   }
   const port = (info: Buffer): Buffer => {
-    const isCarried = Array.from(fieldsOf(info)).some(({ number, content }) => number === 1 && /^(past|present)/.test(String(content)))
+    const isCarried = Array.from(fieldsOf(info)).some(
+      ({ number, content }) => number === 1 && /^(past|present)/.test(String(content)),
+    )
     if (!isCarried) return info
-    return changing(info, [2], type => field(2, changing(type, [1], tensor => {
-      const rest = Array.from(fieldsOf(tensor)).filter(({ number }) => number !== 1).map(({ whole }) => whole)
-      return field(1, Buffer.concat([Uint8Array.from([8, BFLOAT16]), ...rest]))
-    })))
+    return changing(info, [2], type =>
+      field(
+        2,
+        changing(type, [1], tensor => {
+          const rest = Array.from(fieldsOf(tensor))
+            .filter(({ number }) => number !== 1)
+            .map(({ whole }) => whole)
+          return field(1, Buffer.concat([Uint8Array.from([8, BFLOAT16]), ...rest]))
+        }),
+      ),
+    )
   }
-  return changing(model, [7], graph => field(7, changing(graph, [1, 11, 12], (content, number) => (number === 1 ? attention(content) : field(number, port(content))))))
+  return changing(model, [7], graph =>
+    field(
+      7,
+      changing(graph, [1, 11, 12], (content, number) =>
+        number === 1 ? attention(content) : field(number, port(content)),
+      ),
+    ),
+  )
 }
 
-/** The bytes of a model, and behind them nodes whose last output is an output of the graph. */
+/** The logits of a graph whose head was pruned: those of the last token, with or without its dimension, or two rows of it, which no caller needs. */
+export type PrunedForm = 'last' | 'flat' | 'twice'
+
+const INT64 = 7
+const ints = (name: string, dims: readonly number[], values: readonly number[]): Buffer => {
+  const raw = Buffer.from(BigInt64Array.from(values, BigInt).buffer)
+  return field(
+    5,
+    Buffer.concat([
+      ...dims.map(dim => Uint8Array.from([8, dim])),
+      Uint8Array.from([16, INT64]),
+      field(8, name),
+      field(9, raw),
+    ]),
+  )
+}
+const node = (
+  operator: string,
+  inputs: readonly string[],
+  output: string,
+  attribute?: readonly [name: string, value: number],
+): Buffer => {
+  const attributes =
+    attribute === undefined
+      ? []
+      : [field(5, Buffer.concat([field(1, attribute[0]), Uint8Array.from([24, attribute[1], ...varint(20 * 8), INT])]))]
+  return field(
+    1,
+    Buffer.concat([
+      ...inputs.map(name => field(1, name)),
+      field(2, output),
+      field(3, `pruned/${output}`),
+      field(4, operator),
+      ...attributes,
+    ]),
+  )
+}
+const nameOf = (message: Buffer, number: number): string =>
+  String(Array.from(fieldsOf(message)).find(one => one.number === number)?.content)
+
+/** A graph whose head computes only the last token, as `prune_lm_head` makes it: a Gather of row -1, and an Unsqueeze, before the product with the weights. */
+export function prunedHead(model: Buffer, form: PrunedForm = 'last'): Buffer {
+  const [none, rows] = form === 'twice' ? [[2], [-1, -1]] : [[], [-1]]
+  const head = (message: Buffer): Uint8Array => {
+    if (nameOf(message, 2) !== 'logits') return field(1, message)
+    const hidden = nameOf(message, 1)
+    let seen = 0
+    const pruned = changing(message, [1], content => field(1, seen++ === 0 ? 'pruned/hidden' : content))
+    const nodes =
+      form === 'last'
+        ? [
+            node('Gather', [hidden, 'pruned/row'], 'pruned/flat', ['axis', 1]),
+            node('Unsqueeze', ['pruned/flat', 'pruned/axis'], 'pruned/hidden'),
+          ]
+        : [node('Gather', [hidden, 'pruned/row'], 'pruned/hidden', ['axis', 1])]
+    return Buffer.concat([...nodes, field(1, pruned)])
+  }
+  const size = (dims: readonly Buffer[]): Buffer[] => [
+    dims[0] as Buffer,
+    ...(form === 'flat' ? [] : [field(1, Uint8Array.from([8, form === 'last' ? 1 : 2]))]),
+    dims[2] as Buffer,
+  ]
+  const shape = (tensor: Buffer): Uint8Array =>
+    changing(tensor, [2], content => field(2, Buffer.concat(size(Array.from(fieldsOf(content), ({ whole }) => whole)))))
+  const output = (info: Buffer): Uint8Array =>
+    nameOf(info, 1) === 'logits'
+      ? changing(info, [2], type =>
+          field(
+            2,
+            changing(type, [1], tensor => field(1, shape(tensor))),
+          ),
+        )
+      : info
+  const graph = (message: Buffer): Uint8Array => {
+    const changed = changing(message, [1, 12, 13], (content, number) => {
+      if (number === 1) return head(content)
+      if (number === 13) return nameOf(content, 1) === 'logits' ? new Uint8Array(0) : field(13, content)
+      return field(12, output(content))
+    })
+    return Buffer.concat([changed, ints('pruned/row', none, rows), ints('pruned/axis', [1], [1])])
+  }
+  return changing(model, [7], content => field(7, graph(content)))
+}
+
+/** Appends nodes to the bytes of a model. The last output becomes an output of the graph. */
 export function withNodes(model: Uint8Array, nodes: readonly AddedNode[]): Buffer {
   const made = nodes.map(({ operator, inputs, output }) =>
-    field(1, Buffer.concat([...inputs.map(name => field(1, name)), field(2, output), field(3, `added/${output}`), field(4, operator)])))
+    field(
+      1,
+      Buffer.concat([
+        ...inputs.map(name => field(1, name)),
+        field(2, output),
+        field(3, `added/${output}`),
+        field(4, operator),
+      ]),
+    ),
+  )
   const type = field(2, field(1, Uint8Array.from([8, FLOAT])))
   const outputs = nodes.slice(-1).map(({ output }) => field(12, Buffer.concat([field(1, output), type])))
   return Buffer.concat([model, field(7, Buffer.concat([...made, ...outputs]))])
 }
 
-/** A folder of its own for a test, with a copy of a model and what lies beside it. */
-export function copied(t: ExecutionContext, model: string, change: (bytes: Buffer) => Uint8Array = bytes => bytes): string {
+/** Makes a folder for a test, with a copy of a model and of the files beside it. */
+export function copied(
+  t: ExecutionContext,
+  model: string,
+  change: (bytes: Buffer) => Uint8Array = bytes => bytes,
+): string {
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-onnx-'))
   t.teardown(() => rmSync(folder, { recursive: true }))
   cpSync(dirname(model), folder, { recursive: true })

@@ -5,8 +5,13 @@ import { references } from '../llama/references.js'
 export const promptOf = (name: string): number[] => [...(references.prompts[name] as readonly number[])]
 export const greedyOf = (name: string): number[] => [...(references.greedy[name] as readonly number[])]
 
-/** All tokens of a generation. */
-export async function read(model: OnnxModel, sequence: OnnxSequence, maxTokens: number, options: GenerateOptions = {}): Promise<number[]> {
+/** Returns all tokens of a generation. */
+export async function read(
+  model: OnnxModel,
+  sequence: OnnxSequence,
+  maxTokens: number,
+  options: GenerateOptions = {},
+): Promise<number[]> {
   const tokens: number[] = []
   for await (const token of model.generate(sequence, { maxTokens, ...options })) tokens.push(token)
   return tokens

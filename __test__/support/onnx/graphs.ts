@@ -1,4 +1,4 @@
-// Graphs of the fixtures in onnxruntime-node, and what they should compute.
+// Graphs of the fixtures in onnxruntime-node, and their expected results.
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
@@ -13,9 +13,12 @@ export function graphFile(graph: string): string {
   return fileURLToPath(new URL(`${graph}/model.onnx`, fixtures))
 }
 
-/** Sessions of tests take one thread, which does not spin. */
+/** Options for sessions of tests: one thread, which does not spin. */
 export const quiet: ort.InferenceSession.SessionOptions = {
-  intraOpNumThreads: 1, interOpNumThreads: 1, logSeverityLevel: 4, extra: { session: { intra_op: { allow_spinning: '0' } } },
+  intraOpNumThreads: 1,
+  interOpNumThreads: 1,
+  logSeverityLevel: 4,
+  extra: { session: { intra_op: { allow_spinning: '0' } } },
 }
 
 export function openSession(graph: string): Promise<ort.InferenceSession> {
@@ -28,9 +31,11 @@ interface Reference {
   logits(name: string): Float32Array
 }
 
-/** What transformers computes for a model: `llama`, `families/gemma2`. */
+/** Results of transformers for a model: `llama`, `families/gemma2`. */
 export function referenceOf(model: string): Reference {
-  const { prompts, greedy } = JSON.parse(readFileSync(new URL(`${model}/references.json`, fixtures), 'utf8')) as Reference
+  const { prompts, greedy } = JSON.parse(
+    readFileSync(new URL(`${model}/references.json`, fixtures), 'utf8'),
+  ) as Reference
   const tensors = readSafetensors(new URL(`${model}/references.safetensors`, fixtures))
   return {
     prompts,
@@ -43,7 +48,7 @@ export function referenceOf(model: string): Reference {
   }
 }
 
-/** The place of the largest number. */
+/** Returns the index of the largest number. */
 export function argmax(row: ArrayLike<number>): number {
   let best = 0
   for (let place = 1; place < row.length; place++) if ((row[place] as number) > (row[best] as number)) best = place
@@ -53,11 +58,12 @@ export function argmax(row: ArrayLike<number>): number {
 function half(bits: number): number {
   const exponent = (bits >> 10) & 31
   const fraction = bits & 1023
-  const size = exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? Infinity : (1024 + fraction) * 2 ** (exponent - 25)
+  const size =
+    exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? Infinity : (1024 + fraction) * 2 ** (exponent - 25)
   return bits >> 15 ? -size : size
 }
 
-/** Logits as floats: those of a graph in half floats are bits, or a `Float16Array` where there is one. */
+/** Returns logits as floats: half-float graphs return them as bits, or as a `Float16Array` if the runtime has that type. */
 export function floats({ type, data }: ort.Tensor): Float32Array {
   if (data instanceof Float32Array) return data
   if (type === 'float16') return Float32Array.from(data as Uint16Array, data instanceof Uint16Array ? half : Number)

@@ -1,4 +1,4 @@
-import { PagedKvCache, type PagedKvCacheOptions } from '../../../index.js'
+import { type PageFormat, PagedKvCache, type PagedKvCacheOptions } from '../../../index.js'
 import { INTERNAL } from '../../../lib/border/owner.js'
 import { binding } from '../../../lib/loading/binding.js'
 import type { Backend, ModelStep } from '../../../lib/onnx/backend.js'
@@ -6,13 +6,17 @@ import { OnnxModel } from '../../../lib/onnx/model.js'
 import { LentRun } from '../../../lib/sequences/lent-run.js'
 import { StepRun } from '../../../lib/sequences/step-run.js'
 
-/** How many tokens the toy knows. */
+/** The number of tokens in the toy's vocabulary. */
 export const VOCABULARY = 16
-/** A token that no step with it survives. */
+/** A token that makes every step with it fail. */
 export const POISON = 15
-const DIM = 4
+/** The elements of a row that are summed. The two before them are its largest and its smallest, so that each page format keeps the row exactly. */
+const SUMMED = 6
+const DIM = 2 + SUMMED
+/** The largest element of a row: the step between the codes of a format is 1 then. */
+const LARGEST: Readonly<Partial<Record<PageFormat, number>>> = { q8: 127 }
 
-/** Random numbers that a seed gives. */
+/** A seeded random number generator. */
 export class Dice {
   #state: number
 
@@ -20,7 +24,7 @@ export class Dice {
     this.#state = seed | 0
   }
 
-  /** A whole number from 0 to below `sides`. */
+  /** Returns a whole number from 0 to less than `sides`. */
   roll(sides: number): number {
     this.#state = (this.#state + 0x6d2b79f5) | 0
     let mixed = Math.imul(this.#state ^ (this.#state >>> 15), this.#state | 1)
@@ -28,44 +32,54 @@ export class Dice {
     return ((mixed ^ (mixed >>> 14)) >>> 0) % sides
   }
 
-  /** True once in so many times. */
+  /** Returns true once in `times` calls, on average. */
   once(times: number): boolean {
     return this.roll(times) === 0
   }
 }
 
-/** What a token leaves in the cache: small whole numbers, which sum up exactly. */
+/** A token's number in the cache: small integers, whose sums are exact, and which every page format has. */
 function left(id: number, position: number, place: number): number {
-  return (Math.imul(id + 1, 7919) + Math.imul(position + 1, 104_729 + 31 * place)) % 1009
+  return ((Math.imul(id + 1, 7919) + Math.imul(position + 1, 104_729 + 31 * place)) % 1009) % 16
 }
 
-/** The token that follows: a function of all tokens before it and their positions. */
+/** Returns the next token: a function of all tokens before it and their positions. */
 function following(sums: readonly number[]): number {
   return sums.reduce((hash, sum) => Math.imul(hash ^ sum, 0x01000193) >>> 0, 0x811c9dc5) % (VOCABULARY - 1)
 }
 
-/** The same, or the token behind it at about one position in `slip`. */
+/** The same, or the token after it at about one position in `slip`. */
 function slipping(sums: readonly number[], slip: number): number {
   return (following(sums) + ((sums[0] as number) % slip === 0 ? 1 : 0)) % (VOCABULARY - 1)
 }
 
-/** What the toy says alone, without a cache; with `slip` something else at about one position in so many, with `window` of the last tokens alone. */
-export function alone(tokens: readonly number[], count: number, slip: number = Infinity, window: number = Infinity): number[] {
+/** The toy's answer without a cache. With `slip`, about one token in so many differs; with `window`, it depends on that many last tokens only. */
+export function alone(
+  tokens: readonly number[],
+  count: number,
+  slip: number = Infinity,
+  window: number = Infinity,
+): number[] {
   const all = [...tokens]
   const from = (end: number): number => Math.max(0, end - window)
-  const sums = Array.from({ length: DIM }, (_, place) => all.reduce((sum, id, position) => (position < from(all.length) ? sum : sum + left(id, position, place)), 0))
+  const sums = Array.from({ length: SUMMED }, (_, place) =>
+    all.reduce((sum, id, position) => (position < from(all.length) ? sum : sum + left(id, position, place)), 0),
+  )
   for (let step = 0; step < count; step++) {
     const next = slipping(sums, slip)
     const gone = from(all.length + 1) - 1
-    for (let place = 0; place < DIM; place++) {
-      sums[place] = (sums[place] as number) + left(next, all.length, place) - (gone < 0 || gone < from(all.length) ? 0 : left(all[gone] as number, gone, place))
+    for (let place = 0; place < SUMMED; place++) {
+      sums[place] =
+        (sums[place] as number) +
+        left(next, all.length, place) -
+        (gone < 0 || gone < from(all.length) ? 0 : left(all[gone] as number, gone, place))
     }
     all.push(next)
   }
   return all.slice(tokens.length)
 }
 
-/** A model that reads what it says next from the cache: a wrong block shows. Steps take some turns of the event loop. */
+/** A model that computes its next token from the cache's content, so a wrong block shows up. Steps take several turns of the event loop. */
 export class ToyBackend implements Backend {
   readonly name = 'plain'
   readonly #dice: Dice
@@ -73,43 +87,79 @@ export class ToyBackend implements Backend {
   readonly #slip: number
   readonly #vocabulary: number
   readonly #window: number
+  readonly #largest: number
   steps = 0
   tokens = 0
   isComputing = false
 
-  /** With `slip`, it says something else than it should at about one position in so many; `window` is that of the cache. */
-  constructor(dice: Dice, { poison = POISON, slip = Infinity, vocabulary = VOCABULARY, window = Infinity }: { readonly poison?: number; readonly slip?: number; readonly vocabulary?: number; readonly window?: number } = {}) {
+  /** With `slip`, about one token in so many is wrong; `window` and `pages` are those of the cache. */
+  constructor(
+    dice: Dice,
+    {
+      poison = POISON,
+      slip = Infinity,
+      vocabulary = VOCABULARY,
+      window = Infinity,
+      pages = 'f32',
+    }: {
+      readonly poison?: number
+      readonly slip?: number
+      readonly vocabulary?: number
+      readonly window?: number
+      readonly pages?: PageFormat
+    } = {},
+  ) {
     this.#dice = dice
     this.#poison = poison
     this.#slip = slip
     this.#vocabulary = vocabulary
     this.#window = window
+    this.#largest = LARGEST[pages] ?? 15
   }
 
-  async run({ step, sequences, offsets, ids, positions, rows }: ModelStep): Promise<InstanceType<typeof binding.NativeLogits>> {
+  async run({
+    step,
+    sequences,
+    offsets,
+    ids,
+    positions,
+    rows,
+  }: ModelStep): Promise<InstanceType<typeof binding.NativeLogits>> {
     if (this.isComputing) throw new Error('two steps at once')
     this.isComputing = true
     try {
       this.steps += 1
       this.tokens += ids.length
       for (const [place, { before }] of sequences.entries()) {
-        if (positions[offsets[place] as number] !== before.length) throw new Error('the tokens before a step are as many as its first position')
+        if (positions[offsets[place] as number] !== before.length)
+          throw new Error('the tokens before a step are as many as its first position')
       }
       using run = StepRun.of(step)
       await this.#turns()
       const values = new Float32Array(ids.length * DIM)
-      for (const [token, id] of ids.entries()) for (let place = 0; place < DIM; place++) values[token * DIM + place] = left(id, positions[token] as number, place)
+      for (const [token, id] of ids.entries()) {
+        values[token * DIM] = this.#largest
+        for (let place = 0; place < SUMMED; place++)
+          values[token * DIM + 2 + place] = left(id, positions[token] as number, place)
+      }
       const rowsOf = (data: Float32Array) => ({ data, shape: [ids.length, 1, DIM] })
       using lent = LentRun.taken(run.share())
-      const out = lent.attend(0, rowsOf(new Float32Array(ids.length * DIM)), rowsOf(new Float32Array(ids.length * DIM)), rowsOf(values))
+      const out = lent.attend(
+        0,
+        rowsOf(new Float32Array(ids.length * DIM)),
+        rowsOf(new Float32Array(ids.length * DIM)),
+        rowsOf(values),
+      )
       lent.dispose()
       await this.#turns()
       if (ids.includes(this.#poison)) throw new Error('poison')
       const logits = new Float32Array(rows.length * this.#vocabulary)
       for (const [row, token] of rows.entries()) {
-        // Queries of zeros see all keys alike: the output is the mean.
+        // With queries of zeros, all keys have the same weight: the output is the mean.
         const count = Math.min((positions[token] as number) + 1, this.#window)
-        const sums = Array.from({ length: DIM }, (_, place) => Math.round((out[token * DIM + place] as number) * count))
+        const sums = Array.from({ length: SUMMED }, (_, place) =>
+          Math.round((out[token * DIM + 2 + place] as number) * count),
+        )
         logits[row * this.#vocabulary + slipping(sums, this.#slip)] = 1
       }
       run.end()
@@ -128,10 +178,36 @@ export class ToyBackend implements Backend {
   }
 }
 
-/** A toy model over a pool of so many blocks. */
-export function toyModel(backend: ToyBackend, { capacity, blockSize = 4, stepTokens = 16, sequences = 32, window, vocabulary = VOCABULARY }: { capacity: number; blockSize?: number; stepTokens?: number; sequences?: number; window?: number; vocabulary?: number }): OnnxModel {
+/** A toy model over a pool with so many blocks. */
+export function toyModel(
+  backend: ToyBackend,
+  {
+    capacity,
+    blockSize = 4,
+    stepTokens = 16,
+    sequences = 32,
+    window,
+    vocabulary = VOCABULARY,
+    pages = 'f32',
+  }: {
+    capacity: number
+    blockSize?: number
+    stepTokens?: number
+    sequences?: number
+    window?: number
+    vocabulary?: number
+    pages?: PageFormat
+  },
+): OnnxModel {
   const sizes = { numKvHeads: 1, headDim: DIM }
-  const layer = window === undefined ? ({ kind: 'full', ...sizes } as const) : ({ kind: 'sliding', window, ...sizes } as const)
-  const cache = new PagedKvCache({ model: { layers: [layer] }, capacity, blockSize } satisfies PagedKvCacheOptions)
+  const layer =
+    window === undefined ? ({ kind: 'full', ...sizes } as const) : ({ kind: 'sliding', window, ...sizes } as const)
+  const formats = { keyFormat: pages, valueFormat: pages }
+  const cache = new PagedKvCache({
+    model: { layers: [layer] },
+    capacity,
+    blockSize,
+    ...(pages === 'f32' ? {} : formats),
+  } satisfies PagedKvCacheOptions)
   return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary, limits: { stepTokens, sequences } })
 }

@@ -4,10 +4,10 @@ import { fileURLToPath } from 'node:url'
 /** The folder of the repository. */
 export const root: string = fileURLToPath(new URL('../../..', import.meta.url))
 
-/** The package's sources, for scripts that run elsewhere. */
+/** The package's sources, for scripts in other processes. */
 export const indexUrl: string = new URL('../../../index.ts', import.meta.url).href
 
-/** What lets a worker read TypeScript. */
+/** A module that lets a worker thread load TypeScript. */
 export const tsxUrl: string = import.meta.resolve('tsx/esm/api')
 
 export interface Ended {
@@ -17,7 +17,10 @@ export interface Ended {
   readonly err: string
 }
 
-export function runNode(args: readonly string[], options: { readonly cwd?: string; readonly env?: NodeJS.ProcessEnv } = {}): Promise<Ended> {
+export function runNode(
+  args: readonly string[],
+  options: { readonly cwd?: string; readonly env?: NodeJS.ProcessEnv } = {},
+): Promise<Ended> {
   const child = spawn(process.execPath, args, { cwd: root, ...options, stdio: ['ignore', 'pipe', 'pipe'] })
   const printed = { out: '', err: '' }
   child.stdout.on('data', chunk => (printed.out += String(chunk)))
@@ -27,7 +30,13 @@ export function runNode(args: readonly string[], options: { readonly cwd?: strin
   })
 }
 
-/** Runs a module, which sees the package as `kvtide`. */
+/** Runs a module in a new process, in which the package is called `kvtide`. */
 export function runProcess(source: string, flags: readonly string[] = []): Promise<Ended> {
-  return runNode(['--import=tsx', ...flags, '--input-type=module', '--eval', `const kvtide = await import(${JSON.stringify(indexUrl)})\n${source}`])
+  return runNode([
+    '--import=tsx',
+    ...flags,
+    '--input-type=module',
+    '--eval',
+    `const kvtide = await import(${JSON.stringify(indexUrl)})\n${source}`,
+  ])
 }

@@ -1,4 +1,14 @@
-import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -7,21 +17,23 @@ import type { ExecutionContext } from 'ava'
 
 import { root, runNode } from './child.js'
 
-/** The addon with CUDA, as the loader knows it. */
+/** The CUDA addon's file name for the loader. */
 export const CUDA_FILE = 'kvtide-cuda.linux-x64-gnu.node'
 export const CUDA_PACKAGE = 'kvtide-cuda-linux-x64-gnu'
 
-/** The package's ordinary addon of this platform, as it was built here. */
-export const ADDON_FILE: string = readdirSync(root).find(name => /^kvtide\..*\.node$/.test(name)) ?? 'no addon was built'
+/** The package's ordinary addon of this platform, built locally. */
+export const ADDON_FILE: string =
+  readdirSync(root).find(name => /^kvtide\..*\.node$/.test(name)) ?? 'no addon was built'
 
 export const addonPath: string = join(root, ADDON_FILE)
 
-/** The platform of the tests, as the names of packages have it. */
+/** The platform of the tests, in the form that package names use. */
 export const PLATFORM: string = ADDON_FILE.split('.')[1] ?? ''
 
-export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
+export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string })
+  .version
 
-/** A copy of the package in a folder of its own, whose parts a test can change. */
+/** A copy of the package in a temporary folder. Tests can change its files. */
 export class PackageCopy {
   readonly folder: string
 
@@ -41,7 +53,7 @@ export class PackageCopy {
     return join(this.folder, file)
   }
 
-  /** Puts an addon of that name there: the ordinary one plays it, unless `text` is there to break it. */
+  /** Adds an addon of that name: a copy of the ordinary one, or a broken file with the content `text`. */
   addAddon(file: string = CUDA_FILE, text?: string): string {
     const path = join(this.folder, file)
     mkdirSync(join(path, '..'), { recursive: true })
@@ -50,7 +62,11 @@ export class PackageCopy {
     return path
   }
 
-  addPackage(name: string, file: string, { version = VERSION, text }: { version?: string; text?: string } = {}): string {
+  addPackage(
+    name: string,
+    file: string,
+    { version = VERSION, text }: { version?: string; text?: string } = {},
+  ): string {
     const folder = `node_modules/${name}`
     this.addAddon(`${folder}/package.json`, JSON.stringify({ name, version, main: file }))
     return this.addAddon(`${folder}/${file}`, text)
@@ -63,10 +79,12 @@ export class PackageCopy {
   setVersion(version: string): void {
     const file = join(this.folder, 'package.json')
     writeFileSync(file, JSON.stringify({ ...(JSON.parse(readFileSync(file, 'utf8')) as object), version }))
+    const source = this.path('lib/loading/version.ts')
+    writeFileSync(source, readFileSync(source, 'utf8').replace(`'${VERSION}'`, `'${version}'`))
   }
 }
 
-/** What a module answers that is run in a process of its own, with `KVTIDE_DEVICE` as given: its default export, or the error. */
+/** Runs a module in a new process, with `KVTIDE_DEVICE` as given. Returns its default export, or the error. */
 export async function answerOf(source: string, device?: string, more: NodeJS.ProcessEnv = {}): Promise<unknown> {
   const script = `
     const answer = async () => { ${source} }

@@ -1,17 +1,16 @@
-// The scripts of releases, which are JavaScript, as tests run them: as programs, and as modules.
+// The release scripts (JavaScript), run by tests as programs and as modules.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import test, { type ExecutionContext, type Implementation } from 'ava'
 
-import type { GpuResults } from '../../../bench/report/gpu.js'
 import { exists } from '../../../scripts/steps.mjs'
 import { root, runNode, type Ended } from './child.js'
 
 export { root }
 
-/** A crate as cargo describes it, as far as scripts look at it. */
+/** A crate as cargo describes it: the fields that the scripts use. */
 export interface Crate {
   readonly name: string
   readonly version: string
@@ -43,12 +42,26 @@ export function folder(t: ExecutionContext): string {
 }
 
 /** What a program of `run.sh bench` has measured in a turn. */
-export type TurnReport = Pick<GpuResults, 'workloads' | 'skipped' | 'failed'> & { readonly machine: GpuResults['machines'][number] | null }
+export interface TurnReport {
+  readonly machine: { readonly device: string; readonly details: readonly string[] } | null
+  readonly workloads: readonly {
+    readonly id: string
+    readonly title: string
+    readonly lanes: readonly { readonly name: string; readonly nanoseconds: readonly number[] }[]
+  }[]
+  readonly skipped: readonly { readonly id: string; readonly skipped: string }[]
+  readonly failed: readonly { readonly id: string; readonly error: string }[]
+}
 
-export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string; late?: boolean }>
+export type RunProgram = (
+  command: string,
+  args: readonly string[],
+  options?: { readonly env?: NodeJS.ProcessEnv },
+) => Promise<{ code: number; output: string; late?: boolean }>
 
 /** Whether stubs can be compiled and run here. */
-export const canCompile = (): boolean => process.platform === 'linux' && process.arch === 'x64' && ['gcc', 'ar'].every(exists)
+export const canCompile = (): boolean =>
+  process.platform === 'linux' && process.arch === 'x64' && ['gcc', 'ar'].every(exists)
 
 /** A test that compiles: skipped by its name where that cannot be done. */
 export const compiling: (title: string, implementation: Implementation<[]>) => void = canCompile() ? test : test.skip

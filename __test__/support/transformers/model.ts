@@ -9,15 +9,17 @@ import { writeModel } from './stand-in.js'
 const { env } = transformers
 Object.assign(env, { allowRemoteModels: false, localModelPath: mkdtempSync(join(tmpdir(), 'kvtide-transformers-')) })
 
-/** A model of the fixtures as transformers.js loads it. */
+/** Loads a model of the fixtures with transformers.js. */
 export async function loadModel(graph = 'llama/onnx'): Promise<Model> {
   const name = graph.replaceAll('/', '-')
   writeModel(join(env.localModelPath, name), graph)
   return transformers.AutoModelForCausalLM.from_pretrained(name, { dtype: 'fp32' })
 }
 
-/** One row of ids, as a tokenizer gives it. */
-export const row = (ids: readonly number[]): TransformersTensor => new transformers.Tensor('int64', BigInt64Array.from(ids, BigInt), [1, ids.length])
+/** One row of ids, in a tokenizer's form. */
+export const row = (ids: readonly number[]): TransformersTensor =>
+  new transformers.Tensor('int64', BigInt64Array.from(ids, BigInt), [1, ids.length])
 
 /** The ids of a result. */
-export const idsOf = (result: unknown): number[] => Array.from((result as TransformersTensor).data as BigInt64Array, Number)
+export const idsOf = (result: unknown): number[] =>
+  Array.from((result as TransformersTensor).data as BigInt64Array, Number)

@@ -1,4 +1,5 @@
-//! What kernels answer, looked at before anything is measured: rows against rows, outputs of attention against a plain loop.
+//! Checks the results of kernels before they are measured: rows against rows, outputs of attention against a plain
+//! loop.
 
 use kvtide_cuda::Span;
 
@@ -12,7 +13,7 @@ pub fn bytes(place: &Place, span: Span<'_>, start: usize, count: usize) -> Resul
     Ok(out)
 }
 
-/// Refuses rows of `row` bytes that differ: `(where in the source, where in the target)`.
+/// Returns an error if rows of `row` bytes differ; `pairs` are byte offsets in the source and in the target.
 pub fn rows(
     place: &Place,
     [source, target]: [Span<'_>; 2],
@@ -27,7 +28,7 @@ pub fn rows(
     Ok(())
 }
 
-/// Refuses numbers that are further than `most` from others, and outputs so small that this would say nothing.
+/// Returns an error if numbers differ by more than `most`, or if outputs are too small for this to mean anything.
 pub fn near(what: &str, found: &[f64], expected: &[f64], most: f64) -> Result<()> {
     assert_eq!(found.len(), expected.len(), "as many outputs");
     let largest = expected.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
@@ -35,7 +36,7 @@ pub fn near(what: &str, found: &[f64], expected: &[f64], most: f64) -> Result<()
         return Err(format!("{what}: outputs of at most {largest} cannot be told from zeros").into());
     }
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
-        // Also what is no number.
+        // This is also false for NaN.
         let is_near = (found - expected).abs() <= most;
         if !is_near {
             return Err(format!("{what}: output {at} is {found}, expected {expected} within {most}").into());
@@ -44,7 +45,7 @@ pub fn near(what: &str, found: &[f64], expected: &[f64], most: f64) -> Result<()
     Ok(())
 }
 
-/// One row of attention: a query over keys and values of bf16, in 64-bit floats.
+/// Computes one row of attention: a query over keys and values of bf16, in 64-bit floats.
 pub fn attended(query: &[u8], keys: &[u8], values: &[u8], dim: usize) -> Vec<f64> {
     let (query, keys, values) = (floats(query), floats(keys), floats(values));
     let dot = |key: &[f64]| query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() / (dim as f64).sqrt();

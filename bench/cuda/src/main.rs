@@ -1,11 +1,12 @@
-//! What the kernels for NVIDIA GPUs reach, beside copies of the same bytes in the same run.
+//! Measures the kernels for NVIDIA GPUs, next to copies of the same bytes in the same run.
 //!
 //! ```text
-//! place       a GPU, or the CPU that stands in for one: memory, copies, and how long work takes there
-//! workloads   their memory, a check of what they answer, and their lanes, which bench/harness runs in turn
+//! place       a GPU, or the CPU that emulates one: memory, copies, and times
+//! workloads   their memory, a check of their results, and their lanes, which bench/harness runs in turn
 //! ```
 //!
-//! Nothing is measured before its answer was looked at. Without a GPU every workload is named as skipped, and that is no failure.
+//! Each result is checked before it is measured. Without a GPU every workload is reported as skipped, which isn't a
+//! failure.
 
 mod check;
 mod numbers;
@@ -36,7 +37,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures, and writes every round where `npm run bench:cuda` reads it. False where a workload has failed; the others have run all the same.
+/// Measures all workloads, and writes every round for `npm run bench:cuda`. Returns false if a workload failed; the
+/// others have still run.
 fn run() -> Result<bool> {
     let mut given = pico_args::Arguments::from_env();
     let is_emulated = given.contains("--emulated");

@@ -1,4 +1,5 @@
-//! Numbers to fill memory with: bf16, alike in each run, and never zeros, which hide what was not written and can be faster.
+//! Fills memory with bf16 numbers. They are the same in each run, and never zero: zeros would hide missing writes and
+//! can be faster.
 
 use half::bf16;
 use kvtide_cuda::Span;
@@ -6,7 +7,7 @@ use kvtide_cuda::Span;
 use crate::Result;
 use crate::place::Place;
 
-/// Bytes after which numbers repeat: of no multiple of any stride, so that what is misplaced differs.
+/// The bytes after which numbers repeat. They are a multiple of no stride, so misplaced data differs.
 const PERIOD: usize = 249_989 * 256;
 
 struct Numbers(u64);
@@ -39,7 +40,7 @@ pub fn floats(bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f64()).collect()
 }
 
-/// Some of `count` places, the first and the last among them.
+/// Returns some of `count` places, including the first and the last.
 pub fn samples(count: usize) -> impl Iterator<Item = usize> {
     const MOST: usize = 97;
     let some = count.min(MOST);

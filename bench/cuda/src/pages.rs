@@ -1,18 +1,18 @@
-//! Blocks of pages in no order, as in a pool that has been in use for long.
+//! Blocks of pages in random order, as in a pool after long use.
 //!
 //! ```text
 //! block  [ layer 0 | layer 1 | ... ]        page  [ K: codes of heads, scales of heads | V: the same ]
 //! ```
 
-use kvtide_cuda::{Format, Insert, PageSection, RowFormat, Rows, Section, Span, Strip, Strips};
+use kvtide_cuda::{Format, PageSection, RowFormat, Rows, Section, Span, Strip, Strips};
 
 use crate::sizes::Sizes;
 
 const ALIGNMENT: usize = 64;
 
-/// A part of a page: where its codes begin, bytes of a head's codes and of a row; the same of scales.
+/// The K or V section of a page: the offset of its codes, bytes of a head's codes and of a row; the same for scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct SectionPlaces {
     pub codes: usize,
     pub head: usize,
     pub row: usize,
@@ -24,12 +24,12 @@ pub struct Part {
 pub struct Page {
     /// The forms of K and V, as they are written.
     pub formats: [Format; 2],
-    pub parts: [Part; 2],
+    pub parts: [SectionPlaces; 2],
     pub bytes: usize,
 }
 
 impl Page {
-    /// A page in the form of this name.
+    /// Returns the page form of this name.
     pub fn new(sizes: &Sizes, name: &str) -> Self {
         let formats = match name {
             "f8e4m3" => [Format::F8; 2],
@@ -51,7 +51,7 @@ impl Page {
             let (codes, head) = (bytes, block * row);
             let scales = (codes + kv_heads * head).next_multiple_of(ALIGNMENT);
             bytes = (scales + kv_heads * scale_head).next_multiple_of(ALIGNMENT);
-            Part { codes, head, row, scales, scale_head }
+            SectionPlaces { codes, head, row, scales, scale_head }
         });
         Page { formats, parts, bytes }
     }
@@ -60,28 +60,13 @@ impl Page {
         self.parts.map(|part| Section { offset: part.codes, head: part.head, row: part.row })
     }
 
-    /// A move of whole strips between pages in `pages` and rows.
+    /// Returns a move of whole strips between pages in `pages` and rows.
     pub fn moves<'a>(&self, sizes: &Sizes, pages: Span<'a>, rows: [Rows<'a>; 2], layers: usize) -> Strips<'a> {
         let (page_bytes, heads) = (self.bytes, sizes.kv_heads);
         Strips { pages, page_bytes, sections: self.sections(), rows, heads, layers, layer_bytes: page_bytes }
     }
 
-    /// A step's rows into pages of blocks of so many layers.
-    pub fn insert<'a>(&self, sizes: &Sizes, pages: Span<'a>, rows: [Rows<'a>; 2], layers: usize) -> Insert<'a> {
-        Insert {
-            pages,
-            page_bytes: self.bytes,
-            block_bytes: layers * self.bytes,
-            block_size: sizes.block,
-            sections: self.sections(),
-            rows,
-            heads: sizes.kv_heads,
-            first_layer: 0,
-            layers,
-        }
-    }
-
-    /// Rows of this form, as what quantises takes them: their memory, bytes from head to head, and from token to token.
+    /// Returns rows of this form as input of quantisation: their memory, the bytes between heads, and between tokens.
     pub fn rows<'a>(&self, memory: Span<'a>) -> [(Span<'a>, usize, usize); 2] {
         self.parts.map(|part| (memory, part.head, part.row))
     }
@@ -97,7 +82,7 @@ impl Page {
     }
 }
 
-/// All numbers below `count`, each once; none beside its neighbour, but for a handful.
+/// Returns all numbers below `count`, each once, and all but a few not next to their neighbours.
 pub fn scattered(count: usize) -> Vec<usize> {
     let divides = |step: usize| (2..=step).any(|by| step.is_multiple_of(by) && count.is_multiple_of(by));
     let near = (count as f64 * 0.618) as usize;
@@ -105,7 +90,7 @@ pub fn scattered(count: usize) -> Vec<usize> {
     (0..count).map(|at| at * step % count).collect()
 }
 
-/// A strip for each block of `tokens` tokens, whose rows are those of a layer of the rows' memory.
+/// Returns a strip for each block of `tokens` tokens; its rows are those of a layer in the rows' memory.
 pub fn strips(blocks: &[usize], block: usize, block_bytes: usize, tokens: usize, layer: usize) -> Vec<Strip> {
     let of = |(at, &place): (usize, &usize)| Strip {
         page: (place * block_bytes) as u64,

@@ -1,4 +1,4 @@
-//! How large workloads are: as on a server, and in small for the CPU that stands in for a GPU.
+//! The sizes of workloads: those of a server, and small ones for the CPU that emulates a GPU.
 
 /// Sizes of all workloads. Rows are bf16.
 #[derive(Clone, Copy, Debug)]
@@ -9,25 +9,25 @@ pub struct Sizes {
     pub dim: usize,
     pub block: usize,
     pub layers: usize,
-    /// Tokens of the prompt that is written, scattered and gathered.
+    /// The number of tokens of the prompt that is written, scattered and gathered.
     pub prompt: usize,
-    /// Bytes of bf16 that each of the other moves and quantisations carries.
+    /// The bytes of bf16 in each of the other moves and quantisations.
     pub carried: usize,
     pub sequences: usize,
     pub keys: usize,
     /// Layers of the pool that attention reads from, in turn.
     pub pool_layers: usize,
-    /// Queries of a chunk of a prompt, and how many chunks are computed at once.
+    /// The number of queries of a prompt's chunk, and the number of chunks computed at once.
     pub chunk: usize,
     pub chunks: usize,
-    /// Side of the matrices that show what the device computes.
+    /// The side of the matrices that show the device's peak rate.
     pub matrix: usize,
-    /// Pieces of work of a round that is over in microseconds.
+    /// The number of pieces of work per round, for work that takes microseconds.
     pub times: usize,
 }
 
 impl Sizes {
-    /// As on a server: 32 layers of 8 heads, a prompt of 8.6 GB.
+    /// Sizes of a server: 32 layers of 8 heads, a prompt of 8.6 GB.
     pub const FULL: Sizes = Sizes {
         kv_heads: 8,
         query_heads: 32,
@@ -45,7 +45,7 @@ impl Sizes {
         times: 64,
     };
 
-    /// In small: every path, with a last block that is not full.
+    /// Small sizes that cover every path, with a last block that is not full.
     pub const SMALL: Sizes = Sizes {
         kv_heads: 2,
         query_heads: 8,

@@ -1,14 +1,15 @@
-//! Runs the lanes of a workload in turn, round by round, so that whatever slows the machine down slows each of them.
+//! Runs the lanes of a workload in turn, round by round, so that a slow moment of the machine affects all of them.
 //!
 //! ```text
 //! round 0   ours  peer  limit
-//! round 1   peer  limit ours      each round starts with another lane: none is always the one after the cold caches
+//! round 1   peer  limit ours      each round starts with another lane, so none always meets the cold caches
 //! ```
 //!
-//! A lane times what counts of its round and nothing else: making its state and dropping it are not in the number unless
-//! they are the work. The first rounds are not counted. Where rounds take long, there are fewer of them.
+//! A lane times only the counted part of its round: making its state and dropping it are not included, unless
+//! they are the work. The first rounds are not counted. If rounds take long, there are fewer of them.
 //!
-//! Nothing is decided here: every round of every lane goes out, and bench/report makes medians, ratios and targets of them.
+//! This crate decides nothing: it returns every round of every lane, and bench/report computes medians, ratios and
+//! targets.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -17,34 +18,34 @@ use serde::Serialize;
 
 mod stopwatch;
 
-pub use stopwatch::Stopwatch;
+pub use stopwatch::{Stopwatch, waited};
 
-/// What a measurement can fail with: it ends the run.
+/// The error of a measurement. It ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const WARM_UP: usize = 2;
 
-/// When no more rounds are begun, once there are enough.
+/// The time after which no more rounds are begun, if there are enough.
 const TIME_MAX: Duration = Duration::from_secs(12);
 
-/// Rounds that are enough for a median and a spread.
+/// The number of rounds that is enough for a median and a spread.
 const ROUNDS_MIN: usize = 9;
 
-/// What a lane is in the comparison.
+/// The role of a lane in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// A cache or a kernel of this repository.
     Ours,
-    /// What someone would otherwise take.
+    /// An alternative to kvtide.
     Peer,
-    /// What is written when nothing is taken.
+    /// Code that uses no cache.
     Baseline,
-    /// The least that the same bytes cost on this machine, or the most that it computes.
+    /// The least time for the same bytes on this machine, or its highest rate of computation.
     Limit,
 }
 
-/// What a piece of a lane's work amounts to: bytes that have to be read and written, multiplications and additions.
+/// The amount of work in one piece: bytes that must be read and written, multiplications and additions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amount {
     pub bytes: f64,
@@ -57,7 +58,7 @@ impl Amount {
     }
 }
 
-/// Nanoseconds of one piece of work: where it runs, and on the host until it was asked for.
+/// The nanoseconds of one piece of work: on the device that runs it, and on the host that enqueues it.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     pub device: f64,
@@ -79,7 +80,7 @@ impl<'a> Lane<'a> {
         Lane { name: name.into(), role, amount: Amount::default(), times: 1, round: Box::new(round) }
     }
 
-    /// A lane that says what counts of its round, which has so many operations.
+    /// A lane that times the counted part of its round itself; a round has `operations` operations.
     pub fn timed(
         role: Role,
         name: impl Into<String>,
@@ -94,7 +95,7 @@ impl<'a> Lane<'a> {
         })
     }
 
-    /// A lane whose round is `work`, so many times.
+    /// A lane whose round is `work`, `operations` times.
     pub fn repeated<T>(
         role: Role,
         name: impl Into<String>,
@@ -107,7 +108,7 @@ impl<'a> Lane<'a> {
         })
     }
 
-    /// A lane whose round makes something in so many operations. It is dropped once the time was taken.
+    /// A lane whose round makes something in `operations` operations. The result is dropped outside the counted time.
     pub fn making<T>(
         role: Role,
         name: impl Into<String>,
@@ -117,18 +118,19 @@ impl<'a> Lane<'a> {
         Self::timed(role, name, operations, move |stopwatch| stopwatch.time(&mut make).map(drop))
     }
 
-    /// The same with rounds of so many pieces, for work that is over in microseconds.
+    /// Returns the lane with `times` pieces of work per round, for work that takes microseconds.
     pub fn times(self, times: usize) -> Self {
         Lane { times, ..self }
     }
 
-    /// The same with what a piece amounts to.
+    /// Returns the lane with the amount of work in one piece.
     pub fn of(self, amount: Amount) -> Self {
         Lane { amount, ..self }
     }
 }
 
-/// A lane and the nanoseconds of one piece of work, one number a round. What it amounts to is nothing where that is not the point.
+/// A lane and the nanoseconds of one piece of work, one number per round. Amounts are absent if the workload has no
+/// rate.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     pub name: String,
@@ -139,7 +141,7 @@ pub struct Measured {
     pub host: Vec<f64>,
 }
 
-/// Runs every lane in turn, `rounds` times or as often as there is time for.
+/// Runs every lane in turn, `rounds` times or as often as the time limit allows.
 pub fn measure(mut lanes: Vec<Lane<'_>>, rounds: usize) -> Result<Vec<Measured>> {
     let some = |amount: f64| (amount > 0.0).then_some(amount);
     let measured = |Lane { name, role, amount, .. }: &Lane<'_>| Measured {

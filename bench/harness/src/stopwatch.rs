@@ -1,7 +1,8 @@
-//! The time of what counts in a round.
+//! Measures the counted part of a round.
 //!
-//! On a machine that does other things too, a thread waits milliseconds for a processor, and none of that is the lane's. The system
-//! counts it for each thread; where it does not, nothing is known and nothing is taken off. O(1).
+//! On a shared machine, a thread waits milliseconds for a processor, and the lane is not to blame. The system counts
+//! this time for each thread, and the stopwatch subtracts it. If the system doesn't count it, nothing is subtracted.
+//! O(1).
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Runs `work` and counts its time, less what the thread waited for a processor. What it returns is dropped by the
-    /// caller, after the time was taken.
+    /// Runs `work` and counts its time, less the time that the thread waited for a processor. The caller drops the
+    /// result, outside the counted time.
     pub fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = waited();
         let (result, elapsed) = timed(work);
@@ -20,8 +21,8 @@ impl Stopwatch {
         result
     }
 
-    /// As [`time`](Self::time), for work of so many threads. Where there are several, what this one waited is counted: the
-    /// others went on meanwhile.
+    /// Counts time as [`time`](Self::time) does, for work of `threads` threads. If there are several, the time that
+    /// this one waited is counted, because the others went on meanwhile.
     pub fn time_on<T>(&mut self, threads: usize, work: impl FnOnce() -> T) -> T {
         if threads == 1 {
             return self.time(work);
@@ -48,8 +49,9 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (std::hint::black_box(result), elapsed)
 }
 
-/// The time that this thread was ready to run and did not, since it began.
-fn waited() -> Duration {
+/// Returns the time that this thread was ready to run but had no processor, since it began; zero if the system does not
+/// report it.
+pub fn waited() -> Duration {
     std::fs::read_to_string("/proc/thread-self/schedstat").map_or(Duration::ZERO, |text| read(&text))
 }
 

@@ -1,6 +1,6 @@
-//! The largest piece of memory that some work takes: what it needs besides its arguments and its results.
+//! Measures the largest allocation of some work: its temporary memory, besides arguments and results.
 //!
-//! While nobody asks, an allocation costs one more look at a flag, for every lane alike.
+//! Outside such a measurement, an allocation costs one more read of a flag, for all lanes alike.
 #![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 static WATCHING: AtomicBool = AtomicBool::new(false);
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, which notes the largest request while someone watches.
+/// The system's allocator, which records the largest request during a measurement.
 struct Watched;
 
 #[global_allocator]
@@ -21,7 +21,7 @@ fn note(bytes: usize) {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Watched {
     }
 }
 
-/// The bytes of the largest single allocation that `work` makes, on whatever thread, and what it returns.
+/// Returns the bytes of the largest single allocation of `work`, on any thread, and the result of `work`.
 pub fn largest_during<T>(work: impl FnOnce() -> T) -> (usize, T) {
     LARGEST.store(0, Ordering::Relaxed);
     WATCHING.store(true, Ordering::SeqCst);
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_largest_allocation_is_seen() {
-        // Other tests allocate at the same time: more may be seen, never less.
+        // Other tests allocate at the same time, so the result may be larger, never smaller.
         let (largest, taken) = largest_during(|| [vec![1u8; 3 << 20], vec![0u8; 5 << 20]]);
         assert!(largest >= 5 << 20);
         assert_eq!(taken.map(|bytes| bytes.len()), [3 << 20, 5 << 20]);

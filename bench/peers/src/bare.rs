@@ -1,6 +1,6 @@
-//! The same moves in plain memory: the layout of the caches without a cache around it, as the limit of what they can reach.
+//! The same moves in plain memory, in the caches' layout but without a cache: the limit of their speed.
 //!
-//! No shape is checked, no view is made, nothing can be refused. K and V are `[HEADS, slots, HEAD_DIM]` each.
+//! There are no shape checks, no views and no errors. K and V are `[HEADS, slots, HEAD_DIM]` each.
 
 use bytemuck::Zeroable;
 
@@ -44,7 +44,7 @@ impl<T: Copy + Zeroable> BareRows<T> {
         }
     }
 
-    /// The K of some slots, in the order of a tensor.
+    /// Returns the K of some slots, in the order of a tensor.
     #[cfg(test)]
     pub fn keys(&self, from: usize, count: usize) -> Vec<T> {
         let heads = self.parts[0].chunks_exact(self.slots * HEAD_DIM);
@@ -52,7 +52,7 @@ impl<T: Copy + Zeroable> BareRows<T> {
     }
 }
 
-/// A window that moves on through free slots behind it, and to the front when they are used up.
+/// A window that moves through the free slots behind it, and to the front when they are used up.
 pub struct BareWindow<T> {
     pub rows: BareRows<T>,
     window: usize,
@@ -65,7 +65,8 @@ impl<T: Copy + Zeroable> BareWindow<T> {
         BareWindow { rows: BareRows::new(window + slack), window, start: 0, end: 0 }
     }
 
-    /// Appends tokens; shows the slots of everything retained before and everything new, the window alone for one token.
+    /// Appends tokens and returns the slots of all retained and all new tokens; for one token, those of the window
+    /// alone.
     pub fn append(&mut self, tokens: &Tokens<T>) -> std::ops::Range<usize> {
         if tokens.count == 1 && self.end - self.start == self.window {
             self.start += 1;

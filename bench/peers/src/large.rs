@@ -1,5 +1,5 @@
-//! Memory for what is not a cache, of the kind that caches take: zeroed as it is touched, in huge pages where the system has
-//! them. A limit on small pages would be slower than what it is the limit of.
+//! Allocates memory for lanes without a cache, of the same kind as the caches' memory: zeroed at the first touch, in
+//! huge pages if the system has them. On small pages, a limit would be slower than the lanes that it limits.
 #![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "advice about memory is a call of the system"))]
 
 use bytemuck::Zeroable;
@@ -16,16 +16,16 @@ pub fn filled<T: Zeroable + Copy>(count: usize, value: T) -> Vec<T> {
     memory
 }
 
-/// Asks for huge pages in memory that nobody has touched yet.
+/// Asks for huge pages in memory that was not touched yet.
 #[cfg(target_os = "linux")]
 fn advise<T>(memory: &mut [T]) {
-    /// Smaller pieces lie in a page or two.
+    /// Smaller pieces fit into a page or two.
     const LARGE: usize = 4 << 20;
     const PAGE: usize = 4096;
     let (start, bytes) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
     if bytes >= LARGE {
         let lead = start.align_offset(PAGE);
-        // SAFETY: the range lies within the slice, and the advice changes nothing of what it holds.
+        // SAFETY: the range lies within the slice, and the advice doesn't change its content.
         unsafe { libc::madvise(start.add(lead).cast(), (bytes - lead) / PAGE * PAGE, libc::MADV_HUGEPAGE) };
     }
 }

@@ -1,13 +1,13 @@
-//! Runs the same work on kvtide, on what someone would otherwise take, and on bare memory, in one process and in turn.
+//! Runs the same work on kvtide, on other caches, and on bare memory, in one process and in turn.
 //!
 //! ```text
-//! kvtide-peers --list                     the ids of the report's workloads, each with the memory that it is to run on
-//! kvtide-peers --list all                 and of those that are measured when they are named
+//! kvtide-peers --list                     the ids of the report's workloads, each with the kind of memory to run on
+//! kvtide-peers --list all                 the same, with workloads that are measured only by name
 //! kvtide-peers --measure <id> <rounds>    every round of its lanes as JSON
-//! kvtide-peers --paged-step <steps>       rounds of steps, as often as someone asks: for the TypeScript suite
+//! kvtide-peers --paged-step <steps>       rounds of steps on request, for the TypeScript suite
 //! ```
 //!
-//! `npm run bench` starts it, each workload in a process of its own, so that none is served from memory that another one left.
+//! `npm run bench` starts it once for each workload, so that no workload reuses memory of another.
 #![deny(unsafe_code)]
 
 mod allocation;

@@ -1,13 +1,13 @@
-//! Multiply-adds and nothing else: the most that the machine computes in a time, whatever the numbers come from.
+//! Measures multiply-adds alone: the machine's peak rate, independent of memory.
 //!
-//! The widest vectors that the machine has, in twelve chains, more than are under way at once in any core.
+//! It uses the machine's widest vectors in twelve chains, more than any core executes at once.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vectors are named that not every machine has"))]
 
 use std::hint::black_box;
 
 const CHAINS: usize = 12;
 
-/// Does at least so many multiply-adds of 32-bit floats on this thread.
+/// Does at least `count` multiply-adds of 32-bit floats on this thread.
 pub fn multiply_adds(count: u64) -> f32 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -23,7 +23,7 @@ pub fn multiply_adds(count: u64) -> f32 {
     portable(count.div_ceil(4 * CHAINS as u64))
 }
 
-/// The numbers are such that a sum neither grows nor sinks into the slow numbers near zero.
+/// The numbers are chosen so that a sum neither grows nor becomes denormal, which would be slow.
 #[cfg(target_arch = "x86_64")]
 macro_rules! chains {
     ($turns:ident, $set:ident, $multiply_add:ident) => {{
@@ -54,7 +54,7 @@ fn avx2(turns: u64) -> f32 {
     sums.into_iter().map(|sum| _mm256_cvtss_f32(sum) * 8.).sum()
 }
 
-/// Four lanes a chain: what compilers make one vector of on other machines.
+/// Four lanes per chain, which compilers turn into one vector on other machines.
 fn portable(turns: u64) -> f32 {
     let (factor, term) = (black_box(0.5f32), black_box(0.5f32));
     let mut sums = [[black_box(1f32); 4]; CHAINS];

@@ -1,7 +1,9 @@
-//! Decode steps in Rust, as often as someone asks: what the TypeScript suite compares its own with, round by round in turn.
+//! Runs decode steps in Rust on request, for the TypeScript suite, which compares its own steps with them, round by
+//! round.
 //!
 //! A step appends one token of each of 8 sequences in 32 layers, with 1 head of 8 dims, so that bytes do not hide the
-//! bookkeeping. For each line that comes in, a round runs, and a line with its nanoseconds goes out; the next one is prepared after that.
+//! bookkeeping. For each line of input, a round runs and a line with its nanoseconds is printed; then the next round is
+//! prepared.
 
 use std::io::{BufRead, Write};
 
@@ -25,7 +27,7 @@ fn cache(steps: u32) -> Result<(PagedKvCache, Vec<u64>)> {
     Ok((cache, sequences))
 }
 
-/// Answers each line of `asked` with one of `answered`, after so many steps.
+/// Reads lines from `asked` and writes a line to `answered` for each, after a round of steps.
 pub fn serve(steps: u32, asked: impl BufRead, mut answered: impl Write) -> Result<()> {
     let floats = [1f32; LAYERS * SEQUENCES * DIM];
     let token = |name| HostTensor::new(name, bytemuck::cast_slice(&floats), DType::F32, &[LAYERS, 1, SEQUENCES, DIM]);

@@ -1,14 +1,14 @@
-//! A plain sum over elements: the least that reading them costs, however little is done with them.
+//! A plain sum over elements: the lower limit for reading them.
 //!
-//! The widest vectors that the machine has, with sums enough at once that none waits for the one before it, and in four streams:
-//! where pages are small, one alone does not keep memory busy. Halves are converted to 32-bit floats, as everyone who computes
-//! with them must.
+//! It uses the machine's widest vectors, enough independent sums that none waits for the one before it, and four
+//! streams, because with small pages a single stream doesn't keep memory busy. Half floats are converted to 32-bit
+//! floats, as any computation must.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vectors are named, and loaded through pointers"))]
 
 use half::slice::HalfFloatSliceExt;
 use kvtide_tensor::DType;
 
-/// The sum of elements of this type. What does not fill a last group of vectors is added one by one.
+/// Returns the sum of elements of this type. Elements that don't fill the last group of vectors are added one by one.
 pub fn sum(dtype: DType, bytes: &[u8]) -> f32 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -24,7 +24,7 @@ pub fn sum(dtype: DType, bytes: &[u8]) -> f32 {
     one_by_one(dtype, bytes)
 }
 
-/// The same with no vectors asked for by name.
+/// Returns the same sum without explicit vectors.
 fn one_by_one(dtype: DType, bytes: &[u8]) -> f32 {
     match dtype {
         DType::F32 => bytes.chunks_exact(4).map(|four| f32::from_ne_bytes([four[0], four[1], four[2], four[3]])).sum(),
@@ -51,7 +51,7 @@ where
     total
 }
 
-/// Eight sums at once, of vectors of `$width` bytes from four streams: a quarter of the bytes each.
+/// Computes eight sums at once, of vectors of `$width` bytes from four streams with a quarter of the bytes each.
 #[cfg(target_arch = "x86_64")]
 macro_rules! eight_sums {
     ($dtype:ident, $bytes:ident, $width:literal, $zero:expr, $add:ident, |$at:ident| $load:expr) => {{
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Small whole numbers, which every type and every order of adding gives exactly.
+    /// Small whole numbers, whose sum is exact in every type and every order.
     fn bytes(dtype: DType, count: usize) -> Vec<u8> {
         let number = |index: usize| (index * 7 % 13) as f32 - 4.;
         (0..count)

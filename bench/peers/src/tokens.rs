@@ -1,4 +1,4 @@
-//! What every lane is given: tokens of K and V, the same numbers as a tensor and as plain memory.
+//! The input of every lane: tokens of K and V, with the same numbers as a tensor and as plain memory.
 
 use candle_core::{Device, Tensor, WithDType};
 use kvtide_bench::Result;
@@ -17,7 +17,7 @@ pub struct Tokens<T> {
 }
 
 impl<T: WithDType> Tokens<T> {
-    /// `count` tokens whose numbers follow from `seed`.
+    /// Makes `count` tokens whose numbers follow from `seed`.
     pub fn new(count: usize, seed: usize) -> Result<Self> {
         // Small whole numbers: they are the same in every element type.
         let fill = |salt: usize| -> Vec<T> {
@@ -29,7 +29,7 @@ impl<T: WithDType> Tokens<T> {
         Ok(Tokens { count, k, v, k_tensor, v_tensor })
     }
 
-    /// Bytes of K and V of `tokens` tokens.
+    /// Returns the bytes of K and V of `tokens` tokens.
     pub fn bytes(tokens: usize) -> usize {
         2 * tokens * TOKEN * size_of::<T>()
     }

@@ -1,8 +1,8 @@
-//! The stable names of everything that can be refused.
+//! The stable error codes: one name for each kind of failure.
 //!
-//! One table for both languages: the TypeScript union lists the same strings, and a test compares the two.
+//! One table serves both languages: the TypeScript union lists the same strings, and a test compares the two.
 
-/// An enum of things with public names.
+/// Defines an enum whose variants have public names.
 macro_rules! named {
     ($(#[doc = $about:literal])+ $type:ident, $name_of:ident; $($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
         $(#[doc = $about])+
@@ -12,10 +12,10 @@ macro_rules! named {
         }
 
         impl $type {
-            /// Every one there is.
+            /// All variants.
             pub const ALL: &[$type] = &[$($type::$name,)+];
 
-            /// Its public name.
+            /// The variant's public name.
             #[must_use]
             pub fn $name_of(self) -> &'static str {
                 match self {
@@ -27,7 +27,7 @@ macro_rules! named {
 }
 
 named! {
-    /// What went wrong, as a name that never changes once it is published.
+    /// The kind of an error, as a name that never changes once it is published.
     Code, as_str;
 
     /// An argument has a value that it cannot have.
@@ -36,27 +36,27 @@ named! {
     ShapeMismatch = "SHAPE_MISMATCH",
     /// A tensor's element type does not fit.
     DtypeMismatch = "DTYPE_MISMATCH",
-    /// A tensor lies on another device.
+    /// A tensor is on another device.
     DeviceMismatch = "DEVICE_MISMATCH",
     /// One token's vector has the wrong number of elements.
     DimMismatch = "DIM_MISMATCH",
-    /// More tokens than the cache may ever hold.
+    /// The call would store more tokens than the cache may ever hold.
     CacheOverflow = "CACHE_OVERFLOW",
-    /// Something was asked of a cache that holds nothing.
+    /// The call needs at least one token, and the cache is empty.
     CacheEmpty = "CACHE_EMPTY",
-    /// The tokens that a roll-back needs are gone, or never were.
+    /// The tokens that a roll-back needs were dropped, or never existed.
     CannotRollBack = "CANNOT_ROLL_BACK",
-    /// A snapshot that this cache cannot restore.
+    /// This cache cannot restore the snapshot.
     SnapshotInvalid = "SNAPSHOT_INVALID",
-    /// A view whose memory was overwritten since it was made.
+    /// The view's memory was overwritten after the view was made.
     StaleView = "STALE_VIEW",
-    /// No sequence has this id.
+    /// There is no sequence with this id.
     SequenceNotFound = "SEQUENCE_NOT_FOUND",
-    /// A position that is not allocated or not written.
+    /// The position is not allocated or not written.
     PositionOutOfRange = "POSITION_OUT_OF_RANGE",
     /// The pool has too few free blocks.
     OutOfBlocks = "OUT_OF_BLOCKS",
-    /// A block handle that the pool did not hand out, or has taken back.
+    /// The pool did not hand out this block handle, or has taken it back.
     InvalidBlock = "INVALID_BLOCK",
     /// A memory limit, or memory itself, is exhausted.
     OutOfMemory = "OUT_OF_MEMORY",
@@ -64,11 +64,11 @@ named! {
     Disposed = "DISPOSED",
     /// An earlier failure left the object's content undefined.
     Poisoned = "POISONED",
-    /// The device is not there or cannot be used.
+    /// The device is missing or cannot be used.
     DeviceUnavailable = "DEVICE_UNAVAILABLE",
-    /// A defect of this library; the process goes on.
+    /// A bug in this library; the process goes on.
     Internal = "INTERNAL",
-    /// Work in the background still reads the object.
+    /// A background call still reads the object.
     Busy = "BUSY",
     /// A transaction is open on the cache.
     TransactionOpen = "TRANSACTION_OPEN",
@@ -76,13 +76,13 @@ named! {
     TransactionClosed = "TRANSACTION_CLOSED",
     /// A step was committed before every layer was written.
     StepIncomplete = "STEP_INCOMPLETE",
-    /// A step's tables were used after its sequences changed.
+    /// A sequence of the step was dropped, or its tables were used after its sequences changed.
     StaleStep = "STALE_STEP",
-    /// Indices that are not a path of the draft tree.
+    /// The indices are not a path of the draft tree.
     InvalidPath = "INVALID_PATH",
-    /// One piece of memory was asked of a view that lies in two.
+    /// One piece of memory was requested of a view that consists of two.
     NotContiguous = "NOT_CONTIGUOUS",
-    /// A model description that this library does not support.
+    /// The library does not support the model that was described.
     UnsupportedModel = "UNSUPPORTED_MODEL",
     /// The native addon is not installed.
     BindingNotFound = "BINDING_NOT_FOUND",
@@ -92,20 +92,22 @@ named! {
     BindingConflict = "BINDING_CONFLICT",
     /// The caller's signal ended the work.
     Aborted = "ABORTED",
-    /// An ONNX graph in which attention is not recognised.
+    /// The ONNX graph contains no attention that the library recognises.
     UnsupportedGraph = "UNSUPPORTED_GRAPH",
-    /// Bytes that are no ONNX model, or weights that are missing or cut short.
+    /// The bytes are not an ONNX model, or weights are missing or cut short.
     InvalidGraph = "INVALID_GRAPH",
-    /// The runtime that computes a graph is missing, or cannot be used.
+    /// The runtime that computes a graph is missing or cannot be used.
     RuntimeUnavailable = "RUNTIME_UNAVAILABLE",
-    /// The runtime refused a graph, or failed while it computed one.
+    /// The runtime rejected a graph, or failed while it computed one.
     RuntimeFailed = "RUNTIME_FAILED",
-    /// A row of logits that has NaN or +Infinity, or nothing but -Infinity.
+    /// A row of logits contains NaN or +Infinity, or only -Infinity.
     NotFinite = "NOT_FINITE",
-    /// What was saved is of another model, form or cache.
+    /// The saved data belongs to another model, form or cache.
     Incompatible = "INCOMPATIBLE",
-    /// What was saved is damaged, cut short, or none of this library's.
+    /// The saved data is damaged, cut short, or was not written by this library.
     Corrupt = "CORRUPT",
     /// A file cannot be read or written.
     IoError = "IO_ERROR",
+    /// The call needs more tokens than the model's context holds.
+    ContextOverflow = "CONTEXT_OVERFLOW",
 }

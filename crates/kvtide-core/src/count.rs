@@ -1,11 +1,15 @@
-//! How far the numbers go: tokens, slots, blocks and lengths fit in an `i32`, since step tables travel as such.
+//! Limits of numbers: counts of tokens, slots and blocks, and lengths, fit in an `i32`, because step tables store them
+//! as such.
 
 use crate::error::{Error, Result};
 
 /// The largest number of tokens, slots or blocks anywhere.
 pub const COUNT_MAX: u32 = i32::MAX as u32;
 
-/// `value` as a count, or a refusal that names the argument.
+/// The largest number of tokens ever appended to one cache: the largest integer that JavaScript represents exactly.
+pub const CURRENT_MAX: u64 = (1 << 53) - 1;
+
+/// Returns `value` as a count, or an error that names the argument.
 #[inline]
 pub fn count(argument: &'static str, value: u64) -> Result<u32> {
     u32::try_from(value)
@@ -14,7 +18,7 @@ pub fn count(argument: &'static str, value: u64) -> Result<u32> {
         .ok_or_else(|| Error::argument(argument, value, "at most 2147483647"))
 }
 
-/// As [`count`], and at least 1.
+/// Like [`count`], but at least 1.
 pub fn count_positive(argument: &'static str, value: u64) -> Result<u32> {
     match count(argument, value)? {
         0 => Err(Error::argument(argument, 0, "at least 1")),

@@ -1,4 +1,4 @@
-//! The fields of an error as plain data, so that another language can show them without parsing a message.
+//! The fields of an error as plain data, so that other languages can read them without parsing a message.
 
 /// One field of an error.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Detail {
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DetailValue {
-    /// A count, a length, an id.
+    /// A count, a length or an id.
     Number(u64),
     /// Any other number.
     Float(f64),
@@ -57,7 +57,7 @@ impl std::fmt::Display for DetailValue {
     }
 }
 
-/// `details![seqLen: 4, newTokens: 10]`
+/// Builds a list of details: `details![seqLen: 4, newTokens: 10]`.
 #[macro_export]
 macro_rules! details {
     ($($name:ident: $value:expr),* $(,)?) => {

@@ -1,18 +1,20 @@
-//! Everything a planner can refuse, with the numbers that say why.
+//! Errors of the planners, with the numbers that explain them. A call that returns an error has changed nothing.
+
+use std::fmt;
 
 use crate::code::Code;
 use crate::detail::{Detail, DetailValue};
 use crate::details;
 
-/// The result of asking a planner.
+/// The result of a planner's call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Makes room in a list for so many elements more, or refuses and names `what` they are.
+/// Reserves memory for `more` more elements of a list; the error names the elements as `what`.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
     list.try_reserve(more).map_err(|_| Error::OutOfMemory { count: more as u64, what })
 }
 
-/// A refusal. The planner that gave it has not changed.
+/// An error of a planner. The planner has not changed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// An argument has a value that it cannot have.
@@ -20,95 +22,95 @@ pub enum Error {
     InvalidArgument {
         /// The argument's public name.
         argument: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: DetailValue,
-        /// What it may be.
+        /// The values that it may have.
         expected: String,
     },
-    /// A field of a model's description has a value that it cannot have, or that contradicts another.
+    /// A field of a model's description has an invalid value, or contradicts another field.
     #[error("{field} is {value}, expected {expected}")]
     InvalidModel {
-        /// Which field, as a path: `layers[3].window`.
+        /// The field as a path: `layers[3].window`.
         field: String,
-        /// What it is.
+        /// The field's value.
         value: DetailValue,
-        /// What it may be.
+        /// The values that it may have.
         expected: String,
     },
-    /// A model that works in a way that is not supported.
+    /// The model works in a way that is not supported.
     #[error("the model is not supported: {field} is {value}, expected {expected}")]
     UnsupportedModel {
-        /// The field that says so, as a path.
+        /// The field that shows it, as a path.
         field: String,
-        /// What it is.
+        /// The field's value.
         value: DetailValue,
-        /// What is supported.
+        /// The values that are supported.
         expected: String,
     },
-    /// More tokens than `max_seq_len` allows.
+    /// The append would exceed `max_seq_len` tokens.
     #[error("cannot append {}: {seq_len} of {max_seq_len} used", counted(*new_tokens, "token"))]
     CacheOverflow {
         /// Tokens in the cache.
         seq_len: u64,
-        /// Tokens to be added.
+        /// Tokens to append.
         new_tokens: u64,
-        /// The most it can hold.
+        /// The most tokens that the cache can hold.
         max_seq_len: u64,
     },
-    /// More tokens than there are slots, of tokens that lie in slots already.
-    #[error("cannot count {} more: {seq_len} of {capacity} slots used", counted(*new_tokens, "token"))]
+    /// The caller counts more tokens, which it wrote to slots itself, than there are slots.
+    #[error("cannot count {}: {seq_len} of {capacity} slots are used", counted(*new_tokens, "more token"))]
     NoSlots {
         /// Tokens in the cache.
         seq_len: u64,
-        /// Tokens to be counted.
+        /// Tokens to count.
         new_tokens: u64,
-        /// Slots that there are.
+        /// Slots in the buffer.
         capacity: u64,
-        /// The most it can hold, once it has grown.
+        /// The most tokens that the cache can hold once it has grown.
         max_seq_len: u64,
     },
-    /// The cache holds nothing.
-    #[error("{operation} needs at least one token, the cache is empty")]
+    /// The cache is empty.
+    #[error("{operation} needs at least one token, but the cache is empty")]
     CacheEmpty {
-        /// What was asked.
+        /// The operation that was called.
         operation: &'static str,
     },
-    /// The tokens that a roll-back needs are gone, or never were.
-    #[error("cannot go back to {} at {seq_len}: {reason}", counted(*requested, "token"))]
+    /// The tokens that a roll-back needs were dropped, or never existed.
+    #[error("cannot roll back from {} to {requested}: {reason}", counted(*seq_len, "token"))]
     CannotRollBack {
-        /// The length asked for.
+        /// The requested length.
         requested: u64,
-        /// The length there is.
+        /// The present length.
         seq_len: u64,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// The snapshot is not of this cache's present branch.
+    /// The snapshot does not belong to the present branch of this cache.
     #[error("the snapshot cannot be used: {reason}")]
     SnapshotInvalid {
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// Indices that are not a path of the draft tree.
-    #[error("node {node} at place {place} is not on a path: {reason}")]
+    /// The indices are not a path of the draft tree.
+    #[error("node {node} at place {place} of the path is invalid: {reason}")]
     InvalidPath {
-        /// Place in the list of indices.
+        /// The place in the list of indices.
         place: u64,
-        /// The node given there.
+        /// The node at that place.
         node: u64,
-        /// Why it does not fit.
+        /// The reason.
         reason: &'static str,
     },
-    /// A transaction is open on the object: only the innermost one can change anything.
+    /// A transaction is open on the object: only the innermost transaction can change anything.
     #[error("a transaction is open on this {object}: commit it or roll it back first")]
     TransactionOpen {
-        /// What it is open on: a cache, or another transaction.
+        /// The object it is open on: a cache, a sequence or another transaction.
         object: &'static str,
     },
-    /// A step is open on the sequence: only its own calls can change anything.
+    /// A step is open on the sequence: only the step's own calls can change anything.
     #[error("a step is open on this {object}: commit it or roll it back first")]
     StepOpen {
-        /// What it is open on: a sequence.
+        /// The object it is open on: a sequence.
         object: &'static str,
     },
     /// The transaction has ended.
@@ -123,62 +125,94 @@ pub enum Error {
         /// The id given.
         sequence: u64,
     },
-    /// A slot that is not allocated or not written.
+    /// The position is not allocated or not written.
     #[error("position {position} of sequence {sequence} is not written in layer {layer}: the length is {length}")]
     PositionOutOfRange {
         /// The sequence.
         sequence: u64,
         /// The layer.
         layer: u32,
-        /// The position asked for.
+        /// The requested position.
         position: u64,
-        /// Highest written position + 1, over all layers.
+        /// The highest written position of all layers, plus 1.
         length: u64,
     },
-    /// Too few free blocks; none was taken.
-    #[error("{} needed, {} free", there_are(*needed, "block"), there_are(*free, ""))]
+    /// There are too few free blocks; none was taken.
+    #[error("{} needed, {} free{}", there_are(*needed, "block"), there_are(*free, ""), holding(*holders))]
     OutOfBlocks {
         /// Blocks needed.
         needed: u64,
         /// Blocks free.
         free: u64,
+        /// The holders of the other blocks; [`None`] for a pool that knows no sequences.
+        holders: Option<BlockHolders>,
     },
-    /// A block handle that cannot be used.
+    /// The block handle cannot be used.
     #[error("block {block} cannot be used: {reason}")]
     InvalidBlock {
-        /// The handle, or the index in a table, that was given.
+        /// The handle that was given, or the index in a table.
         block: i64,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// A step whose sequence was dropped.
-    #[error("sequence {sequence} of the step was dropped")]
+    /// A sequence of the step was dropped.
+    #[error("sequence {sequence} of the step was dropped: begin a new step")]
     StaleStep {
         /// The sequence.
         sequence: u64,
     },
-    /// Bookkeeping for so many tokens or blocks does not fit in memory.
-    #[error("the bookkeeping of {count} {what} does not fit in memory")]
+    /// There is not enough memory for the bookkeeping of this many tokens or blocks.
+    #[error("out of memory: cannot allocate the bookkeeping of {count} {what}")]
     OutOfMemory {
-        /// How many were asked for.
+        /// The number of objects.
         count: u64,
-        /// What they are.
+        /// The kind of objects.
         what: &'static str,
     },
 }
 
+/// The number of blocks that are not free, and of open sequences. Blocks that no sequence holds are held by snapshots,
+/// matches and loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHolders {
+    /// Open sequences.
+    pub sequences: u64,
+    /// Held blocks, each counted once.
+    pub blocks: u64,
+}
+
+impl fmt::Display for BlockHolders {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blocks = counted(self.blocks, "block");
+        match self.sequences {
+            _ if self.blocks == 0 => write!(to, "the pool has no more, and none is held"),
+            0 => write!(to, "no sequence is open; snapshots, matches and loads hold {blocks}"),
+            open => {
+                let open = there_are(open, "sequence");
+                write!(to, "{open} open; sequences, snapshots, matches and loads hold {blocks}")
+            }
+        }
+    }
+}
+
+/// The end of an error message, which says what holds the blocks.
+#[must_use]
+pub fn holding(holders: Option<BlockHolders>) -> String {
+    holders.map(|holders| format!(": {holders}")).unwrap_or_default()
+}
+
 impl Error {
-    /// An argument that is out of bounds.
+    /// The error of an argument with an invalid value.
     pub fn argument(argument: &'static str, value: impl Into<DetailValue>, expected: impl Into<String>) -> Self {
         Error::InvalidArgument { argument, value: value.into(), expected: expected.into() }
     }
 
-    /// A field of a model's description that has a wrong value.
+    /// The error of a field of a model's description with an invalid value.
     pub(crate) fn model(field: impl Into<String>, value: impl Into<DetailValue>, expected: impl Into<String>) -> Self {
         Error::InvalidModel { field: field.into(), value: value.into(), expected: expected.into() }
     }
 
-    /// A field that says that the model works in another way than those that are supported.
+    /// The error of a field whose value shows that the model works in an unsupported way.
     pub(crate) fn unsupported(
         field: impl Into<String>,
         value: impl Into<DetailValue>,
@@ -187,7 +221,7 @@ impl Error {
         Error::UnsupportedModel { field: field.into(), value: value.into(), expected: expected.into() }
     }
 
-    /// The stable name of the refusal.
+    /// The error's stable code.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -209,7 +243,7 @@ impl Error {
         }
     }
 
-    /// The refusal's fields, named as users of every language see them.
+    /// The error's fields, named as users of every language see them.
     #[must_use]
     pub fn details(&self) -> Vec<Detail> {
         match self {
@@ -240,21 +274,24 @@ impl Error {
             Error::PositionOutOfRange { sequence, layer, position, length } => {
                 details![seq: *sequence, layer: *layer, pos: *position, length: *length]
             }
-            Error::OutOfBlocks { needed, free } => details![needed: *needed, free: *free],
+            Error::OutOfBlocks { needed, free, holders: None } => details![needed: *needed, free: *free],
+            Error::OutOfBlocks { needed, free, holders: Some(of) } => {
+                details![needed: *needed, free: *free, sequences: of.sequences, held: of.blocks]
+            }
             Error::InvalidBlock { block, reason } => details![block: *block, reason: *reason],
             Error::OutOfMemory { count, what } => details![count: *count, what: *what],
         }
     }
 }
 
-/// A number of things: `1 token`, `2 tokens`.
+/// A number of things with its noun: `1 token`, `2 tokens`.
 #[must_use]
 pub fn counted(count: u64, what: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {what}{ending}")
 }
 
-/// The same with its verb: `1 block is`, `2 blocks are`; without a name `1 is`.
+/// The same with a verb: `1 block is`, `2 blocks are`; without a noun, `1 is`.
 #[must_use]
 pub fn there_are(count: u64, what: &str) -> String {
     let verb = if count == 1 { "is" } else { "are" };

@@ -1,4 +1,4 @@
-//! Tokens in order from slot 0 on, in a buffer that doubles when it is full.
+//! Plans for a contiguous cache that grows: tokens in order from slot 0 on, in a buffer that doubles when it is full.
 //!
 //! ```text
 //! slots  0 ........ len ........ slots (capacity) ........ max
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Plan, Reads, SlotMove, SlotWrite, doubled};
 use crate::run::{Run, Runs};
 
-/// Where a growable cache stands.
+/// The state of a growable cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrowableState {
     len: u32,
@@ -20,32 +20,32 @@ pub struct GrowableState {
 }
 
 impl GrowableState {
-    /// Tokens in it.
+    /// Number of tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// True when there are none.
+    /// True if there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The buffer's slots.
+    /// Slots of the buffer.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// The slots of the tokens in it.
+    /// The slots of the tokens.
     #[must_use]
     pub fn live(&self) -> Runs {
         Runs::one(Run::new(0, self.len))
     }
 }
 
-/// The planner of `KvCache`, and of the memory under `RollbackCache`.
+/// The planner of `KvCache`, and of the tokens of `RollbackCache`.
 #[derive(Clone, Debug)]
 pub struct GrowablePlanner {
     max: u32,
@@ -53,7 +53,7 @@ pub struct GrowablePlanner {
 }
 
 impl GrowablePlanner {
-    /// An empty cache with `initial` slots (cut to `max`) that never holds more than `max` tokens.
+    /// Returns an empty cache with `initial` slots (at most `max`) that never holds more than `max` tokens.
     pub fn new(initial: u32, max: u32) -> Result<Self> {
         if max == 0 || max > COUNT_MAX {
             return Err(Error::argument("maxSeqLen", max, "from 1 to 2147483647"));
@@ -61,24 +61,25 @@ impl GrowablePlanner {
         Ok(GrowablePlanner { max, state: GrowableState { len: 0, slots: initial.min(max) } })
     }
 
-    /// The most tokens it may hold.
+    /// The most tokens that the cache may hold.
     #[must_use]
     pub fn max(&self) -> u32 {
         self.max
     }
 
-    /// Where it stands.
+    /// The present state.
     #[must_use]
     pub fn state(&self) -> GrowableState {
         self.state
     }
 
-    /// How to add `tokens` tokens.
+    /// Plans an append of `tokens` tokens.
     pub fn plan_append(&self, tokens: u32) -> Result<Plan<GrowableState>> {
         self.plan_append_with_room(tokens, 0)
     }
 
-    /// As [`plan_append`](Self::plan_append), in a buffer that has room for `room` tokens, as far as it may hold them.
+    /// Like [`plan_append`](Self::plan_append), in a buffer with room for `room` tokens, or for the maximum if that is
+    /// smaller.
     pub fn plan_append_with_room(&self, tokens: u32, room: u32) -> Result<Plan<GrowableState>> {
         let GrowableState { len, slots } = self.state;
         let total = len.checked_add(tokens).filter(|&total| total <= self.max).ok_or(Error::CacheOverflow {
@@ -97,13 +98,13 @@ impl GrowablePlanner {
         })
     }
 
-    /// Takes over the state of a plan that was carried out, or that a snapshot kept.
+    /// Takes over the state of a plan that was carried out, or of a snapshot.
     pub fn commit(&mut self, next: GrowableState) {
         debug_assert!(next.len <= next.slots && next.slots <= self.max);
         self.state = next;
     }
 
-    /// Counts `tokens` tokens that someone else wrote behind the last one.
+    /// Counts `tokens` tokens that the caller wrote behind the last one itself.
     pub fn increment(&mut self, tokens: u32) -> Result<Run> {
         let GrowableState { len, slots } = self.state;
         let total = len.checked_add(tokens).filter(|&total| total <= slots).ok_or(Error::NoSlots {
@@ -126,7 +127,7 @@ impl GrowablePlanner {
         let refused = Error::CannotRollBack {
             requested: len,
             seq_len: self.state.len.into(),
-            reason: "there are fewer tokens than that",
+            reason: "the cache has fewer tokens",
         };
         match u32::try_from(len) {
             Ok(len) if len <= self.state.len => {

@@ -1,85 +1,86 @@
-//! What a planner answers: the bytes to move, and the bookkeeping that holds once they have moved.
+//! The plan of an append: the bytes to move, and the bookkeeping that holds once they have moved.
 //!
 //! ```text
-//! 1. storage   a buffer of `resize` slots is taken, when there is one
-//! 2. moves     live rows go to their new slots (from the old buffer, when a new one was taken)
-//! 3. writes    the new tokens go to theirs
-//! 4. reads     the slots that the caller is shown
+//! 1. storage   a new buffer of `resize` slots, if there is one
+//! 2. moves     live rows go to their new slots (from the old buffer, if there is a new one)
+//! 3. writes    the new tokens go to their slots
+//! 4. reads     the slots that the append returns to the caller
 //! ```
 
 use crate::run::{Run, Runs};
 
-/// Rows that change their place.
+/// Rows that move to other slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotMove {
-    /// Where they are.
+    /// The present slots.
     pub source: Run,
-    /// The first slot where they go.
+    /// The first slot of the target.
     pub target: u32,
 }
 
 impl SlotMove {
-    /// True when the rows stay where they are, unless the buffer changes.
+    /// True if the rows keep their slots, unless the buffer changes.
     #[must_use]
     pub fn is_identity(&self) -> bool {
         self.source.start == self.target || self.source.is_empty()
     }
 }
 
-/// Which of the new tokens go where.
+/// A run of new tokens and its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotWrite {
     /// The first of the new tokens that is written.
     pub token: u32,
-    /// The slots they go to.
+    /// The slots of these tokens.
     pub target: Run,
 }
 
-/// What an append shows.
+/// The tokens that an append returns to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// Slots of the buffer, after the writes.
     Shared(Runs),
-    /// Rows as they were before, followed by all new tokens, in memory of their own: more than the buffer holds.
+    /// Copies of the rows before the append, followed by all new tokens: more than the buffer holds, so they get memory
+    /// of their own.
     Assembled(Runs),
 }
 
-/// The answer to an append. `next` is the planner's state once the plan was carried out.
+/// The plan of an append. `next` is the planner's state once the plan was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan<S> {
-    /// The slots of the buffer to take instead of the present one.
+    /// The slots of a new buffer that replaces the present one.
     pub resize: Option<u32>,
-    /// All live rows, when any of them moves; empty otherwise.
+    /// All live rows if any of them moves; empty otherwise.
     pub moves: [Option<SlotMove>; 2],
-    /// Where the new tokens go.
+    /// The slots of the new tokens.
     pub writes: [Option<SlotWrite>; 2],
-    /// What the caller is shown.
+    /// The tokens that the caller sees.
     pub reads: Reads,
-    /// The state after it.
+    /// The state afterwards.
     pub next: S,
 }
 
 impl<S> Plan<S> {
-    /// The moves there are.
+    /// The present moves.
     pub fn moves(&self) -> impl Iterator<Item = SlotMove> + Clone + '_ {
         self.moves.iter().flatten().copied()
     }
 
-    /// The writes there are.
+    /// The present writes.
     pub fn writes(&self) -> impl Iterator<Item = SlotWrite> + '_ {
         self.writes.iter().flatten().copied()
     }
 
-    /// True when rows move inside the present buffer.
+    /// True if rows move inside the present buffer.
     #[must_use]
     pub fn compacts(&self) -> bool {
         self.resize.is_none() && self.moves().any(|moved| !moved.is_identity())
     }
 }
 
-/// How the nodes of `path`, a path that was checked, come to lie one behind the other from the slot `first` of node 0 on:
-/// the moves, in order, and the slots they write. Nodes on a path ascend, so that a row moves to a lower slot, and never to one that is
-/// still to be read.
+/// Plans the moves that put the nodes of a checked `path` one behind the other, from `first`, the slot of node 0, on.
+/// Returns the moves, in order, and the slots they write. Nodes on a path ascend, so each row moves to a lower slot,
+/// and never to one that a later move reads.
 ///
 /// ```text
 /// slots   first + 0  1  2  3  4        path 0, 2, 4: rows 2 and 4 move to the slots 1 and 2
@@ -103,7 +104,7 @@ pub fn path_moves(first: u32, path: &[u32]) -> (Vec<SlotMove>, Run) {
     (moves, written)
 }
 
-/// The capacity for `needed` slots: `present` doubled until it fits, at most `limit`. `needed` is at most `limit`.
+/// The capacity for `needed` slots: `present` doubled until it suffices, at most `limit`. `needed` is at most `limit`.
 pub(crate) fn doubled(present: u32, needed: u32, limit: u32) -> u32 {
     if needed <= present {
         return present;

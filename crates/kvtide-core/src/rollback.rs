@@ -1,13 +1,13 @@
-//! Committed tokens, and tentative ones behind them that may be taken back.
+//! Plans for a cache of committed tokens, and of tentative tokens behind them that can be rolled back.
 //!
 //! ```text
 //! slots  0 ........ committed ........ total ...... slots
 //!        [ committed | tentative (tree) | free      ]
 //! ```
 //!
-//! Invariant: `committed <= total`, and the tree has `total - committed` nodes. A [`Mark`] remembers a committed length; it
-//! holds no memory, so it is refused once one of its tokens was written over. Marking, committing and rolling back are O(1)
-//! (a commit is O(tentative)); an append is O(new tokens) amortised.
+//! Invariants: `committed <= total`; the tree has `total - committed` nodes. A [`Mark`] remembers a committed length
+//! and uses no memory, so it becomes invalid once one of its tokens is overwritten. Marking, committing and rolling
+//! back are O(1) (a commit is O(tentative)); an append is O(new tokens) amortised.
 
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::run::Run;
 use crate::tree::Tree;
 use crate::write_log::{Stamp, WriteLog};
 
-/// A committed length to come back to.
+/// A committed length to return to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     committed: u32,
@@ -25,7 +25,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// The committed length that it marks.
+    /// The committed length.
     #[must_use]
     pub fn committed(&self) -> u32 {
         self.committed
@@ -38,12 +38,12 @@ pub struct RollbackPlanner {
     tokens: GrowablePlanner,
     committed: u32,
     tree: Tree,
-    /// Writes by position, through every growth: what tells whether a mark's tokens are still its own.
+    /// Writes by position, across all growth: shows if a mark's tokens were overwritten.
     history: WriteLog,
 }
 
 impl RollbackPlanner {
-    /// An empty cache.
+    /// Returns an empty cache.
     pub fn new() -> Result<Self> {
         Ok(RollbackPlanner {
             tokens: GrowablePlanner::new(0, COUNT_MAX)?,
@@ -53,42 +53,42 @@ impl RollbackPlanner {
         })
     }
 
-    /// Where the tokens lie.
+    /// The slots of the tokens.
     #[must_use]
     pub fn state(&self) -> GrowableState {
         self.tokens.state()
     }
 
-    /// Committed and tentative tokens.
+    /// Number of committed and tentative tokens.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.tokens.state().len()
     }
 
-    /// Committed tokens.
+    /// Number of committed tokens.
     #[must_use]
     pub fn committed(&self) -> u32 {
         self.committed
     }
 
-    /// The tentative tokens' tree.
+    /// The tree of the tentative tokens.
     #[must_use]
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// How to add `tokens` tentative tokens: a chain, or nodes with these parents.
+    /// Plans an append of `tokens` tentative tokens: a chain, or nodes with these parents.
     pub fn plan_append(&self, tokens: u32, parents: Option<&[i32]>) -> Result<Plan<GrowableState>> {
         self.tree.check_tokens(0, tokens, parents)?;
         self.tokens.plan_append(tokens)
     }
 
-    /// Makes room for the bookkeeping of `tokens` more tokens; asked for before a plan is carried out.
+    /// Reserves memory for the bookkeeping of `tokens` more tokens. Callers call it before they carry a plan out.
     pub fn reserve(&mut self, tokens: u32) -> Result<()> {
         self.tree.reserve(tokens)
     }
 
-    /// Takes over an append that was carried out.
+    /// Records an append that was carried out.
     pub fn commit_append(&mut self, plan: &Plan<GrowableState>, parents: Option<&[i32]>) -> Result<()> {
         let before = self.total();
         let added = plan.next.len() - before;
@@ -101,7 +101,7 @@ impl RollbackPlanner {
         Ok(())
     }
 
-    /// Makes the tokens before `len` committed; what is beyond stays tentative.
+    /// Commits the tokens before `len`. Later tokens stay tentative and keep their parents.
     pub fn commit(&mut self, len: u64) -> Result<()> {
         let total = self.total();
         match u32::try_from(len) {
@@ -114,30 +114,26 @@ impl RollbackPlanner {
         }
     }
 
-    /// Takes the first `committed` of its tokens for committed, and the others for a tree.
-    pub fn resume(&mut self, committed: u32, tree: Tree) -> Result<()> {
-        if u64::from(committed) + tree.len() as u64 != u64::from(self.total()) {
-            let expected = format!("{}, the other tokens", i64::from(self.total()) - i64::from(committed));
-            return Err(Error::argument("parents.length", tree.len(), expected));
-        }
+    /// Makes the first `committed` of the present tokens committed, and the others the nodes of `tree`.
+    pub fn resume(&mut self, committed: u32, tree: Tree) {
+        assert_eq!(u64::from(committed) + tree.len() as u64, u64::from(self.total()), "a parent for each other token");
         (self.committed, self.tree) = (committed, tree);
-        Ok(())
     }
 
-    /// A mark on the committed length.
+    /// Returns a mark on the committed length.
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark { committed: self.committed, stamp: self.history.stamp() }
     }
 
-    /// Goes back to a mark: its tokens are what is left, all of them committed.
+    /// Rolls back to a mark: only its tokens stay, and all of them are committed.
     pub fn rollback(&mut self, mark: &Mark) -> Result<()> {
         let refused = |reason| Err(Error::SnapshotInvalid { reason });
         if mark.committed > self.committed {
             return refused("it is ahead of the committed tokens");
         }
         if self.history.written_since(mark.stamp, Run::new(0, mark.committed)) {
-            return refused("its tokens were overwritten after a roll-back to an older one");
+            return refused("its tokens were overwritten after a roll-back to an older mark");
         }
         self.tokens.truncate(mark.committed.into())?;
         self.committed = mark.committed;
@@ -145,18 +141,19 @@ impl RollbackPlanner {
         Ok(())
     }
 
-    /// How to keep the accepted path of the draft tree and drop the rest: the moves, and the slots they write.
+    /// Plans to keep the accepted path of the draft tree and drop the other nodes. Returns the moves, and the slots
+    /// they write.
     pub fn plan_path(&self, path: &[u32]) -> Result<(Vec<SlotMove>, Run)> {
         self.tree.check_path(path)?;
         Ok(path_moves(self.committed, path))
     }
 
-    /// How to add `tokens` drafted tokens behind all there are, with room for `room`.
+    /// Plans an append of `tokens` drafted tokens behind all others, with room for `room` tokens.
     pub fn plan_draft(&self, tokens: u32, room: u32) -> Result<Plan<GrowableState>> {
         self.tokens.plan_append_with_room(tokens, room)
     }
 
-    /// Takes over a plan for drafted tokens that was carried out.
+    /// Records drafted tokens whose plan was carried out.
     pub fn commit_draft(&mut self, next: GrowableState) {
         self.history.record(Run::new(self.total(), next.len() - self.total()));
         self.tokens.commit(next);
@@ -167,8 +164,8 @@ impl RollbackPlanner {
         self.tokens.cut(tokens);
     }
 
-    /// Takes the last `tokens` tokens, which were drafted (as a chain, or with these parents), among its own: committed where
-    /// nothing tentative comes before them, else tentative like that.
+    /// Keeps the last `tokens` tokens, which were drafted as a chain or with these parents. They become committed if no
+    /// tentative token precedes them, else tentative.
     pub fn keep_draft(&mut self, tokens: u32, parents: Option<&[i32]>) {
         let tentative = self.tree.len();
         match parents {
@@ -178,7 +175,7 @@ impl RollbackPlanner {
         }
     }
 
-    /// Takes over an accepted path of `accepted` tokens whose moves, to the slots `written`, were carried out.
+    /// Records an accepted path of `accepted` tokens whose moves, to the slots `written`, were carried out.
     pub fn commit_path(&mut self, accepted: u32, written: Run) -> Result<()> {
         self.history.record(written);
         self.committed += accepted;

@@ -1,44 +1,45 @@
-//! A sliding window over the newest tokens, and sinks that never leave.
+//! Plans for a sliding window over the newest tokens, with sinks that are never dropped.
 //!
 //! ```text
 //! slots  0 .... sinks ............ start ........ start + len ..... slots
 //!        [ sinks | dropped already | window       | free (slack)    ]
 //! ```
 //!
-//! An append writes behind the window and moves `start` on. When no free slot is left, the window moves to the front once
-//! (a compaction), so that an append is O(new tokens) amortised: one compaction of `window` rows in `slack` appends.
+//! An append writes behind the window and moves `start` forward. When no free slot is left, the window moves to the
+//! front (a compaction), so an append is O(new tokens) amortised: one compaction of `window` rows in `slack` appends.
 //!
-//! Invariants: `held + len = min(current, sinks + window)` is what is retained, `held` of it in the sinks' slots;
-//! until a token has been dropped, token `i` lies in slot `i`; the capacity is `sinks + window` once one has been.
+//! Invariants: `held + len = min(current, sinks + window)` tokens are retained, `held` of them in the sinks' slots;
+//! until a token has been dropped, token `i` is in slot `i`; after that, the capacity is `sinks + window`.
 //!
-//! An append of several tokens over the limit shows everything retained before and all new tokens, since each query of a
-//! prefill needs a window of its own. It is shown in place when the slack holds it, else in memory of its own.
+//! An append of several tokens beyond the limit returns all tokens retained before and all new ones, since each query
+//! of a prefill needs its own window. They are returned in place if the slack has room for them, else in memory of
+//! their own.
 
-use crate::count::COUNT_MAX;
+use crate::count::{COUNT_MAX, CURRENT_MAX};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Reads, SlotMove, SlotWrite, doubled};
 use crate::run::{Run, Runs};
 
-/// The slack behind a window when none is asked for: a quarter of it, at least 64 tokens.
+/// The default slack behind a window: a quarter of the window, at least 64 tokens.
 #[must_use]
 pub fn default_slack(window: u32) -> u32 {
     (window / 4).max(64)
 }
 
-/// What a rotating cache is made with.
+/// Options of a rotating cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotatingOptions {
     /// Tokens in the window, at least 1.
     pub window: u32,
     /// Tokens at the start that are never dropped, in addition to the window.
     pub sinks: u32,
-    /// Slots at the start; cut to `sinks + window`.
+    /// Slots at the beginning; at most `sinks + window`.
     pub capacity: u32,
-    /// Free slots behind a full window: more of them, fewer compactions.
+    /// Free slots behind a full window. More slack means fewer compactions.
     pub slack: u32,
 }
 
-/// Where a rotating cache stands.
+/// The state of a rotating cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotatingState {
     current: u64,
@@ -49,7 +50,7 @@ pub struct RotatingState {
 }
 
 impl RotatingState {
-    /// Tokens ever appended.
+    /// Number of tokens ever appended.
     #[must_use]
     pub fn current(&self) -> u64 {
         self.current
@@ -61,25 +62,25 @@ impl RotatingState {
         self.capacity
     }
 
-    /// The buffer's slots, slack and all.
+    /// Slots of the buffer, including the slack.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Tokens that can still be read.
+    /// Number of tokens that can still be read.
     #[must_use]
     pub fn retained(&self) -> u32 {
         self.held + self.window.len
     }
 
-    /// Sinks among them.
+    /// Number of sinks among them.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// Their slots, oldest first: one run until a token has been dropped.
+    /// The slots of the retained tokens, oldest first: one run until a token has been dropped.
     #[must_use]
     pub fn live(&self) -> Runs {
         self.runs(self.window)
@@ -103,7 +104,7 @@ pub struct RotatingPlanner {
 }
 
 impl RotatingPlanner {
-    /// An empty window.
+    /// Returns an empty window.
     pub fn new(options: RotatingOptions) -> Result<Self> {
         let RotatingOptions { window, sinks, slack, .. } = options;
         if window == 0 {
@@ -119,13 +120,13 @@ impl RotatingPlanner {
         Ok(planner)
     }
 
-    /// What it was made with.
+    /// The options of this cache.
     #[must_use]
     pub fn options(&self) -> RotatingOptions {
         self.options
     }
 
-    /// Where it stands.
+    /// The present state.
     #[must_use]
     pub fn state(&self) -> RotatingState {
         self.state
@@ -137,18 +138,20 @@ impl RotatingPlanner {
         self.options.sinks + self.options.window
     }
 
-    /// How to add `tokens` tokens.
+    /// Plans an append of `tokens` tokens.
     pub fn plan_append(&self, tokens: u32) -> Result<Plan<RotatingState>> {
         let retained = self.state.retained();
         let overflow =
             Error::CacheOverflow { seq_len: retained.into(), new_tokens: tokens.into(), max_seq_len: COUNT_MAX.into() };
         let total = retained.checked_add(tokens).filter(|&total| total <= COUNT_MAX).ok_or(overflow)?;
+        self.check_current(tokens)?;
         let capacity = doubled(self.state.capacity, total.min(self.limit()), self.limit());
         let room = self.with_capacity(capacity);
         if total <= self.limit() {
             return Ok(self.plan_behind(room, room.window, tokens));
         }
-        // Only a window that was never full has to be placed: its tokens lie in the slots of their numbers.
+        // From here on, the window is full or becomes full. In a window that was never full, each token is in the slot
+        // of its number.
         let shown_whole = tokens > 1;
         if shown_whole && self.end() + tokens <= room.slots {
             return Ok(self.plan_behind(room, room.window, tokens));
@@ -160,7 +163,16 @@ impl RotatingPlanner {
         Ok(self.plan_newest(room, tokens))
     }
 
-    /// Takes over the state of a plan that was carried out, or that a snapshot kept.
+    /// Returns an error if the tokens ever appended would exceed [`CURRENT_MAX`].
+    fn check_current(&self, tokens: u32) -> Result<()> {
+        let (seq_len, new_tokens) = (self.state.current, tokens.into());
+        match CURRENT_MAX.checked_sub(seq_len) {
+            Some(left) if new_tokens <= left => Ok(()),
+            _ => Err(Error::CacheOverflow { seq_len, new_tokens, max_seq_len: CURRENT_MAX }),
+        }
+    }
+
+    /// Takes over the state of a plan that was carried out, or of a snapshot.
     pub fn commit(&mut self, next: RotatingState) {
         debug_assert!(next.retained() <= self.limit());
         self.state = next;
@@ -171,9 +183,9 @@ impl RotatingPlanner {
         let current = self.state.current;
         let refused = |reason| Err(Error::CannotRollBack { requested: len, seq_len: current, reason });
         if len > current {
-            refused("there are fewer tokens than that")
+            refused("the cache has fewer tokens")
         } else if len < current && current > u64::from(self.limit()) {
-            refused("the window has moved on, tokens that would be needed are gone")
+            refused("the window has dropped tokens that it needs")
         } else {
             Ok(())
         }
@@ -192,13 +204,13 @@ impl RotatingPlanner {
         Ok(())
     }
 
-    /// Forgets every token; the buffer stays.
+    /// Drops all tokens; the buffer stays.
     pub fn reset(&mut self) {
         self.state = RotatingState { current: 0, held: 0, window: Run::new(self.options.sinks, 0), ..self.state };
     }
 
-    /// How a new cache takes over a window: the first `kept` and the last tokens of a sequence of `source` tokens, of
-    /// which `current` were appended in all. Answers what to take, in order.
+    /// Plans how a new cache takes over a sequence of `source` tokens, of which `current` were appended in all: the
+    /// sinks, and the last tokens that fit in the window. Returns the tokens to copy, in order.
     #[must_use]
     pub fn plan_adopt(&self, source: u32, current: u64) -> (Runs, RotatingState) {
         let held = source.min(self.options.sinks);
@@ -209,8 +221,8 @@ impl RotatingPlanner {
         (taken, RotatingState { current, held, window: placed, ..self.with_capacity(capacity) })
     }
 
-    /// The present state in a buffer of `capacity` slots, and the slack once it is as large as it gets; what a long draft has
-    /// made larger stays so.
+    /// The present state in a buffer of `capacity` slots, plus the slack once the capacity is at its limit. A buffer
+    /// that a long draft made larger stays larger.
     fn with_capacity(&self, capacity: u32) -> RotatingState {
         let slack = if capacity == self.limit() { self.options.slack } else { 0 };
         RotatingState { capacity, slots: self.state.slots.max(capacity + slack), ..self.state }
@@ -221,7 +233,7 @@ impl RotatingPlanner {
         if self.state.window.is_empty() { self.state.held } else { self.state.window.end() }
     }
 
-    /// Keeps everything that is there, the window at `window`, and writes all tokens behind it.
+    /// Keeps all present tokens, with the window at `window`, and writes all new tokens behind them.
     fn plan_behind(&self, room: RotatingState, window: Run, tokens: u32) -> Plan<RotatingState> {
         let end = if window.is_empty() { room.held } else { window.end() };
         let held = (room.held + tokens).min(self.options.sinks);
@@ -241,7 +253,7 @@ impl RotatingPlanner {
         }
     }
 
-    /// Keeps what the window still has room for, and writes the newest tokens behind it.
+    /// Keeps the tokens that still fit in the window, and writes the newest tokens behind them.
     fn plan_newest(&self, room: RotatingState, tokens: u32) -> Plan<RotatingState> {
         let RotatingOptions { window, sinks, .. } = self.options;
         let sunk = tokens.min(sinks - room.held);
@@ -264,7 +276,7 @@ impl RotatingPlanner {
         }
     }
 
-    /// The moves that leave the sinks where they are and bring `kept` to `target`; none when nothing changes.
+    /// Moves that keep the sinks in place and bring `kept` to `target`; none if nothing changes.
     fn plan_moves(&self, room: RotatingState, kept: Run, target: u32) -> Plan<RotatingState> {
         let resize = (room.slots != self.state.slots).then_some(room.slots);
         let sinks = SlotMove { source: Run::new(0, self.state.held), target: 0 };
@@ -281,22 +293,23 @@ impl RotatingPlanner {
     }
 }
 
-/// Drafts behind the window: everything from its start on stays until they have ended.
+/// Drafts behind the window: all tokens from the window's start on stay until the drafts have ended.
 ///
 /// ```text
 /// open      [ sinks | dropped already | window as it was | draft      | free ]
 /// settled   [ sinks | dropped by now            | window              | free ]    as if the draft had been appended
 /// ```
 ///
-/// An *open* state keeps more than the window: what was retained before, and the draft behind it in one run. To *settle* it is to move
-/// the window's start on, to *cut* it is to drop tokens at its end. A cut down to nothing drafted is the state before, wherever the rows
-/// lie by then. An open state without a draft is settled.
+/// An *open* state keeps more than the window: the tokens retained before, and the draft behind them, in one run.
+/// *Settling* moves the window's start forward; *cutting* drops tokens at the window's end. If all drafted tokens are
+/// cut, the state is the one before the draft, except that rows may have moved. An open state without a draft is
+/// settled.
 ///
-/// A draft takes the free slots behind the window, then the window moves to the front, then the slack doubles: O(new tokens) amortised,
-/// like appends.
+/// A draft takes the free slots behind the window. If they do not suffice, the window moves to the front, and then the
+/// slack doubles: O(new tokens) amortised, like appends.
 impl RotatingPlanner {
-    /// How to add `tokens` tokens to a draft, in a buffer that has room for `room`; with `whole` it shows everything that is
-    /// kept, else what an append of them would.
+    /// Plans to add `tokens` tokens to a draft, in a buffer with room for `room` tokens. The plan returns everything
+    /// that is kept if `whole` is true, else the tokens that an append would return.
     pub fn plan_draft(&self, tokens: u32, room: u32, whole: bool) -> Result<Plan<RotatingState>> {
         let present = self.state.retained();
         let overflow = |new: u32| Error::CacheOverflow {
@@ -306,10 +319,11 @@ impl RotatingPlanner {
         };
         let behind = tokens.max(room);
         let needed = present.checked_add(behind).filter(|&all| all <= COUNT_MAX).ok_or_else(|| overflow(behind))?;
+        self.check_current(tokens)?;
         let limit = self.limit();
         let mut grown = self.with_capacity(doubled(self.state.capacity, needed.min(limit), limit));
         if needed > grown.slots {
-            // A window that is not full yet has a capacity that fits, so that this one is.
+            // A window that is not full yet always has enough capacity, so this one is full.
             grown.slots = limit + doubled(grown.slots - limit, needed - limit, COUNT_MAX - limit);
         }
         let stays = grown.slots == self.state.slots && self.end() + behind <= grown.slots;
@@ -326,12 +340,12 @@ impl RotatingPlanner {
         })
     }
 
-    /// Takes over a plan for drafted tokens that was carried out.
+    /// Records drafted tokens whose plan was carried out.
     pub fn commit_draft(&mut self, next: RotatingState) {
         self.state = next;
     }
 
-    /// The slot of the first of `drafted` drafted tokens.
+    /// The slot of the first of the last `drafted` tokens, which are drafted.
     #[must_use]
     pub fn draft_slot(&self, drafted: u32) -> u32 {
         self.end() - drafted
@@ -342,18 +356,19 @@ impl RotatingPlanner {
         self.state = self.without(self.state, tokens);
     }
 
-    /// Takes what is drafted among its own, as if it had been appended.
+    /// Keeps the drafted tokens as if they had been appended.
     pub fn settle(&mut self) {
         self.state = self.settled();
     }
 
-    /// Where it would stand if everything drafted had been appended.
+    /// The state as if all drafted tokens had been appended.
     #[must_use]
     pub fn settled(&self) -> RotatingState {
         self.settled_of(self.state)
     }
 
-    /// What it shows of a draft's newest `new` tokens: what an append of them would, or with `whole` everything that is kept.
+    /// The tokens that a draft's newest `new` tokens see: those that an append would return, or everything that is kept
+    /// if `whole` is true.
     #[must_use]
     pub fn reads(&self, new: u32, whole: bool) -> Runs {
         self.drafted_reads(self.state, new, whole)
@@ -382,14 +397,14 @@ impl RotatingPlanner {
         RotatingState { current: open.current - u64::from(tokens), ..cut }
     }
 
-    /// `state`, with `retained` tokens from the same slots on.
+    /// Returns `state` with `retained` tokens from the same slots on.
     fn open(&self, state: RotatingState, retained: u32) -> RotatingState {
         let held = retained.min(self.options.sinks);
         RotatingState { held, window: Run::new(state.window.start, retained - held), ..state }
     }
 }
 
-/// A write of the tokens from `token` on, unless there are none.
+/// A write of the tokens from `token` on; [`None`] if there are none.
 fn write(token: u32, target: Run) -> Option<SlotWrite> {
     (!target.is_empty()).then_some(SlotWrite { token, target })
 }

@@ -1,16 +1,16 @@
-//! Where tokens lie: a run of neighbouring slots, and the one or two runs that a view shows as one sequence.
+//! Runs of neighbouring slots, and the one or two runs that a view presents as one sequence.
 
 /// Neighbouring slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// The first slot.
     pub start: u32,
-    /// How many.
+    /// The number of slots.
     pub len: u32,
 }
 
 impl Run {
-    /// The slots `start .. start + len`.
+    /// Returns the slots `start .. start + len`.
     #[must_use]
     pub const fn new(start: u32, len: u32) -> Self {
         Run { start, len }
@@ -22,20 +22,20 @@ impl Run {
         self.start + self.len
     }
 
-    /// True when there are no slots in it.
+    /// True if the run is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The slots that both runs have; empty when there are none.
+    /// The slots that are in both runs; may be empty.
     #[must_use]
     pub fn overlap(self, other: Run) -> Run {
         let start = self.start.max(other.start);
         Run::new(start, self.end().min(other.end()).saturating_sub(start))
     }
 
-    /// The part of `len` slots that begins `offset` slots in, as far as there are any.
+    /// The `len` slots from `offset` on, or fewer if the run ends before.
     #[must_use]
     pub fn slice(self, offset: u32, len: u32) -> Run {
         let offset = offset.min(self.len);
@@ -45,8 +45,8 @@ impl Run {
 
 /// One run, or two that are read one after the other (sinks and window).
 ///
-/// Two runs may be neighbours in memory and still be two, when the tokens between them were dropped: a caller who sees one
-/// run knows that its positions have no gap.
+/// The two runs may be neighbours in memory, if the tokens between them were dropped: a caller that gets one run knows
+/// that its positions have no gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
     first: Run,
@@ -54,13 +54,13 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// A single run.
+    /// Returns a single run.
     #[must_use]
     pub const fn one(run: Run) -> Self {
         Runs { first: run, second: Run::new(0, 0) }
     }
 
-    /// `first` and then `second`; an empty one is dropped.
+    /// Returns `first` followed by `second`; empty runs are dropped.
     #[must_use]
     pub fn two(first: Run, second: Run) -> Self {
         if second.is_empty() {
@@ -72,36 +72,36 @@ impl Runs {
         }
     }
 
-    /// Tokens in all.
+    /// Number of tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.first.len + self.second.len
     }
 
-    /// True when there are none.
+    /// True if there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The only run, if there is no second one.
+    /// The only run; [`None`] if there are two.
     #[must_use]
     pub fn single(&self) -> Option<Run> {
         self.second.is_empty().then_some(self.first)
     }
 
-    /// The first run and the second, which are empty where there is none.
+    /// The first and the second run; a missing run is empty.
     #[must_use]
     pub const fn parts(&self) -> [Run; 2] {
         [self.first, self.second]
     }
 
-    /// The runs in reading order; an empty sequence has none.
+    /// The runs in reading order, without empty ones.
     pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         [self.first, self.second].into_iter().filter(|run| !run.is_empty())
     }
 
-    /// The tokens `offset .. offset + len` of the sequence, as far as there are any.
+    /// The tokens `offset .. offset + len`, or fewer if the runs end before.
     #[must_use]
     pub fn slice(&self, offset: u32, len: u32) -> Runs {
         let head = self.first.slice(offset, len);

@@ -1,12 +1,13 @@
-//! A draft tree: tentative tokens, each with the token that it follows.
+//! A draft tree: tentative tokens, and for each the token that it follows.
 //!
 //! ```text
 //! committed ... c ─┬─ 0 ── 1 ── 3       parents = [-1, 0, 0, 1]
 //!                  │   └── 2            depth   = [ 0, 1, 1, 2]
 //! ```
 //!
-//! Nodes count the tentative tokens from 0, a parent comes before its children, -1 is the last committed token. A token
-//! whose parent was committed, but is not the last one, can no longer be accepted: its parent is [`Tree::LOST`].
+//! Nodes number the tentative tokens from 0. A parent comes before its children; -1 is the last committed token. A
+//! commit into the tree can leave nodes that follow an earlier committed token: -2 is the one before the last, and so
+//! on. These nodes keep their position and their visible ancestors, but can no longer be accepted.
 
 use crate::error::{Error, Result, counted};
 
@@ -19,17 +20,33 @@ pub struct Tree {
 impl Tree {
     /// The parent of a token that follows the last committed one.
     pub const ROOT: i32 = -1;
-    /// The parent of a token that follows an earlier committed one.
-    pub const LOST: i32 = -2;
 
-    /// A tree of its own, checked.
+    /// Returns a tree of these parents, or an error if they are invalid.
     pub fn new(parents: &[i32]) -> Result<Self> {
         let mut tree = Tree::default();
         tree.extend(parents)?;
         Ok(tree)
     }
 
-    /// The nodes of several trees, each counted on from those before it.
+    /// Returns the tree behind `committed` tokens; its nodes may follow any of them. Returns an error if the parents
+    /// are invalid.
+    pub fn behind(committed: u32, parents: &[i32]) -> Result<Self> {
+        let first = -1 - i64::from(committed);
+        for (node, &parent) in (0..).zip(parents) {
+            if !(first..node).contains(&parent.into()) {
+                let expected = format!("from {first} to {} at node {node}: a parent comes before its child", node - 1);
+                return Err(Error::argument("parents", parent, expected));
+            }
+        }
+        let mut tree = Tree::default();
+        let count = parents.len() as u64;
+        let refused = |_| Error::OutOfMemory { count, what: "tentative tokens" };
+        tree.parents.try_reserve_exact(parents.len()).map_err(refused)?;
+        tree.parents.extend_from_slice(parents);
+        Ok(tree)
+    }
+
+    /// Joins the nodes of several trees, numbered consecutively.
     pub fn joined<'a>(trees: impl IntoIterator<Item = &'a Tree>) -> Result<Self> {
         let mut joined = Tree::default();
         for tree in trees {
@@ -51,14 +68,15 @@ impl Tree {
         self.parents.is_empty()
     }
 
-    /// True when each node follows the one before, and the first one what is committed.
+    /// True if each node follows the one before, and the first node follows the last committed token.
     #[must_use]
     pub fn is_chain(&self) -> bool {
         self.parents.iter().zip(-1..).all(|(parent, before)| *parent == before)
     }
 
-    /// Checks that `parents` can follow the nodes there are, counted from node `first` on: -1 is the token right before it.
-    pub fn check_from(&self, first: usize, parents: &[i32]) -> Result<()> {
+    /// Checks that `parents` can follow the present nodes. Parents count from node `first` on; -1 is the token right
+    /// before it.
+    pub(crate) fn check_from(&self, first: usize, parents: &[i32]) -> Result<()> {
         for (place, &parent) in parents.iter().enumerate() {
             let node = self.parents.len() - first + place;
             if parent < Tree::ROOT || parent >= node as i32 {
@@ -70,7 +88,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Checks that `tokens` tokens can follow the nodes there are: a chain, or nodes with these parents, counted from node `first` on.
+    /// Checks that `tokens` tokens can follow the present nodes: a chain, or nodes with these parents, counted from
+    /// node `first` on.
     pub fn check_tokens(&self, first: usize, tokens: u32, parents: Option<&[i32]>) -> Result<()> {
         match parents {
             Some(parents) if parents.len() != tokens as usize => {
@@ -82,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// Makes room for `nodes` more nodes, so that adding them cannot fail for lack of memory.
+    /// Reserves memory for `nodes` more nodes, so that adding them cannot fail.
     pub fn reserve(&mut self, nodes: u32) -> Result<()> {
         let count = self.parents.len() as u64 + u64::from(nodes);
         self.parents.try_reserve(nodes as usize).map_err(|_| Error::OutOfMemory { count, what: "tentative tokens" })
@@ -95,31 +114,31 @@ impl Tree {
         Ok(())
     }
 
-    /// Adds nodes with these parents, counted from node `first` on, which were checked.
-    pub fn extend_from(&mut self, first: usize, parents: &[i32]) {
+    /// Adds nodes with these checked parents, counted from node `first` on.
+    pub(crate) fn extend_from(&mut self, first: usize, parents: &[i32]) {
         self.parents.extend(parents.iter().map(|&parent| parent + first as i32));
     }
 
     /// Adds `tokens` nodes, each the child of the one before.
-    pub fn extend_chain(&mut self, tokens: u32) {
+    pub(crate) fn extend_chain(&mut self, tokens: u32) {
         let first = self.parents.len() as i32;
         self.parents.extend((first - 1)..(first - 1 + tokens as i32));
     }
 
-    /// Forgets the first `nodes` nodes, which are committed now.
+    /// Removes the first `nodes` nodes, which are committed now.
     pub fn commit(&mut self, nodes: usize) {
         self.parents.drain(..nodes);
         for parent in &mut self.parents {
-            *parent = (*parent - nodes as i32).max(Tree::LOST);
+            *parent -= nodes as i32;
         }
     }
 
-    /// Forgets every node.
+    /// Removes all nodes.
     pub fn clear(&mut self) {
         self.parents.clear();
     }
 
-    /// Forgets all but the first `nodes` nodes.
+    /// Removes all but the first `nodes` nodes.
     pub fn truncate(&mut self, nodes: usize) {
         self.parents.truncate(nodes);
     }
@@ -130,45 +149,51 @@ impl Tree {
         &self.parents
     }
 
-    /// Checks that `path` goes from the last committed token down, child by child.
+    /// Checks that `path` leads from the last committed token to one child after another.
     pub fn check_path(&self, path: &[u32]) -> Result<()> {
         self.check_path_from(0, path)
     }
 
-    /// As [`check_path`](Self::check_path), where nodes are counted from node `first` on, and the path goes down from the
+    /// Like [`check_path`](Self::check_path), with nodes counted from node `first` on, and a path that starts at the
     /// token right before it.
-    pub fn check_path_from(&self, first: usize, path: &[u32]) -> Result<()> {
+    pub(crate) fn check_path_from(&self, first: usize, path: &[u32]) -> Result<()> {
         let mut before = first as i64 - 1;
         for (place, &node) in path.iter().enumerate() {
             let refused = |reason| Err(Error::InvalidPath { place: place as u64, node: node.into(), reason });
             let at = first + node as usize;
             match self.parents.get(at) {
                 None => return refused("there is no such tentative token"),
-                Some(&parent) if i64::from(parent) != before => return refused("it is not a child of the one before"),
+                Some(&parent) if i64::from(parent) != before => {
+                    return refused("it is not a child of the node before it");
+                }
                 Some(_) => before = at as i64,
             }
         }
         Ok(())
     }
 
-    /// How far a node is from the last committed token, from 0 on. O(that).
+    /// The distance of a node's position from the first position behind the committed tokens: negative for nodes that
+    /// follow an earlier committed token. O(its ancestors).
     #[must_use]
-    pub fn depth(&self, node: usize) -> u32 {
-        let above = |&at: &usize| usize::try_from(self.parents[at]).ok();
-        std::iter::successors(Some(node), above).skip(1).count() as u32
+    pub fn depth(&self, node: usize) -> i64 {
+        let (mut at, mut depth) = (self.parents[node], 0);
+        while let Ok(parent) = usize::try_from(at) {
+            (at, depth) = (self.parents[parent], depth + 1);
+        }
+        depth + 1 + i64::from(at)
     }
 
-    /// How far each node is from the last committed token, from 0 on.
+    /// The [`Tree::depth`] of each node.
     #[must_use]
-    pub fn depths(&self) -> Vec<u32> {
-        let mut depths: Vec<u32> = Vec::with_capacity(self.parents.len());
+    pub fn depths(&self) -> Vec<i64> {
+        let mut depths: Vec<i64> = Vec::with_capacity(self.parents.len());
         for &parent in &self.parents {
-            depths.push(usize::try_from(parent).map_or(0, |parent| depths[parent] + 1));
+            depths.push(usize::try_from(parent).map_or(1 + i64::from(parent), |parent| depths[parent] + 1));
         }
         depths
     }
 
-    /// True when `node` sees `other`: itself or one of its ancestors.
+    /// True if `other` is `node` itself or one of its ancestors.
     #[must_use]
     pub fn sees(&self, node: usize, other: usize) -> bool {
         let mut at = node;
@@ -219,8 +244,20 @@ mod tests {
     fn nodes_left_after_a_commit_count_from_the_new_end() {
         let mut tree = Tree::new(&[-1, 0, 0, 1]).unwrap();
         tree.commit(2);
-        assert_eq!(tree, Tree { parents: vec![Tree::LOST, Tree::ROOT] });
+        assert_eq!((tree.parents(), tree.depths()), (&[-2, Tree::ROOT][..], vec![-1, 0]));
         assert!(tree.check_path(&[1]).is_ok());
         assert_eq!(tree.check_path(&[0]).unwrap_err().code(), Code::InvalidPath);
+        tree.commit(1);
+        assert_eq!((tree.parents(), tree.depth(0)), (&[-2][..], -1));
+    }
+
+    #[test]
+    fn a_tree_behind_committed_tokens_may_follow_any_of_them() {
+        let tree = Tree::behind(2, &[-1, -3, 1, -2]).unwrap();
+        assert_eq!(tree.depths(), [0, -2, -1, -1]);
+        assert!((0..4).all(|node| tree.depth(node) == tree.depths()[node]));
+        for parents in [&[-4][..], &[0], &[-1, 1], &[i32::MIN]] {
+            assert_eq!(Tree::behind(2, parents).unwrap_err().code(), Code::InvalidArgument, "{parents:?}");
+        }
     }
 }

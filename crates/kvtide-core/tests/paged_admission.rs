@@ -1,4 +1,4 @@
-//! Ids that are said after the tokens were written, and sequences that are admitted with room for what they will need.
+//! Ids that are stated after the tokens were written, and sequences that are admitted with room for prompt and answer.
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
@@ -75,7 +75,7 @@ fn ids_of_what_others_hold_are_never_written_over() {
     let one = planner.create_sequence().unwrap();
     append(&mut planner, one, 6, None);
     let other = planner.fork(one).unwrap();
-    // Nobody can say whether the other one knows them by other ids.
+    // The other sequence may know them by other ids.
     assert_eq!(planner.identify(one, &ids(6)).unwrap(), 0);
     planner.drop_sequence(other).unwrap();
     let snapshot = planner.snapshot(one).unwrap();
@@ -162,7 +162,7 @@ fn who_is_admitted_has_room_to_the_end() {
     assert_eq!((counters.asked_tokens, counters.found_tokens), (20, 8));
     append(&mut planner, two, 9, None);
     append(&mut planner, one, 7, None);
-    // Blocks that nobody holds count as taken when they are found.
+    // Found blocks that are not held count as taken.
     [one, two].iter().for_each(|&sequence| planner.drop_sequence(sequence).unwrap());
     let refused = admit(&mut planner, AdmissionRequest { answer: 23, ..asked }).unwrap_err();
     assert_eq!(refused, Lacking { group: 0, needed: 9, free: 8, total: 8 });

@@ -1,4 +1,4 @@
-//! What the bookkeeping takes for each block, all of it together.
+//! Total memory of the bookkeeping for each block.
 
 use kvtide_core::paged::{Append, PagedPlanner, Writer};
 

@@ -1,4 +1,4 @@
-//! Layouts of every pair of formats: nothing overlaps, everything is in bounds, and sections start where they should.
+//! Layouts of every pair of formats: no overlaps, everything in bounds, and sections at aligned offsets.
 
 mod support;
 

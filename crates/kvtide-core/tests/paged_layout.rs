@@ -1,4 +1,4 @@
-//! Where rows lie: compared with the index of a row-major tensor.
+//! Compares the offsets of rows with the index of a row-major tensor.
 
 use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout, PageShape};
 use kvtide_core::{Code, Error};

@@ -1,11 +1,16 @@
-//! The paged planner's values and refusals.
+//! Results and errors of the paged planner.
 
 use kvtide_core::paged::{Append, HeldContent, Identity, Keep, PagedPlanner, Slot, WritePlan, WriteTarget, Writer};
-use kvtide_core::{COUNT_MAX, Error};
+use kvtide_core::{BlockHolders, COUNT_MAX, Error};
 
 /// 4 blocks of 2 tokens and 3 layers.
 fn planner() -> PagedPlanner {
     PagedPlanner::new(4, 2, 3).unwrap()
+}
+
+/// Too few blocks, beside so many sequences that hold so many.
+fn out_of_blocks(needed: u64, free: u64, [sequences, blocks]: [u64; 2]) -> Error {
+    Error::OutOfBlocks { needed, free, holders: Some(BlockHolders { sequences, blocks }) }
 }
 
 fn write(planner: &mut PagedPlanner, sequence: u64, layer: u32, position: u32) -> Slot {
@@ -76,8 +81,8 @@ fn capacity_is_taken_whole_or_not_at_all() {
     planner.ensure_capacity(&[(a, 4)]).unwrap();
     planner.ensure_capacity(&[(a, 0)]).unwrap();
     assert_eq!((planner.sequence_capacity(a), 2 * planner.free_count()), (4, planner.total_count()));
-    assert_eq!(planner.ensure_capacity(&[(b, 5)]), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
-    assert_eq!(planner.ensure_capacity(&[(a, 9)]), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
+    assert_eq!(planner.ensure_capacity(&[(b, 5)]), Err(out_of_blocks(3, 2, [2, 2])));
+    assert_eq!(planner.ensure_capacity(&[(a, 9)]), Err(out_of_blocks(3, 2, [2, 2])));
     assert_eq!((planner.sequence_capacity(a), planner.sequence_capacity(b), planner.free_count()), (4, 0, 2));
     planner.ensure_capacity(&[(b, 4)]).unwrap();
     planner.check_invariants(&[]).unwrap();
@@ -107,9 +112,9 @@ fn a_write_takes_the_blocks_that_it_skips() {
     assert_eq!(planner.locate(sequence, 1, 7), Err(not_written(sequence, 1, 7, 0)));
     planner.commit(&plan, None).unwrap();
     assert_eq!((planner.sequence_length(sequence), planner.sequence_capacity(sequence)), (8, 8));
-    assert_eq!(planner.plan_tokens(sequence, 1, 8, 1), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    assert_eq!(planner.plan_tokens(sequence, 1, 8, 1), Err(out_of_blocks(1, 0, [1, 4])));
     let other = planner.create_sequence().unwrap();
-    assert_eq!(planner.plan_tokens(other, 0, COUNT_MAX - 1, 1), Err(Error::OutOfBlocks { needed: 1 << 30, free: 0 }));
+    assert_eq!(planner.plan_tokens(other, 0, COUNT_MAX - 1, 1), Err(out_of_blocks(1 << 30, 0, [2, 4])));
 }
 
 #[test]
@@ -137,7 +142,7 @@ fn a_plan_that_came_out_of_date_is_refused() {
     planner.check_invariants(&[]).unwrap();
 }
 
-/// Blocks that were one sequence's when a plan was made may be somebody else's too when it is carried out.
+/// A block that one sequence held when a plan was made may have other holders when the plan is carried out.
 #[test]
 fn a_plan_from_before_a_block_was_shared_is_refused() {
     let refusal = Error::argument("plan", "one made before the last change", "a plan made after it");
@@ -233,7 +238,7 @@ fn a_cache_without_blocks_has_sequences_all_the_same() {
     let mut planner = PagedPlanner::new(0, 2, 3).unwrap();
     let sequence = planner.create_sequence().unwrap();
     planner.ensure_capacity(&[(sequence, 0)]).unwrap();
-    assert_eq!(planner.ensure_capacity(&[(sequence, 1)]), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    assert_eq!(planner.ensure_capacity(&[(sequence, 1)]), Err(out_of_blocks(1, 0, [1, 0])));
     assert_eq!((planner.free_count(), planner.total_count()), (0, 0));
     planner.drop_sequence(sequence).unwrap();
 }
@@ -259,4 +264,20 @@ fn the_room_that_a_transaction_took_outlasts_its_children() {
     }
     planner.undo(sequence, parent).unwrap();
     assert_eq!((planner.sequence_capacity(sequence), planner.free_count()), (0, 4));
+}
+
+#[test]
+fn a_refusal_says_what_holds_the_blocks() {
+    let mut planner = planner();
+    let held = |planner: &PagedPlanner, sequence| planner.plan_tokens(sequence, 0, 9, 1).unwrap_err().to_string();
+    let [a, b] = [0; 2].map(|_| planner.create_sequence().unwrap());
+    assert_eq!(held(&planner, a), "5 blocks are needed, 4 are free: the pool has no more, and none is held");
+    write(&mut planner, b, 0, 5);
+    let both = "2 sequences are open; sequences, snapshots, matches and loads hold 3 blocks";
+    assert_eq!(held(&planner, a), format!("5 blocks are needed, 1 is free: {both}"));
+    planner.drop_sequence(a).unwrap();
+    let one = "1 sequence is open; sequences, snapshots, matches and loads hold 3 blocks";
+    assert_eq!(held(&planner, b), format!("2 blocks are needed, 1 is free: {one}"));
+    let none = BlockHolders { sequences: 0, blocks: 1 }.to_string();
+    assert_eq!(none, "no sequence is open; snapshots, matches and loads hold 1 block");
 }

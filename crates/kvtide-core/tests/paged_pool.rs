@@ -1,4 +1,4 @@
-//! The block pool: misuse, values, and random calls against a list of sets.
+//! The block pool: misuse, single cases, and a comparison of random calls with a list of sets.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn a_block_freed_twice_is_refused() {
     let mut pool = pool(2);
     let block = pool.allocate().unwrap();
     pool.free(block).unwrap();
-    assert_eq!(pool.free(block), Err(refusal(block, "already free")));
+    assert_eq!(pool.free(block), Err(refusal(block, "it is already free")));
     assert_eq!(pool.free_count(), 2);
 }
 
@@ -33,7 +33,7 @@ fn a_handle_of_an_earlier_life_is_refused() {
     pool.free(old).unwrap();
     let new = pool.allocate().unwrap();
     assert_eq!((old.index(), new.index()), (0, 0));
-    assert_eq!(pool.free(old), Err(refusal(old, "its generation is over")));
+    assert_eq!(pool.free(old), Err(refusal(old, "it was freed, and this handle is of an older generation")));
     assert_eq!(pool.check(new), Ok(0));
 }
 
@@ -54,8 +54,11 @@ fn a_batch_with_a_bad_handle_is_refused_whole() {
     let mut pool = pool(4);
     let blocks = pool.allocate_many(3).unwrap();
     pool.free(blocks[2]).unwrap();
-    assert_eq!(pool.free_many(&blocks), Err(refusal(blocks[2], "already free")));
-    assert_eq!(pool.free_many(&[blocks[0], blocks[1], blocks[0]]), Err(refusal(blocks[0], "twice in one batch")));
+    assert_eq!(pool.free_many(&blocks), Err(refusal(blocks[2], "it is already free")));
+    assert_eq!(
+        pool.free_many(&[blocks[0], blocks[1], blocks[0]]),
+        Err(refusal(blocks[0], "it is in the batch more often than it is held"))
+    );
     assert_eq!(pool.free_count(), 2);
     pool.check_invariants().unwrap();
     pool.free_many(&blocks[..2]).unwrap();
@@ -68,15 +71,18 @@ fn a_block_is_free_when_nobody_holds_it_any_more() {
     let block = pool.allocate().unwrap();
     pool.retain(block).unwrap();
     assert_eq!(pool.count(block), Ok(2));
-    assert_eq!(pool.free_many(&[block, block, block]), Err(refusal(block, "twice in one batch")));
+    assert_eq!(
+        pool.free_many(&[block, block, block]),
+        Err(refusal(block, "it is in the batch more often than it is held"))
+    );
     assert_eq!(pool.count(block), Ok(2));
     pool.free(block).unwrap();
     assert_eq!((pool.count(block), pool.free_count()), (Ok(1), 1));
     pool.retain(block).unwrap();
     pool.free_many(&[block, block]).unwrap();
     assert_eq!(pool.free_count(), 2);
-    assert_eq!(pool.retain(block), Err(refusal(block, "already free")));
-    assert_eq!(pool.count(block), Err(refusal(block, "already free")));
+    assert_eq!(pool.retain(block), Err(refusal(block, "it is already free")));
+    assert_eq!(pool.count(block), Err(refusal(block, "it is already free")));
     pool.check_invariants().unwrap();
 }
 
@@ -95,7 +101,7 @@ fn a_watermark_is_kept_back_when_asked_and_binds_nobody() {
 #[test]
 fn an_empty_pool_has_nothing_and_is_not_used() {
     let mut pool = pool(0);
-    assert_eq!(pool.allocate(), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    assert_eq!(pool.allocate(), Err(Error::OutOfBlocks { needed: 1, free: 0, holders: None }));
     assert_eq!(pool.try_allocate(), None);
     assert_eq!(pool.allocate_many(0), Ok(vec![]));
     assert_eq!((pool.free_count(), pool.total_count(), pool.utilization()), (0, 0, 0.0));
@@ -106,7 +112,7 @@ fn an_empty_pool_has_nothing_and_is_not_used() {
 #[test]
 fn many_are_all_or_none() {
     let mut pool = pool(3);
-    assert_eq!(pool.allocate_many(4), Err(Error::OutOfBlocks { needed: 4, free: 3 }));
+    assert_eq!(pool.allocate_many(4), Err(Error::OutOfBlocks { needed: 4, free: 3, holders: None }));
     assert_eq!(pool.free_count(), 3);
     assert_eq!(pool.allocate_many(3).unwrap().len(), 3);
     assert_eq!(pool.utilization(), 1.0);
@@ -139,8 +145,8 @@ fn a_block_is_retired_after_its_last_generation() {
     assert_eq!(last.raw() >> 53, 0);
     assert_eq!((pool.free_count(), pool.total_count(), pool.utilization()), (0, 1, 1.0));
     assert_eq!((pool.retired_count(), pool.capacity()), (1, 2));
-    assert_eq!(pool.free(last), Err(refusal(last, "already free")));
-    assert_eq!(pool.allocate(), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    assert_eq!(pool.free(last), Err(refusal(last, "it is already free")));
+    assert_eq!(pool.allocate(), Err(Error::OutOfBlocks { needed: 1, free: 0, holders: None }));
     pool.check_invariants().unwrap();
     pool.free(other).unwrap();
     assert_eq!((pool.free_count(), pool.utilization()), (1, 0.0));
@@ -164,10 +170,10 @@ enum Call {
     Retain(usize),
 }
 
-/// What the pool should hold: sets in place of links and generations.
+/// The expected content of the pool: sets instead of links and generations.
 #[derive(Default)]
 struct Model {
-    /// How often each block is held.
+    /// The reference count of each block.
     used: HashMap<BlockHandle, u32>,
     /// Indices given back, longest free first.
     free: VecDeque<u32>,
@@ -199,7 +205,7 @@ fn allocate(pool: &mut BlockPool, model: &mut Model, n: u32) -> Result<(), TestC
             }
         }
         Err(refusal) => {
-            prop_assert_eq!(refusal, Error::OutOfBlocks { needed: n.into(), free: free.into() });
+            prop_assert_eq!(refusal, Error::OutOfBlocks { needed: n.into(), free: free.into(), holders: None });
             prop_assert!(n > free);
         }
     }

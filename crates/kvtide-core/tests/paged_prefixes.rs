@@ -1,4 +1,4 @@
-//! Which blocks are found by their tokens, in the cases that random traces seldom meet.
+//! Blocks that prompts find, in cases that random traces seldom reach.
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
@@ -44,7 +44,7 @@ fn of_two_blocks_filled_side_by_side_the_one_that_is_left_is_found() {
     assert_eq!(planner.pool_stats().cached, 2);
 }
 
-/// Where its place was once known, a token that came without an id has none all the same.
+/// A token that was appended without an id has none, even if the id at its place was known once.
 #[test]
 fn a_path_over_a_node_without_an_id_is_found_up_to_there() {
     let mut planner = PagedPlanner::new(8, 1, 1).unwrap();

@@ -1,4 +1,4 @@
-//! The rule of [`PagedPlanner::retain`], sentence by sentence: which of the blocks that nobody holds makes room first.
+//! The rule of [`PagedPlanner::retain`], sentence by sentence: the order in which cached blocks are evicted.
 
 use kvtide_core::paged::{
     Append, EvictionPolicy, Identity, PagedPlanner, RankTable, ReleasedBlock, Window, Writer, find_in_groups,
@@ -24,8 +24,8 @@ fn found(planner: &mut PagedPlanner, tokens: &[u32]) -> u32 {
     planner.explain(tokens, &Identity::default()).unwrap().matched
 }
 
-/// What is left of prompts while one block after another makes room, until nothing is left of any: nothing that is found waits
-/// behind something that is not.
+/// The cached rests of prompts while one block after another is evicted, until none is left: no cached block follows
+/// one that is missing.
 fn left(planner: &mut PagedPlanner, prompts: &[&[u32]]) -> Vec<Vec<u32>> {
     planner.check_invariants(&[]).unwrap();
     let taker = planner.create_sequence().unwrap();
@@ -97,7 +97,7 @@ fn what_a_restore_lets_go_of_hands_its_rank_on() {
     assert_eq!(left(&mut planner, &[&asked(&prompt)]), one_by_one(66));
 }
 
-/// Of more than 64 blocks a fork shares whole chunks, which stay as they are when it ends.
+/// A fork of more than 64 blocks shares whole chunks, which stay unchanged when it ends.
 #[test]
 fn a_fork_that_ends_hands_its_rank_on_to_the_blocks_that_it_shares() {
     let mut planner = PagedPlanner::new(200, 1, 1).unwrap();
@@ -181,7 +181,7 @@ fn a_limit_that_is_over_leaves_a_block_where_it_was_let_go_of() {
         planner.advance_clock(now);
         assert_eq!(order(&mut planner, &prompts), expected, "at {now}");
     }
-    // Over before it was let go of, so that it counts for nothing.
+    // The limit passed before the release, so it has no effect.
     let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
     planner.advance_clock(5);
     let prompts = dropped(&mut planner, &[(50, None), (0, Some(5)), (100, Some(2))]);
@@ -190,7 +190,7 @@ fn a_limit_that_is_over_leaves_a_block_where_it_was_let_go_of() {
 
 #[test]
 fn ranks_with_limits_are_joined() {
-    // A head and its tail, against a block of rank 70 that was let go of before them.
+    // A head and its tail, against a block of rank 70 that was released before them.
     let go_first = |head: (u8, Option<u64>), tail: (u8, Option<u64>), now: u64| {
         let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
         let other = dropped(&mut planner, &[(70, None)]);

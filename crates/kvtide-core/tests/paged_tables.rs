@@ -1,4 +1,4 @@
-//! The tables of a step in arrays of the caller's: what is refused, and what is written of them.
+//! The tables of a step in the caller's arrays: errors, and the entries that are written.
 
 use kvtide_core::paged::{Append, PagedPlanner, StepTableRows, StepTables, WritePlan, Writer};
 use kvtide_core::{Code, Error, Result};
@@ -41,7 +41,7 @@ fn plan(planner: &PagedPlanner, sequences: &[u64], offsets: &[u32]) -> WritePlan
 }
 
 fn finish(planner: &mut PagedPlanner, plan: &WritePlan) {
-    planner.mark_layers(plan, 0..2).unwrap();
+    (0..2).for_each(|layer| planner.mark_layer(plan, layer).unwrap());
     planner.close_step(plan, None).unwrap();
 }
 
@@ -130,7 +130,7 @@ fn a_step_that_has_ended_is_stale_though_another_looks_alike() {
     assert_eq!(arrays.fill(&mut rows, &planner, &first).unwrap_err().code(), Code::StaleStep);
     assert_eq!(planner.mark_layer(&first, 0).unwrap_err().code(), Code::StaleStep);
     assert_eq!(planner.close_step(&first, None).unwrap_err().code(), Code::StaleStep);
-    assert_eq!(planner.mark_layers(&second, 1..3).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(planner.mark_layer(&second, 2).unwrap_err().code(), Code::InvalidArgument);
     finish(&mut planner, &second);
     assert_eq!(planner.close_step(&second, None).unwrap_err().code(), Code::StaleStep);
     assert_eq!(planner.sequence_length(0), 1);

@@ -1,5 +1,5 @@
-//! Windows of one group: what stays for the last token whatever the size of blocks, and what tables and their readers say of the
-//! blocks that went.
+//! Windows of one group: the blocks kept for the last token with any block size, and the treatment of released blocks
+//! in tables and by readers.
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
@@ -54,7 +54,7 @@ fn next_row(planner: &mut PagedPlanner, rows: &mut StepTableRows, sequence: u64,
         query_offsets: &mut offsets,
     };
     rows.fill(planner, &plan, tables).unwrap();
-    planner.mark_layers(&plan, 0..1).unwrap();
+    planner.mark_layer(&plan, 0).unwrap();
     planner.close_step(&plan, None).unwrap();
 }
 
@@ -130,7 +130,7 @@ fn a_prefix_whose_head_has_gone_is_found_by_a_window() {
     let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
     let plan = planner.plan_append(&append).unwrap();
     planner.commit(&plan, Some(&prompt[..8])).unwrap();
-    // Its first blocks left the window, and make room before the others do.
+    // Its first blocks left the window, and are evicted before the others.
     let other = planner.create_sequence().unwrap();
     planner.ensure_capacity(&[(other, 2 * 62)]).unwrap();
     assert_eq!(planner.pool_stats().evictions, 2);
@@ -196,7 +196,7 @@ fn a_sequence_whose_window_has_slid_can_be_cut_to_its_sinks_or_to_nothing() {
     let refused = planner.truncate(sequence, 9).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "cannot go back to 9 tokens at 12: tokens shortly before that have left the window"
+        "cannot roll back from 12 tokens to 9: tokens right before it have left the window"
     );
 }
 

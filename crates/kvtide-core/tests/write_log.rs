@@ -1,4 +1,4 @@
-//! `WriteLog` against a table of when each slot was written last.
+//! Compares `WriteLog` with a table of the time of each slot's last write.
 
 mod support;
 

@@ -1,36 +1,37 @@
-// Attention in floats: queries of f32, or keys and values of another type than theirs.
+// Attention in floats: for queries of f32, or keys and values of another type than the queries.
 //
-//   warp    four rows of a block's sixteen; its lanes are the keys of a tile for scores, pieces of a row for values
+// warp    four rows of a block's sixteen; its lanes are the keys of a tile for scores, and pieces of a row for values
 //
-// Rows of more than 256 elements come eight at a time, so that any GPU has room for them, and four lanes share a key. They take queries of
-// two bytes as well: what tensor cores add up would take more registers than there are.
+// For rows of more than 256 elements a tile has eight keys, so that it fits on any GPU, and four lanes share a key. This
+// kernel also handles wide queries of two bytes, for which the sums of the tensor-core kernel would need more registers than
+// there are.
 //
-// Bound by what a multiprocessor multiplies: each key meets each row in shared memory, sixteen multiply-adds for five loads of 16
-// bytes. Everything is rounded as floats are, in an order that depends on sizes alone.
+// Bound by the multiplications of a multiprocessor: each key meets each row in shared memory, with sixteen multiply-adds per
+// five loads of 16 bytes. All operations round as floats, in an order that depends on sizes alone.
 #include "attend/tiles.cuh"
 
 namespace attend {
 
 template <int D> struct Floats {
   static constexpr int TILE = D > 256 ? 8 : 32, ROWS = 16, OWN = 4;
-  // Lanes that share a key.
+  // The number of lanes that share a key.
   static constexpr int SHARE = 32 / TILE;
   static constexpr uint32_t STRIDE = D + 4;
-  // Pieces of four elements of a row that a lane has.
+  // The number of pieces of four elements of a row that a lane has.
   static constexpr int PIECES = (D + 127) / 128;
 
   float4 out[OWN][PIECES];
   float max[OWN], sum[OWN];
   Row rows[OWN];
 
-  // Elements 4 * lane of each 128, as far as rows of values go.
+  // Elements 4 * lane of each 128, up to the length of a row of values.
   DEVICE static bool has_piece(const Args &args, int piece) { return 128 * piece + 4 * lane() < args.parts[1].dim; }
 
   DEVICE static float4 four(const unsigned char *row, uint32_t index) {
     return *reinterpret_cast<const float4 *>(row + 4 * index);
   }
 
-  // A warp's largest, or sums, of all four rows at once.
+  // The largest value, or the sum, over a warp, for all four rows at once.
   DEVICE static float4 over_lanes(float4 of, bool sums) {
     for (int distance = 16; distance > 0; distance /= 2) {
       const float4 other = {warp_across(of.x, distance), warp_across(of.y, distance), warp_across(of.z, distance),
@@ -44,7 +45,7 @@ template <int D> struct Floats {
   DEVICE static uint32_t own_key() { return lane() / SHARE; }
 
   // The products of the lane's key with the warp's rows.
-  DEVICE static void multiply_keys(const Args &args, const unsigned char *queries, Rows keys, float (&scores)[OWN]) {
+  DEVICE static void multiply_keys(const Args &args, const unsigned char *queries, TileRows keys, float (&scores)[OWN]) {
     const unsigned char *key = keys.first + own_key() * keys.stride, *query = queries + OWN * warp() * WIDE<float, D>;
 #pragma unroll
     for (int row = 0; row < OWN; row++) scores[row] = 0;
@@ -65,7 +66,8 @@ template <int D> struct Floats {
     }
   }
 
-  // Turns products into weights, which go to shared memory: of each key the four rows'; UNSEEN where one does not see it.
+  // Turns products into weights in shared memory: for each key those of the four rows; UNSEEN if a row does not attend to
+  // it.
   DEVICE void soften(const Args &args, const Work<TILE> &work, uint32_t tile, bool is_whole, float (&scores)[OWN], float4 *weights) {
     const uint32_t key = tile * TILE + own_key();
 #pragma unroll
@@ -78,13 +80,13 @@ template <int D> struct Floats {
 #pragma unroll
     for (int row = 0; row < OWN; row++) {
       const float next = fmaxf(max[row], largest[row]);
-      // Where nothing was seen yet the base is a number too: infinity minus infinity is none.
+      // If no key was visible yet, the base is still finite: infinity minus infinity would be NaN.
       const float base = next == -numbers::infinity() ? 0 : next;
       before[row] = numbers::power_of_e(max[row] - base);
       const float weight = numbers::power_of_e(scores[row] - base);
-      // Of the lane's keys; lanes are put together at the end.
+      // Counts only the first of the lanes that share a key; lanes are summed at the end.
       sum[row] = sum[row] * before[row] + (lane() % SHARE ? 0 : weight);
-      // A weight may round to 0, which is not to be unseen.
+      // A weight may round to 0, which must not count as UNSEEN.
       scores[row] = scores[row] == -numbers::infinity() ? UNSEEN : weight;
       max[row] = next;
 #pragma unroll
@@ -96,8 +98,8 @@ template <int D> struct Floats {
     if (lane() % SHARE == 0) weights[own_key()] = {scores[0], scores[1], scores[2], scores[3]};
   }
 
-  // Adds values, weighed; those that a row does not see are not read for it.
-  DEVICE void weigh(const Args &args, Rows values, const float4 *weights) {
+  // Adds weighted values; a row does not read values of keys that it does not attend to.
+  DEVICE void weigh(const Args &args, TileRows values, const float4 *weights) {
     for (uint32_t key = 0; key < TILE; key++) {
       const float4 of = weights[key];
       const float weight[OWN] = {of.x, of.y, of.z, of.w};
@@ -121,7 +123,7 @@ template <int D> struct Floats {
     Work<TILE> &work = *reinterpret_cast<Work<TILE> *>(shared);
     begin_work<ROWS>(args, work);
     const unsigned char *queries = shared + args.shared.queries;
-    // Of each warp, behind the states.
+    // For each warp, after the states.
     float *states = reinterpret_cast<float *>(shared + args.shared.states);
     float4 *weights = reinterpret_cast<float4 *>(states + 2 * ROWS) + TILE * warp();
     Ring<TILE>{args, work, shared}.begin();
@@ -135,7 +137,7 @@ template <int D> struct Floats {
 #pragma unroll
       for (int piece = 0; piece < PIECES; piece++) own.out[row][piece] = {0, 0, 0, 0};
     }
-    each_tile<float, D>(args, work, shared, [&](uint32_t tile, Rows keys, Rows values) {
+    each_tile<float, D>(args, work, shared, [&](uint32_t tile, TileRows keys, TileRows values) {
       float scores[OWN];
       multiply_keys(args, queries, keys, scores);
       own.soften(args, work, tile, work.is_whole(args, tile), scores, weights);

@@ -1,17 +1,17 @@
-// Puts the shares of keys together that the splits of a call have seen, and those of the stem that a sequence begins with, exactly as if each
-// row had seen all of them at once.
+// Merges the results of a call's splits over shares of the keys, and those of the stem that a sequence begins with, exactly
+// as if each row had attended to all keys at once.
 //
-//   unit   a slice of 128 elements of one row of the output: a warp, or the four of a block where there are many splits
-//   lane   four elements; of the splits, every 32nd one's weight, worked out once and handed round
+// unit   a slice of 128 elements of one row of the output: one warp, or the four of a block if there are many splits
+// lane   four elements; and the weight of every 32nd split, computed once and shared with the other lanes
 //
-// Bound by memory: it reads what the splits have written, floats, in pieces of 16 bytes. One sequence of 32 heads in 128 splits is 32 blocks
-// of four warps, each of which has 16 KiB to read.
+// Bound by memory bandwidth: it reads the results of the splits, floats, in pieces of 16 bytes. One sequence with 32 heads
+// in 128 splits is 32 blocks of four warps, each of which reads 16 KiB.
 #include "attend/tiles.cuh"
 
 namespace attend {
 
 constexpr uint32_t MERGE_WARPS = 4, MERGE_SLICE = 128, MERGE_ALONE = 4;
-// Of 128 splits at most.
+// For at most 128 splits.
 constexpr int MERGE_WEIGHTS = 4;
 
 DEVICE float4 four_of(const float *from, uint32_t index, uint32_t dim) {
@@ -30,17 +30,17 @@ DEVICE void merge(const Args &args) {
   const uint32_t sequence = sequence_of(args, place);
   const Sequence &of_sequence = numbers_at<Sequence>(args, args.sequences)[sequence];
   const bool has_stem = of_sequence.stem != NONE;
-  // Without one nothing of it is read.
+  // Without a stem, nothing of this is read.
   const Sequence &stem = has_stem ? numbers_at<Sequence>(args, args.sequences)[of_sequence.stem] : of_sequence;
   const uint32_t own = of_sequence.splits, splits = own + (has_stem ? stem.splits : 0);
   const uint32_t team = splits > MERGE_ALONE ? MERGE_WARPS : 1, member = warp() % team;
   const uint64_t unit = uint64_t(place) * (MERGE_WARPS / team) + warp() / team;
   const uint64_t row = unit / slices, rows_of_share = uint64_t(of_sequence.queries) * args.query_heads;
-  // Warps of one team leave together.
+  // All warps of a team return together.
   if (row >= rows_of_share) return;
   const uint32_t slice = uint32_t(unit % slices), index = slice * MERGE_SLICE + 4 * lane();
   const float *states = reinterpret_cast<const float *>(args.split_states), *rows = reinterpret_cast<const float *>(args.split_rows);
-  // The row of a share: the sequence's own ones first.
+  // The row of a share: the sequence's own shares come first.
   const uint64_t of_own = of_sequence.kept + row, stem_rows = uint64_t(stem.queries) * args.query_heads;
   const uint64_t of_stem = stem.kept + uint64_t(of_sequence.stem_query) * args.query_heads + row;
   const auto kept = [&](uint32_t split) {
@@ -72,7 +72,7 @@ DEVICE void merge(const Args &args) {
     for (uint32_t split = 32 * of + member; split < end; split += team) {
       const float weight = warp_from(weights[of], int(split % 32));
       if (index >= dim) continue;
-      // A share that saw nothing is zeros.
+      // The rows of a share that attended to no key are zeros.
       const float4 value = four_of(rows + kept(split) * dim, index, dim);
       total = {fmaf(weight, value.x, total.x), fmaf(weight, value.y, total.y), fmaf(weight, value.z, total.z),
                fmaf(weight, value.w, total.w)};

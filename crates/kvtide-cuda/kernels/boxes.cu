@@ -1,9 +1,10 @@
 // Copies boxes of rows from one place to another: writes of K and V, reads of views, growth, compaction without overlap.
 //
-//   box   counts[0] x counts[1] x counts[2] rows of `row` units, at three strides on each side
+// box   counts[0] x counts[1] x counts[2] rows of `row` units, at three strides on each side
 //
-// One launch copies any number of boxes: K and V, all layers. Bound by memory: a thread loads four units of up to 16 bytes before
-// it stores the first, neighbours take neighbouring units, and an index costs three multiplications.
+// One launch copies any number of boxes: K and V, all layers. Bound by memory bandwidth: a thread loads four units of up to
+// 16 bytes before it stores the first, neighbouring threads copy neighbouring units, and an index costs three
+// multiplications.
 #include "target.cuh"
 
 namespace boxes {
@@ -11,12 +12,12 @@ namespace boxes {
 struct Box {
   uint64_t target;
   uint64_t source;
-  // Bytes from one to the next, outermost first.
+  // The distances from one to the next in bytes, outermost first.
   uint64_t target_strides[3];
   uint64_t source_strides[3];
-  // Units of all rows.
+  // The units of all rows.
   uint32_t units;
-  // Of a row, and of the rows along the two inner axes.
+  // The units of a row, and the rows along the two inner axes.
   Divisor row, inner, middle;
   uint32_t unused;
 };
@@ -30,7 +31,7 @@ constexpr uint32_t AT_ONCE = 4;
 template <typename Unit> DEVICE void copy(const Args &args) {
   const Box &box = args.boxes.items<Box>()[blockIdx.y];
   const uint32_t stride = gridDim.x * blockDim.x;
-  // As 64 bits: the last step may go past 2^32.
+  // In 64 bits, because the last step may exceed 2^32.
   for (uint64_t first = grid_thread(); first < box.units; first += uint64_t(AT_ONCE) * stride) {
     Unit values[AT_ONCE];
     uint64_t targets[AT_ONCE];

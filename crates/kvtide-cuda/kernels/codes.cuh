@@ -1,11 +1,11 @@
-// Elements of rows and codes of low-bit pages, one at a time: every bit as the host has it.
+// Elements of rows and codes of low-bit pages, one at a time, with exactly the same bits as on the host.
 //
-//   f16, bf16   widened exactly, narrowed to nearest, halves to even
-//   f8e4m3      the float itself; over 448: 448; what is not finite: NaN
-//   q8          whole numbers times a scale, a bf16
-//   q4          whole numbers times a scale plus a minimum: a word, 18 bits of the minimum, then 14 of the scale
+// f16, bf16   widened exactly, narrowed to nearest, ties to even
+// f8e4m3      the float itself; over 448: 448; infinity and NaN: NaN
+// q8          integers times a scale, a bf16
+// q4          integers times a scale plus a minimum: a word, 18 bits of the minimum, then 14 of the scale
 //
-// Nothing is contracted: the files that use this are compiled without fused multiply-add.
+// Nothing is contracted: the files that include this one are compiled without fused multiply-add.
 #pragma once
 
 #include <string.h>
@@ -14,13 +14,13 @@
 
 namespace codes {
 
-// How the elements of a row are kept.
+// The format of the elements of a row.
 enum Format : uint32_t { F32, F16, BF16, F8, Q8, Q4_ROWS, Q4_CHANNELS };
 
 constexpr uint32_t INFINITE = 0x7f800000;
-// The scale of a row of q8, the word of a row or a channel of q4, in which something is not finite.
+// The scale of a q8 row, and the word of a q4 row or channel, that has a value that is not finite.
 constexpr uint32_t Q8_NOT_FINITE = 0x7fc0, Q4_NOT_FINITE = 0x7fc03fe0;
-// Bits of a float that a scale of q8, a scale and a minimum of q4 do not have.
+// The number of low bits of a float that are cut: from a scale of q8, from a scale and from a minimum of q4.
 constexpr uint32_t Q8_CUT = 16, STEP_CUT = 17, MINIMUM_CUT = 14, STEP_BITS = (1 << MINIMUM_CUT) - 1;
 
 DEVICE uint32_t bits_of(float value) {
@@ -35,7 +35,7 @@ DEVICE float float_of(uint32_t bits) {
 }
 DEVICE uint32_t magnitude(float value) { return bits_of(value) & 0x7fffffff; }
 
-// The value of an f16. Exponent and mantissa in their places; 2^112 is the difference of the biases.
+// The value of an f16. Puts exponent and mantissa in place; 2^112 is the difference of the biases.
 DEVICE float from_f16(uint32_t bits) {
   const uint32_t rest = bits & 0x7fff;
   const uint32_t finite = bits_of(float_of(rest << 13) * float_of((112 + 127) << 23));
@@ -43,7 +43,7 @@ DEVICE float from_f16(uint32_t bits) {
   return float_of((rest < 0x7c00 ? finite : special) | (bits & 0x8000) << 16);
 }
 
-// The nearest f16, halves to even. Adding 1/2 leaves the multiple of 2^-24 of a small number in the low bits.
+// The nearest f16, ties to even. Adding 1/2 leaves the multiple of 2^-24 of a small number in the low bits.
 DEVICE uint32_t to_f16(float value) {
   const uint32_t rest = magnitude(value), sign = bits_of(value) >> 16 & 0x8000;
   const uint32_t small = bits_of(float_of(rest) + 0.5f) - 0x3f000000;
@@ -80,63 +80,64 @@ DEVICE uint32_t to_f8(float value) {
   return (large < 0x7e ? large : 0x7e) | sign;
 }
 
-// The nearest whole number, halves to even, as a byte in two's complement: what 1.5 * 2^23 is added to has it in its low bits.
+// The nearest integer, ties to even, as a byte in two's complement: adding 1.5 * 2^23 leaves it in the low bits.
 DEVICE uint32_t whole(float value) { return bits_of(value + 12582912.f) & 0xff; }
 
 DEVICE float clamp(float value, float least, float most) { return fminf(fmaxf(value, least), most); }
 
-// The nearest float whose last `cut` bits are 0, halves to the one whose next bit is 0 too.
+// The nearest float whose last `cut` bits are 0, ties to the one with an even last kept bit.
 DEVICE float nearest(float value, uint32_t cut) {
   const uint32_t bits = bits_of(value), odd = bits >> cut & 1;
   return float_of((bits + odd + (1u << (cut - 1)) - 1) & ~((1u << cut) - 1));
 }
 
-// A scale with so many bits less, at least the smallest normal float; 0 for what is not more than 0.
+// A scale without its last `cut` bits, at least the smallest normal float; 0 if it is not above 0.
 DEVICE float rounded(float scale, uint32_t cut) {
   const float smallest = float_of(1u << 23);
   return scale > 0.f ? nearest(scale > smallest ? scale : smallest, cut) : 0.f;
 }
 
-// The largest minimum of q4 that is no more than this.
+// The largest minimum that q4 can store and that is not above this.
 DEVICE float minimum_below(float value) {
   return float_of((bits_of(value) + (value < 0.f ? STEP_BITS : 0)) & ~STEP_BITS);
 }
 
-// What a scale is multiplied with to give 1; nothing is left of a scale of 0.
+// The inverse of a scale; 0 for a scale of 0.
 DEVICE float inverse(float scale) { return scale == 0.f ? 0.f : 1.f / scale; }
 
-// How values become codes: those of a row, or of a channel.
+// The parameters that turn values into codes, for a row or a channel.
 struct Steps {
   float factor;
   float minimum;
 };
 
-// Steps as they are written down.
+// Scales and minimums as they are stored.
 DEVICE float scale_of_q8(uint32_t bits) { return float_of(bits << Q8_CUT); }
 DEVICE float scale_of_q4(uint32_t word) { return float_of((word & STEP_BITS) << STEP_CUT); }
 DEVICE float minimum_of_q4(uint32_t word) { return float_of(word & ~STEP_BITS); }
 DEVICE uint32_t q4_word(float step, float minimum) { return bits_of(minimum) | bits_of(step) >> STEP_CUT; }
 
-// The scale of 8 bits for values of at most this magnitude, which is given by its bits.
+// The q8 scale for values of at most this magnitude, which is given as its bits.
 DEVICE uint32_t q8_scale(uint32_t largest) {
   return largest < INFINITE ? bits_of(rounded(float_of(largest) / 127.f, Q8_CUT)) >> Q8_CUT : Q8_NOT_FINITE;
 }
 
 DEVICE Steps q8_steps(uint32_t scale) { return {inverse(scale_of_q8(scale)), 0.f}; }
 
-// A factor that is not a number gives code 0.
+// A factor that is NaN gives code 0.
 DEVICE uint32_t to_q8(float value, const Steps &steps) {
   return steps.factor != steps.factor ? 0 : whole(clamp(value * steps.factor, -127.f, 127.f));
 }
 
-// The word of 4 bits from `low` to `high`, `largest` the bits of their largest magnitude: minimum and scale are the nearest ones
-// that a word has room for, where no value is more than half a step from what 0 to 15 reach over; else the minimum is rounded down.
+// The q4 word for values from `low` to `high`; `largest` is the bits of their largest magnitude. Minimum and scale are
+// rounded to the nearest numbers that a word can store, unless a value would then be more than half a step outside the range
+// of 0 to 15; in that case the minimum is rounded down.
 DEVICE uint32_t q4_word_of(float low, float high, uint32_t largest) {
   constexpr float STEPS = 1.f / 15.f;
-  // 2^126: the distance of the smallest and the largest is a float.
+  // 2^126, so that the difference of the smallest and the largest is a finite float.
   const float most = float_of((126u + 127u) << 23);
   if (largest >= INFINITE) return Q4_NOT_FINITE;
-  // Plus 0: a bound of -0 is 0.
+  // Adding 0 turns a bound of -0 into 0.
   low = clamp(low, -most, most) + 0.f, high = clamp(high, -most, most) + 0.f;
   const float minimum = nearest(low, MINIMUM_CUT), below = minimum_below(low);
   const float step = rounded((high - minimum) * STEPS, STEP_CUT), of_below = rounded((high - below) * STEPS, STEP_CUT);
@@ -149,12 +150,12 @@ DEVICE Steps q4_steps(uint32_t word) {
   return {inverse(scale_of_q4(word)), minimum_of_q4(word)};
 }
 
-// What is not a number is code 0.
+// NaN becomes code 0.
 DEVICE uint32_t to_q4(float value, const Steps &steps) {
   return whole(clamp((value - steps.minimum) * steps.factor, 0.f, 15.f));
 }
 
-// Neighbouring elements of rows as floats, and back: 4 at a time where everything is aligned for that.
+// Neighbouring elements of rows as floats, and back: 4 at a time if everything is aligned for that.
 template <uint32_t Count> struct alignas(4 * Count) Values {
   float at[Count];
 };
@@ -193,13 +194,13 @@ DEVICE void store(uint64_t at, uint32_t element, const Values<4> &values) {
   }
 }
 
-// The nearest number that an element can be: what is finite stays so.
+// The nearest number that an element can represent: finite numbers stay finite.
 DEVICE float saturated(float value, uint32_t element) {
   const float most = float_of(element == F16 ? 0x477fe000u : 0x7f7f0000u);
   return element == F32 || value != value ? value : clamp(value, -most, most);
 }
 
-// The same elements as they are, whatever their bits.
+// Copies the same elements, whatever their bits.
 template <uint32_t Count> DEVICE void copy(uint64_t to, uint64_t from, uint32_t element) {
   if constexpr (Count == 1) {
     if (element == F32) *reinterpret_cast<uint32_t *>(to) = *reinterpret_cast<const uint32_t *>(from);

@@ -1,11 +1,11 @@
 // A CPU that stands in for a GPU: runs the threads of a grid, block by block, each thread on a stack of its own.
 //
-//   launch -> block -> thread 0 | thread 1 | ...     until each has ended or waits
-//                      then those whose barrier is complete go on
+// launch -> block -> thread 0 | thread 1 | ...     until each has ended or waits
+//                    then those whose barrier is complete continue
 //
-// Threads run one at a time, and which goes first is drawn from the launch's seed: what is read before another thread has
-// written it, for want of a barrier, differs from seed to seed. A block whose threads wait for each other for ever ends the
-// launch with an error. What it cannot show: two threads at the very same time, and what instructions cost.
+// Threads run one at a time, in an order drawn from the launch's seed: a read that precedes another thread's write because
+// of a missing barrier gives results that differ from seed to seed. A block whose threads wait for each other for ever ends
+// the launch with an error. The emulation cannot show effects of true concurrency, nor the cost of instructions.
 #pragma once
 
 #include <math.h>
@@ -30,11 +30,11 @@ static thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 namespace emulate {
 
 constexpr uint32_t LANES = 32;
-// The most that a lane shows its warp at once.
+// The most bytes that a lane shows its warp at once.
 constexpr size_t SHOWN_BYTES = 32;
 constexpr size_t STACK_BYTES = 128 << 10;
 
-// What a launch is made with, as the Rust side lays it out.
+// The grid of a launch, in the layout of the Rust side.
 struct Grid {
   uint32_t blocks[3];
   uint32_t threads[3];
@@ -45,7 +45,7 @@ struct Grid {
 enum class State { Ready, AtBlock, AtWarp, Ended };
 
 #ifdef __x86_64__
-// Where a thread goes on: the stack on which what a call keeps lies. Going from one to another is twenty instructions.
+// A suspended thread: the stack with the state that a call preserves. A switch takes twenty instructions.
 struct Context {
   void *stack = nullptr;
 };
@@ -61,7 +61,7 @@ __asm__(".text\n"
         ".size kvtide_emulate_switch, . - kvtide_emulate_switch\n");
 inline void change(Context &from, const Context &to) { kvtide_emulate_switch(&from, &to); }
 inline void begin(Context &context, unsigned char *stack, size_t bytes, void (*start)()) {
-  // Six registers, the address to go on at, and one more so that it stands as after a call.
+  // Six registers, the return address, and one more word, so that the stack is aligned as after a call.
   void **top = reinterpret_cast<void **>(stack + bytes) - 8;
   memset(top, 0, 8 * sizeof(void *));
   top[6] = reinterpret_cast<void *>(start);
@@ -82,11 +82,11 @@ inline void begin(Context &context, unsigned char *stack, size_t bytes, void (*s
 struct Fiber {
   Context context;
   State state;
-  // Which of the two places it shows the next value in.
+  // The one of the two places in which it shows its next value.
   uint32_t turn;
 };
 
-// A copy that a thread has asked for and not waited for yet.
+// A copy that a thread has started and not waited for yet.
 struct Ahead {
   void *to;
   const void *from;
@@ -95,7 +95,7 @@ struct Ahead {
   uint32_t group;
 };
 
-// The copies of a thread, and how many groups it has committed.
+// The copies of a thread, and the number of groups that it has committed.
 struct Copies {
   std::vector<Ahead> under_way;
   uint32_t groups = 0;
@@ -110,8 +110,8 @@ struct Block {
   uint32_t current = 0;
   unsigned char *shared = nullptr;
   uint32_t shared_bytes = 0;
-  // What the lanes of each warp show each other, in two places by turns: so one wait is enough, for nobody shows a third value before
-  // all have read the first.
+  // The values that the lanes of each warp show each other, in two places alternately. One wait is then enough, because no
+  // lane shows a third value before all have read the first.
   unsigned char (*shown)[2][LANES][SHOWN_BYTES] = nullptr;
   void (*body)(const void *) = nullptr;
   const void *args = nullptr;
@@ -139,7 +139,7 @@ inline void enter() {
   change(block.fibers[block.current].context, block.home);
 }
 
-// Memory for so many threads; false where there is none.
+// Reserves memory for this many threads; false if there is none.
 inline bool reserve(uint32_t threads, uint32_t shared_bytes) {
   if (threads > block.room) {
     free(block.fibers), free(block.stacks), free(block.shown);
@@ -169,8 +169,8 @@ inline uint64_t draw() {
   return block.random >> 33;
 }
 
-// Lets those go on who wait at a barrier that all have reached. False where nobody may. Of several warps some wait a while longer, so
-// that they do not go in step.
+// Lets threads continue that wait at a barrier which all have reached; returns false if there are none. If there are several
+// warps, some wait longer, so that they do not run in lockstep.
 inline bool release() {
   bool released = false, held = false;
   for (uint32_t first = 0; first < block.count; first += LANES) {
@@ -211,7 +211,7 @@ inline bool run_block() {
     block.copies[thread].under_way.clear();
     block.copies[thread].groups = 0;
   }
-  // Shared memory holds what was there before.
+  // Shared memory starts with arbitrary content, here NaN.
   memset(block.shared, 0xff, block.shared_bytes);
   for (;;) {
     const uint32_t first = uint32_t(draw() % block.count);
@@ -227,7 +227,7 @@ inline bool run_block() {
   }
 }
 
-// Runs a grid. 0: done; 1: no memory; 2: threads wait for each other; 3 (of the kernel): more threads than it takes.
+// Runs a grid. 0: done; 1: no memory; 2: threads wait for each other; 3 (from the kernel): too many threads per block.
 inline int run(const Grid &grid, void (*body)(const void *), const void *args) {
   blockDim = {grid.threads[0], grid.threads[1], grid.threads[2]};
   gridDim = {grid.blocks[0], grid.blocks[1], grid.blocks[2]};
@@ -245,7 +245,7 @@ inline int run(const Grid &grid, void (*body)(const void *), const void *args) {
   return 0;
 }
 
-// What all lanes of the warp have shown; to be read before the next but one call.
+// The values that all lanes of the warp have shown; valid until the second next call.
 template <typename T> struct Shown {
   const unsigned char (*values)[SHOWN_BYTES];
 
@@ -266,7 +266,7 @@ template <typename T> Shown<T> show(const T &value) {
   return Shown<T>{shown};
 }
 
-// Shows a value to the warp, and answers the one of another lane.
+// Shows a value to the warp, and returns that of another lane.
 template <typename T> T exchange(T value, uint32_t lane) { return show(value)[lane]; }
 
 } // namespace emulate
@@ -308,7 +308,7 @@ inline uint32_t warp_votes(bool value) {
   return votes;
 }
 
-// Copies run no earlier than their thread waits for them.
+// Copies are executed only when their thread waits for them.
 inline void copy_ahead(void *shared, const void *global, int valid = 16) {
   auto &copies = emulate::block.copies[emulate::block.current];
   copies.under_way.push_back({shared, global, 16, valid, copies.groups});
@@ -333,7 +333,7 @@ template <int Left> void copies_wait() {
   copies.under_way.resize(kept);
 }
 
-// The vector types of CUDA that the kernels use.
+// The CUDA vector types that the kernels use.
 struct alignas(8) uint2 {
   uint32_t x, y;
 };

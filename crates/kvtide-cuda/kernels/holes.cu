@@ -1,8 +1,9 @@
-// Slots of quantised pages made zero, to the bit, the others left where they are.
+// Sets slots of quantised pages to zero, exactly, and leaves the others in place.
 //
-// Rows with codes and scales of their own become zeros. K in q4 has a scale for each channel, shared by all rows: the channel
-// gets one of at most six binary digits, so that zero is one of its codes and each multiple a minimum, and what stays is rounded
-// to it. A thread has the byte with the codes of two channels in each row. Seldom asked for, and bound by latency.
+// Rows with their own codes and scales become zeros. K in q4 has one scale per channel, shared by all rows: the channel gets
+// a scale of at most six binary digits, so that zero is one of its codes and each multiple is a minimum, and the remaining
+// values are rounded to it. A thread handles the byte with the codes of two channels in each row. Rarely used, and bound by
+// latency.
 #include "quantise.cuh"
 
 namespace holes {
@@ -10,16 +11,16 @@ namespace holes {
 using namespace codes;
 using quantise::Args;
 using quantise::Head;
-using quantise::Part;
+using quantise::QuantisedPart;
 
-// Neighbouring slots of a page; holes of one page are neighbours in the list, and its first one stands for all.
+// Neighbouring slots of a page. The holes of one page are neighbours in the list; the first one's blocks handle all of them.
 struct Hole {
   uint64_t page;
   uint32_t start;
   uint32_t end;
 };
 
-// The smallest scale of at most six binary digits that is no less than this.
+// The smallest scale with at most six binary digits that is not below this.
 DEVICE float six_digits(float value) {
   const float scale = fmaxf(value, float_of(1u << 23));
   return value > 0.f ? float_of((bits_of(scale) + 0x3ffff) & ~0x3ffffu) : 0.f;
@@ -30,7 +31,7 @@ DEVICE void zero_bytes(uint64_t first, uint64_t count) {
 }
 
 struct Channels {
-  const Part &of;
+  const QuantisedPart &of;
   const Hole *holes;
   uint32_t count;
   uint32_t slots;
@@ -65,7 +66,7 @@ struct Channels {
 
 DEVICE void run(const Args &args) {
   const uint32_t part = quantise::which_part(args), head = blockIdx.x - part * args.heads;
-  const Part &of = args.parts[part];
+  const QuantisedPart &of = args.parts[part];
   const Hole *first = args.pages.items<Hole>() + blockIdx.y;
   if (of.dim == 0 || (blockIdx.y > 0 && first[-1].page == first->page)) return;
   uint32_t count = 1;

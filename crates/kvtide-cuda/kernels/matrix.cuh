@@ -1,19 +1,19 @@
-// What a warp multiplies with its tensor cores: tiles of 16 by 16 by 8 numbers of two bytes, summed as floats.
+// Products of a warp's tensor cores: tiles of 16 by 16 by 8 numbers of two bytes, summed as floats.
 //
-//   a   16 rows x 16        lane 4g + t: [row g, row g + 8][2t, 2t + 1 | 2t + 8, 2t + 9]
-//   b   16 x 8 columns      lane 4g + t: [2t, 2t + 1 | 2t + 8, 2t + 9] of column g
-//   c   16 rows x 8         lane 4g + t: columns 2t, 2t + 1 of row g, then of row g + 8
+// a   16 rows x 16        lane 4g + t: [row g, row g + 8][2t, 2t + 1 | 2t + 8, 2t + 9]
+// b   16 x 8 columns      lane 4g + t: [2t, 2t + 1 | 2t + 8, 2t + 9] of column g
+// c   16 rows x 8         lane 4g + t: columns 2t, 2t + 1 of row g, then of row g + 8
 //
-// The stand-in lets the lanes show each other what they hold, as the hardware takes it: a lane that holds another element than it
-// should is found. Sums there are of floats, each rounded; the hardware cuts off what is far below the largest product.
+// In the emulation the lanes exchange their operands as the hardware does, so an element in the wrong lane is detected.
+// There, each sum of floats is rounded; the hardware cuts off bits far below the largest product.
 #pragma once
 
 #include "attend/numbers.cuh"
 
 #ifdef __CUDACC__
 
-// Loads four 8 x 8 matrices: each lane names a row, those of the first matrix are the first eight. Lane 4g + t gets elements 2t and
-// 2t + 1 of row g of each.
+// Loads four 8 x 8 matrices: each lane gives a row's address, the first eight lanes those of the first matrix. Lane 4g + t
+// gets elements 2t and 2t + 1 of row g of each.
 DEVICE void warp_load(uint32_t (&out)[4], const void *row) {
   uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -21,7 +21,7 @@ DEVICE void warp_load(uint32_t (&out)[4], const void *row) {
                : "r"(from)
                : "memory");
 }
-// The same of the transposed matrices: elements of column g in rows 2t and 2t + 1.
+// Like `warp_load`, of the transposed matrices: elements of column g in rows 2t and 2t + 1.
 DEVICE void warp_load_transposed(uint32_t (&out)[4], const void *row) {
   uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -1,15 +1,15 @@
-// Where the rows of K or V lie: outside pages at three strides, in a page head by head.
+// The places of the rows of K or V: outside pages at three strides, in a page head by head.
 #pragma once
 
 #include "target.cuh"
 
-struct Part {
-  // Outside: the first row; bytes from a layer, a head, a token to the next.
+struct PassedPart {
+  // Outside pages: the first row, and the distances in bytes from one layer, head and token to the next.
   uint64_t rows;
   uint64_t layer_bytes;
   uint64_t head_bytes;
   uint64_t token_bytes;
-  // In a page: where the codes of the first head begin, bytes of a head's and of a row.
+  // In a page: the start of the first head's codes, and the bytes of a head and of a row.
   uint64_t section;
   uint64_t section_head_bytes;
   uint32_t row_bytes;

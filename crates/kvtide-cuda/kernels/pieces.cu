@@ -1,26 +1,27 @@
-// Copies and zeroes pieces of memory of one size: blocks that are copied on write, rows of an accepted path, slots that nobody wrote.
+// Copies and zeroes pieces of memory of equal size: blocks (copy on write), rows of an accepted path, unwritten slots.
 //
-// Chains are moves that build on each other: a thread carries its unit of a chain along, move by move, so that what one reads
-// another has written. Blocks are chains of one move. Bound by memory; chains of several moves by latency.
+// Chains are moves that depend on each other: a thread carries out all moves of a chain for its unit, in order, so no thread
+// reads what another one has written. Blocks are chains of one move. Bound by memory bandwidth; chains of several moves by
+// latency.
 #include "target.cuh"
 
 namespace pieces {
 
-struct Piece {
+struct PieceMove {
   uint64_t source;
   uint64_t target;
 };
 
 struct Args {
-  // Units of a piece.
+  // The units of a piece.
   uint32_t units;
-  // Moves of a chain; those of the next follow.
+  // The moves of a chain; those of the next chain follow.
   uint32_t moves;
   List list;
 };
 
 template <typename Unit> DEVICE void copy(const Args &args) {
-  const Piece *chain = args.list.items<Piece>() + uint64_t(blockIdx.y) * args.moves;
+  const PieceMove *chain = args.list.items<PieceMove>() + uint64_t(blockIdx.y) * args.moves;
   for (uint64_t unit = grid_thread(); unit < args.units; unit += grid_threads()) {
     for (uint32_t move = 0; move < args.moves; move++) {
       reinterpret_cast<Unit *>(chain[move].target)[unit] = reinterpret_cast<const Unit *>(chain[move].source)[unit];
@@ -29,7 +30,7 @@ template <typename Unit> DEVICE void copy(const Args &args) {
 }
 
 template <typename Unit> DEVICE void zero(const Args &args) {
-  Unit *piece = reinterpret_cast<Unit *>(args.list.items<Piece>()[blockIdx.y].target);
+  Unit *piece = reinterpret_cast<Unit *>(args.list.items<PieceMove>()[blockIdx.y].target);
   for (uint64_t unit = grid_thread(); unit < args.units; unit += grid_threads()) piece[unit] = Unit{};
 }
 

@@ -1,13 +1,15 @@
-// Rows of floats to the codes and scales of low-bit pages, and back: pages that are full now, tokens that are read.
+// Converts rows of floats to the codes and scales of low-bit pages, and back: for pages that are now full, and tokens that
+// are read.
 //
-//   rows   [head][token] of f32, f16 or bf16, at two strides, K and V apart
-//   tile   some rows of one head as f32, in shared memory: what is rotated, and where a channel is looked at
-//   page   codes [head][slot], then scales [head]
+// rows   [head][token] of f32, f16 or bf16, at two strides, K and V separately
+// tile   some rows of one head as f32, in shared memory: for rotations, and for the bounds of channels
+// page   codes [head][slot], then scales [head]
 //
-// A block of threads takes one head of K or V of one page; a launch all heads of all pages of a call. Bound by memory: each
-// value is read once and each code written once, four at a time and neighbours by neighbours; only a head that is larger than
-// a tile is read twice for the scales of its channels. Rows that are not rotated are read without a tile in between. Shared
-// memory is read in order: the stages of a rotation whose pairs lie in one warp's 32 elements are exchanges within the warp.
+// A block of threads handles one head of K or V of one page; a launch handles all heads of all pages of a call. Bound by
+// memory bandwidth: each value is read once and each code written once, four at a time and by neighbouring threads; only a
+// head larger than a tile is read twice, for the scales of its channels. Rows that are not rotated are read without a tile.
+// Shared memory is read in order: rotation stages whose pairs are within one warp's 32 elements are exchanges within the
+// warp.
 #include "quantise.cuh"
 
 namespace quantise {
@@ -20,8 +22,8 @@ DEVICE uint32_t warp_largest(uint32_t value) {
   return value;
 }
 
-// The steps of a row, which its warp finds together and writes down.
-DEVICE Steps row_steps(const Part &of, const float *row, uint64_t scales, uint32_t slot) {
+// The steps of a row, which its warp computes together and stores.
+DEVICE Steps row_steps(const QuantisedPart &of, const float *row, uint64_t scales, uint32_t slot) {
   if (of.format == F8) return {1.f, 0.f};
   const uint32_t lane = threadIdx.x % 32;
   float low = float_of(INFINITE), high = -low;
@@ -41,27 +43,27 @@ DEVICE Steps row_steps(const Part &of, const float *row, uint64_t scales, uint32
   return q4_steps(word);
 }
 
-// Which steps an element has.
+// The steps of an element.
 struct Chosen {
   Steps row;
-  // Factors and minimums of channels, where each has its own.
+  // Factors and minimums of channels, if each has its own.
   const float *factors;
   const float *minimums;
 
   DEVICE Steps of(uint32_t element) const { return factors ? Steps{factors[element], minimums[element]} : row; }
 };
 
-// True when the codes of four neighbours, where they are read four at a time, are four bytes.
-DEVICE bool is_in_words(const Part &of) { return of.format < Q4_ROWS || of.dim % 32 == 0; }
+// True if codes can be read as words, so that the codes of four neighbours are four bytes.
+DEVICE bool is_in_words(const QuantisedPart &of) { return of.format < Q4_ROWS || of.dim % 32 == 0; }
 
 // The code of an element.
-DEVICE uint32_t code_of(const Part &of, float value, uint32_t element, const Chosen &steps) {
+DEVICE uint32_t code_of(const QuantisedPart &of, float value, uint32_t element, const Chosen &steps) {
   if (of.format == F8) return to_f8(value);
   return of.format == Q8 ? to_q8(value, steps.row) : to_q4(value, steps.of(element));
 }
 
-// Writes the codes of a row, the lanes of a warp side by side: four bytes at a time where they belong to neighbours.
-template <uint32_t Count> DEVICE void write_row(const Part &of, const float *row, uint64_t codes, const Chosen &steps) {
+// Writes the codes of a row, the lanes of a warp side by side: four bytes at a time if they belong to neighbours.
+template <uint32_t Count> DEVICE void write_row(const QuantisedPart &of, const float *row, uint64_t codes, const Chosen &steps) {
   const uint32_t lane = threadIdx.x % 32;
   const bool is_q4 = of.format >= Q4_ROWS;
   if constexpr (Count == 4) {
@@ -88,7 +90,7 @@ template <uint32_t Count> DEVICE void write_row(const Part &of, const float *row
   }
 }
 
-// What is known of a channel while its rows come by, then its steps: arrays behind the tile.
+// The bounds of a channel while its rows are read, then its steps: arrays after the tile.
 struct Channels {
   float *low;
   float *high;
@@ -120,7 +122,7 @@ struct Channels {
 
 template <uint32_t Count> DEVICE void seal(const Args &args) {
   const uint32_t part = which_part(args);
-  const Part &of = args.parts[part];
+  const QuantisedPart &of = args.parts[part];
   if (of.dim == 0) return;
   const Head head = head_of(args, part);
   if (of.format <= BF16) return copy_rows<Count>(of, head, true);
@@ -149,7 +151,7 @@ template <uint32_t Count> DEVICE void seal(const Args &args) {
   }
 }
 
-// Where the code of an element of a row of q4 lies.
+// The place of the code of an element in a q4 row.
 struct Nibble {
   uint32_t byte;
   uint32_t shift;
@@ -167,7 +169,7 @@ template <uint32_t Count> struct Codes {
   uint32_t at[Count];
 };
 
-template <uint32_t Count> DEVICE Codes<Count> read_codes(const Part &of, uint64_t row, uint32_t element) {
+template <uint32_t Count> DEVICE Codes<Count> read_codes(const QuantisedPart &of, uint64_t row, uint32_t element) {
   const bool is_q4 = of.format >= Q4_ROWS;
   Codes<Count> found;
   if (Count == 4 && is_in_words(of)) {
@@ -188,7 +190,7 @@ template <uint32_t Count> DEVICE Codes<Count> read_codes(const Part &of, uint64_
 
 // The values of neighbouring elements of a slot.
 template <uint32_t Count>
-DEVICE Values<Count> decode(const Part &of, const Head &head, uint32_t slot, uint32_t element) {
+DEVICE Values<Count> decode(const QuantisedPart &of, const Head &head, uint32_t slot, uint32_t element) {
   const uint64_t row = head.codes + uint64_t(slot) * of.row_bytes;
   Values<Count> values;
   if (of.format <= BF16) {
@@ -213,7 +215,7 @@ DEVICE Values<Count> decode(const Part &of, const Head &head, uint32_t slot, uin
 
 template <uint32_t Count> DEVICE void unseal(const Args &args) {
   const uint32_t part = which_part(args);
-  const Part &of = args.parts[part];
+  const QuantisedPart &of = args.parts[part];
   if (of.dim == 0) return;
   const Head head = head_of(args, part);
   if (of.format == of.element) return copy_rows<Count>(of, head, false);

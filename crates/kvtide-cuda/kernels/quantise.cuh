@@ -1,7 +1,7 @@
-// What sealing and opening low-bit pages have in common: their arguments, and the tile of rows in shared memory.
+// The common part of sealing and unsealing low-bit pages: their arguments, and the tile of rows in shared memory.
 //
-// The tile is read in order, so that no two lanes meet in a bank. The stages of a rotation whose pairs lie in one warp's 32
-// elements are exchanges within the warp; from then on neighbours are paired with neighbours.
+// The tile is read in order, so that no two lanes use the same bank. Rotation stages whose pairs are within one warp's 32
+// elements are exchanges within the warp; in later stages neighbouring threads handle neighbouring pairs.
 #pragma once
 
 #include "codes.cuh"
@@ -10,41 +10,41 @@ namespace quantise {
 
 using namespace codes;
 
-// A page, and the rows that go there or come from there.
+// A page, and the rows that are copied to it or from it.
 struct Page {
   uint64_t page;
-  // Of K and V: the row of the first head that belongs to slot `slot`.
+  // For K and V: the row of the first head that belongs to slot `slot`.
   uint64_t rows[2];
   uint32_t slot;
   uint32_t tokens;
 };
 
-struct Part {
-  // In a page: where codes and scales begin, and bytes of a head's.
+struct QuantisedPart {
+  // In a page: the start of codes and scales, and the bytes of a head's.
   uint64_t codes;
   uint64_t code_head_bytes;
   uint64_t scales;
   uint64_t scale_head_bytes;
-  // In the rows: bytes from a head, a token to the next.
+  // In the rows: the distances in bytes from one head and token to the next.
   uint64_t head_bytes;
   uint64_t token_bytes;
-  // Of the codes.
+  // The bytes of a row's codes.
   uint32_t row_bytes;
   uint32_t format;
   uint32_t element;
   uint32_t dim;
-  // Elements that are rotated together, at most 1: none; and what they are multiplied with.
+  // The number of elements that are rotated together, none if at most 1; and the factor after a rotation.
   uint32_t rotated;
   float factor;
   uint32_t tile_rows;
-  // Groups of elements that are read at once, in a row.
+  // The number of element groups in a row that are read at once.
   Divisor vectors;
 };
 
 struct Args {
-  Part parts[2];
+  QuantisedPart parts[2];
   uint32_t heads;
-  // Items of the list.
+  // The number of items in the list.
   uint32_t count;
   List pages;
 };
@@ -60,7 +60,7 @@ struct Head {
 
 DEVICE Head head_of(const Args &args, uint32_t part) {
   const Page &page = args.pages.items<Page>()[blockIdx.y];
-  const Part &of = args.parts[part];
+  const QuantisedPart &of = args.parts[part];
   const uint32_t head = blockIdx.x - part * args.heads;
   return {page.page + of.codes + head * of.code_head_bytes, page.page + of.scales + head * of.scale_head_bytes,
           page.rows[part] + head * of.head_bytes, page.slot, page.tokens};
@@ -68,7 +68,7 @@ DEVICE Head head_of(const Args &args, uint32_t part) {
 
 DEVICE uint32_t which_part(const Args &args) { return blockIdx.x >= args.heads; }
 
-// The low and the high element of a byte of a row of q4; none where the last group ends.
+// The elements in the low and the high nibble of a byte of a q4 row; the high one may be missing in the last group.
 struct Pair {
   uint32_t low, high;
   bool has_high;
@@ -81,8 +81,8 @@ DEVICE Pair pair_of(uint32_t byte, uint32_t dim) {
   return {start + byte % 16, high, high < dim && byte % 16 + half < 32};
 }
 
-// Rotates the elements of a tile, a butterfly after the other in the order of the host's.
-DEVICE void rotate(const Part &of, float *tile, uint32_t count) {
+// Rotates the elements of a tile, one butterfly stage after the other, in the host's order.
+DEVICE void rotate(const QuantisedPart &of, float *tile, uint32_t count) {
   const uint32_t size = of.rotated, lane = threadIdx.x % 32;
   for (uint32_t first = threadIdx.x - lane; first < count; first += blockDim.x) {
     const uint32_t at = first + lane;
@@ -106,7 +106,7 @@ DEVICE void rotate(const Part &of, float *tile, uint32_t count) {
 }
 
 // Fills a tile with rows of floats.
-template <uint32_t Count> DEVICE void fill(const Part &of, uint64_t rows, uint32_t count, float *tile) {
+template <uint32_t Count> DEVICE void fill(const QuantisedPart &of, uint64_t rows, uint32_t count, float *tile) {
   block_barrier();
   const uint32_t vectors = count * of.vectors.by;
   for (uint32_t at = threadIdx.x; at < vectors; at += blockDim.x) {
@@ -119,8 +119,8 @@ template <uint32_t Count> DEVICE void fill(const Part &of, uint64_t rows, uint32
   if (of.rotated > 1) rotate(of, tile, count * of.dim);
 }
 
-// Copies rows that are kept as they are.
-template <uint32_t Count> DEVICE void copy_rows(const Part &of, const Head &head, bool into_page) {
+// Copies unquantised rows.
+template <uint32_t Count> DEVICE void copy_rows(const QuantisedPart &of, const Head &head, bool into_page) {
   const uint32_t vectors = head.tokens * of.vectors.by;
   for (uint32_t at = threadIdx.x; at < vectors; at += blockDim.x) {
     uint32_t within = at;

@@ -1,10 +1,11 @@
-// Moves rows inside a buffer, where source and target may overlap: compaction by a short way, the rows of an accepted path.
+// Moves rows inside a buffer, where source and target may overlap: compaction by a short distance, rows of an accepted path.
 //
-//   stretch   [ row 0 ][ row 1 ] ...        one after the other; a thread has one column of units in one stretch
+// stretch   [ row 0 ][ row 1 ] ...        one after the other; a thread has one column of units in one stretch
 //
-// A thread carries out all moves for its column, in order, each in the direction in which nothing is written over that is still to be
-// read: no thread reads what another writes. Bound by latency where rows are many and the way is short; eight rows are loaded
-// before the first is stored where the way is that long. Long moves over long ways are boxes (boxes.cu).
+// A thread carries out all moves for its column, in order, each in the direction in which no row is overwritten before it
+// was read; so no thread reads what another one writes. Bound by latency if there are many rows and the distance is short;
+// eight rows are loaded before the first is stored if the distance is at least that long. Long moves over long distances are
+// boxes (boxes.cu).
 #include "target.cuh"
 
 namespace shift {

@@ -1,11 +1,11 @@
-// Rows of tokens into pages, and back: appends, bulk writes and reads of a paged cache.
+// Copies rows of tokens into pages, and back: appends, bulk writes and reads of a paged cache.
 //
-//   strip   the neighbouring slots of one page that tokens go to: page, first slot, first token, how many
-//   rows    [layer][head][token] at three strides, K and V apart
+// strip   neighbouring slots of one page that get tokens: page, first slot, first token, number of tokens
+// rows    [layer][head][token] at three strides, K and V separately
 //
-// A launch carries all strips of all layers, so that a step of 32 layers and 64 sequences is one. Bound by memory in bulk; in a
-// step by the launch itself. A thread copies units of up to 16 bytes, neighbours neighbouring ones; four are loaded before the
-// first is stored.
+// One launch copies all strips of all layers, so a step of 32 layers and 64 sequences is one launch. Bound by memory
+// bandwidth for bulk copies, and by launch latency in a step. A thread copies units of up to 16 bytes, neighbouring threads
+// neighbouring units; four are loaded before the first is stored.
 #include "part.cuh"
 
 namespace strips {
@@ -16,13 +16,13 @@ struct Strip {
   uint32_t token;
   uint32_t slot;
   uint32_t tokens;
-  // Of the rows: which layer is the first.
+  // The first layer in the rows.
   uint32_t layer;
 };
 
 struct Args {
-  Part parts[2];
-  // Bytes from a layer's page to the next.
+  PassedPart parts[2];
+  // The distance from one layer's page to the next in bytes.
   uint64_t layer_bytes;
   uint32_t heads;
   uint32_t unused;
@@ -31,7 +31,7 @@ struct Args {
 
 constexpr uint32_t AT_ONCE = 4;
 
-template <typename Unit, bool IntoPages> DEVICE void carry(const Args &args, const Part &part) {
+template <typename Unit, bool IntoPages> DEVICE void carry(const Args &args, const PassedPart &part) {
   const Strip &strip = args.strips.items<Strip>()[blockIdx.y];
   const uint64_t page = strip.page + blockIdx.z * args.layer_bytes;
   const uint32_t head_units = strip.tokens * part.row_units.by;

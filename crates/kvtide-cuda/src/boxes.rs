@@ -1,7 +1,7 @@
 //! Copies of boxes of elements between strided places: any number of them in one launch.
 //!
-//! Neighbouring axes that lie without a gap on both sides are joined first, so that a write of K or V is a run of bytes per head.
-//! O(bytes); O(boxes) on the host.
+//! Neighbouring axes that are contiguous on both sides are joined first, so that a write of K or V is one run of bytes per
+//! head. O(bytes); O(boxes) on the host.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -13,30 +13,31 @@ use crate::span::Span;
 use crate::stream::Stream;
 use crate::unit::Unit;
 
-/// Elements of a box that go from one place to another. The places do not overlap, nor do those of other boxes of a call.
+/// A copy of a box of elements from one place to another. The places must not overlap, neither with each other nor with
+/// those of other boxes of the call.
 #[derive(Clone, Copy, Debug)]
 pub struct BoxCopy<'a> {
-    /// The memory that is written.
+    /// The target memory.
     pub target: Span<'a>,
-    /// Bytes from an element to the next in it, for each axis; its first element is at the span's start.
+    /// The distances in bytes from one element to the next in it, for each axis; its first element is at the span's start.
     pub target_strides: &'a [usize],
-    /// The memory that is read.
+    /// The source memory.
     pub source: Span<'a>,
-    /// The same in it.
+    /// The distances in bytes in the source.
     pub source_strides: &'a [usize],
-    /// Elements along each axis.
+    /// The number of elements along each axis.
     pub dims: &'a [usize],
-    /// Bytes of an element.
+    /// The bytes of an element.
     pub element: usize,
 }
 
-/// Axes of the kernel, beside the bytes of a row.
+/// The number of axes in the kernel, in addition to the bytes of a row.
 const AXES: usize = 3;
 
-/// Most units of one box of the kernel, so that indices fit in 31 bits.
+/// The most units of one box in the kernel, so that indices fit in 31 bits.
 const UNITS_MAX: usize = 1 << 30;
 
-/// A box as the kernel reads it.
+/// A box in the format of the kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 struct Device {
@@ -58,14 +59,14 @@ struct Args {
     boxes: List,
 }
 
-/// An axis: elements, and bytes from one to the next in target and source.
+/// An axis: its number of elements, and the distances between them in bytes, in target and source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: usize,
     strides: [usize; 2],
 }
 
-/// Axes joined: neighbouring bytes, and what is left, outermost first.
+/// Joined axes: contiguous bytes, and the remaining axes, outermost first.
 #[derive(Clone, Debug)]
 struct Joined {
     row: usize,
@@ -88,7 +89,7 @@ impl BoxCopy<'_> {
         joined
     }
 
-    /// Refuses a box that reaches outside its spans.
+    /// Panics if the box reaches outside its spans.
     fn check(&self) {
         self.target.check_writable();
         assert!(self.dims.len() == self.target_strides.len() && self.dims.len() == self.source_strides.len());
@@ -114,7 +115,7 @@ pub fn copy_boxes(stream: &Stream, boxes: &[BoxCopy<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Cuts a box along its outer axes until the kernel's axes and indices are enough.
+/// Divides a box along its outer axes until it fits the kernel's axes and indices.
 fn split(target: u64, source: u64, joined: &Joined, found: &mut Vec<(u64, u64, Joined)>) {
     let bytes = joined.axes.iter().map(|axis| axis.size).product::<usize>() * joined.row;
     match joined.axes.split_first() {
@@ -137,7 +138,7 @@ fn split(target: u64, source: u64, joined: &Joined, found: &mut Vec<(u64, u64, J
 
 fn launch(stream: &Stream, boxes: &[(u64, u64, Joined)]) -> Result<()> {
     const THREADS: usize = 256;
-    /// Units that a thread carries at once.
+    /// The units that a thread copies at once.
     const EACH: usize = 4;
     let numbers = boxes.iter().flat_map(|(target, source, joined)| {
         let strides = joined.axes.iter().flat_map(|axis| axis.strides.map(|stride| stride as u64));

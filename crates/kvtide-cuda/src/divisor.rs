@@ -1,4 +1,4 @@
-//! Division by a number that is known before a launch: a multiplication and a shift on the device.
+//! Division by a number that is known before a launch, as a multiplication and a shift on the device.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -12,17 +12,17 @@ pub(crate) struct Divisor {
 }
 
 impl Divisor {
-    /// By a number from 1 to 2^31; 0 counts as 1, for what has no elements.
+    /// A divisor from 1 to 2^31; 0 counts as 1, for rows without elements.
     pub fn new(by: usize) -> Self {
         let by = u32::try_from(by.max(1)).ok().filter(|by| *by <= 1 << 31).expect("a divisor of 31 bits");
-        // ceil(2^shift / by) is at least 2^31 and below 2^32. Times `by` it exceeds 2^shift by less than `by`, which times a value
-        // below 2^31 is less than 2^shift: too little to reach the next quotient.
+        // ceil(2^shift / by) is at least 2^31 and below 2^32. Times `by` it exceeds 2^shift by less than `by`. That excess
+        // times a value below 2^31 is less than 2^shift: too little to reach the next quotient.
         let shift = 31 + (32 - (by - 1).leading_zeros());
         let factor = (1u64 << shift).div_ceil(by.into());
         Divisor { by, factor: factor as u32, shift }
     }
 
-    /// As the device does it.
+    /// Divides like the device.
     #[cfg(test)]
     fn divide(self, value: u32) -> u32 {
         ((u64::from(value) * u64::from(self.factor)) >> self.shift) as u32

@@ -1,7 +1,7 @@
-//! Numbers that several calls hand along, one after the other: a device gets them once, for as long as they stay the same.
+//! Numbers that several consecutive calls pass to a device: they are uploaded once, as long as they stay the same.
 //!
-//! The block tables of a step are such numbers: all layers have the same, and at long contexts they are most of what a call uploads.
-//! O(numbers) to compare, and to write where they differ.
+//! The block tables of a step are such numbers: they are the same in all layers, and with long contexts they are most of a
+//! call's upload. O(numbers) to compare, and to write if they differ.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,10 +10,10 @@ use crate::error::Result;
 use crate::memory::DeviceMemory;
 use crate::stream::Stream;
 
-/// Numbers that fit beside a call's arguments at any time: these are handed along.
+/// The number of words that always fit in a call's arguments; so few are passed with the call.
 const FEW: usize = 128;
 
-/// What was handed along last.
+/// The words that were last uploaded.
 #[derive(Debug, Default)]
 pub struct KeptWords {
     kept: Mutex<Kept>,
@@ -27,15 +27,14 @@ struct Kept {
 }
 
 impl KeptWords {
-    /// Calls `work` with these numbers where a launch on this stream reads them. It is the stream of all calls.
+    /// Calls `work` with these numbers in memory that a launch on this stream can read. All calls must use the same stream.
     pub fn with<T, E: From<crate::Error>>(
         &self,
         stream: &Stream,
         words: &[u32],
         work: impl FnOnce(Words<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        // What a graph repeats has to keep what it reads.
-        if words.len() <= FEW || stream.is_recorded() {
+        if words.len() <= FEW {
             return work(Words::Host(words));
         }
         let kept = &mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +45,7 @@ impl KeptWords {
         work(Words::Device(memory.span()))
     }
 
-    /// How often numbers were written to the device.
+    /// The number of uploads.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).writes
@@ -55,7 +54,7 @@ impl KeptWords {
 
 impl Kept {
     fn write(&mut self, stream: &Stream, words: &[u32]) -> Result<()> {
-        // Launches that read the old ones were enqueued before: memory is given back behind them.
+        // Launches that read the old words were enqueued before, and memory is freed in the stream's order.
         self.memory = None;
         let mut memory = stream.memory(size_of_val(words))?;
         stream.upload(bytemuck::cast_slice(words), memory.span())?;

@@ -1,16 +1,13 @@
 //! The kernels by name, and the grids they run in.
-#![cfg_attr(
-    feature = "emulate",
-    expect(unsafe_code, reason = "the kernels of the CPU are functions of another language")
-)]
+#![cfg_attr(feature = "emulate", expect(unsafe_code, reason = "the kernels on the CPU are C++ functions"))]
 
 use bytemuck::{Pod, Zeroable};
 
-/// A kernel of the CPU's.
+/// A kernel on the CPU.
 #[cfg(feature = "emulate")]
 pub(crate) type Entry = unsafe extern "C" fn(*const Grid, *const std::ffi::c_void) -> i32;
 
-/// A kernel, by the name that it has in its file.
+/// A kernel, with its name in the source file.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub name: &'static str,
@@ -20,28 +17,28 @@ pub(crate) struct Kernel {
     pub emulated: Entry,
 }
 
-/// How a launch is cut in blocks of threads; the CPU's kernels read it as it lies here.
+/// The division of a launch into blocks of threads; the CPU's kernels read it in this layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub(crate) struct Grid {
     pub blocks: [u32; 3],
     pub threads: [u32; 3],
     pub shared_bytes: u32,
-    /// What the order of the CPU's threads is drawn from.
+    /// The seed of the order of the CPU's threads.
     seed: u32,
 }
 
-/// Shared memory that a device has for a block, and of which two blocks fit side by side.
+/// The shared memory of a block on a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedRoom {
     /// The most that a block can have.
     pub most: usize,
-    /// The most of which a multiprocessor has room for two.
+    /// The most per block with which two blocks fit on a multiprocessor.
     pub twice: usize,
 }
 
 impl Grid {
-    /// Blocks of so many threads in a row.
+    /// A grid of blocks with this many threads in one dimension.
     pub fn new(blocks: [usize; 3], threads: usize) -> Self {
         let number = |count: usize| u32::try_from(count).expect("a grid of 32 bits");
         let grid = Grid { blocks: blocks.map(number), threads: [number(threads), 1, 1], shared_bytes: 0, seed: 0 };
@@ -52,7 +49,7 @@ impl Grid {
     /// The most blocks along the second and the third dimension.
     pub const INNER_MAX: u32 = 65_535;
 
-    /// The same with another order of the CPU's threads.
+    /// The same grid with another order of the CPU's threads.
     #[cfg(feature = "emulate")]
     pub fn seeded(self, seed: u32) -> Self {
         Grid { seed, ..self }
@@ -89,10 +86,10 @@ macro_rules! kernels {
     };
 }
 
-/// A kernel for each unit: of 16, 8, 4, 2 bytes and of 1.
+/// A kernel for each unit: 16, 8, 4, 2 bytes and 1 byte.
 pub(crate) type ByUnit = [&'static Kernel; 5];
 
-/// Kernels for rows of up to so many elements: 64, 96, 128 and 256, or 64, 128, 256 and 512.
+/// Kernels for rows of up to this many elements: 64, 96, 128 and 256, or 64, 128, 256 and 512.
 pub(crate) type ByDim = [&'static Kernel; 4];
 
 kernels! {
@@ -116,10 +113,6 @@ kernels! {
     Strips {
         SCATTER: ByUnit = scatter_16 scatter_8 scatter_4 scatter_2 scatter_1;
         GATHER: ByUnit = gather_16 gather_8 gather_4 gather_2 gather_1;
-    }
-    Insert {
-        INSERT: ByUnit = insert_16 insert_8 insert_4 insert_2 insert_1;
-        ADVANCE: &Kernel = advance;
     }
     Pieces {
         COPY_PIECES: ByUnit = copy_pieces_16 copy_pieces_8 copy_pieces_4 copy_pieces_2 copy_pieces_1;

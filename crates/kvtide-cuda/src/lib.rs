@@ -1,17 +1,16 @@
-//! Kernels for NVIDIA GPUs and their launches, the device's half of what `kvtide-tensor` carries out.
+//! Kernels for NVIDIA GPUs and their launches: the device half of what `kvtide-tensor` executes.
 //!
 //! ```text
-//! kvtide-tensor   what moves where           spans of memory, strides, runs
-//!   attend                                   keys and values read where they lie
-//!   boxes, shift, strips, pieces, insert,    a launch each: bounds checked, units chosen, lists handed along
-//!   quantise
-//!     stream, graph                          a GPU's, or the CPU that stands in for one; launches recorded once and run again
+//! kvtide-tensor   decides the moves           spans of memory, strides, runs
+//!   attend                                   keys and values read in place
+//!   boxes, shift, strips, pieces, quantise   one launch each: bounds checked, units chosen, lists passed along
+//!     stream                                 a GPU's, or the CPU that stands in for one
 //!       kernels/*.cu                         one file per operation
 //! ```
 //!
-//! With the feature `cuda` launches go to a GPU; building it takes nvcc. With `emulate` the same kernels, compiled by a C++ compiler, run
-//! on the CPU thread by thread, for tests: what is read for want of a barrier, and every index, shows there. Without either the
-//! crate compiles and has no stream.
+//! With the feature `cuda`, launches go to a GPU; building it requires nvcc. With `emulate`, the same kernels, compiled by a
+//! C++ compiler, run on the CPU thread by thread, for tests: missing barriers and wrong indices show there. Without either,
+//! the crate compiles and has no stream.
 //!
 //! A launch is checked before it starts: no kernel reads or writes outside the spans it was given.
 #![deny(unsafe_code, missing_docs)]
@@ -23,12 +22,8 @@ mod divisor;
 #[cfg(feature = "emulate")]
 mod emulated;
 mod error;
-mod gate;
 #[cfg(feature = "cuda")]
 mod gpu;
-#[cfg(feature = "captured-steps")]
-mod graph;
-mod insert;
 mod kept;
 mod kernel;
 mod list;
@@ -36,7 +31,6 @@ mod memory;
 mod part;
 mod pieces;
 mod quantise;
-mod recording;
 #[cfg(any(feature = "cuda", test))]
 mod ring;
 mod shift;
@@ -46,17 +40,13 @@ mod strips;
 mod unit;
 
 pub use attend::{
-    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendStem, AttendTrees, DeviceLengths,
-    HeadRows, PageMemory, PageSection, RowFormat, STAGED, Words, attend,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendStem, AttendTrees, HeadRows,
+    PageMemory, PageSection, RowFormat, STAGED, Words, attend,
 };
 pub use boxes::{BoxCopy, copy_boxes};
 #[cfg(feature = "emulate")]
 pub use emulated::Emulation;
 pub use error::{DriverError, Error, Result};
-pub use gate::Pass;
-#[cfg(feature = "captured-steps")]
-pub use graph::Graph;
-pub use insert::{Insert, Tables, advance, insert};
 pub use kept::KeptWords;
 pub use memory::{DeviceMemory, Reached};
 pub use part::{Rows, Section};
@@ -67,7 +57,7 @@ pub use span::Span;
 pub use stream::Stream;
 pub use strips::{Direction, Strip, Strips, copy_strips};
 
-/// The example of the page that registries show.
+/// Runs the example of the README as a test.
 #[cfg(all(doctest, feature = "emulate"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

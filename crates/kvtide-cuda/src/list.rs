@@ -1,8 +1,8 @@
-//! Numbers that a launch hands along with its arguments.
+//! Lists of numbers that a launch passes along with its arguments.
 
 use bytemuck::{Pod, Zeroable};
 
-/// Where a kernel finds its list: in itself while it is short, else in the device's memory.
+/// A kernel's list: inside the arguments while it is short, else in device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub(crate) struct List {
@@ -11,10 +11,10 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// Words that fit in the arguments, which are at most 4 KiB.
+    /// The number of words that fit in the arguments, which have at most 4 KiB.
     const NEAR: usize = 256;
 
-    /// A list that fits in the arguments; nothing for a longer one.
+    /// A list inside the arguments; `None` if it is too long.
     pub fn near<T: Pod>(items: &[T]) -> Option<Self> {
         let bytes: &[u8] = bytemuck::cast_slice(items);
         let mut list = List { far: 0, near: [0; List::NEAR] };
@@ -22,7 +22,11 @@ impl List {
         Some(list)
     }
 
-    /// One that lies in the device's memory.
+    /// A list in device memory.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "emulate")),
+        expect(dead_code, reason = "a build without a stream has no device memory")
+    )]
     pub fn far(address: u64) -> Self {
         List { far: address, near: [0; List::NEAR] }
     }

@@ -1,4 +1,4 @@
-//! Where the rows of K or V lie: outside pages at three strides, in a page head by head.
+//! The places of the rows of K or V: outside pages at three strides, in a page head by head.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -6,33 +6,33 @@ use crate::divisor::Divisor;
 use crate::span::Span;
 use crate::unit::Unit;
 
-/// Where the rows of K or V lie outside pages, in bytes.
+/// The places of the rows of K or V outside pages, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// Their memory.
     pub memory: Span<'a>,
-    /// The first row.
+    /// The offset of the first row.
     pub offset: usize,
-    /// From a layer to the next.
+    /// The distance from one layer to the next.
     pub layer: usize,
-    /// From a head to the next.
+    /// The distance from one head to the next.
     pub head: usize,
-    /// From a token to the next.
+    /// The distance from one token to the next.
     pub token: usize,
 }
 
-/// Where they lie in a page, in bytes.
+/// The places of the rows of K or V in a page, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// The first row of the first head.
+    /// The offset of the first row of the first head.
     pub offset: usize,
-    /// From a head to the next.
+    /// The distance from one head to the next.
     pub head: usize,
-    /// Of a row; 0 where there is none.
+    /// The length of a row; 0 if there are no rows.
     pub row: usize,
 }
 
-/// Both, as kernels read it.
+/// Rows and section, in the format of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct PassedPart {
@@ -51,12 +51,12 @@ pub(crate) struct PassedPart {
 pub(crate) struct Parts<'a>(pub &'a [Section; 2], pub &'a [Rows<'a>; 2]);
 
 impl Parts<'_> {
-    /// Those that there are.
+    /// The parts that have rows.
     pub fn present(&self) -> impl Iterator<Item = (&Section, &Rows<'_>)> {
         self.0.iter().zip(self.1).filter(|(section, _)| section.row > 0)
     }
 
-    /// The numbers that a unit has to divide.
+    /// The numbers that a unit must divide.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         self.present().flat_map(|(section, rows)| {
             let first = rows.memory.address() + rows.offset as u64;
@@ -65,12 +65,12 @@ impl Parts<'_> {
         })
     }
 
-    /// Units of the wider row.
+    /// The number of units in the wider row.
     pub fn widest(&self, unit: Unit) -> usize {
         self.0.iter().map(|section| section.row).max().unwrap_or(0) / unit.bytes()
     }
 
-    /// As kernels read them.
+    /// The parts in the format of the kernels.
     pub fn of(&self, unit: Unit) -> [PassedPart; 2] {
         [0, 1].map(|part| {
             let (section, rows) = (&self.0[part], &self.1[part]);
@@ -87,7 +87,7 @@ impl Parts<'_> {
         })
     }
 
-    /// Refuses rows and slots that reach outside their memory, where the last layer, token and slot are these.
+    /// Panics if rows or slots reach outside their memory, for these last layers, tokens and slots.
     pub fn check(&self, heads: usize, page_bytes: usize, slots: usize, layer: usize, token: usize) {
         for (section, rows) in self.present().filter(|_| heads > 0) {
             assert!(slots * section.row <= section.head, "slots reach outside their head");

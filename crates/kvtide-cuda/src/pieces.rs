@@ -1,4 +1,4 @@
-//! Copies and zeroes pieces of one size.
+//! Copies and zeroes pieces of equal size.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -11,7 +11,7 @@ use crate::unit::Unit;
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Piece {
+struct PieceMove {
     source: u64,
     target: u64,
 }
@@ -24,8 +24,8 @@ struct Args {
     list: List,
 }
 
-/// Copies pieces of `bytes` bytes from one span to another: `(from, to)`, each the start of one. `moves` neighbours of the list are a
-/// chain, carried out in order; chains do not touch each other.
+/// Copies pieces of `bytes` bytes from one span to another, given by their start offsets `(from, to)`. Groups of `moves`
+/// neighbours in the list are chains, carried out in order; chains must not overlap each other.
 pub fn copy_chains(
     stream: &Stream,
     (source, target): (Span<'_>, Span<'_>),
@@ -35,17 +35,18 @@ pub fn copy_chains(
 ) -> Result<()> {
     target.check_writable();
     assert!(moves > 0 && pieces.len().is_multiple_of(moves), "whole chains");
-    let list: Vec<Piece> = pieces
+    let list: Vec<PieceMove> = pieces
         .iter()
-        .map(|&(from, to)| Piece { source: start(source, from, bytes), target: start(target, to, bytes) })
+        .map(|&(from, to)| PieceMove { source: start(source, from, bytes), target: start(target, to, bytes) })
         .collect();
     launch(stream, &COPY_PIECES, bytes, moves, &list)
 }
 
-/// Zeroes pieces of `bytes` bytes from these starts on.
+/// Zeroes pieces of `bytes` bytes at these offsets.
 pub fn zero_pieces(stream: &Stream, target: Span<'_>, bytes: usize, starts: &[usize]) -> Result<()> {
     target.check_writable();
-    let list: Vec<Piece> = starts.iter().map(|&at| Piece { source: 0, target: start(target, at, bytes) }).collect();
+    let list: Vec<PieceMove> =
+        starts.iter().map(|&at| PieceMove { source: 0, target: start(target, at, bytes) }).collect();
     launch(stream, &ZERO_PIECES, bytes, 1, &list)
 }
 
@@ -54,9 +55,9 @@ fn start(span: Span<'_>, at: usize, bytes: usize) -> u64 {
     span.address() + at as u64
 }
 
-fn launch(stream: &Stream, kernels: &ByUnit, bytes: usize, moves: usize, pieces: &[Piece]) -> Result<()> {
+fn launch(stream: &Stream, kernels: &ByUnit, bytes: usize, moves: usize, pieces: &[PieceMove]) -> Result<()> {
     const THREADS: usize = 256;
-    /// Blocks for one piece, at most: a thread takes further units in its stride.
+    /// The most blocks for one piece; beyond that, a thread handles several units in a loop.
     const BLOCKS_MAX: usize = 1024;
     if bytes == 0 {
         return Ok(());

@@ -1,13 +1,13 @@
-//! Rows of floats to the codes and scales of low-bit pages, and back.
+//! Converts rows of floats to the codes and scales of low-bit pages, and back.
 //!
 //! ```text
 //! seal     rows of K and V -> codes and scales of whole pages
 //! unseal   some slots of pages -> rows of K and V
-//! zero     some slots of pages made zero, to the bit, the others left where they are
+//! zero     sets some slots of pages to zero, exactly, and leaves the others in place
 //! ```
 //!
-//! A part that is not quantised is copied by `seal`, and by `unseal` as well or widened to 32 bits. All pages of a call are one
-//! launch. Codes and scales are the host's, bit for bit; so are values, but for the bits of what is not a number.
+//! An unquantised part is copied by `seal`, and copied or widened to 32 bits by `unseal`. All pages of a call are one
+//! launch. Codes and scales equal the host's bit for bit, and so do values, except for the bits of NaN.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -20,7 +20,7 @@ use crate::span::Span;
 use crate::stream::Stream;
 use crate::unit::Unit;
 
-/// How rows are kept; the kernels have the same numbers.
+/// The format of rows; the kernels use the same numbers.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Format {
@@ -32,16 +32,16 @@ pub enum Format {
     Bf16,
     /// 8-bit floats.
     F8,
-    /// Bytes, a scale for each row.
+    /// Bytes, with a scale for each row.
     Q8,
-    /// Nibbles, a scale and a minimum for each row.
+    /// Nibbles, with a scale and a minimum for each row.
     Q4Rows,
-    /// Nibbles, a scale and a minimum for each channel of a page.
+    /// Nibbles, with a scale and a minimum for each channel of a page.
     Q4Channels,
 }
 
 impl Format {
-    /// Bytes of an element, of those that have whole ones.
+    /// The bytes of an element, for formats whose elements are whole bytes.
     fn element_bytes(self) -> usize {
         match self {
             Format::F32 => 4,
@@ -50,12 +50,12 @@ impl Format {
         }
     }
 
-    /// Bytes of a row.
+    /// The bytes of a row.
     fn row_bytes(self, dim: usize) -> usize {
         if self >= Format::Q4Rows { dim.div_ceil(2) } else { dim * self.element_bytes() }
     }
 
-    /// Bytes of the scales of a head.
+    /// The bytes of the scales of a head.
     fn scale_bytes(self, slots: usize, dim: usize) -> usize {
         match self {
             Format::Q8 => 2 * slots,
@@ -71,21 +71,21 @@ impl Format {
 pub struct Quantised<'a> {
     /// The memory of its rows.
     pub rows: Span<'a>,
-    /// Bytes from a head to the next, in the rows.
+    /// The distance from one head to the next in the rows, in bytes.
     pub head: usize,
-    /// From a token to the next.
+    /// The distance from one token to the next in the rows, in bytes.
     pub token: usize,
     /// The element type of rows: a float.
     pub element: Format,
-    /// How pages keep them.
+    /// The format in pages.
     pub format: Format,
-    /// Elements of a row; 0 where there is none.
+    /// The elements of a row; 0 if there are no rows.
     pub dim: usize,
-    /// Rows are rotated by a Hadamard matrix before they are quantised.
+    /// True if rows are rotated by a Hadamard matrix before they are quantised.
     pub is_rotated: bool,
-    /// Codes in a page.
+    /// The places of the codes in a page.
     pub codes: Section,
-    /// In a page, the first byte of the scales, and bytes from a head's to the next.
+    /// The offset of the scales in a page, and the distance from one head's scales to the next in bytes.
     pub scales: [usize; 2],
 }
 
@@ -94,11 +94,11 @@ pub struct Quantised<'a> {
 pub struct QuantisedPages<'a> {
     /// Their memory.
     pub memory: Span<'a>,
-    /// Bytes of one.
+    /// The bytes of a page.
     pub page_bytes: usize,
-    /// Tokens of one.
+    /// The number of tokens in a page.
     pub slots: usize,
-    /// Heads of K, and of V.
+    /// The number of KV heads.
     pub heads: usize,
     /// K and V.
     pub parts: [Quantised<'a>; 2],
@@ -108,13 +108,13 @@ pub struct QuantisedPages<'a> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct QuantisedPage {
-    /// The first byte of the page.
+    /// The offset of the page.
     pub page: u64,
-    /// Of K and V: where in their memory the row of the first head and of the first slot lies.
+    /// For K and V, the offset of the row of the first head and the first slot.
     pub rows: [u64; 2],
-    /// The first slot; a page is sealed as a whole.
+    /// The first slot; 0 for sealing, because pages are sealed as a whole.
     pub slot: u32,
-    /// How many.
+    /// The number of slots.
     pub tokens: u32,
 }
 
@@ -122,11 +122,11 @@ pub struct QuantisedPage {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Hole {
-    /// The first byte of the page.
+    /// The offset of the page.
     pub page: u64,
     /// The first slot.
     pub start: u32,
-    /// The one behind the last.
+    /// The slot after the last one.
     pub end: u32,
 }
 
@@ -154,15 +154,15 @@ struct QuantisedPart {
 struct Args {
     parts: [QuantisedPart; 2],
     heads: u32,
-    /// Items of the list.
+    /// The number of items in the list.
     count: u32,
     pages: List,
 }
 
-/// The most elements of a row that may be quantised: what fits in shared memory, with the bounds of channels.
+/// The most elements of a row that may be quantised: a row must fit in shared memory, with the bounds of channels.
 pub const ROW_MAX: usize = 6144;
 
-/// Quantises pages as a whole.
+/// Quantises whole pages.
 pub fn seal(stream: &Stream, of: &QuantisedPages<'_>, pages: &[QuantisedPage]) -> Result<()> {
     of.memory.check_writable();
     assert!(pages.iter().all(|page| page.slot == 0 && page.tokens as usize == of.slots), "whole pages are sealed");
@@ -173,14 +173,14 @@ pub fn seal(stream: &Stream, of: &QuantisedPages<'_>, pages: &[QuantisedPage]) -
     launch(stream, &SEAL, of, pages)
 }
 
-/// Gives the values of slots of pages. Rows that are written do not overlap.
+/// Dequantises slots of pages. The written rows must not overlap.
 pub fn unseal(stream: &Stream, of: &QuantisedPages<'_>, pages: &[QuantisedPage]) -> Result<()> {
     of.parts.iter().filter(|part| part.dim > 0).for_each(|part| part.rows.check_writable());
     launch(stream, &UNSEAL, of, pages)
 }
 
-/// Zeroes slots of pages; those of one page are neighbours in the list. Codes of a head lie without gaps. The rows of the call
-/// are not looked at.
+/// Zeroes slots of pages; the slots of one page must be neighbours in the list. Codes of a head must be contiguous. The rows
+/// of the call are not used.
 pub fn zero_slots(stream: &Stream, of: &QuantisedPages<'_>, holes: &[Hole]) -> Result<()> {
     const THREADS: usize = 64;
     of.memory.check_writable();
@@ -192,7 +192,7 @@ pub fn zero_slots(stream: &Stream, of: &QuantisedPages<'_>, holes: &[Hole]) -> R
     let placed: Vec<Hole> = holes.iter().map(|hole| Hole { page: of.memory.address() + hole.page, ..*hole }).collect();
     let mut rest = &placed[..];
     while !rest.is_empty() {
-        // As many whole pages as a grid has room for.
+        // As many whole pages as fit in a grid.
         let (mut end, most) = (0, Grid::INNER_MAX as usize);
         for page in rest.chunk_by(|one, other| one.page == other.page) {
             assert!(page.len() <= most, "a page with so many holes");
@@ -210,7 +210,7 @@ pub fn zero_slots(stream: &Stream, of: &QuantisedPages<'_>, holes: &[Hole]) -> R
     Ok(())
 }
 
-/// `kernels` read four elements at a time, and one.
+/// Launches one of two kernels: the first reads four elements at a time, the second reads one.
 fn launch(
     stream: &Stream,
     kernels: &[&'static Kernel; 2],
@@ -239,7 +239,7 @@ fn launch(
     Ok(())
 }
 
-/// True when rows and codes can be read four elements at a time.
+/// True if rows and codes can be read four elements at a time.
 fn is_wide(of: &QuantisedPages<'_>, placed: &[QuantisedPage]) -> bool {
     of.parts.iter().enumerate().filter(|(_, part)| part.dim > 0).all(|(which, part)| {
         let divides = |elements: usize, numbers: &mut dyn Iterator<Item = u64>| {
@@ -247,7 +247,7 @@ fn is_wide(of: &QuantisedPages<'_>, placed: &[QuantisedPage]) -> bool {
         };
         let in_rows = [part.head, part.token].map(|bytes| bytes as u64);
         let in_page = [part.codes.offset, part.codes.head, part.codes.row].map(|bytes| bytes as u64);
-        // Rows of nibbles in words are groups of 32; others are read by the byte.
+        // Rows of nibbles are read as words if they consist of groups of 32, else byte by byte.
         let in_words = part.format < Format::Q4Rows || part.dim.is_multiple_of(32);
         part.dim.is_multiple_of(4)
             && divides(4 * part.element.element_bytes(), &mut placed.iter().map(|page| page.rows[which]).chain(in_rows))
@@ -257,18 +257,18 @@ fn is_wide(of: &QuantisedPages<'_>, placed: &[QuantisedPage]) -> bool {
 }
 
 impl Quantised<'_> {
-    /// Elements that are rotated together: the largest power of two that divides a row.
+    /// The number of elements that are rotated together: the largest power of two that divides a row.
     fn rotated(&self) -> usize {
         if self.is_rotated && self.dim > 0 { 1 << self.dim.trailing_zeros() } else { 1 }
     }
 
-    /// Rows of a head that are looked at together.
+    /// The rows of a head that are processed together.
     fn tile_rows(&self, slots: usize) -> usize {
         const TILE: usize = 8192;
         (TILE / self.dim.max(1)).clamp(1, slots.max(1))
     }
 
-    /// A tile, and behind it what is known of channels.
+    /// Shared memory for a tile, followed by the bounds of channels.
     fn shared_bytes(&self, slots: usize) -> usize {
         let channels = if self.format == Format::Q4Channels { 3 * self.dim } else { 0 };
         if self.format <= Format::Bf16 { 0 } else { 4 * (self.tile_rows(slots) * self.dim + channels) }
@@ -299,7 +299,7 @@ impl Quantised<'_> {
     }
 }
 
-/// Refuses pages and rows that reach outside their memory.
+/// Panics if pages or rows reach outside their memory.
 fn check(of: &QuantisedPages<'_>, page: &QuantisedPage) {
     check_page(of, page.page, page.slot + page.tokens);
     for (part, rows) in of.parts.iter().zip(page.rows).filter(|(part, _)| part.dim > 0 && of.heads > 0) {
@@ -310,7 +310,7 @@ fn check(of: &QuantisedPages<'_>, page: &QuantisedPage) {
     }
 }
 
-/// Refuses a page that reaches outside its memory, and slots up to `end` that it does not have.
+/// Panics if a page reaches outside its memory, or has no slots up to `end`.
 fn check_page(of: &QuantisedPages<'_>, page: u64, end: u32) {
     assert!(page as usize + of.page_bytes <= of.memory.bytes(), "a page reaches outside its memory");
     assert!(end as usize <= of.slots, "slots reach outside their page");

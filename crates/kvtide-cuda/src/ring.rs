@@ -1,47 +1,49 @@
-//! Pieces of memory that copies leave from, one after the other: a ring that grows before anybody waits.
+//! A ring of memory pieces for asynchronous copies, which grows before a copy has to wait.
 //!
 //! ```text
-//!            oldest                              present
-//! pieces   [ done? | on its way | on its way | filled from the front ]
+//!          oldest                              current
+//! pieces   [ done? | in flight | in flight | filled from the front ]
 //! ```
 //!
-//! When the present piece is full, the oldest is next, if its copies are done. If they are not, the device is behind, and the ring gets one
-//! piece more; only at its limit the host waits. It never shrinks: giving such memory back waits for the device. O(1) a copy.
+//! If the current piece is full, the oldest one is next, provided that its copies are done. If they are not, the device is
+//! behind and the ring grows by one piece; only at its limit the host waits. It never shrinks, because freeing such memory
+//! waits for the device. O(1) per copy.
 
-/// Memory that copies leave from.
-pub(crate) trait Piece: Sized {
-    /// What the device says when something fails.
+/// A piece of memory from which copies are enqueued.
+pub(crate) trait RingPiece: Sized {
+    /// The device's error.
     type Error;
 
     /// Marks the end of the copies that were enqueued from it.
     fn close(&mut self) -> Result<(), Self::Error>;
 
-    /// Whether the copies in front of the mark are done.
+    /// True if the copies before the mark are done.
     fn is_done(&self) -> Result<bool, Self::Error>;
 
-    /// Waits for them.
+    /// Waits for the copies before the mark.
     fn wait(&self) -> Result<(), Self::Error>;
 }
 
-/// Pieces of one size.
+/// A ring of pieces of equal size.
 #[derive(Debug)]
 pub(crate) struct Ring<P> {
-    /// In the order in which they were last taken, from the one behind `present` on.
+    /// The pieces in the order in which they were last used, starting after `present`.
     pieces: Vec<P>,
     present: usize,
-    /// Bytes of the present piece that are taken.
+    /// The used bytes of the current piece.
     used: usize,
     bytes: usize,
     most: usize,
 }
 
-impl<P: Piece> Ring<P> {
-    /// At most so many pieces of so many bytes.
+impl<P: RingPiece> Ring<P> {
+    /// A ring of at most `most` pieces of `bytes` bytes.
     pub const fn new(bytes: usize, most: usize) -> Self {
         Ring { pieces: Vec::new(), present: 0, used: 0, bytes, most }
     }
 
-    /// Room for a copy, which a piece is large enough for, at a multiple of `alignment`: the piece, and where it starts.
+    /// Reserves room for a copy, which must fit in one piece, at a multiple of `alignment`. Returns the piece and the
+    /// offset.
     pub fn room(
         &mut self,
         bytes: usize,
@@ -57,7 +59,7 @@ impl<P: Piece> Ring<P> {
         Ok((&mut self.pieces[self.present], start))
     }
 
-    /// Goes on to a piece that nothing is copied from.
+    /// Moves on to a piece from which no copy is in flight.
     fn advance(&mut self, make: impl FnOnce() -> Result<P, P::Error>) -> Result<(), P::Error> {
         let Some(present) = self.pieces.get_mut(self.present) else {
             self.pieces.push(make()?);
@@ -65,7 +67,7 @@ impl<P: Piece> Ring<P> {
         };
         present.close()?;
         let oldest = (self.present + 1) % self.pieces.len();
-        // A ring of one piece has none that is older.
+        // A ring with one piece has no older one.
         if self.pieces.len() > 1 && self.pieces[oldest].is_done()? {
             self.present = oldest;
         } else if self.pieces.len() < self.most {
@@ -91,14 +93,14 @@ mod tests {
 
     use super::*;
 
-    /// A device that is told when it has done which copy.
+    /// A fake device, which is told when it has finished which copy.
     #[derive(Default)]
     struct Device {
         done: Cell<u64>,
         enqueued: Cell<u64>,
         waits: Cell<u64>,
         made: Cell<usize>,
-        /// Copies from each piece, and the bytes that they read.
+        /// The copies from each piece, and the bytes that they read.
         under_way: RefCell<Vec<(usize, u64, std::ops::Range<usize>)>>,
     }
 
@@ -108,7 +110,7 @@ mod tests {
         mark: Cell<u64>,
     }
 
-    impl Piece for Fake {
+    impl RingPiece for Fake {
         type Error = Infallible;
 
         fn close(&mut self) -> Result<(), Infallible> {
@@ -127,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Copies so many bytes; refuses to write what the device still reads.
+    /// Copies this many bytes; panics if it would overwrite bytes that the device still reads.
     fn copy(ring: &mut Ring<Fake>, device: &Rc<Device>, bytes: usize) {
         let make = || {
             device.made.set(device.made.get() + 1);

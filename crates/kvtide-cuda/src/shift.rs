@@ -1,7 +1,8 @@
-//! Moves of rows inside a buffer, where they may overlap.
+//! Moves rows inside a buffer, possibly overlapping.
 //!
-//! A long move is cut in pieces that do not reach over their own source, and copied as boxes, one launch after the other; what is
-//! short, or would take many pieces, goes by columns: a thread carries out all moves for its unit of a row.
+//! A long move is divided into pieces that do not overlap their own source, which are copied as boxes, one launch after the
+//! other. Moves that are short, or would need many pieces, go by columns: each thread carries out all moves for its unit of
+//! a row.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -14,28 +15,28 @@ use crate::span::Span;
 use crate::stream::Stream;
 use crate::unit::Unit;
 
-/// Rows that lie in stretches of one length, one behind the other.
+/// Rows in stretches of equal length, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferRows {
-    /// How many.
+    /// The number of stretches.
     pub count: usize,
-    /// Rows of each.
+    /// The number of rows in each.
     pub rows: usize,
-    /// Bytes of a row.
+    /// The bytes of a row.
     pub row: usize,
 }
 
-/// Rows `source .. source + rows` of every stretch go to `target` on.
+/// Moves rows `source .. source + rows` of every stretch to `target`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Move {
     /// The first row that is moved.
     pub source: u32,
-    /// Where it goes.
+    /// The row that it becomes.
     pub target: u32,
-    /// How many rows.
+    /// The number of rows.
     pub rows: u32,
-    /// 0.
+    /// Must be 0.
     pub unused: u32,
 }
 
@@ -58,9 +59,9 @@ struct Args {
     list: List,
 }
 
-/// Rows from which a move is worth launches of its own.
+/// The number of rows from which on a move gets its own launches.
 const LONG: u32 = 512;
-/// The most pieces that a move is cut in.
+/// The most pieces of a move.
 const PIECES_MAX: u32 = 16;
 
 /// Carries out moves, in order.
@@ -95,7 +96,7 @@ fn in_pieces(
     let pieces: Vec<_> = (0..moved.rows).step_by(way as usize).map(|done| (done, way.min(moved.rows - done))).collect();
     let forwards = moved.target < moved.source;
     for at in 0..pieces.len() {
-        // The piece goes first onto whose rows no other one is still to be copied.
+        // Pieces go in the order in which none overwrites rows of a piece that is still to be copied.
         let (done, len) = pieces[if forwards { at } else { pieces.len() - 1 - at }];
         let from = |first: u32| buffer.from((first + done) as usize * row);
         copy_boxes(

@@ -1,4 +1,4 @@
-//! Rows of tokens into pages, and back, all layers in one launch.
+//! Copies rows of tokens into pages, and back, all layers in one launch.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -10,47 +10,47 @@ use crate::span::Span;
 use crate::stream::Stream;
 use crate::unit::Unit;
 
-/// The neighbouring slots of one page that tokens go to, or come from.
+/// Neighbouring slots of one page, the source or target of tokens.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Strip {
-    /// The first byte of the page of the first layer.
+    /// The offset of the first layer's page.
     pub page: u64,
     /// The first token.
     pub token: u32,
-    /// Its slot.
+    /// The slot of the first token.
     pub slot: u32,
-    /// How many.
+    /// The number of tokens.
     pub tokens: u32,
-    /// Which layer of the rows the first one is.
+    /// The layer in the rows that the first layer corresponds to.
     pub layer: u32,
 }
 
-/// Which way rows go.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Into pages.
+    /// From rows into pages.
     Scatter,
-    /// Out of pages.
+    /// From pages into rows.
     Gather,
 }
 
-/// What a call carries.
+/// A copy of strips.
 #[derive(Clone, Copy, Debug)]
 pub struct Strips<'a> {
-    /// The pages' memory.
+    /// The memory of the pages.
     pub pages: Span<'a>,
-    /// Bytes of a page.
+    /// The bytes of a page.
     pub page_bytes: usize,
-    /// Of K and V.
+    /// The places of K and V in a page.
     pub sections: [Section; 2],
-    /// Of K and V.
+    /// The rows of K and V.
     pub rows: [Rows<'a>; 2],
-    /// Heads of K, and of V.
+    /// The number of KV heads.
     pub heads: usize,
-    /// Layers; those of a strip's page follow it.
+    /// The number of layers; their pages follow a strip's page.
     pub layers: usize,
-    /// Bytes from a layer's page to the next.
+    /// The distance from one layer's page to the next in bytes.
     pub layer_bytes: usize,
 }
 
@@ -64,10 +64,10 @@ struct Args {
     strips: List,
 }
 
-/// Carries strips between pages and rows. Strips do not share slots, nor rows that are written.
+/// Copies strips between pages and rows. Strips must not share slots, nor rows that are written.
 pub fn copy_strips(stream: &Stream, direction: Direction, of: &Strips<'_>, strips: &[Strip]) -> Result<()> {
     const THREADS: usize = 256;
-    /// Units that a thread carries at once.
+    /// The units that a thread copies at once.
     const EACH: usize = 4;
     match direction {
         Direction::Scatter => of.pages.check_writable(),
@@ -98,7 +98,7 @@ pub fn copy_strips(stream: &Stream, direction: Direction, of: &Strips<'_>, strip
     Ok(())
 }
 
-/// Refuses strips that reach outside pages, and rows outside their memory.
+/// Panics if strips reach outside pages, or rows outside their memory.
 fn check(of: &Strips<'_>, strips: &[Strip]) {
     for strip in strips.iter().filter(|strip| strip.tokens > 0 && of.layers > 0) {
         let last_page = strip.page as usize + (of.layers - 1) * of.layer_bytes;

@@ -1,4 +1,4 @@
-//! The widest unit in which memory can be moved.
+//! The widest unit with which memory can be copied.
 
 use crate::kernel::{ByUnit, Kernel};
 
@@ -7,21 +7,21 @@ use crate::kernel::{ByUnit, Kernel};
 pub(crate) struct Unit(u32);
 
 impl Unit {
-    /// The widest.
+    /// The widest unit.
     pub const WIDEST: Unit = Unit(4);
 
-    /// The widest that also divides these numbers: addresses, strides and sizes in bytes.
+    /// The widest unit that also divides these numbers: addresses, strides and sizes in bytes.
     pub fn dividing(self, numbers: impl IntoIterator<Item = u64>) -> Self {
         let all = numbers.into_iter().fold(0, |all, number| all | number);
         Unit(self.0.min(all.trailing_zeros()))
     }
 
-    /// How many.
+    /// The number of bytes.
     pub fn bytes(self) -> usize {
         1 << self.0
     }
 
-    /// The kernel for it.
+    /// The kernel for this unit.
     pub fn of(self, kernels: &ByUnit) -> &'static Kernel {
         kernels[4 - self.0 as usize]
     }

@@ -1,9 +1,9 @@
-//! Kernels that move bytes, on a GPU or on the CPU that stands in for one, against plain loops.
+//! Kernels that move bytes, on a GPU or on the CPU that stands in for one, compared with plain loops.
 #![cfg(any(feature = "cuda", feature = "emulate"))]
 
 use kvtide_cuda::{
-    BoxCopy, BufferRows, Direction, Insert, Move, Rows, Section, Strip, Strips, Tables, advance, copy_boxes,
-    copy_chains, copy_strips, insert, shift, zero_pieces,
+    BoxCopy, BufferRows, Direction, Move, Rows, Section, Strip, Strips, copy_boxes, copy_chains, copy_strips, shift,
+    zero_pieces,
 };
 use place::{Memory, cases, stream};
 use proptest::prelude::*;
@@ -161,66 +161,6 @@ proptest! {
         let call = Strips { pages: out_of, page_bytes: page, sections, rows: taken, heads, layers, layer_bytes };
         copy_strips(&stream, Direction::Gather, &call, &strips).unwrap();
         prop_assert_eq!([k.bytes(), v.bytes()], contents);
-    }
-
-    #[test]
-    fn steps_are_replayed_from_lengths_on_the_device(
-        (heads, layers, slots, blocks) in (1..4usize, 1..4usize, 1..4usize, 4..12usize),
-        (first_layer, written) in (0..2usize, 1..3usize),
-        row_bytes in prop::array::uniform2(prop::sample::select(vec![0usize, 2, 6, 16, 64])),
-        lengths in prop::collection::vec(-1..5i32, 1..4),
-        steps in 1..6usize,
-    ) {
-        let (first_layer, written) = (first_layer.min(layers - 1), written.min(layers - first_layer.min(layers - 1)));
-        let head = row_bytes.map(|row| row * slots);
-        let value = (heads * head[0]).next_multiple_of(16);
-        let page = (value + heads * head[1]).next_multiple_of(16);
-        let (sequences, row_blocks) = (lengths.len(), 3);
-        // Blocks that nobody shares; the last of a row is none.
-        let tables: Vec<i32> = (0..sequences * row_blocks)
-            .map(|at| if at % row_blocks == 2 || at >= blocks { -1 } else { (blocks - 1 - at) as i32 }).collect();
-        let mut pages = Memory::new(&bytes(blocks * layers * page, 4), 0);
-        let mut expected = pages.bytes();
-        let mut held = Memory::new(bytemuck::cast_slice(&lengths), 0);
-        let rows_of_blocks = Memory::new(bytemuck::cast_slice(&tables), 0);
-        for step in 0..steps {
-            let contents = [0, 1].map(|part| bytes(written * heads * sequences * row_bytes[part], step + part));
-            let sources = [0, 1].map(|part: usize| Memory::new(&contents[part], 0));
-            for (sequence, &length) in lengths.iter().enumerate().filter(|(_, length)| **length >= 0) {
-                let at = length as usize + step;
-                let block = tables[sequence * row_blocks..][..row_blocks].get(at / slots).copied().unwrap_or(-1);
-                for (part, layer, of) in (0..2).flat_map(|part| (0..written).flat_map(move |layer| (0..heads).map(move |of| (part, layer, of)))) {
-                    if block < 0 { continue }
-                    let row = row_bytes[part];
-                    let to = (block as usize * layers + first_layer + layer) * page + part * value + of * head[part] + at % slots * row;
-                    let from = ((layer * heads + of) * sequences + sequence) * row;
-                    expected[to..to + row].copy_from_slice(&contents[part][from..from + row]);
-                }
-            }
-            let rows = [0, 1].map(|part| {
-                let row = row_bytes[part];
-                let memory = sources[part].span();
-                Rows { memory, offset: 0, layer: heads * sequences * row, head: sequences * row, token: row }
-            });
-            let sections = [0, 1].map(|part| Section { offset: part * value, head: head[part], row: row_bytes[part] });
-            let call = Insert {
-                pages: pages.span_mut(),
-                page_bytes: page,
-                block_bytes: layers * page,
-                block_size: slots,
-                sections,
-                rows,
-                heads,
-                first_layer,
-                layers: written,
-            };
-            let tables = Tables { lengths: held.span_mut(), blocks: rows_of_blocks.span(), sequences, row_blocks };
-            insert(&stream(), &call, &tables).unwrap();
-            advance(&stream(), held.span_mut(), sequences, 1).unwrap();
-        }
-        prop_assert_eq!(pages.bytes(), expected);
-        let after: Vec<i32> = lengths.iter().map(|&length| if length < 0 { length } else { length + steps as i32 }).collect();
-        prop_assert_eq!(&held.bytes()[..], bytemuck::cast_slice::<i32, u8>(&after));
     }
 
     #[test]

@@ -1,83 +1,83 @@
-//! Everything that reading or rewriting a model can refuse: where it was found, and what was expected.
+//! Errors of reading or rewriting a model: the place, and what was expected there.
 
 /// The result of reading or rewriting.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refusal. Nothing was written.
+/// An error. Nothing was written.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The source could not be read where it said that there are bytes.
+    /// Reading the source failed.
     #[error("cannot read {length} bytes at offset {offset}: {reason}")]
     Read {
-        /// Where in the source.
+        /// The offset in the source.
         offset: u64,
-        /// How many bytes were asked for.
+        /// The number of bytes to read.
         length: u64,
-        /// What the system said.
+        /// The system's message.
         reason: String,
     },
-    /// Bytes that are no model.
+    /// The bytes are not a model.
     #[error("the model is malformed at offset {offset}, in {message}: expected {expected}")]
     Malformed {
-        /// Where in the source.
+        /// The offset in the source.
         offset: u64,
-        /// Which protobuf message it is.
+        /// The protobuf message that contains it.
         message: &'static str,
-        /// What should stand there.
+        /// The expected content.
         expected: String,
     },
-    /// The graph without its weights takes more memory than was allowed.
-    #[error("the graph takes more than {limit} bytes without its weights, at offset {offset}")]
+    /// The graph without its weights needs more memory than the limit.
+    #[error("the graph without its weights needs more than {limit} bytes of memory, at offset {offset}")]
     TooLarge {
-        /// Where in the source the limit was reached.
+        /// The offset in the source at which the limit was reached.
         offset: u64,
         /// The limit.
         limit: u64,
     },
-    /// A tensor whose data do not agree with its shape, or that lies where it may not.
+    /// A tensor's data do not agree with its shape, or are in a forbidden place.
     #[error("tensor {name} at offset {offset}: expected {expected}")]
     Tensor {
         /// The tensor's name.
         name: String,
-        /// Where its message starts in the source.
+        /// The offset of its message in the source.
         offset: u64,
-        /// What was expected, and what is there.
+        /// The expected and the actual value.
         expected: String,
     },
-    /// A file with weights that is not there, or too short.
+    /// A file with weights is missing or too short.
     #[error("weights in {file}: expected {expected}")]
     Weights {
         /// The file, relative to the model's folder.
         file: String,
         /// The tensor that needs it.
         tensor: String,
-        /// What was expected, and what is there.
+        /// The expected and the actual value.
         expected: String,
     },
-    /// More bytes than there is memory for.
-    #[error("there is no memory for {bytes} bytes")]
+    /// There is not enough memory.
+    #[error("out of memory: cannot allocate {bytes} bytes")]
     Memory {
-        /// How many were asked for.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Nodes that make no graph.
+    /// The nodes do not form a valid graph.
     #[error("node {node} ({operator}): expected {expected}")]
     Graph {
         /// The node's name, or that of its first output.
         node: String,
         /// Its operator.
         operator: String,
-        /// What was expected.
+        /// The expectation that the node does not meet.
         expected: String,
     },
-    /// A model that is sound but cannot be run on pages.
+    /// The model is valid, but kvtide cannot rewrite it.
     #[error("the graph is not recognised at {node} ({operator}): {reason}")]
     Unrecognised {
-        /// The node's name, or that of its first output; the tensor's name where no node is to blame.
+        /// The node's name, or that of its first output; the tensor's name if no node is the cause.
         node: String,
         /// Its operator.
         operator: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

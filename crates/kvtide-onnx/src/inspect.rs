@@ -1,4 +1,4 @@
-//! What was found in a model, as data and as text.
+//! The result of a rewrite, as data and as text.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use crate::proto::{Dim, Graph, Model, Place, ValueInfo};
 pub struct Port {
     /// Its name.
     pub name: String,
-    /// The type of its elements; empty where the graph does not say.
+    /// The type of its elements; empty if the graph does not declare it.
     pub element: String,
     /// Its dimensions: sizes, names, or `?`.
     pub dims: Vec<String>,
 }
 
-/// What a rewrite found and did.
+/// The findings and changes of a rewrite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspection {
     /// Attention layers, by number.
@@ -25,21 +25,21 @@ pub struct Inspection {
     pub inputs: Vec<Port>,
     /// Outputs of the new graph.
     pub outputs: Vec<Port>,
-    /// Inputs that the old graph had and the new one has not.
+    /// Inputs of the old graph that the new one lacks.
     pub dropped_inputs: Vec<String>,
-    /// Outputs that the old graph had and the new one has not.
+    /// Outputs of the old graph that the new one lacks.
     pub dropped_outputs: Vec<String>,
-    /// Inputs that are new.
+    /// Inputs that the old graph lacks.
     pub added_inputs: Vec<String>,
-    /// Nodes of the old and of the new graph.
+    /// Number of nodes in the old and in the new graph.
     pub nodes: [usize; 2],
-    /// Bytes of weights that lie in the model.
+    /// Bytes of weights inside the model.
     pub inline_bytes: u64,
-    /// Bytes of weights that lie in files of their own, and the files.
+    /// Bytes of weights in separate files.
     pub external_bytes: u64,
     /// The files.
     pub external_files: Vec<String>,
-    /// Logits of one row, where the graph says how many there are.
+    /// Number of logits in a row, if the graph determines it.
     pub vocabulary: Option<u32>,
 }
 

@@ -1,24 +1,26 @@
-//! Rewrites ONNX models so that their attentions are kvtide's. Bytes in, bytes out: no runtime, no cache, no tensor.
+//! Rewrites ONNX models so that their attentions run on kvtide. Bytes in, bytes out: no runtime, no cache, no tensor.
 //!
 //! ```text
-//! Model::read(source)            the graph, and where its weights lie; no weight is loaded
-//! Rewritten::new(source, model)  attentions found and replaced; pasts, masks and what served them dropped
+//! Model::read(source)            the graph, and the places of its weights; no weight is loaded
+//! Rewritten::new(source, model)  finds and replaces attentions; drops pasts, masks and the nodes that only served them
 //!   .model().segments(..)        own bytes and ranges of the source
-//!   .parts(source)               the same graph cut at its attentions
-//!   .inspection()                what was found, layer by layer
-//! model.new_rows_suffix(presents)  bytes to put behind those of any model: new rows of its presents as outputs
+//!   .parts(source)               the same graph as subgraphs, cut at its attentions
+//!   .inspection()                the findings, layer by layer
+//! model.context_length()         the number of positions in its tables
+//! model.new_rows_suffix(presents)  bytes to append to any model: outputs with the new rows of its presents
 //! ```
 //!
-//! What always holds:
+//! Guarantees:
 //!
-//! - A source is read by position and never mapped. What takes memory is the graph, within a limit, and never a weight.
-//! - What was not changed is written as it was, byte for byte.
-//! - Recognition is by structure: names of nodes mean nothing, and masks are computed instead of compared.
-//! - A tensor that takes the place of another one has its name, so what reads it does not change.
-//! - Every refusal names a place: an offset in the source, a tensor, or a node with its operator.
+//! - A source is read by position and never mapped. Memory is used for the graph, up to a limit, and never for weights.
+//! - Unchanged fields are written as they were, byte for byte.
+//! - Recognition is by structure: names of nodes do not matter, and masks are evaluated instead of compared.
+//! - A tensor that replaces another one has the same name, so its readers do not change.
+//! - Every error names a place: an offset in the source, a tensor, or a node with its operator.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod context;
 mod error;
 mod eval;
 mod find;
@@ -26,6 +28,7 @@ mod inspect;
 mod new_rows;
 mod parts;
 mod proto;
+mod regular;
 mod rewrite;
 mod source;
 mod wire;
@@ -40,7 +43,7 @@ pub use rewrite::{Options, Rewritten};
 pub use source::{FileSource, Source, Span};
 pub use wire::{Segment, Segments};
 
-/// The example of the page that registries show.
+/// Tests the example of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,10 +1,10 @@
-//! A rewritten graph cut at its attentions, for a runtime that knows nothing of kvtide.
+//! Cuts a rewritten graph at its attentions into subgraphs, for a runtime without kvtide's operator.
 //!
 //! ```text
-//! part 0 -> attention of layer 0 -> part 1 -> attention of layer 1 -> .. -> part n, which has the graph's outputs
+//! subgraph 0 -> attention of layer 0 -> subgraph 1 -> attention of layer 1 -> .. -> subgraph n, which has the graph's outputs
 //! ```
-//! A tensor that a later part needs is an output of the part that makes it. What depends on weights alone is made again in
-//! each part that uses it, so no weight crosses.
+//! A tensor that a later subgraph needs is an output of the subgraph that computes it. Tensors that depend on weights
+//! alone are computed again in each subgraph that uses them, so no weight is passed on.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -14,31 +14,31 @@ use crate::find::{SIZES, unrecognised};
 use crate::proto::{ElementType, Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
-/// An attention between two parts.
+/// An attention between two subgraphs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartAttention {
     /// The layer's number.
     pub layer: u32,
-    /// Queries, keys and values: outputs of parts.
+    /// Queries, keys and values: outputs of subgraphs.
     pub inputs: [String; 3],
-    /// What later parts read.
+    /// The output, which later subgraphs read.
     pub output: String,
 }
 
-/// A stretch of the graph without an attention in it.
+/// A subgraph: a stretch of the graph without an attention.
 #[derive(Clone, Debug)]
 pub struct GraphPart {
-    /// Its graph, with the weights that it uses.
+    /// The graph, with the weights that it uses.
     pub model: Model,
-    /// Inputs of the whole graph, outputs of earlier parts, and what attentions made.
+    /// Inputs of the whole graph, outputs of earlier subgraphs, and outputs of attentions.
     pub inputs: Vec<String>,
-    /// What later parts, attentions or the caller read.
+    /// Tensors that later subgraphs, attentions or the caller read.
     pub outputs: Vec<String>,
-    /// The attentions to compute after this part.
+    /// The attentions to compute after this subgraph.
     pub attentions: Vec<PartAttention>,
 }
 
-/// Where each tensor is made: in a part, or in any, since it depends on weights alone.
+/// The subgraph that computes each tensor; [`None`] for any subgraph, if the tensor depends on weights alone.
 struct Stages<'a> {
     of: HashMap<&'a str, Option<usize>>,
     nodes: Vec<Vec<&'a Node>>,
@@ -55,7 +55,8 @@ impl<'a> Stages<'a> {
             let stage = node.reads().filter_map(|name| stages.of.get(name).copied().flatten()).max();
             let is_attention = node.domain == "kvtide";
             let outputs = node.outputs.iter().map(String::as_str).filter(|name| !name.is_empty());
-            // An operator without inputs may draw numbers: only what reads weights or is one is made again.
+            // An operator without inputs may draw random numbers: only nodes that read weights, or are weights, are
+            // computed again.
             match stage {
                 None => stages.constants.extend(outputs.clone().map(|name| (name, node))),
                 Some(stage) if is_attention => stages.attentions[stage].push(node),
@@ -73,7 +74,7 @@ impl<'a> Stages<'a> {
         self.of.get(name).copied().flatten()
     }
 
-    /// The nodes of a part, those that depend on weights alone first.
+    /// The nodes of a subgraph; those that depend on weights alone come first.
     fn part(&self, stage: usize) -> Vec<&'a Node> {
         let mut made = Vec::new();
         let mut seen: HashSet<*const Node> = HashSet::new();
@@ -158,6 +159,6 @@ fn call(node: &Node) -> Result<PartAttention> {
             inputs: [query.clone(), key.clone(), value.clone()],
             output: output.into(),
         }),
-        _ => Err(unrecognised(node, "it has no layer, not three inputs or no output")),
+        _ => Err(unrecognised(node, "it must have a layer, three inputs and an output")),
     }
 }

@@ -1,21 +1,23 @@
-//! Where a model's bytes lie. They are read by position, never mapped: a file that is cut short meanwhile is an error
-//! and not the end of the process.
+//! Sources of a model's bytes. They are read by position, never mapped: if another process truncates the file, reading
+//! returns an error instead of crashing the process.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::regular;
+
 /// A range of bytes in a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
-    /// Where it starts.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many bytes it has.
+    /// The number of bytes.
     pub length: u64,
 }
 
 impl Span {
-    /// The offset behind its last byte.
+    /// The offset behind the last byte.
     pub fn end(&self) -> u64 {
         self.offset + self.length
     }
@@ -23,19 +25,19 @@ impl Span {
 
 /// Bytes that are read by position.
 pub trait Source {
-    /// How many bytes there are.
+    /// The number of bytes.
     fn size(&self) -> u64;
 
-    /// Fills `bytes` from `offset` on, or fails.
+    /// Fills `bytes` from `offset` on, or returns an error.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// The same in a file beside the model, for small tensors that lie there. What has no folder has none, and says that
-    /// this is not supported: such tensors are not known then.
+    /// Like `read_at`, for a file in the model's folder that contains small tensors. A source without a folder returns
+    /// an `Unsupported` error; such tensors are then unknown.
     fn read_beside(&self, _file: &str, _offset: u64, _bytes: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// How many bytes a file beside the model has; what has no folder says that this is not supported.
+    /// The number of bytes of a file in the model's folder. A source without a folder returns an `Unsupported` error.
     fn size_beside(&self, _file: &str) -> io::Result<u64> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -84,7 +86,7 @@ impl Source for Vec<u8> {
     }
 }
 
-/// A file, with the size that it had when it was opened.
+/// A file, with its size when it was opened.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
@@ -93,16 +95,22 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Takes an open file; its position is not used.
+    /// Returns a source for an open file; the file's position is not used.
     pub fn new(file: File) -> io::Result<Self> {
         let size = file.metadata()?.len();
         Ok(Self { file, size, folder: None })
     }
 
-    /// Opens a file. Small tensors that lie beside it are read there.
+    /// Opens a file, and reads small tensors in files next to it. Returns an error unless it is a regular file: a
+    /// FIFO or a device is not opened.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let folder = path.as_ref().parent().map(Path::to_owned);
-        Ok(Self { folder, ..Self::new(File::open(path)?)? })
+        Ok(Self { folder, ..Self::regular(path.as_ref())? })
+    }
+
+    fn regular(path: &Path) -> io::Result<Self> {
+        let (file, size) = regular::open(path)?;
+        Ok(Self { file, size, folder: None })
     }
 }
 
@@ -113,7 +121,7 @@ impl Source for FileSource {
 
     fn read_beside(&self, file: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let folder = self.folder.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        Self::new(File::open(folder.join(file))?)?.read_at(offset, bytes)
+        Self::regular(&folder.join(file))?.read_at(offset, bytes)
     }
 
     fn size_beside(&self, file: &str) -> io::Result<u64> {

@@ -1,5 +1,5 @@
-//! Every form of an attention, in decoders that are put together here: what is found, what is refused, and, where
-//! onnxruntime-node is installed, the same numbers as the graph gave before.
+//! Every form of attention, in decoders that are built here: what is found, what is an error, and, if onnxruntime-node
+//! is installed, equal results before and after the rewrite.
 
 mod support;
 
@@ -172,7 +172,7 @@ fn onnx_attention_with_its_own_past() {
     assert_eq!((layer.layout, layer.window, layer.softcap), (Layout::HeadsFirst, Some(4), Some(3.)));
 }
 
-/// What a plain attention does between its products.
+/// The operations of a plain attention between its products.
 #[derive(Clone, Copy, Default)]
 struct Plain {
     window: Option<i64>,

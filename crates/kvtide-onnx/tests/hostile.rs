@@ -1,4 +1,4 @@
-//! Graphs of random operators with random inputs and attributes, beside an attention: whatever they are, a rewrite answers.
+//! Graphs of random operators with random inputs and attributes, next to an attention: a rewrite always returns.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Reading takes memory for the graph alone, and no more than it was allowed. Unsafe: an allocator that counts.
+//! Reading uses memory for the graph only, and no more than the limit. Unsafe: an allocator that counts.
 #![allow(unsafe_code, reason = "an allocator is unsafe by its interface")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Decoders that were merged of two, with and without a past: the one with a past is what is left.
+//! Merged decoders, with one branch with a past and one without: the branch with a past is kept.
 
 mod support;
 
@@ -130,7 +130,7 @@ fn the_branch_with_a_past_takes_the_place_of_both() {
 #[test]
 fn other_branches_are_refused_by_name() {
     for (bytes, expected) in
-        [(merged("another", 5), "stands inside of"), (merged("use_cache_branch", 4), "then_branch")]
+        [(merged("another", 5), "it is inside a subgraph of"), (merged("use_cache_branch", 4), "then_branch")]
     {
         match rewrite(&bytes) {
             Err(Error::Unrecognised { operator, reason, .. }) => {

@@ -1,5 +1,5 @@
-//! A suffix behind a model's bytes adds outputs with new rows, bit for bit those of the presents, and changes nothing else.
-//! What needs a runtime is skipped where onnxruntime-node is not installed, and says so.
+//! A suffix appended to a model's bytes adds outputs with new rows, equal bit for bit to those of the presents, and
+//! changes nothing else. Tests that need a runtime are skipped, with a message, if onnxruntime-node is not installed.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Reading and writing: what was not changed is the same, and no bytes make it panic.
+//! Reading and writing: unchanged fields stay the same, and no bytes cause a panic.
 
 mod support;
 
@@ -243,5 +243,5 @@ fn graphs_inside_of_graphs_end_somewhere() {
         graph = Message::default().bytes(1, &node.0);
     }
     let error = Model::read(&Message::default().bytes(7, &graph.0).0).unwrap_err().to_string();
-    assert!(error.contains("at most 16 graphs inside of each other"), "{error}");
+    assert!(error.contains("at most 16 nested graphs"), "{error}");
 }

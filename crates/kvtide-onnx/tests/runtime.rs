@@ -1,5 +1,5 @@
-//! The parts of rewritten graphs, run by onnxruntime-node with a naive attention between them, give the numbers and
-//! tokens of the references. Skipped where onnxruntime-node is not installed.
+//! Subgraphs of rewritten graphs, run by onnxruntime-node with a naive attention between them, give the numbers and
+//! tokens of the references. Skipped if onnxruntime-node is not installed.
 
 mod support;
 

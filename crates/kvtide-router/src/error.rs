@@ -1,34 +1,34 @@
-//! What can be refused.
+//! Errors of this crate.
 
 use kvtide_core::{Code, Detail, details};
 
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refusal.
+/// An error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A caller's mistake, or memory that is lacking.
+    /// An invalid argument, or too little memory.
     #[error(transparent)]
     Core(#[from] kvtide_core::Error),
-    /// What was received is not what was promised.
+    /// Received data is malformed.
     #[error("{what} is {found}, expected {expected}")]
     Corrupt {
-        /// Which part of it.
+        /// The malformed part.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         found: String,
-        /// What it should be.
+        /// The expected value.
         expected: &'static str,
     },
     /// An endpoint cannot be used.
     #[error("cannot {operation} {endpoint}: {reason}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// With which endpoint.
+        /// The endpoint.
         endpoint: String,
-        /// What was said.
+        /// The operating system's or the parser's reason.
         reason: String,
     },
 }
@@ -38,7 +38,7 @@ impl Error {
         Error::Corrupt { what, found: found.to_string(), expected }
     }
 
-    /// The stable name of the refusal.
+    /// The stable error code.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -48,7 +48,7 @@ impl Error {
         }
     }
 
-    /// Its fields, named as users of every language see them.
+    /// The fields of the error, under the names that all language bindings use.
     #[must_use]
     pub fn details(&self) -> Vec<Detail> {
         match self {

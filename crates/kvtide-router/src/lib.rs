@@ -1,10 +1,10 @@
-//! Which worker has the longest prefix of a prompt.
+//! Finds the worker with the longest cached prefix of a prompt.
 //!
 //! ```text
-//! wire        events as vLLM publishes them: bytes and back
+//! wire        KV events in vLLM's format: encoding and decoding
 //! zmq         a publisher and a follower over ZeroMQ (the feature `zeromq`)
-//! index       which worker has which blocks; who has how much of a prompt, and who takes it
-//! simulator   what that is worth for a kind of traffic
+//! zmtp        the part of ZeroMQ's wire protocol that these two need
+//! index       the blocks of each worker; finds each worker's prefix of a prompt, and picks a worker
 //! ```
 //!
 //! ```
@@ -25,22 +25,22 @@
 
 mod error;
 mod index;
-mod simulator;
 mod wire;
 #[cfg(feature = "zeromq")]
 mod zmq;
+#[cfg(feature = "zeromq")]
+mod zmtp;
 
 pub use error::{Error, Result};
 pub use index::{
-    Choice, HeldPrefix, IndexUsage, Policy, Tier, TierCounts, WORKERS_MAX, WorkerFeed, WorkerId, WorkerIndex,
-    WorkerPrefix, Workers,
+    Choice, HeldPrefix, IndexUsage, NameCheck, Policy, Tier, TierCounts, WORKERS_MAX, WorkerFeed, WorkerId,
+    WorkerIndex, WorkerPrefix, Workers,
 };
-pub use simulator::{Report, Routing, SimulatorOptions, TraceOptions, simulate};
 pub use wire::{Batch, BlockHash, Event, ExtraKeys, RemovedBlocks, StoredBlocks, decode, encode};
 #[cfg(feature = "zeromq")]
 pub use zmq::{Followed, Follower, FollowerOptions, Publisher, PublisherOptions};
 
-/// The example of the page that registries show.
+/// Runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,6 +1,6 @@
-//! Dynamo's indexer follows what is published here, and finds what the index of this crate finds.
+//! Dynamo's indexer follows a kvtide publisher, and finds the same prefixes as the index of this crate.
 //!
-//! `KVTIDE_DYNAMO_PYTHON` is the folder of a python that has `ai-dynamo-runtime`; without it, `python3` is tried.
+//! `KVTIDE_DYNAMO_PYTHON` is the folder of a python with `ai-dynamo-runtime`; if it is not set, `python3` is tried.
 
 mod support;
 
@@ -36,7 +36,7 @@ impl Drop for Indexer {
 }
 
 impl Indexer {
-    /// Dynamo's indexer on a port of this machine, if it is installed.
+    /// Starts Dynamo's indexer on a port of this machine, if it is installed.
     fn start() -> Option<Self> {
         let folder = std::env::var_os("KVTIDE_DYNAMO_PYTHON").map(PathBuf::from);
         let python = folder.map_or(PathBuf::from("python3"), |folder| folder.join("python3"));
@@ -82,7 +82,7 @@ impl Indexer {
         assert_eq!(status, 201, "{answer}");
     }
 
-    /// The blocks that each worker has of a prompt, from the first on.
+    /// The number of leading blocks that each worker has of a prompt.
     fn query(&self, tokens: &[u32]) -> BTreeMap<usize, usize> {
         let body = json!({ "token_ids": tokens, "model_name": "m" });
         let (status, answer) = self.ask("POST", "/query", &body).unwrap();
@@ -96,7 +96,7 @@ impl Indexer {
     }
 }
 
-/// A worker: what it publishes, and what it keeps, the latest last.
+/// A worker: its publisher, and its cached blocks, the most recent last.
 struct Worker {
     publisher: Option<Publisher>,
     feed: WorkerFeed,
@@ -121,13 +121,13 @@ impl Worker {
         self.publisher.as_ref().unwrap().publish(batch.events).unwrap();
     }
 
-    /// Computes a prompt: the blocks that are missing are stored.
+    /// Computes a prompt: stores the blocks that are missing.
     fn compute(&mut self, tokens: &[u32]) -> Vec<Event> {
         let prefixes: Vec<&[u32]> = (1..=tokens.len() / BLOCK).map(|blocks| &tokens[..blocks * BLOCK]).collect();
         let new: Vec<&[u32]> =
             prefixes.into_iter().filter(|&prefix| !self.held.iter().any(|held| held == prefix)).collect();
         let Some(first) = new.first() else { return Vec::new() };
-        // What is evicted goes from its end on, so that what is missing is one piece.
+        // Blocks are evicted from the end of a prompt, so the missing blocks are contiguous.
         let before = first.len() - BLOCK;
         self.held.extend(new.iter().map(|prefix| prefix.to_vec()));
         vec![Event::Stored(StoredBlocks {
@@ -139,7 +139,7 @@ impl Worker {
         })]
     }
 
-    /// Evicts some blocks behind which none lie.
+    /// Evicts some blocks that no block follows.
     fn evict(&mut self, numbers: &mut Numbers, count: usize) -> Vec<Event> {
         let mut hashes = Vec::new();
         for _ in 0..count {
@@ -153,7 +153,7 @@ impl Worker {
         if removed.hashes.is_empty() { Vec::new() } else { vec![Event::Removed(removed)] }
     }
 
-    /// Ends, and comes again on the same endpoints with nothing.
+    /// Stops, and restarts on the same endpoints with an empty cache.
     async fn restart(&mut self, index: &mut WorkerIndex) {
         let old = self.publisher.take().unwrap();
         let options = PublisherOptions {
@@ -172,7 +172,7 @@ impl Worker {
     }
 }
 
-/// A prompt of a small world, so that prompts share beginnings.
+/// A prompt from a small vocabulary, so that prompts share prefixes.
 fn prompt(numbers: &mut Numbers) -> Vec<u32> {
     let blocks = 1 + numbers.below(10);
     let mut branch = 0;
@@ -201,7 +201,7 @@ async fn dynamo_finds_what_the_index_finds() {
         let mut worker =
             Worker { feed: WorkerFeed::new(index.add_worker().unwrap()), publisher: Some(publisher), held: Vec::new() };
         if at == 0 {
-            // One that has published before anybody listens.
+            // This worker has published before the indexer listens.
             let events = worker.compute(&prompt(&mut numbers));
             worker.tell(&mut index, events);
         }
@@ -236,12 +236,12 @@ async fn dynamo_finds_what_the_index_finds() {
     assert_eq!((by_hash.0, &by_hash.1["instances"]), (200, &json!({})));
 }
 
-/// Waits until the indexer has everything of a worker: a block that is published last is found.
+/// Waits until the indexer has all blocks of a worker: until it finds the block that is published last.
 async fn await_worker(indexer: &Indexer, worker: &mut Worker, index: &mut WorkerIndex, at: usize, round: usize) {
     let start = Instant::now();
     let mut marks = 0;
     loop {
-        // More of them, since a subscriber that has to connect again learns of a gap from the next message alone.
+        // Several, because a subscriber that reconnects detects a gap only at the next message.
         let tokens: Vec<u32> =
             (0..BLOCK as u32).map(|token| 1_000_000 + (at * 10_000 + round * 500 + marks) as u32 * 8 + token).collect();
         marks += 1;

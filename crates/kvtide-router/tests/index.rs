@@ -1,4 +1,4 @@
-//! The index against sets of keys, one for each worker and tier.
+//! Compares the index with a naive model: one set of keys per worker and tier.
 
 mod support;
 
@@ -8,7 +8,7 @@ use kvtide_router::{Choice, Policy, Tier, WORKERS_MAX, WorkerId, WorkerIndex, Wo
 use proptest::prelude::*;
 use support::{mix, run};
 
-/// Sets of keys, and loops.
+/// The naive model: sets of keys, searched with loops.
 #[derive(Default)]
 struct Oracle {
     workers: HashMap<WorkerId, Worker>,
@@ -35,7 +35,7 @@ impl Oracle {
         ids
     }
 
-    /// The choices that are as good as any.
+    /// All choices that are equally good.
     fn choices(&self, keys: &[u64], policy: Policy) -> Vec<Choice> {
         let rate = |worker| {
             let (blocks, load) = (self.length(worker, keys), self.workers[&worker].load);
@@ -79,11 +79,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A forest: each block is behind one of those before it, or begins a prompt.
+/// A forest: each block follows one of the earlier blocks, or begins a prompt.
 fn forest(shape: u64) -> Vec<Option<usize>> {
     let parent = |block: u64| {
         let drawn = mix(shape ^ mix(block));
-        // Mostly the block before it, so that paths are long.
+        // Mostly the previous block, so that paths are long.
         match drawn % 8 {
             _ if block == 0 => None,
             0 => None,
@@ -133,7 +133,7 @@ fn compare(index: &WorkerIndex, oracle: &Oracle, keys: &[u64]) -> Result<(), Tes
     Ok(())
 }
 
-/// Runs steps with workers whose numbers begin at some number.
+/// Runs steps with workers whose numbers start at `first`.
 fn follow(first: usize, shape: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let forest = forest(shape);
     let (mut index, mut oracle) = (WorkerIndex::new(), Oracle::default());
@@ -305,7 +305,7 @@ fn prompts_spread_over_workers_that_are_alike_and_those_that_begin_alike_do_not(
         }
         assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
     }
-    // Who is less busy comes first all the same.
+    // The less loaded worker is still preferred.
     index.set_load(workers[5], -1.0).unwrap();
     assert_eq!(index.choose(&[key(1)], Policy::LongestPrefix).unwrap().unwrap().worker, workers[5]);
 }
@@ -314,13 +314,13 @@ fn prompts_spread_over_workers_that_are_alike_and_those_that_begin_alike_do_not(
 fn refuses_workers_that_are_not_there() {
     let mut index = WorkerIndex::new();
     let worker = index.add_worker().unwrap();
-    let nobody = WorkerId::of_index(7);
+    let unknown = WorkerId::of_index(7);
     let outcomes = [
-        index.store(nobody, Tier::Gpu, None, &[1]),
-        index.remove(nobody, Tier::Gpu, &[1]),
-        index.clear(nobody),
-        index.remove_worker(nobody),
-        index.set_load(nobody, 1.0),
+        index.store(unknown, Tier::Gpu, None, &[1]),
+        index.remove(unknown, Tier::Gpu, &[1]),
+        index.clear(unknown),
+        index.remove_worker(unknown),
+        index.set_load(unknown, 1.0),
         index.set_load(worker, f64::NAN),
         index.choose(&[1], Policy::Cost { load_weight: -1.0 }).map(drop),
     ];

@@ -1,4 +1,4 @@
-//! What is written is read again, what others write is read, and what nobody wrote is refused.
+//! Encoded batches decode to the same value, other publishers' forms are decoded, and invalid bytes are refused.
 
 mod support;
 
@@ -97,12 +97,12 @@ fn lengths_that_nothing_follows_are_refused_at_once() {
     assert_eq!(decode(&lists).unwrap_err().code().as_str(), "CORRUPT");
     let maps = [&start[..], &[0x91, 0xdf, 0xff, 0xff, 0xff, 0xff]].concat();
     assert_eq!(decode(&maps).unwrap_err().code().as_str(), "CORRUPT");
-    // Arrays in arrays, a million deep, in a field that nobody knows.
+    // Nested arrays, a million deep, in an unknown field.
     let deep = [&start[..], &[0x91, 0x81, 0xa1, b'x'], &vec![0x91; 1_000_000][..]].concat();
     assert!(decode(&deep).is_err());
 }
 
-/// Arrays and maps, by hand, in each of the forms that there have been.
+/// Arrays and maps, written by hand, in each historical form.
 #[test]
 fn forms_of_other_publishers_are_read() {
     let stored = StoredBlocks {

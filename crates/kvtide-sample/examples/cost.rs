@@ -1,4 +1,5 @@
-//! What a call costs: `cargo run --release -p kvtide-sample --example cost`. The best of many rounds, in microseconds.
+//! Measures the cost of calls: `cargo run --release -p kvtide-sample --example cost`. Prints the best of many rounds in
+//! microseconds.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use kvtide_sample::{Drafts, Options, PromptLookup, Sampler, Workspace};
 const VOCABULARY: u32 = 150_000;
 const ROUNDS: u32 = 40;
 
-/// About normal, with a deviation of 3 and a few tokens far above: as a language model's are.
+/// Roughly normal logits with a deviation of 3 and a few tokens far above, like those of a language model.
 fn logits() -> Vec<f32> {
     let uniform = |id: u32, salt: u32| ((id ^ salt).wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32;
     let bulk = |id: u32| (0..12).map(|salt| uniform(id, salt * 77_777_777)).sum::<f32>() * 3.0 - 18.0;

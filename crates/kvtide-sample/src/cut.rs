@@ -1,13 +1,13 @@
-//! The tokens that may be drawn, and their weights: top-k, then top-p, then min-p.
+//! The tokens that can be drawn, and their weights: top-k, then top-p, then min-p.
 //!
 //! ```text
-//! top-k   the k largest logits, the first of equals      one pass that keeps 2k at most, and looks for the k-th largest when they are full
-//! top-p   the fewest of them with p of their weight      the sum in one pass; what is too light to matter is left out; of the rest, halves
-//!                                                        are added up on the side of the border alone
-//! min-p   those with minP of the largest weight          a comparison each
+//! top-k   the k largest logits, lowest ids first among equals   one pass that keeps at most 2k, and selects the k-th largest when full
+//! top-p   the fewest tokens with p of their total weight        the sum in one pass; tokens that are too light to matter are left out;
+//!                                                               the others are halved, and only the half with the border is added up
+//! min-p   tokens with minP of the largest weight                one comparison each
 //! ```
 //!
-//! Nothing is sorted. Tokens are kept in the order of their ids. O(vocabulary).
+//! Nothing is sorted. Tokens stay in the order of their ids. O(vocabulary).
 
 use std::cmp::Ordering;
 
@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::row::Peak;
 use crate::weight::{BLOCK, ONE, Scale};
 
-/// A token that may be drawn.
+/// A token that can be drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Candidate {
     pub id: u32,
@@ -24,13 +24,14 @@ pub(crate) struct Candidate {
     pub weight: u64,
 }
 
-/// The largest logit first, the first of equals.
+/// Orders candidates by logit, the largest first, and among equals by id.
 pub(crate) fn order(one: &Candidate, other: &Candidate) -> Ordering {
     // No logit is NaN, and the two zeros are equal.
     other.logit.partial_cmp(&one.logit).unwrap_or(Ordering::Equal).then(one.id.cmp(&other.id))
 }
 
-/// The candidates for a row at `options.temperature`, in the order of their ids, in `found`. `spare` is room to work in.
+/// Writes the candidates of a row at `options.temperature` to `found`, in the order of their ids. `spare` is scratch
+/// memory.
 pub(crate) fn candidates(
     row: &[f32],
     peak: Peak,
@@ -59,10 +60,11 @@ pub(crate) fn candidates(
     Ok(())
 }
 
-/// The candidates where there is no top-k: those that top-p and min-p could keep. Answers the sum of all weights where top-p needs it.
+/// The candidates without top-k: those that top-p and min-p could keep. Returns the sum of all weights if top-p needs
+/// it.
 fn all(row: &[f32], scale: Scale, least: f64, top_p: f32, found: &mut Vec<Candidate>) -> Result<u64> {
     let sum = if top_p < 1.0 { scale.total(row) } else { 0 };
-    // Tokens lighter than an equal share of what top-p leaves out are, together, lighter than that.
+    // Tokens lighter than an equal share of the weight that top-p drops are, together, lighter than that weight.
     let share = (1.0 - f64::from(top_p)) * sum as f64 / row.len() as f64 * (1.0 - 1e-9);
     let least = least.max(share);
     if least < 1.0 {
@@ -83,8 +85,8 @@ fn all(row: &[f32], scale: Scale, least: f64, top_p: f32, found: &mut Vec<Candid
     Ok(sum)
 }
 
-/// Adds the tokens whose logit is at least `threshold` and that `weigh`, which sets their weight, keeps. Blocks without one are only
-/// compared.
+/// Adds the tokens whose logit is at least `threshold` and for which `weigh`, which sets their weight, returns true.
+/// Blocks without such a token are only compared.
 fn collect(
     row: &[f32],
     threshold: f32,
@@ -109,10 +111,10 @@ fn collect(
     Ok(())
 }
 
-/// The token in place `k`, counted from 1, by logit; the first `k` of `room` are then those up to it, in no order. `room` has the best so
-/// far, and is cut to `k` of them when it is full.
+/// The token at place `k`, counted from 1, by logit. Afterwards, the first `k` of `room` are the tokens up to it, in no
+/// order. `room` collects the best tokens so far, and is cut to `k` of them when it is full.
 pub(crate) fn kth(row: &[f32], k: usize, room: &mut Vec<Candidate>) -> Result<Candidate> {
-    /// The fewest that are looked at together.
+    /// The smallest capacity of `room`.
     const FULL: usize = 512;
     const WIDTH: usize = 32;
     let full = (2 * k).max(FULL);
@@ -120,7 +122,7 @@ pub(crate) fn kth(row: &[f32], k: usize, room: &mut Vec<Candidate>) -> Result<Ca
     reserve(room, full + WIDTH)?;
     let mut threshold = f32::NEG_INFINITY;
     for (place, block) in row.chunks(WIDTH).enumerate() {
-        // A later token with the same logit comes after the k-th, so only larger ones matter once there are k.
+        // A later token with the same logit ranks behind the k-th, so only larger logits matter once there are k.
         let is_short = room.len() < k;
         if !is_short && !block.iter().fold(false, |any, &logit| any | (logit > threshold)) {
             continue;
@@ -139,13 +141,13 @@ pub(crate) fn kth(row: &[f32], k: usize, room: &mut Vec<Candidate>) -> Result<Ca
     Ok(*room.select_nth_unstable_by(k - 1, order).1)
 }
 
-/// Keeps the fewest candidates, the largest logits first, that have `top_p` of `sum`.
+/// Keeps the fewest candidates, largest logits first, that have `top_p` of `sum`.
 fn narrow(found: &mut Vec<Candidate>, spare: &mut Vec<Candidate>, sum: u64, top_p: f32) -> Result<()> {
     let wanted = ((f64::from(top_p) * sum as f64).ceil() as u64).clamp(1, sum);
     spare.clear();
     reserve(spare, found.len())?;
     spare.extend_from_slice(found);
-    // `from..to` has the border: what comes before is kept, and weighs `before`, which is too little.
+    // The border is in `from..to`: candidates before it are kept, and weigh `before`, which is too little.
     let (mut from, mut to, mut before) = (0, spare.len(), 0);
     while to - from > 1 {
         let middle = (to - from) / 2;

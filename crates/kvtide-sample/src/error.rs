@@ -1,48 +1,48 @@
-//! Everything that can be refused. What was asked has not changed then.
+//! Errors of this crate. A call that returns one has changed nothing.
 
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refusal.
+/// An error.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// An option or an argument has a value that it cannot have.
     #[error("{argument} is {value}, expected {expected}")]
     InvalidArgument {
-        /// Which one.
+        /// The name of the option or argument.
         argument: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: f64,
-        /// What it may be.
+        /// The values that it may have.
         expected: String,
     },
-    /// A logit is NaN or infinitely large; or, where no token is named, all of them are -Infinity.
+    /// A logit is NaN or +Infinity; if no token is named, all logits are -Infinity.
     #[error("row {row}: {}", match token {
         Some(token) => format!("the logit of token {token} is NaN or +Infinity"),
         None => "every logit is -Infinity".to_owned(),
     })]
     NotFinite {
-        /// Which of the rows of the call.
+        /// The index of the row in the call.
         row: usize,
-        /// The first token whose logit is not a number.
+        /// The first token whose logit is not a finite number or -Infinity.
         token: Option<u32>,
     },
-    /// Mask and bias leave no token that the model could give.
-    #[error("mask and bias leave no token of {vocabulary}")]
+    /// Mask and bias rule out every token that the model could give.
+    #[error("mask and bias rule out all {vocabulary} tokens")]
     NothingAllowed {
-        /// Tokens that there are.
+        /// Number of tokens in the vocabulary.
         vocabulary: u32,
     },
-    /// There is no memory for a copy of a row.
-    #[error("cannot take {bytes} bytes")]
+    /// There is not enough memory for a copy of a row.
+    #[error("out of memory: cannot allocate {bytes} bytes")]
     OutOfMemory {
-        /// How much was asked for.
+        /// The number of bytes.
         bytes: u64,
     },
 }
 
 impl Error {
-    /// The same of another row of the call.
+    /// The same error with another row of the call.
     #[must_use]
     pub fn of_row(self, row: usize) -> Self {
         match self {
@@ -56,7 +56,7 @@ impl Error {
     }
 }
 
-/// Makes room for so many elements more, or refuses.
+/// Reserves memory for this many more elements.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
     list.try_reserve(more).map_err(|_| Error::OutOfMemory { bytes: (more * size_of::<T>()) as u64 })
 }

@@ -1,29 +1,29 @@
-//! Tokens drawn from a language model's logits. Pure numbers: no runtime, no tensor, no clock, no hidden state.
+//! Samples tokens from a language model's logits. Pure computation: no runtime, no tensor, no clock, no hidden state.
 //!
-//! What is done to a row of logits, in this order:
+//! The steps on a row of logits, in this order:
 //!
 //! | step | why here |
 //! | --- | --- |
-//! | repetition, presence and frequency penalties | they are about what the model said: the repetition penalty divides or multiplies by sign, so it must see the model's own logits, and not a bias |
-//! | bias | the caller's word on a token comes after all that is automatic |
-//! | mask of allowed tokens | nothing brings back what a grammar rules out |
-//! | *log-probabilities* | of what could be said, and comparable whatever the temperature and the cuts are |
-//! | temperature | top-p and min-p speak of the probabilities that tokens are drawn with |
-//! | top-k | does not depend on the others, and leaves them little |
-//! | top-p | of the probability that top-k left, as a whole |
-//! | min-p | relative to the most probable token, so it means the same whatever was cut before |
+//! | repetition, presence and frequency penalties | they depend on the model's own output: the repetition penalty divides or multiplies by sign, so it must see the model's logits without a bias |
+//! | bias | the caller's decision about a token overrides the automatic steps |
+//! | mask of allowed tokens | no later step allows a token that a grammar rules out |
+//! | *log-probabilities* | they cover all allowed tokens, and do not depend on temperature and cuts |
+//! | temperature | top-p and min-p use the probabilities with which tokens are drawn |
+//! | top-k | does not depend on the other cuts, and leaves them few tokens |
+//! | top-p | a share of the probability that top-k left |
+//! | min-p | relative to the most probable token, so earlier cuts do not change its meaning |
 //! | draw | |
 //!
-//! transformers has the same order. vLLM puts min-p before top-k and top-p, which then speak of fewer tokens; llama.cpp puts the
-//! temperature last, so that cuts do not depend on it.
+//! transformers uses the same order. vLLM applies min-p before top-k and top-p, which then see fewer tokens; llama.cpp
+//! applies the temperature last, so that cuts do not depend on it.
 //!
-//! What always holds:
+//! Guarantees:
 //!
-//! - Calls that draw change nothing; a refusal leaves everything as it was.
-//! - The same seed, position, logits and tokens give the same token on every platform ([`Options::seed`]): probabilities are whole
-//!   numbers, made by additions and multiplications of doubles alone.
-//! - Nothing is sorted: a row is gone through a few times.
-//! - Of tokens with the same logit, the one with the lowest id comes first.
+//! - Drawing changes nothing; a call that returns an error has changed nothing.
+//! - The same seed, position, logits and tokens give the same token on every platform ([`Options::seed`]): probabilities are
+//!   integers, computed by additions and multiplications of doubles only.
+//! - Nothing is sorted: a row is read a few times.
+//! - Among tokens with the same logit, the one with the lowest id comes first.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -47,7 +47,7 @@ pub use sampler::{Sampled, Sampler};
 pub use verify::Drafts;
 pub use workspace::Workspace;
 
-/// The example of the page that registries show.
+/// Tests the example of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

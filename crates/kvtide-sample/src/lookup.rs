@@ -1,13 +1,13 @@
-//! Prompt lookup: drafts from the tokens so far. What the last tokens were followed by when they last came before is drafted again.
+//! Prompt lookup: drafts the tokens that followed the last tokens at their previous occurrence.
 //!
 //! ```text
-//! ... 5 6 7 8 9 ... 5 6 7     the last three came before: drafted are 8 9 ...
+//! ... 5 6 7 8 9 ... 5 6 7     the last three occurred before: the draft is 8 9 ...
 //! ```
 //!
-//! For each length of n-grams there is a table of places: a slot has where the latest n-gram of its content ends, and nothing else; the
-//! tokens themselves are compared. The n-gram at the very end is put in once its follower is there, so what is found always has one.
-//! O(lengths) for each token, whatever there are already; a draft costs the same, and its tokens. 12 bytes for each token and length at
-//! most, and 4 for the token.
+//! Each length of n-grams has a hash table: a slot contains only the place where the latest n-gram with its content
+//! ends; the tokens themselves are compared. The n-gram at the very end is added when the next token arrives, so every
+//! entry has a follower. O(lengths) for each token, independent of the number of tokens; a draft costs the same, plus
+//! its tokens. At most 12 bytes for each token and length, and 4 for the token.
 
 use crate::error::{Error, Result};
 
@@ -25,11 +25,11 @@ pub const NGRAM_MAX: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct PromptLookup {
     tokens: Vec<u32>,
-    /// From the longest n-grams to the shortest.
+    /// The tables, from the longest n-grams to the shortest.
     tables: Vec<Table>,
 }
 
-/// Where the n-grams of one length end: places behind their last tokens, and 0 in slots without one.
+/// The ends of the n-grams of one length: the places behind their last tokens; 0 in empty slots.
 #[derive(Clone, Debug)]
 struct Table {
     length: usize,
@@ -37,7 +37,8 @@ struct Table {
     used: usize,
 }
 
-/// Slots that one content may be in; where all are taken by others, the last is taken over, and what it had is no longer found.
+/// Number of slots in which a content may be. If all are used by other contents, the last is overwritten, and its
+/// content is no longer found.
 const PROBES: usize = 32;
 
 impl Table {
@@ -54,7 +55,7 @@ impl Table {
         &tokens[end - self.length..end]
     }
 
-    /// The slot of an n-gram: the one that has it, else one that has nothing, else the last that it could be in.
+    /// The slot of an n-gram: the one that contains it, else an empty one, else the last one it could be in.
     fn slot(&self, tokens: &[u32], ngram: &[u32]) -> usize {
         let (mask, start) = (self.slots.len() - 1, Table::hash(ngram) as usize);
         let mut probes = (0..PROBES.min(self.slots.len())).map(|probe| (start + probe) & mask);
@@ -93,7 +94,7 @@ impl Table {
 }
 
 impl PromptLookup {
-    /// Compares n-grams of `shortest` to `longest` tokens.
+    /// Returns a lookup that compares n-grams of `shortest` to `longest` tokens.
     pub fn new(shortest: u32, longest: u32) -> Result<Self> {
         if !(1..=NGRAM_MAX).contains(&longest) {
             return Err(Error::argument("longest", longest, format!("1 to {NGRAM_MAX}")));
@@ -105,22 +106,22 @@ impl PromptLookup {
         Ok(PromptLookup { tokens: Vec::new(), tables: (shortest..=longest).rev().map(table).collect() })
     }
 
-    /// How many tokens there are.
+    /// Number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there are no tokens.
+    /// True if there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Adds tokens behind those there are.
+    /// Appends tokens.
     pub fn push(&mut self, tokens: &[u32]) {
         for &token in tokens {
-            // Places are counted in 32 bits; no sequence is as long.
+            // Places are 32-bit numbers; no sequence is that long.
             let end = self.tokens.len();
             for table in &mut self.tables {
                 if end >= table.length && u32::try_from(end).is_ok() {
@@ -131,7 +132,7 @@ impl PromptLookup {
         }
     }
 
-    /// Leaves the first `len` tokens; nothing where there are no more. O(len): the tables are made anew.
+    /// Keeps the first `len` tokens; does nothing if there are fewer. O(len): the tables are built again.
     pub fn truncate(&mut self, len: usize) {
         if len >= self.tokens.len() {
             return;
@@ -144,8 +145,9 @@ impl PromptLookup {
         self.push(&left);
     }
 
-    /// What followed the last tokens when they last came before: the longest n-gram that did, and the latest place where it did. `most`
-    /// tokens, or none where no n-gram came before. A draft that reaches the end goes on with itself, as text that repeats does.
+    /// Drafts the tokens that followed the last tokens at their previous occurrence: of the longest n-gram that
+    /// occurred before, at its latest place. Returns `most` tokens, or none if no n-gram occurred before. A draft that
+    /// reaches the end continues with itself, as repeating text does.
     #[must_use]
     pub fn draft(&self, most: usize) -> Vec<u32> {
         let tokens = self.tokens.as_slice();

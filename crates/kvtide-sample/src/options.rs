@@ -1,11 +1,11 @@
-//! How tokens are drawn: every option has a value at which it does nothing.
+//! The options of sampling. Every option has a value with which it does nothing.
 
 use crate::error::{Error, Result};
 
-/// The most tokens that a vocabulary may have: sums of so many weights fit in 64 bits.
+/// The largest vocabulary: sums of this many weights fit in 64 bits.
 pub const VOCABULARY_MAX: u32 = 1 << 23;
 
-/// How tokens are drawn.
+/// The options of sampling.
 ///
 /// ```
 /// let options = kvtide_sample::Options { temperature: 0.7, top_p: 0.9, seed: 1, ..Default::default() };
@@ -13,25 +13,26 @@ pub const VOCABULARY_MAX: u32 = 1 << 23;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// What logits are divided by. 0: always the token with the largest logit, the first of equals.
+    /// The divisor of logits. With 0, the token with the largest logit is always drawn; among equals, the lowest id.
     pub temperature: f32,
-    /// Only so many tokens with the largest logits, the first of equals.
+    /// Keeps only this many tokens with the largest logits; among equals, the lowest ids.
     pub top_k: Option<u32>,
-    /// Only the most probable tokens that together have this probability; 1: all.
+    /// Keeps only the most probable tokens that together have this probability; 1 keeps all.
     pub top_p: f32,
-    /// Only tokens at least this many times as probable as the most probable one; 0: all.
+    /// Keeps only tokens at least this many times as probable as the most probable one; 0 keeps all.
     pub min_p: f32,
-    /// Logits of tokens that were seen, in the prompt too, are divided by this where they are over 0, else multiplied; 1: none.
+    /// Divides the logits of tokens that were seen, also in the prompt, if they are over 0, else multiplies them; 1
+    /// changes nothing.
     pub repetition_penalty: f32,
-    /// Taken off the logits of tokens that were generated.
+    /// Subtracted from the logits of generated tokens.
     pub presence_penalty: f32,
-    /// Taken off the logits of tokens once for each time that they were generated.
+    /// Subtracted from the logits of generated tokens once for each occurrence.
     pub frequency_penalty: f32,
-    /// Added to the logits of tokens: their ids, each once. -Infinity rules a token out.
+    /// Added to the logits of these token ids, each of which may occur once. -Infinity rules a token out.
     pub bias: Vec<(u32, f32)>,
-    /// Which random numbers are used.
+    /// Selects the random numbers.
     pub seed: u64,
-    /// Log-probabilities of the drawn token and of so many of the most probable ones.
+    /// Requests log-probabilities of the drawn token and of this many of the most probable ones.
     pub logprobs: Option<u32>,
 }
 
@@ -57,7 +58,7 @@ fn within(argument: &'static str, value: f32, fits: bool, expected: &'static str
 }
 
 impl Options {
-    /// Refuses values that an option cannot have.
+    /// Returns an error if an option has an invalid value.
     pub fn check(&self) -> Result<()> {
         within("temperature", self.temperature, self.temperature >= 0.0, "a finite number from 0 on")?;
         if self.top_k == Some(0) {
@@ -78,23 +79,23 @@ impl Options {
         wrong.map_or(Ok(()), |&(_, bias)| Err(Error::argument("bias", bias, "a finite number, or -Infinity")))
     }
 
-    /// Whether a token is found by its logit alone.
+    /// True if tokens are chosen by their logits alone.
     #[must_use]
-    pub fn is_greedy(&self) -> bool {
+    pub(crate) fn is_greedy(&self) -> bool {
         self.temperature == 0.0
     }
 
-    /// Whether some tokens are left out by their probability.
+    /// True if some tokens are left out because of their probability.
     pub(crate) fn cuts(&self) -> bool {
         self.top_k.is_some() || self.top_p < 1.0 || self.min_p > 0.0
     }
 
-    /// Whether it matters what was generated.
+    /// True if the result depends on the generated tokens.
     pub(crate) fn counts_generated(&self) -> bool {
         self.repeats() || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Whether it matters what was seen, in the prompt too.
+    /// True if the result depends on the tokens that were seen, also in the prompt.
     pub(crate) fn repeats(&self) -> bool {
         self.repetition_penalty != 1.0
     }

@@ -2,30 +2,31 @@
 //!
 //! ```text
 //! key      seed (64 bits)
-//! counter  position of the token (64), what the number is for (32), how many came before it (32)
+//! counter  position of the token (64 bits), use of the number (32), index among the numbers of this use (32)
 //! ```
 //!
-//! There is no state that a call would have to advance: the token at a position is drawn with the same numbers whether it was drafted
-//! before, computed again after its sequence made room, or asked for twice. Integers alone, so every platform has the same.
+//! There is no state to advance: the token at a position is drawn with the same numbers even if it was drafted before,
+//! computed again after a preemption, or sampled twice. Only integers are used, so every platform gets the same
+//! numbers.
 
-/// What a number is for. Those of different uses are independent of each other.
+/// The use of a random number. Numbers of different uses are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// The token itself.
+    /// Drawing the token itself.
     Draw = 0,
-    /// A token that a second model drafts.
+    /// Drawing a token that a second model drafts.
     Draft = 1,
-    /// Whether a drafted token stays, and what comes instead.
+    /// Deciding if a drafted token stays, and drawing its replacement.
     Verify = 2,
 }
 
-/// The numbers of one seed, position and use, one behind the other.
+/// The sequence of random numbers of one seed, position and use.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     key: [u32; 2],
     counter: [u32; 4],
     block: [u32; 4],
-    /// Words of the block that were given out.
+    /// Number of words of the block that were returned.
     given: usize,
 }
 
@@ -61,7 +62,8 @@ impl Random {
         self.block[self.given - 1]
     }
 
-    /// A whole number below `end`, all of them alike: as many bits as `end` has, again until they are below it. Two tries on average.
+    /// A uniform integer below `end`: draws as many bits as `end` has, until the result is below it. Two tries on
+    /// average.
     pub fn below(&mut self, end: u128) -> u128 {
         assert!(end > 0, "a number below zero");
         let bits = u128::BITS - (end - 1).leading_zeros();

@@ -1,19 +1,19 @@
-//! A row of logits before anything is drawn: checked, and changed by what was seen, by the bias and by the mask.
+//! A row of logits before sampling: checked, then changed by penalties, bias and mask.
 //!
 //! ```text
 //! logits -> penalties -> bias -> mask
 //! ```
 //!
-//! O(vocabulary): one pass over a row that nothing changes; a copy and a second pass over one that is changed.
+//! O(vocabulary): one pass over a row that is not changed; a copy and a second pass over one that is.
 
 use crate::error::{Error, Result, reserve};
 use crate::options::{Options, VOCABULARY_MAX};
 use crate::seen::Seen;
 
-/// Which tokens are allowed: bit `id % 32` of word `id / 32` is set for those that are. Bits behind the vocabulary mean nothing.
+/// The allowed tokens: bit `id % 32` of word `id / 32` is set for each. Bits beyond the vocabulary are ignored.
 pub type Mask<'a> = &'a [u32];
 
-/// Logits that are compared at a time; the first largest one is then looked for in one block alone.
+/// Number of logits compared at a time; the first largest one is then looked up in one block only.
 const BLOCK: usize = 64;
 
 /// The largest logit, and the first token that has it.
@@ -23,7 +23,8 @@ pub(crate) struct Peak {
     pub logit: f32,
 }
 
-/// The largest logit of a block, and whether all of them are numbers. What is left behind whole lanes goes through them too.
+/// The largest logit of a block, and true if all of them are valid. The remainder behind full lanes is padded to a
+/// lane.
 fn most(block: &[f32]) -> (f32, bool) {
     const LANES: usize = 8;
     let (mut most, mut wrong) = ([f32::NEG_INFINITY; LANES], [0u32; LANES]);
@@ -43,7 +44,8 @@ fn most(block: &[f32]) -> (f32, bool) {
     (largest, wrong == [0; LANES])
 }
 
-/// Finds the largest logit in one pass. Nothing where all are -Infinity; the place of one that is NaN or +Infinity is refused.
+/// Finds the largest logit in one pass. Returns [`None`] if all are -Infinity, and an error with the place of the first
+/// that is NaN or +Infinity.
 fn peak(logits: &[f32]) -> Result<Option<Peak>> {
     let (mut best, mut best_block) = (f32::NEG_INFINITY, 0);
     for (place, block) in logits.chunks(BLOCK).enumerate() {
@@ -64,7 +66,7 @@ fn peak(logits: &[f32]) -> Result<Option<Peak>> {
     Ok(Some(Peak { token: (start + inside) as u32, logit: best }))
 }
 
-/// Refuses what no call can work with, and finds the largest logit as the model gave it.
+/// Returns an error for invalid arguments, and otherwise the largest of the model's logits.
 fn check(logits: &[f32], options: &Options, mask: Option<Mask<'_>>) -> Result<Peak> {
     let most = format!("1 to {VOCABULARY_MAX} logits");
     let vocabulary = u32::try_from(logits.len()).ok().filter(|count| (1..=VOCABULARY_MAX).contains(count));
@@ -79,7 +81,7 @@ fn check(logits: &[f32], options: &Options, mask: Option<Mask<'_>>) -> Result<Pe
     peak(logits)?.ok_or(Error::NotFinite { row: 0, token: None })
 }
 
-/// A logit that stays one: what overflows is the largest number, and what no penalty reaches is out for good.
+/// Clamps a logit to finite numbers; -Infinity stays, so a token that is ruled out stays ruled out.
 fn finite(logit: f64) -> f32 {
     if logit == f64::NEG_INFINITY {
         return f32::NEG_INFINITY;
@@ -87,7 +89,7 @@ fn finite(logit: f64) -> f32 {
     (logit as f32).clamp(f32::MIN, f32::MAX)
 }
 
-/// Changes the logits of tokens that were seen.
+/// Applies the penalties to the logits of tokens that were seen.
 fn penalise(row: &mut [f32], options: &Options, seen: &Seen) {
     if options.repeats() {
         let penalty = f64::from(options.repetition_penalty);
@@ -122,7 +124,7 @@ fn apply_mask(row: &mut [f32], mask: Mask<'_>) {
     }
 }
 
-/// The row that a token is drawn from, in `room` where it is not the model's own, and its peak.
+/// Returns the row that a token is drawn from, in `room` if it differs from the model's own, and its peak.
 pub(crate) fn process<'a>(
     logits: &'a [f32],
     options: &Options,

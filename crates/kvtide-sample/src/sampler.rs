@@ -1,7 +1,8 @@
-//! A sampler: options, and what was seen.
+//! A sampler: the options, and the tokens that were seen.
 //!
-//! To draw changes nothing. The token at a position depends on the seed, the position, the logits, the options and the tokens before it,
-//! and on nothing else: not on how often was drawn, or on what was drafted meanwhile. `push` says which token it became.
+//! Drawing changes nothing. The token at a position depends only on the seed, the position, the logits, the options and
+//! the tokens before it. It does not depend on the number of draws or on drafts in between. `push` records the token
+//! that was chosen.
 
 use crate::cut::{Candidate, candidates, kth, order};
 use crate::error::{Error, Result, reserve};
@@ -15,15 +16,15 @@ use crate::workspace::Workspace;
 /// A token that was drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
-    /// Its id.
+    /// The token's id.
     pub token: u32,
-    /// The logarithm of its probability, where it was asked for.
+    /// The logarithm of its probability, if requested.
     pub logprob: Option<f64>,
-    /// The most probable tokens, the first of equals first, as many as were asked for.
+    /// The most probable tokens with their log-probabilities, as many as requested; among equals, the lowest id first.
     pub top: Vec<(u32, f64)>,
 }
 
-/// Draws tokens of one sequence.
+/// Samples the tokens of one sequence.
 ///
 /// ```
 /// use kvtide_sample::{Options, Sampler, Workspace};
@@ -45,15 +46,15 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for what follows `prompt`. O(prompt).
+    /// Returns a sampler for the tokens behind `prompt`. O(prompt).
     pub fn new(options: Options, prompt: &[u32]) -> Result<Self> {
         options.check()?;
         let seen = if options.repeats() { Seen::of_prompt(prompt) } else { Seen::default() };
         Ok(Sampler { options, prompt: prompt.len() as u64, generated: Vec::new(), seen, what: Use::Draw })
     }
 
-    /// The same for a second model, whose tokens are drafts: they are drawn with random numbers of their own, so that
-    /// [`Sampler::verify`] can judge them.
+    /// Returns a copy for a second model that drafts tokens. It uses its own random numbers, so that
+    /// [`Sampler::verify`] can verify the drafts.
     #[must_use]
     pub fn drafter(&self) -> Self {
         Sampler { what: Use::Draft, ..self.clone() }
@@ -65,7 +66,7 @@ impl Sampler {
         &self.options
     }
 
-    /// About how long a draw takes for each logit, in nanoseconds: only its order of magnitude means something.
+    /// The approximate duration of a draw per logit, in nanoseconds; only the order of magnitude is meaningful.
     #[must_use]
     pub fn cost(&self) -> f64 {
         let options = &self.options;
@@ -75,13 +76,13 @@ impl Sampler {
         0.7 + f64::from(is_changed) + if weighs_all || options.logprobs.is_some() { 6.0 } else { 0.0 }
     }
 
-    /// Tokens of the prompt and behind it: the position of the next one.
+    /// Number of tokens in the prompt and behind it: the position of the next token.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.prompt + self.generated.len() as u64
     }
 
-    /// Adds tokens that were generated.
+    /// Appends generated tokens.
     pub fn push(&mut self, tokens: &[u32]) {
         self.generated.extend_from_slice(tokens);
         if self.options.counts_generated() {
@@ -89,7 +90,7 @@ impl Sampler {
         }
     }
 
-    /// Takes back what was generated from a position on. The prompt stays.
+    /// Drops the generated tokens from a position on. The prompt stays.
     pub fn truncate(&mut self, position: u64) -> Result<()> {
         if !(self.prompt..=self.position()).contains(&position) {
             let expected = format!("a position from {} to {}", self.prompt, self.position());
@@ -102,7 +103,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Draws the next token; nothing changes. O(vocabulary).
+    /// Draws the next token; changes nothing. O(vocabulary).
     pub fn sample(&self, logits: &[f32], allowed: Option<Mask<'_>>, workspace: &mut Workspace) -> Result<Sampled> {
         let Workspace { row: room, candidates: found, spare, sums, .. } = workspace;
         let (row, peak) = process(logits, &self.options, &self.seen, allowed, room)?;
@@ -117,7 +118,7 @@ impl Sampler {
         self.sampled(token, row, peak, spare)
     }
 
-    /// The tokens that could be drawn next, in the order of their ids, each with its probability. O(vocabulary).
+    /// The tokens that could be drawn next, in the order of their ids, with their probabilities. O(vocabulary).
     pub fn probabilities(
         &self,
         logits: &[f32],
@@ -152,7 +153,7 @@ impl Sampler {
         Ok((row, peak))
     }
 
-    /// A token of all of them: the sums of blocks are added up, and the weights of one block are then computed again.
+    /// Draws among all tokens: adds up the sums of blocks, and computes the weights of the chosen block again.
     fn draw_of_all(&self, row: &[f32], peak: Peak, sums: &mut Vec<u64>) -> Result<u32> {
         let scale = Scale::new(peak.logit, self.options.temperature);
         let mut room = [0; BLOCK];
@@ -167,7 +168,7 @@ impl Sampler {
         Ok((place * BLOCK + inside) as u32)
     }
 
-    /// A token with what is asked about it.
+    /// Returns a token with its log-probabilities, if requested.
     pub(crate) fn sampled(&self, token: u32, row: &[f32], peak: Peak, spare: &mut Vec<Candidate>) -> Result<Sampled> {
         let Some(top) = self.options.logprobs else { return Ok(Sampled { token, logprob: None, top: Vec::new() }) };
         let sum = Scale::new(peak.logit, 1.0).total(row) as f64 / ONE as f64;
@@ -185,7 +186,7 @@ impl Sampler {
     }
 }
 
-/// A candidate by its weight.
+/// Draws a candidate by weight.
 fn draw(found: &[Candidate], random: &mut Random) -> u32 {
     let sum: u64 = found.iter().map(|candidate| candidate.weight).sum();
     let drawn = random.below(sum.into()) as u64;
@@ -193,7 +194,7 @@ fn draw(found: &[Candidate], random: &mut Random) -> u32 {
     found[place].id
 }
 
-/// The place of the weight that covers `drawn`, which is below the sum of all, and how far into it.
+/// The place of the weight that covers `drawn`, which is below the sum of all weights, and the offset into it.
 fn reach(mut weights: impl Iterator<Item = u64>, drawn: u64) -> (usize, u64) {
     let mut rest = drawn;
     let place = weights.position(|weight| {

@@ -1,7 +1,7 @@
-//! Which tokens were seen: in the prompt, and how often among those that were generated.
+//! The tokens that were seen: those of the prompt, and the number of occurrences of generated ones.
 //!
-//! A bit for each token of the prompt, and a count for each one that was generated. Generated tokens can be taken back, since a draft
-//! may be rejected. O(log n) for each token that is added or taken back; O(vocabulary / 64 + n) to go through them.
+//! A bit for each token of the prompt, and a count for each generated token. Generated tokens can be removed, since a
+//! draft may be rejected. O(log n) for each token that is added or removed; O(vocabulary / 64 + n) to iterate.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Tokens beyond all vocabularies cannot be drawn, and are left out.
+    /// Ids beyond all vocabularies cannot be drawn, and are left out.
     pub fn of_prompt(tokens: &[u32]) -> Self {
         let known = || tokens.iter().copied().filter(|&id| id < VOCABULARY_MAX);
         let mut prompt = vec![0; known().max().map_or(0, |most| most as usize / 64 + 1)];
@@ -27,7 +27,7 @@ impl Seen {
         *self.counts.entry(id).or_default() += 1;
     }
 
-    /// Takes back a token that was added.
+    /// Removes one occurrence of a token that was added.
     pub fn take_back(&mut self, id: u32) {
         let times = self.counts.get_mut(&id).expect("a token that was added");
         *times -= 1;
@@ -36,7 +36,7 @@ impl Seen {
         }
     }
 
-    /// Each token that was seen, once.
+    /// Calls `call` once for each token that was seen.
     pub fn each(&self, mut call: impl FnMut(u32)) {
         for (place, &word) in self.prompt.iter().enumerate() {
             let mut left = word;
@@ -52,7 +52,7 @@ impl Seen {
         self.prompt.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
-    /// Each token that was generated, and how often.
+    /// Each generated token, and its number of occurrences.
     pub fn generated(&self) -> impl Iterator<Item = (u32, u32)> {
         self.counts.iter().map(|(&id, &times)| (id, times))
     }

@@ -1,14 +1,14 @@
-//! Drafted tokens, judged by the model's own logits.
+//! Verifies drafted tokens with the model's own logits.
 //!
 //! ```text
-//! tokens     the draft is given (prompt lookup)    draw as if nothing had been drafted, and go on as long as the draft has the same
-//! logits     a second model has drawn it           keep it with probability min(1, p / q); else draw from what p has more than q
+//! tokens     the draft is given (prompt lookup)    draw as if there were no draft, and continue while the draft has the same token
+//! logits     a second model has drawn the draft    keep a token with probability min(1, p / q); else draw from the excess of p over q
 //! ```
 //!
-//! Both are exact. Drafts that are given change nothing at all: the same seed gives the same tokens with and without them. Drafts of a
-//! second model give the same distribution: what is kept and what is drawn instead add up to p. Weights are whole numbers, so that
-//! nothing is rounded on the way: with weights `p` of `P` and `q` of `Q`, a draft stays where a number below `q P` is below `p Q`.
-//! Under temperature 0 both are the same, and give the same tokens as without a draft.
+//! Both are exact. Drafts of prompt lookup change nothing: the same seed gives the same tokens with and without them.
+//! Drafts of a second model give the same distribution: kept and redrawn tokens together have the distribution p.
+//! Weights are integers, so nothing is rounded: with weights `p` of `P` and `q` of `Q`, a draft stays if a number drawn
+//! below `q P` is below `p Q`. At temperature 0 both are the same, and give the same tokens as without a draft.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,19 +20,19 @@ use crate::row::Mask;
 use crate::sampler::{Sampled, Sampler};
 use crate::workspace::Workspace;
 
-/// Where drafted tokens come from.
+/// The source of drafted tokens.
 #[derive(Clone, Copy, Debug)]
 pub enum Drafts<'a> {
-    /// From anywhere: what was drafted does not depend on chance.
+    /// Any source whose drafts do not depend on chance.
     Tokens,
-    /// From a second model, drawn by a [`Sampler::drafter`] from these logits, a row for each token.
+    /// A second model: a [`Sampler::drafter`] has drawn the tokens from these logits, one row for each token.
     Logits(&'a [&'a [f32]]),
 }
 
 impl Sampler {
-    /// Judges drafted tokens: `rows` has the model's logits for each of them, and one row more. Answers the drafted tokens that stay,
-    /// and one more token behind them; nothing changes. `allowed` has a mask for each row, or is empty. Rows behind the first drafted
-    /// token that does not stay are not looked at. O(vocabulary) for each token.
+    /// Verifies drafted tokens: `rows` has the model's logits for each of them, and one more row. Returns the drafted
+    /// tokens that stay, and one more token behind them; changes nothing. `allowed` has a mask for each row, or is
+    /// empty. Rows behind the first rejected token are not read. O(vocabulary) for each token.
     pub fn verify(
         &self,
         rows: &[&[f32]],
@@ -115,7 +115,7 @@ fn sum(found: &[Candidate]) -> u128 {
     found.iter().map(|candidate| u128::from(candidate.weight)).sum()
 }
 
-/// A token of what `own` has more than `drafts`, both in the order of their ids.
+/// Draws a token from the excess of `own` over `drafts`, both in the order of their ids.
 fn rest(own: &[Candidate], drafts: &[Candidate], random: &mut Random) -> u32 {
     let (all_p, all_q) = (sum(own), sum(drafts));
     let more = || {

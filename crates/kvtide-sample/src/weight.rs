@@ -1,27 +1,28 @@
-//! Probabilities as whole numbers: how many times 2^-40 as probable as the most probable token, rounded.
+//! Probabilities as integers: multiples of 2^-40 of the largest probability, rounded.
 //!
-//! Sums of whole numbers do not depend on their order, and a number below a sum is drawn without rounding: that is what makes a draw
-//! the same everywhere, and speculation exact. What is less than 2^-41 times as probable as the most probable token has weight 0.
+//! Sums of integers do not depend on their order, and a number below a sum is drawn without rounding. So a draw is the
+//! same on every platform, and speculation is exact. A token with less than 2^-41 of the largest probability has weight
+//! 0.
 //!
-//! `exp` is our own, since those of platforms differ in the last bits: additions and multiplications in doubles, without a fused one,
-//! are the same on all. O(1) each, several at a time where the processor has vectors.
+//! This module has its own `exp`, since those of platforms differ in the last bits: additions and multiplications of
+//! doubles, not fused, are the same everywhere. O(1) each, several at a time on processors with vector units.
 
 /// The weight of the most probable token.
 pub(crate) const ONE: u64 = 1 << BITS;
 
 const BITS: u32 = 40;
 
-/// Tokens whose weights are computed together.
+/// Number of tokens whose weights are computed together.
 pub(crate) const BLOCK: usize = 256;
 
 /// e to the power of `x`, which is at most 0, times 2^40, rounded.
 #[expect(clippy::excessive_precision, clippy::unreadable_literal, reason = "the digits of a split constant")]
 fn scaled_exp(x: f64) -> u64 {
-    /// 1.5 * 2^52: added, it leaves the nearest whole number in the lowest bits.
+    /// 1.5 * 2^52: adding it leaves the nearest integer in the lowest bits.
     const ROUND: f64 = 6755399441055744.0;
-    /// ln 2 in two pieces, the first with so few bits that its product with a small whole number is exact.
+    /// ln 2 in two pieces; the first has so few bits that its product with a small integer is exact.
     const LN_2: [f64; 2] = [0.693147180369123816490, 1.90821492927058770002e-10];
-    /// 1 / n! for the powers of the remainder, which is at most ln 2 / 2: what is left out is below 1e-14.
+    /// 1 / n! for the powers of the remainder, which is at most ln 2 / 2; omitted terms are below 1e-14.
     const TERMS: [f64; 11] = [
         1.0 / 39916800.0,
         1.0 / 3628800.0,
@@ -44,14 +45,14 @@ fn scaled_exp(x: f64) -> u64 {
         sum = sum * rest + term;
     }
     sum = sum * rest + 1.0;
-    // 2^(power + 40), its exponent put together from the low bits of `rounded`.
+    // 2^(power + 40); its exponent is taken from the low bits of `rounded`.
     let exponent = rounded.to_bits().wrapping_add(u64::from(BITS) + 1023) << 52;
     let scaled = sum * f64::from_bits(exponent);
     // Below 2^52, so adding 2^52 rounds, and leaves the number in the low bits.
     (scaled + 4503599627370496.0).to_bits() & ((1 << 52) - 1)
 }
 
-/// What weights are relative to.
+/// The reference of weights: the largest logit and the temperature.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     most: f64,
@@ -59,9 +60,9 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Weights of logits of which `most` is the largest one.
+    /// Returns the scale of logits of which `most` is the largest.
     pub fn new(most: f32, temperature: f32) -> Self {
-        // The reciprocal of any 32-bit float but 0 is a number in 64 bits.
+        // The reciprocal of any nonzero 32-bit float is finite in 64 bits.
         Scale { most: most.into(), per_degree: 1.0 / f64::from(temperature) }
     }
 
@@ -70,19 +71,19 @@ impl Scale {
         scaled_exp((f64::from(logit) - self.most) * self.per_degree)
     }
 
-    /// A logit that is a little below all those that have this weight or more.
+    /// A logit slightly below all those that have at least this weight.
     pub fn threshold(self, weight: f64) -> f32 {
         let below = ((weight - 0.51) / ONE as f64).ln() - 1e-6;
         let threshold = (self.most + below / self.per_degree) as f32;
         threshold.next_down().min(self.most as f32)
     }
 
-    /// The weights of a block of logits; answers their sum.
+    /// Computes the weights of a block of logits and returns their sum.
     pub fn block(self, logits: &[f32], found: &mut [u64; BLOCK]) -> u64 {
         for (found, &logit) in found.iter_mut().zip(logits) {
             *found = self.weight(logit);
         }
-        // A block's sum is far from 64 bits; unchecked, several are added at a time.
+        // A block's sum is far below 64 bits; without checks, several weights are added at a time.
         found[..logits.len()].iter().fold(0, |sum, &weight| sum.wrapping_add(weight))
     }
 

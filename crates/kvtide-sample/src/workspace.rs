@@ -1,8 +1,9 @@
-//! Memory that calls reuse.
+//! Scratch memory that calls reuse.
 
 use crate::cut::Candidate;
 
-/// Memory that calls reuse: at most a copy of a row, and 16 bytes for each token that may be drawn, of two models and once more.
+/// Scratch memory that calls reuse: at most a copy of a row, and three lists of 16 bytes for each token that can be
+/// drawn.
 #[derive(Debug, Default)]
 pub struct Workspace {
     pub(crate) row: Vec<f32>,

@@ -1,23 +1,22 @@
 //! KV caches on candle tensors.
 //!
-//! The planners of `kvtide-core` decide what goes where; this crate carries it out and hands out [`View`]s: tensors in the
-//! cache's own memory, which refuse to be read once a slot that they show was overwritten.
+//! The planners of `kvtide-core` decide which slots and blocks a call uses. This crate executes their plans on memory and
+//! returns [`View`]s: tensors in the cache's own memory, which cannot be read once the cache has overwritten a slot that
+//! they show.
 //!
-//! | cache | what it does |
+//! | cache | content |
 //! | --- | --- |
-//! | [`KvCache`] | K and V of a layer, growing |
+//! | [`KvCache`] | K and V of one layer; the cache grows |
 //! | [`RotatingCache`], [`RotatingKvCache`] | a sliding window, with sinks that stay |
-//! | [`RollbackCache`] | tentative tokens, committed or taken back, chain or tree |
-//! | [`PagedKvCache`] | many sequences in one pool of blocks |
+//! | [`RollbackCache`] | tentative tokens, as a chain or a tree, that are committed or rolled back |
+//! | [`PagedKvCache`] | many sequences that share one pool of blocks |
 //!
-//! [`PrefixNamer`] names prompts as the caches in blocks do, for routers that hold none of it. [`Transactional::begin`] opens a
-//! [`KvTransaction`]: a draft that leaves no trace unless it is committed.
+//! [`PrefixNamer`] computes the block keys of prompts as paged caches do, for routers that hold no cache.
+//! [`Transactional::begin`] opens a [`KvTransaction`]: a draft that leaves no trace unless it is committed.
 #![deny(unsafe_code, missing_docs)]
 
 mod attention;
 mod base;
-#[cfg(feature = "captured-steps")]
-mod captured;
 mod contiguous;
 mod device;
 mod kernels;
@@ -34,15 +33,12 @@ pub use base::error::{Error, Result};
 pub use base::memory::{Budget, Lease};
 pub use base::stats::Stats;
 pub use base::threads::{set_threads, threads, with_host};
-#[cfg(feature = "captured-steps")]
-pub use captured::{CaptureOptions, CapturedStep, StepRecorder};
 pub use contiguous::kv_cache::{KvCache, KvSnapshot};
 pub use contiguous::options::{KvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use contiguous::rollback_cache::{RollbackCache, RollbackMark};
 pub use contiguous::rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};
 pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
 pub use device::form::{Kernels, with_kernels};
-pub use device::memory::pass;
 pub use device::{device, device_name, full_name};
 pub use paged::{Below, Descent, PageReader, PageRows, PageWriter, PagedKvCacheOptions, StagedPage, StepTokens};
 pub use sequences::{
@@ -56,12 +52,12 @@ pub use tensor::source::Source;
 pub use tensor::token_kv::TokenKv;
 pub use tensor::view::{CacheWindow, Kv, View};
 
-/// The example of the page that registries show.
+/// Runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The guide for users of the crates: its code is run.
+/// Runs the examples of the guide for users of the crates as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/rust.md")]
 struct Guide;

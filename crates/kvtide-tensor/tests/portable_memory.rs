@@ -1,4 +1,4 @@
-//! The portable kernels take their memory in pieces: no allocation of theirs is larger than 1 MiB and its bookkeeping.
+//! The portable kernels allocate memory in pieces: none of their allocations is larger than 1 MiB plus bookkeeping.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

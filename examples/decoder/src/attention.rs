@@ -1,4 +1,4 @@
-//! Attention of one layer: projections around what the cache does.
+//! Attention of one layer: the projections before and after the cache's attention.
 
 use candle_core::Tensor;
 
@@ -10,7 +10,7 @@ use crate::norm::Norm;
 use crate::rope::Turns;
 use crate::weights::Weights;
 
-/// Projections of queries, keys, values and the output, and norms of heads where the family has them.
+/// Projections of queries, keys, values and the output, and norms of heads if the family has them.
 pub(crate) struct Attention {
     layer: usize,
     q: Linear,
@@ -44,7 +44,7 @@ impl Attention {
         })
     }
 
-    /// `[rows, tokens, hidden]` to the like: what the tokens gather from those before them.
+    /// Computes the attention of the layer: `[rows, tokens, hidden]` in and out.
     pub fn forward(&self, x: &Tensor, turns: &Turns, cache: &mut dyn Cache) -> Result<Tensor> {
         let (q, k) = (self.heads(&self.q.forward(x)?)?, self.heads(&self.k.forward(x)?)?);
         let v = self.heads(&self.v.forward(x)?)?;
@@ -58,7 +58,7 @@ impl Attention {
         self.output.forward(&attended.transpose(1, 2)?.reshape((rows, tokens, heads * dim))?)
     }
 
-    /// `[rows, tokens, heads * dim]` as `[rows, heads, tokens, dim]`, where it lies.
+    /// Views `[rows, tokens, heads * dim]` as `[rows, heads, tokens, dim]`, without a copy.
     fn heads(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, tokens, width) = x.dims3()?;
         Ok(x.reshape((rows, tokens, width / self.head_dim, self.head_dim))?.transpose(1, 2)?)

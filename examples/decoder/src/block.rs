@@ -1,4 +1,4 @@
-//! One block: attention, then the feed-forward part, each added to what came in.
+//! One transformer block: attention, then the feed-forward part, each added to its input.
 
 use candle_core::Tensor;
 
@@ -11,7 +11,7 @@ use crate::norm::Norm;
 use crate::rope::Turns;
 use crate::weights::Weights;
 
-/// A block. Gemma normalises what each part gives as well as what it takes.
+/// A block. Gemma normalises the outputs of both parts as well as their inputs.
 pub(crate) struct Block {
     before_attention: Norm,
     attention: Attention,

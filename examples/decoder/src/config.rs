@@ -1,4 +1,4 @@
-//! A `config.json`: what the layers keep, which is kvtide's to read, and the numbers of the arithmetic.
+//! A `config.json`: the layers, which kvtide's `ModelDescription` reads, and the numbers of the arithmetic.
 
 use kvtide_core::model::{LayerKind, ModelDescription};
 use serde_json::Value;
@@ -12,26 +12,26 @@ use crate::rope::RopeSettings;
 /// A model's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What its layers keep, and how they attend.
+    /// The layers, with their windows, and the parameters of attention.
     pub model: ModelDescription,
-    /// Its family.
+    /// The model's family.
     pub family: Family,
-    /// Tokens there are.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// Numbers of a token between two blocks.
+    /// The number of elements of a token between two blocks.
     pub hidden_size: usize,
-    /// Numbers of a token inside the feed-forward part.
+    /// The number of elements of a token inside the feed-forward part.
     pub intermediate_size: usize,
     pub(crate) norm_epsilon: f64,
     pub(crate) activation: Activation,
-    /// The output's weights are those of the embedding.
+    /// True if the output uses the embedding's weights.
     pub(crate) is_tied: bool,
-    /// Projections around attention add a bias: those of queries, keys and values, and that of the output.
+    /// True if projections have a bias: first those of queries, keys and values, then that of the output.
     pub(crate) attention_bias: [bool; 2],
     pub(crate) mlp_bias: bool,
-    /// Bends the logits.
+    /// The soft cap of the logits.
     pub(crate) final_softcap: Option<f64>,
-    /// How heads are turned: in layers that keep everything, and in those that slide.
+    /// The rotary settings: first of full layers, then of sliding layers.
     pub(crate) ropes: [RopeSettings; 2],
 }
 
@@ -66,14 +66,14 @@ impl Config {
         })
     }
 
-    /// Query heads.
+    /// Returns the number of query heads.
     #[must_use]
     pub fn query_heads(&self) -> usize {
         let heads = self.model.attention().num_query_heads;
         heads.unwrap_or(self.model.layers()[0].num_kv_heads) as usize
     }
 
-    /// Which of the two ropes a layer uses.
+    /// Returns the index of a layer's rope: 0 for full layers, 1 for sliding layers.
     pub(crate) fn rope(&self, layer: usize) -> usize {
         usize::from(matches!(self.model.kind(layer as u32), LayerKind::Sliding { .. }))
     }

@@ -1,4 +1,4 @@
-//! A whole model: from tokens to logits, over any cache.
+//! A whole model: from tokens to logits, on any [`Cache`].
 
 use std::path::Path;
 
@@ -13,19 +13,19 @@ use crate::norm::Norm;
 use crate::rope::Turns;
 use crate::weights::Weights;
 
-/// A model that was read from a folder. It does not change: one can serve many caches.
+/// A model from a folder. It is immutable: one model can be used with many caches.
 pub struct Decoder {
     config: Config,
     embedding: Tensor,
     blocks: Vec<Block>,
     norm: Norm,
     output: Linear,
-    /// The frequencies of each rope: of layers that keep everything, and of those that slide.
+    /// The frequencies of both ropes: first full layers, then sliding layers.
     frequencies: [Vec<f32>; 2],
 }
 
 impl Decoder {
-    /// Reads `config.json` and `model.safetensors` of a folder.
+    /// Reads `config.json` and `model.safetensors` from a folder.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path).map_err(|error| Error::File { path, reason: error.to_string() })?;
@@ -37,7 +37,7 @@ impl Decoder {
         let layers = config.model.layers();
         let head_dim = layers[0].head_dim as usize;
         if !head_dim.is_multiple_of(2) {
-            return Err(Error::config("head_dim", head_dim, "an even number, to be turned in pairs"));
+            return Err(Error::config("head_dim", head_dim, "an even number: elements are rotated in pairs"));
         }
         Ok(Decoder {
             blocks: (0..layers.len()).map(|layer| Block::new(&weights, layer, &config)).collect::<Result<_>>()?,
@@ -49,19 +49,19 @@ impl Decoder {
         })
     }
 
-    /// Its configuration.
+    /// Returns the model's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Runs new tokens, one row of the cache behind the other, and keeps their keys and values: one step.
+    /// Computes new tokens, row by row, and writes their keys and values to the cache, in one step.
     ///
-    /// Answers what comes out of the last block, `[rows, tokens, hidden]`; [`logits`](Self::logits) goes on from there.
+    /// Returns the output of the last block, `[rows, tokens, hidden]`, for [`logits`](Self::logits).
     pub fn forward(&self, tokens: &[u32], cache: &mut dyn Cache) -> Result<Tensor> {
         let (rows, vocabulary) = (cache.rows(), self.config.vocab_size);
         if rows == 0 || tokens.is_empty() || !tokens.len().is_multiple_of(rows) {
-            return Err(Error::step(format!("{} tokens are not as many for each of {rows} rows", tokens.len())));
+            return Err(Error::step(format!("{} tokens cannot be divided among {rows} rows", tokens.len())));
         }
         if let Some(place) = tokens.iter().position(|&token| token as usize >= vocabulary) {
             return Err(Error::Token { token: tokens[place], place, vocabulary });
@@ -77,7 +77,7 @@ impl Decoder {
         Ok(x)
     }
 
-    /// The logits of what [`forward`](Self::forward) gave: `[rows, tokens, vocabulary]`.
+    /// Returns the logits for the output of [`forward`](Self::forward): `[rows, tokens, vocabulary]`.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         let logits = self.output.forward(&self.norm.forward(hidden)?)?;
         Ok(match self.config.final_softcap {
@@ -86,7 +86,7 @@ impl Decoder {
         })
     }
 
-    /// The logits of the last token of each row: `[rows, vocabulary]`.
+    /// Returns the logits of the last token of each row: `[rows, vocabulary]`.
     pub fn last_logits(&self, hidden: &Tensor) -> Result<Tensor> {
         let last = hidden.dim(1)? - 1;
         Ok(self.logits(&hidden.narrow(1, last, 1)?)?.squeeze(1)?)

@@ -1,73 +1,73 @@
-//! What can go wrong: with a folder, with a token, with a cache.
+//! Errors of folders, tokens and caches.
 
 use std::path::PathBuf;
 
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refusal.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The cache's refusal.
+    /// An error of the cache.
     #[error(transparent)]
     Cache(#[from] kvtide_tensor::Error),
-    /// The description's refusal.
+    /// An error of the model description.
     #[error(transparent)]
     Model(#[from] kvtide_core::Error),
-    /// The tensors' refusal.
+    /// An error of candle.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
     /// A file that cannot be read.
     #[error("{} cannot be read: {reason}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         reason: String,
     },
-    /// A field of `config.json` that this decoder cannot go by.
+    /// A field of `config.json` with a missing or unsupported value.
     #[error("{field} is {value}, expected {expected}")]
     Config {
-        /// Which.
+        /// The field's name.
         field: String,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The supported values.
         expected: String,
     },
-    /// A weight that is missing, or of another shape than the configuration says.
+    /// A weight that is missing, or has another shape than the configuration implies.
     #[error("the weight {name} {problem}")]
     Weight {
-        /// Which.
+        /// The weight's name.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A token that the model does not have.
+    /// A token outside the vocabulary.
     #[error("token {token} at {place} is not below {vocabulary}, the size of the vocabulary")]
     Token {
-        /// Its number.
+        /// The token's id.
         token: u32,
-        /// Where it stands.
+        /// Its index in the input.
         place: usize,
-        /// How many there are.
+        /// The size of the vocabulary.
         vocabulary: usize,
     },
-    /// A step that was not taken as it should be.
-    #[error("the step cannot go on: {reason}")]
+    /// A wrong call of a step.
+    #[error("invalid step: {reason}")]
     Step {
-        /// Why.
+        /// The problem.
         reason: String,
     },
 }
 
 impl Error {
-    /// A field that cannot be used.
+    /// Makes an error for a field of `config.json`.
     pub(crate) fn config(field: &str, value: impl ToString, expected: impl Into<String>) -> Self {
         Error::Config { field: field.to_owned(), value: value.to_string(), expected: expected.into() }
     }
 
-    /// A call out of turn.
+    /// Makes an error for a wrong call of a step.
     pub(crate) fn step(reason: impl Into<String>) -> Self {
         Error::Step { reason: reason.into() }
     }

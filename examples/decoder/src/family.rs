@@ -1,4 +1,4 @@
-//! The families, and how their blocks differ. What their layers keep is not told here: a description says it.
+//! The families, and the differences between their blocks. Windows and shared layers are in the `ModelDescription`.
 
 use crate::error::{Error, Result};
 use crate::fields::Fields;
@@ -6,20 +6,20 @@ use crate::fields::Fields;
 /// A family of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Llama, and what is built like it.
+    /// Llama, and models with the same architecture.
     Llama,
-    /// Mistral: as Llama, and may slide.
+    /// Mistral: like Llama, with or without a sliding window.
     Mistral,
     /// Qwen2: projections of queries, keys and values add a bias.
     Qwen2,
     /// Qwen3: each head of queries and keys is normalised.
     Qwen3,
-    /// Gemma 3, its text model.
+    /// The text model of Gemma 3.
     Gemma3,
 }
 
 impl Family {
-    /// The family that `model_type` names.
+    /// Returns the family that `model_type` names.
     pub(crate) fn of(fields: &Fields<'_>) -> Result<Self> {
         let named = fields.text("model_type").or_else(|| fields.text("architectures")).unwrap_or_default();
         Ok(match named {
@@ -35,14 +35,14 @@ impl Family {
         })
     }
 
-    /// Each head of queries and keys is normalised before it is turned.
+    /// True if each head of queries and keys is normalised before its rotation.
     #[must_use]
     pub fn normalises_heads(self) -> bool {
         matches!(self, Family::Qwen3 | Family::Gemma3)
     }
 
-    /// What attention and the feed-forward part give is normalised before it is added; embeddings are scaled; the weights of
-    /// norms count from 1; the vocabulary's weights are used twice.
+    /// True for Gemma: the outputs of attention and of the feed-forward part are normalised before they are added;
+    /// embeddings are scaled; the weights of norms are stored minus 1; the output uses the embedding's weights.
     #[must_use]
     pub fn is_gemma(self) -> bool {
         self == Family::Gemma3

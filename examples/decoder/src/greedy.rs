@@ -1,4 +1,4 @@
-//! Decoding: each time the most likely token.
+//! Greedy decoding: the most probable token at each step.
 
 use candle_core::{D, Tensor};
 
@@ -6,18 +6,18 @@ use crate::cache::Cache;
 use crate::decoder::Decoder;
 use crate::error::Result;
 
-/// What was decoded.
+/// The decoded tokens and their logits.
 #[derive(Clone, Debug)]
 pub struct Decoded {
     /// The tokens of each row.
     pub tokens: Vec<Vec<u32>>,
-    /// The logits that each was chosen from, `[rows, tokens, vocabulary]`.
+    /// The logits from which each token was chosen, `[rows, tokens, vocabulary]`.
     pub logits: Tensor,
 }
 
-/// Adds `count` tokens, at least one, to each row. `logits` are those of the last token of each: `[rows, vocabulary]`.
+/// Generates `count` tokens, at least one, for each row. `logits` are those of each row's last token: `[rows, vocabulary]`.
 ///
-/// The last token that is chosen is not run: its keys and values are those of the next step.
+/// The last chosen token is not computed: the next step computes its keys and values.
 pub fn greedy(decoder: &Decoder, cache: &mut dyn Cache, logits: Tensor, count: usize) -> Result<Decoded> {
     let (mut chosen, mut seen) = (vec![Vec::with_capacity(count); cache.rows()], vec![logits]);
     loop {

@@ -1,7 +1,7 @@
-//! The layers of a model in contiguous caches, one each: what the model writes and reads goes to them.
+//! The [`Cache`] of a model on contiguous caches, one per layer.
 //!
-//! All rows move in lockstep; a shorter one is padded on the left, and its padding hidden by `starts`. Layers that slide keep a
-//! window, or everything, with the window as a rule of attention alone.
+//! All rows advance together; a shorter row is padded on the left, and `starts` masks its padding. Sliding layers keep their
+//! window only, or all tokens, with the window applied by attention alone.
 
 use candle_core::{Device, Tensor};
 use kvtide_core::model::{LayerKind, ModelDescription};
@@ -10,12 +10,12 @@ use kvtide_tensor::{AttendOptions, DType, Kv, KvCache, KvCacheOptions, RotatingC
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 
-/// What a layer keeps.
+/// The cache of a layer.
 #[derive(Debug)]
 enum Layer {
     Everything(KvCache),
     Window(RotatingKvCache),
-    /// That of another layer.
+    /// The cache of another layer, by its index.
     Shared(usize),
 }
 
@@ -24,16 +24,16 @@ enum Layer {
 pub struct Layers {
     model: ModelDescription,
     layers: Vec<Layer>,
-    /// The first slot of each row that is no padding.
+    /// The first slot of each row that is not padding.
     starts: Vec<i32>,
     length: u32,
-    /// What the layers of an open step show, and its tokens in each row.
+    /// The keys and values that each layer of an open step attends to, and the step's tokens per row.
     step: Option<(Vec<Option<Kv>>, u32)>,
 }
 
 impl Layers {
-    /// Empty caches, a row for each of `paddings`: tokens in front of it that are none. With `windows` layers that slide drop
-    /// what their queries no longer see.
+    /// Makes empty caches with one row for each element of `paddings`, the row's number of padding tokens. With `windows`,
+    /// sliding layers drop tokens that left their window.
     pub fn new(model: &ModelDescription, paddings: &[u32], windows: bool) -> Result<Self> {
         let rows = paddings.len() as u32;
         let layer = |of: &kvtide_core::model::LayerDescription| {
@@ -58,7 +58,7 @@ impl Layers {
         Ok(Layers { model: model.clone(), layers, starts, length: 0, step: None })
     }
 
-    /// What a layer holds; nothing before the first step.
+    /// Returns the content of a layer, or `None` before the first step.
     pub fn kv(&self, layer: usize) -> Result<Option<Kv>> {
         Ok(match &self.layers[layer] {
             Layer::Everything(cache) if cache.is_empty() => None,
@@ -83,7 +83,7 @@ impl Cache for Layers {
 
     fn begin(&mut self, tokens: &[u32]) -> Result<Vec<u32>> {
         if self.step.is_some() {
-            return Err(Error::step("the last one was not committed"));
+            return Err(Error::step("the previous step was not committed"));
         }
         let each = (tokens.len() / self.rows()) as u32;
         self.step = Some((vec![None; self.layers.len()], each));
@@ -93,17 +93,17 @@ impl Cache for Layers {
     }
 
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<()> {
-        let Some((shown, _)) = &mut self.step else { return Err(Error::step("none was begun")) };
+        let Some((shown, _)) = &mut self.step else { return Err(Error::step("no step is open")) };
         shown[layer] = Some(match &mut self.layers[layer] {
             Layer::Everything(cache) => cache.update(k, v)?,
             Layer::Window(cache) => cache.append(k, v)?,
-            Layer::Shared(_) => return Err(Error::step("the layer has none of its own")),
+            Layer::Shared(_) => return Err(Error::step("the layer shares the cache of another layer")),
         });
         Ok(())
     }
 
     fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor> {
-        let Some((shown, _)) = &self.step else { return Err(Error::step("none was begun")) };
+        let Some((shown, _)) = &self.step else { return Err(Error::step("no step is open")) };
         let Some(kv) = &shown[self.own(layer)] else { return Err(Error::step("the layer is not written")) };
         let padded = self.starts.iter().any(|&start| start > 0);
         let (window, sinks) = match self.model.kind(layer as u32) {
@@ -123,7 +123,7 @@ impl Cache for Layers {
     }
 
     fn commit(&mut self) -> Result<()> {
-        let Some((shown, tokens)) = self.step.take() else { return Err(Error::step("none was begun")) };
+        let Some((shown, tokens)) = self.step.take() else { return Err(Error::step("no step is open")) };
         if (0..shown.len()).any(|layer| shown[self.own(layer)].is_none()) && tokens > 0 {
             return Err(Error::step("a layer was not written"));
         }

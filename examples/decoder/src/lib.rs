@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! Decoder::forward(tokens, cache)
-//!   positions = cache.begin(tokens)            makes room, says where the tokens stand
+//!   positions = cache.begin(tokens)            takes blocks, returns the tokens' positions
 //!   for each block
-//!     q, k, v = projections, turned by position
+//!     q, k, v = projections, rotated by position
 //!     cache.write(layer, k, v)
-//!     cache.attend(layer, q)                   sees its own tokens too
+//!     cache.attend(layer, q)                   attends to the step's own tokens too
 //!   cache.commit()                             all layers, or none
 //! ```
 //!
-//! The model knows nothing of how keys and values are kept, a cache nothing of weights: [`Cache`] is all that they share.
-//! [`Sequences`] is one, of sequences in a `PagedKvCache`; [`Layers`] another, a contiguous cache for each layer.
+//! The model does not depend on the storage of keys and values, nor a cache on weights: [`Cache`] is their only interface.
+//! It has two implementations: [`Sequences`] of a `PagedKvCache`, and [`Layers`], a contiguous cache for each layer.
 #![deny(missing_docs)]
 
 mod attention;

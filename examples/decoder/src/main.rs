@@ -1,4 +1,4 @@
-//! Decodes greedily from the command line: `decoder <folder> <tokens, comma between them> [how many to add]`.
+//! Decodes greedily from the command line: `decoder <folder> <tokens, separated by commas> [number to add]`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use decoder::{Decoder, Sequences, greedy};
 use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom};
 
-const USAGE: &str = "decoder <folder with config.json and model.safetensors> <tokens as 1,2,3> [how many to add, 16]";
+const USAGE: &str = "decoder <folder with config.json and model.safetensors> <tokens as 1,2,3> [number to add, 16]";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {

@@ -8,7 +8,7 @@ use crate::fields::Fields;
 use crate::linear::Linear;
 use crate::weights::Weights;
 
-/// What the gate is bent by.
+/// The activation function of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activation {
     Silu,
@@ -16,7 +16,7 @@ pub(crate) enum Activation {
 }
 
 impl Activation {
-    /// What the file says, or `default`.
+    /// Reads the activation from the file, or uses `default`.
     pub fn of(fields: Fields<'_>, default: &str) -> Result<Self> {
         let (name, text) = match fields.text("hidden_activation") {
             Some(text) => ("hidden_activation", text),

@@ -1,4 +1,4 @@
-//! Division by the root of the mean of squares.
+//! RMS normalisation: division by the root of the mean of squares.
 
 use candle_core::{D, Tensor};
 
@@ -13,7 +13,7 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// The weights called `name`, of `size` elements. Gemma's count from 1.
+    /// Reads the weights called `name`, of `size` elements. Gemma stores them minus 1.
     pub fn new(weights: &Weights, name: &str, size: usize, config: &Config) -> Result<Self> {
         let weight = weights.get(&format!("{name}.weight"), &[size])?;
         let weight = if config.family.is_gemma() { (weight + 1.)? } else { weight };

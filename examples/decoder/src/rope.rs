@@ -1,12 +1,12 @@
-//! Rotary positions: pairs of a head's elements, half a head apart, are turned by an angle that grows with the position.
+//! Rotary positions: pairs of a head's elements, half a head apart, are rotated by an angle that grows with the position.
 //!
 //! ```text
-//! frequency[i] = theta ^ (-2 i / head_dim)                      then scaled, for contexts longer than the model was made for
+//! frequency[i] = theta ^ (-2 i / head_dim)                      then scaled, for contexts longer than the original one
 //! low'  = low  * cos(position * frequency) - high * sin(...)
 //! high' = high * cos(position * frequency) + low  * sin(...)
 //! ```
 //!
-//! Keys are turned once, before they are kept: a cached key is valid at the position it was computed for, and nowhere else.
+//! Keys are rotated once, before they are cached: a cached key is valid only at the position it was computed for.
 
 use std::f64::consts::TAU;
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::fields::Fields;
 
-/// How frequencies follow from a configuration.
+/// The parameters from which the frequencies are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RopeSettings {
     theta: f64,
@@ -30,7 +30,7 @@ enum Scaling {
     Linear {
         factor: f64,
     },
-    /// Low frequencies are divided, high ones left, those between blended.
+    /// Low frequencies are divided, high ones unchanged, those between blended.
     Llama3 {
         factor: f64,
         low: f64,
@@ -40,9 +40,10 @@ enum Scaling {
 }
 
 impl RopeSettings {
-    /// The settings of layers that slide, or of those that keep everything.
+    /// Reads the settings of sliding layers, or of full layers.
     ///
-    /// Newer files have `rope_parameters`, one for all layers or one for each kind; older ones `rope_theta` and `rope_scaling`.
+    /// Newer files have `rope_parameters`, for all layers or for each kind; older files have `rope_theta` and
+    /// `rope_scaling`.
     pub fn of(fields: Fields<'_>, family: Family, slides: bool) -> Result<Self> {
         let is_local = family.is_gemma() && slides;
         let old_theta = match (family.is_gemma(), slides) {
@@ -55,9 +56,9 @@ impl RopeSettings {
         let of_kind = parameters.and_then(|parameters| parameters.object(kind));
         let found = match (of_kind, parameters) {
             (Some(of_kind), _) => Some(of_kind),
-            // One for the other kind of layers alone.
+            // The file has parameters only for the other kind of layers.
             (None, Some(parameters)) if parameters.0.values().any(serde_json::Value::is_object) => None,
-            // Written before there were two kinds: it is that of the layers that keep everything.
+            // Files without two kinds of parameters: they apply to full layers only.
             _ if is_local => None,
             (None, Some(parameters)) => Some(parameters),
             (None, None) => fields.object("rope_scaling"),
@@ -65,13 +66,13 @@ impl RopeSettings {
         let Some(found) = found else { return Ok(RopeSettings { theta: old_theta, scaling: Scaling::None }) };
         for (name, value) in [("partial_rotary_factor", found), ("partial_rotary_factor", fields)] {
             if value.number(name, 1.)? != 1. {
-                return Err(Error::config(name, value.number(name, 1.)?, "1: every element of a head is turned"));
+                return Err(Error::config(name, value.number(name, 1.)?, "1: every element of a head is rotated"));
             }
         }
         Ok(RopeSettings { theta: found.number("rope_theta", old_theta)?, scaling: Scaling::of(found)? })
     }
 
-    /// One frequency for each pair of a head's elements.
+    /// Returns one frequency for each pair of a head's elements.
     pub fn frequencies(&self, head_dim: usize) -> Vec<f32> {
         let frequency = |pair: usize| self.theta.powf(-2. * pair as f64 / head_dim as f64);
         (0..head_dim / 2).map(|pair| self.scaling.apply(frequency(pair)) as f32).collect()
@@ -101,7 +102,7 @@ impl Scaling {
             Scaling::None => frequency,
             Scaling::Linear { factor } => frequency / factor,
             Scaling::Llama3 { factor, low, high, original } => {
-                // Turns within the context that the model was made for.
+                // The number of rotations within the original context.
                 let turns = original * frequency / TAU;
                 let kept = ((turns - low) / (high - low)).clamp(0., 1.);
                 kept * frequency + (1. - kept) * frequency / factor
@@ -117,7 +118,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// The turns of `positions`, one row behind the other.
+    /// Computes the cosines and sines of `positions`, row by row.
     pub fn new(frequencies: &[f32], positions: &[u32], rows: usize) -> Result<Self> {
         let angles: Vec<f32> = positions
             .iter()
@@ -128,7 +129,7 @@ impl Turns {
         Ok(Turns { cos: angles.cos()?, sin: angles.sin()? })
     }
 
-    /// Turns heads `[rows, heads, tokens, head dim]`.
+    /// Rotates heads `[rows, heads, tokens, head dim]`.
     pub fn turn(&self, heads: &Tensor) -> Result<Tensor> {
         let half = heads.dim(D::Minus1)? / 2;
         let (low, high) = (heads.narrow(D::Minus1, 0, half)?, heads.narrow(D::Minus1, half, half)?);

@@ -1,7 +1,7 @@
-//! Sequences of a [`PagedKvCache`], decoded side by side: what the model writes and reads goes to them.
+//! The [`Cache`] of a model on sequences of a [`PagedKvCache`], decoded as one batch.
 //!
-//! A row is a sequence of its own; rows may be of any lengths, and share what they have in common. The cache is borrowed for as long as
-//! they are decoded, and can be forked, truncated or restored in between.
+//! Each row is a sequence; rows may have different lengths, and share the blocks of common prefixes. The cache is borrowed
+//! while they are decoded; its sequences can be forked, truncated or restored in between.
 
 use candle_core::Tensor;
 use kvtide_tensor::{PagedKvCache, PagedStep, StepTokens};
@@ -9,7 +9,7 @@ use kvtide_tensor::{PagedKvCache, PagedStep, StepTokens};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 
-/// Some sequences of a cache.
+/// Sequences of a cache that are decoded together.
 #[derive(Debug)]
 pub struct Sequences<'c> {
     cache: &'c mut PagedKvCache,
@@ -18,18 +18,18 @@ pub struct Sequences<'c> {
 }
 
 impl<'c> Sequences<'c> {
-    /// These sequences, a row each.
+    /// Makes a batch of these sequences, one row each.
     pub fn new(cache: &'c mut PagedKvCache, ids: &[u64]) -> Self {
         Sequences { cache, ids: ids.to_vec(), step: None }
     }
 
-    /// The sequences, by their numbers.
+    /// Returns the ids of the sequences.
     #[must_use]
     pub fn ids(&self) -> &[u64] {
         &self.ids
     }
 
-    /// The cache.
+    /// Returns the cache.
     #[must_use]
     pub fn cache(&mut self) -> &mut PagedKvCache {
         self.cache
@@ -38,7 +38,7 @@ impl<'c> Sequences<'c> {
     fn open(&mut self) -> Result<(&mut PagedKvCache, &mut PagedStep)> {
         match &mut self.step {
             Some((step, _)) => Ok((self.cache, step)),
-            None => Err(Error::step("none was begun")),
+            None => Err(Error::step("no step is open")),
         }
     }
 }
@@ -50,7 +50,7 @@ impl Cache for Sequences<'_> {
 
     fn begin(&mut self, tokens: &[u32]) -> Result<Vec<u32>> {
         if self.step.is_some() {
-            return Err(Error::step("the last one was not committed"));
+            return Err(Error::step("the previous step was not committed"));
         }
         let each = tokens.len() / self.rows();
         let offsets: Vec<u32> = (0..=self.ids.len()).map(|row| (row * each) as u32).collect();
@@ -81,7 +81,7 @@ impl Cache for Sequences<'_> {
     }
 
     fn commit(&mut self) -> Result<()> {
-        let Some((mut step, tokens)) = self.step.take() else { return Err(Error::step("none was begun")) };
+        let Some((mut step, tokens)) = self.step.take() else { return Err(Error::step("no step is open")) };
         Ok(self.cache.commit_step(&mut step, Some(&tokens))?)
     }
 }

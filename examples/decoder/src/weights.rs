@@ -1,4 +1,4 @@
-//! A model's weights by name, each checked against the shape that the configuration implies.
+//! A model's weights by name, each checked against the shape from the configuration.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 
-/// Where the body and the output's weights stand in a file: a model with images has its text model inside.
+/// The names of the body's and the output's weights in a file: a model with images contains its text model.
 const PLACES: [(&str, &str); 3] = [
     ("model.", "lm_head.weight"),
     ("language_model.model.", "language_model.lm_head.weight"),
@@ -31,12 +31,12 @@ impl Weights {
         Ok(Weights { tensors, body, output })
     }
 
-    /// A weight of the model's body, in 32-bit floats.
+    /// Returns a weight of the model's body, in 32-bit floats.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         self.checked(&format!("{}{name}", self.body), shape)
     }
 
-    /// The weights that make logits, which stand outside the body.
+    /// Returns the weights of the output, which are outside the body.
     pub fn output(&self, shape: &[usize]) -> Result<Tensor> {
         self.checked(self.output, shape)
     }

@@ -1,15 +1,15 @@
-//! A conversation that is saved in one process goes on in another, token for token.
+//! A conversation that is saved in one process continues in another, token for token.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
 use decoder::{Decoder, Sequences, greedy};
-use kvtide_store::{CacheFile, LoadOptions, Source, Watch, load_sequence, save_cache, save_sequence};
+use kvtide_files::{CacheFile, LoadOptions, Source, Watch, load_sequence, save_cache, save_sequence};
 use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom, PromptOptions};
 use serde_json::Value;
 
-/// Where the first process saves.
+/// The environment variable with the folder in which the first process saves.
 const FOLDER: &str = "KVTIDE_TEST_CONVERSATION";
 
 fn fixtures() -> PathBuf {
@@ -32,7 +32,7 @@ fn cache_of(decoder: &Decoder) -> PagedKvCache {
     PagedKvCache::of_model(PagedModelOptions::new(model, PoolRoom::Blocks(vec![32]))).unwrap()
 }
 
-/// Runs tokens behind those of a sequence, which is told their ids, and answers the 64 tokens that follow.
+/// Computes tokens after those of a sequence, sets their ids, and returns the 64 tokens that follow.
 fn answer(decoder: &Decoder, cache: &mut PagedKvCache, sequence: u64, rest: &[u32]) -> Vec<u32> {
     let mut rows = Sequences::new(cache, &[sequence]);
     let hidden = decoder.forward(rest, &mut rows).unwrap();
@@ -40,7 +40,7 @@ fn answer(decoder: &Decoder, cache: &mut PagedKvCache, sequence: u64, rest: &[u3
     greedy(decoder, &mut rows, logits, 64).unwrap().tokens.swap_remove(0)
 }
 
-/// The first process: no test by itself.
+/// The first process: not a test by itself.
 #[test]
 fn saves() {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };

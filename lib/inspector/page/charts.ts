@@ -1,10 +1,11 @@
+// The charts of the inspector, drawn with uPlot.
 import uPlot from 'uplot'
 
 import { element } from './html.js'
 
 const CHARTS = [
-  { title: 'Found of what prompts looked for, %', range: [0, 100] },
-  { title: 'Evictions a second', range: undefined },
+  { title: 'Prefix cache hit rate, %', range: [0, 100] },
+  { title: 'Evictions per second', range: undefined },
   { title: 'MiB in use', range: undefined },
 ] as const
 const HEIGHT = 150
@@ -14,8 +15,11 @@ const time = (seconds: number): string => new Date(1000 * seconds).toTimeString(
 
 type Series = readonly (number | null)[]
 
-/** Charts over time, which follow the reader's theme and the width of the page. */
-export function charts(into: HTMLElement): { draw(times: readonly number[], series: readonly Series[]): void; restyle(): void } {
+/** Charts over time, which adapt to the reader's theme and the width of the page. */
+export function charts(into: HTMLElement): {
+  draw(times: readonly number[], series: readonly Series[]): void
+  restyle(): void
+} {
   let plots: uPlot[] = []
   let last: readonly [times: readonly number[], series: readonly Series[]] = [[], CHARTS.map(() => [])]
 
@@ -27,16 +31,30 @@ export function charts(into: HTMLElement): { draw(times: readonly number[], seri
   function restyle(): void {
     plots.forEach(plot => plot.destroy())
     const style = getComputedStyle(document.body)
-    const [ink, line, accent] = ['--quiet', '--line', '--accent'].map(name => style.getPropertyValue(name)) as [string, string, string]
+    const [ink, line, accent] = ['--quiet', '--line', '--accent'].map(name => style.getPropertyValue(name)) as [
+      string,
+      string,
+      string,
+    ]
     plots = CHARTS.map(({ range }, at) => {
       const box = boxes[at] as HTMLElement
-      const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: '11px system-ui' }
+      const axis = {
+        stroke: ink,
+        grid: { stroke: line, width: 1 },
+        ticks: { stroke: line, width: 1 },
+        font: '11px system-ui',
+      }
       const options: uPlot.Options = {
         width: Math.max(200, box.clientWidth - 14),
         height: HEIGHT,
         cursor: { show: false },
-        scales: { y: range === undefined ? { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } : { range: [...range] } },
-        axes: [{ ...axis, space: 76, values: (_, times) => times.map(time) }, { ...axis, size: 52 }],
+        scales: {
+          y: range === undefined ? { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } : { range: [...range] },
+        },
+        axes: [
+          { ...axis, space: 76, values: (_, times) => times.map(time) },
+          { ...axis, size: 52 },
+        ],
         series: [{}, { stroke: accent, width: 1.5, fill: `${accent}22`, spanGaps: true, points: { show: false } }],
       }
       return new uPlot(options, data(at), box)
@@ -44,7 +62,11 @@ export function charts(into: HTMLElement): { draw(times: readonly number[], seri
   }
 
   restyle()
-  new ResizeObserver(() => plots.forEach((plot, at) => plot.setSize({ width: Math.max(200, (boxes[at] as HTMLElement).clientWidth - 14), height: HEIGHT }))).observe(into)
+  new ResizeObserver(() =>
+    plots.forEach((plot, at) =>
+      plot.setSize({ width: Math.max(200, (boxes[at] as HTMLElement).clientWidth - 14), height: HEIGHT }),
+    ),
+  ).observe(into)
   return {
     draw(times, series) {
       last = [times, series]

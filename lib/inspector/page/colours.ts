@@ -1,11 +1,17 @@
+// The colours of blocks on the map, and their legend.
 import { OWNED } from '../messages.js'
 import { element } from './html.js'
 
-const STATES = ['free', 'cached: nobody has it, prompts find it', 'held by a snapshot or a match', 'shared by sequences'] as const
+const STATES = [
+  'free',
+  'cached: no sequence uses it, prompts can reuse it',
+  'held by a snapshot or a match',
+  'shared by sequences',
+] as const
 
 const isDark = (): boolean => matchMedia('(prefers-color-scheme: dark)').matches
 
-/** Red, green and blue of a hue, 0 to 360. */
+/** The red, green and blue of a hue, 0 to 360. */
 function rgb(hue: number, saturation: number, lightness: number): readonly [number, number, number] {
   const part = (n: number): number => {
     const k = (n + hue / 30) % 12
@@ -16,11 +22,21 @@ function rgb(hue: number, saturation: number, lightness: number): readonly [numb
 }
 
 const FIXED = {
-  light: [[246, 248, 250], [175, 184, 193], [89, 99, 110], [31, 35, 40]],
-  dark: [[21, 27, 35], [61, 68, 77], [145, 152, 161], [240, 246, 252]],
+  light: [
+    [246, 248, 250],
+    [175, 184, 193],
+    [89, 99, 110],
+    [31, 35, 40],
+  ],
+  dark: [
+    [21, 27, 35],
+    [61, 68, 77],
+    [145, 152, 161],
+    [240, 246, 252],
+  ],
 } as const
 
-/** The colour of a code: neighbouring sequences are far apart. */
+/** The colour of a code. Sequences with neighbouring numbers get very different colours. */
 export function colourOf(code: number): readonly [number, number, number] {
   if (code < OWNED) return FIXED[isDark() ? 'dark' : 'light'][code as 0 | 1 | 2 | 3]
   return rgb(((code - OWNED) * 137.508) % 360, 0.65, isDark() ? 0.62 : 0.48)
@@ -34,10 +50,18 @@ export function describe(block: number, code: number | undefined): string {
 }
 
 export function legend(into: HTMLElement): void {
-  const shown = [['free', 0], ['cached', 1], ['held', 2], ['shared', 3], ['a colour for each sequence', OWNED]] as const
-  into.replaceChildren(...shown.map(([words, code]) => {
-    const box = element('i', {})
-    box.style.background = css(code)
-    return element('span', {}, box, words)
-  }))
+  const shown = [
+    ['free', 0],
+    ['cached', 1],
+    ['held', 2],
+    ['shared', 3],
+    ['a colour for each sequence', OWNED],
+  ] as const
+  into.replaceChildren(
+    ...shown.map(([words, code]) => {
+      const box = element('i', {})
+      box.style.background = css(code)
+      return element('span', {}, box, words)
+    }),
+  )
 }

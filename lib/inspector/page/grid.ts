@@ -1,3 +1,4 @@
+// The map of the inspector: all blocks of a group as squares on a canvas.
 import { OWNED } from '../messages.js'
 import { colourOf } from './colours.js'
 
@@ -6,11 +7,11 @@ const [LEAST, MOST] = [1, 18]
 const BORDER = 1
 
 /**
- * All blocks in rows: a pixel for each in a picture of its own, which is enlarged when it is drawn. So a change costs a pixel, and a frame one copy,
- * however many blocks there are.
+ * The map of all blocks. Each block is one pixel of a small picture, which is enlarged when it is drawn. So a change costs one pixel and a frame costs
+ * one copy, for any number of blocks.
  */
 export class BlockGrid {
-  /** How often it was drawn. */
+  /** The number of times that it was drawn. */
   frames = 0
   readonly #canvas: HTMLCanvasElement
   readonly #selected: (block: number) => void
@@ -27,7 +28,7 @@ export class BlockGrid {
   constructor(canvas: HTMLCanvasElement, selected: (block: number) => void) {
     this.#canvas = canvas
     this.#selected = selected
-    // What is around it has its width from the page, and the picture its own from that.
+    // The parent's width comes from the page, and the picture's width from the parent.
     new ResizeObserver(() => this.#laidOut()).observe(canvas.parentElement as HTMLElement)
     canvas.addEventListener('pointermove', event => this.#select(this.#blockAt(event)))
     canvas.addEventListener('keydown', event => this.#key(event))
@@ -42,7 +43,7 @@ export class BlockGrid {
     this.#laidOut()
   }
 
-  /** Pairs of a block and its code. */
+  /** Applies changes: pairs of a block and its code. */
   change(pairs: Uint32Array): void {
     for (let at = 0; at < pairs.length; at += 2) {
       this.#codes[pairs[at] as number] = pairs[at + 1] as number
@@ -51,7 +52,7 @@ export class BlockGrid {
     this.#due()
   }
 
-  /** Shows the blocks of one sequence, and the others faintly; all of them again where there is none. */
+  /** Highlights the blocks of one sequence and fades the others; with `undefined`, shows all of them normally. */
   highlight(sequence: number | undefined): void {
     this.#highlighted = sequence
     this.redraw()
@@ -84,7 +85,7 @@ export class BlockGrid {
     new Uint32Array(this.#picture.data.buffer, 4 * block, 1)[0] = this.#colour(code)
   }
 
-  /** A colour as a pixel has it. */
+  /** A colour as the value of a pixel. */
   #colour(code: number): number {
     const known = this.#colours.get(code)
     if (known !== undefined) return known
@@ -121,7 +122,7 @@ export class BlockGrid {
     this.frames += 1
   }
 
-  /** Gaps between blocks, where they are large enough. */
+  /** Draws gaps between blocks that are large enough. */
   #lines(context: CanvasRenderingContext2D): void {
     context.fillStyle = getComputedStyle(document.body).backgroundColor
     for (let x = this.#cell - 1; x < this.#canvas.width; x += this.#cell) context.fillRect(x, 0, 1, this.#canvas.height)
@@ -129,7 +130,9 @@ export class BlockGrid {
   }
 
   #blockAt({ offsetX, offsetY }: PointerEvent): number {
-    return Math.floor(offsetY / this.#cell) * this.#columns + Math.min(this.#columns - 1, Math.floor(offsetX / this.#cell))
+    return (
+      Math.floor(offsetY / this.#cell) * this.#columns + Math.min(this.#columns - 1, Math.floor(offsetX / this.#cell))
+    )
   }
 
   #select(block: number): void {
@@ -140,7 +143,14 @@ export class BlockGrid {
   }
 
   #key(event: KeyboardEvent): void {
-    const steps: Readonly<Record<string, number>> = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.#columns, ArrowDown: this.#columns, Home: -this.#at, End: this.#codes.length - 1 - this.#at }
+    const steps: Readonly<Record<string, number>> = {
+      ArrowLeft: -1,
+      ArrowRight: 1,
+      ArrowUp: -this.#columns,
+      ArrowDown: this.#columns,
+      Home: -this.#at,
+      End: this.#codes.length - 1 - this.#at,
+    }
     const step = steps[event.key]
     if (step === undefined) return
     event.preventDefault()

@@ -1,25 +1,38 @@
+// The tree of sequences by common prefix.
 import { type Branch, OWNED } from '../messages.js'
 import { css } from './colours.js'
 import { element } from './html.js'
 
-/** More of them nobody reads; they would only cost time. */
+/** The maximum number of sequences that are drawn: more would cost time, and are not readable. */
 const SHOWN_MAX = 500
 
-/** Draws the tree of sequences. `pick` is told which one is pointed at, or none. */
-export function drawTree(into: HTMLElement, tree: readonly Branch[], lengths: Readonly<Record<number, number>>, pick: (sequence: number | undefined) => void): void {
+/** Draws the tree of sequences. `pick` is called with the sequence under the pointer, or with `undefined`. */
+export function drawTree(
+  into: HTMLElement,
+  tree: readonly Branch[],
+  lengths: Readonly<Record<number, number>>,
+  pick: (sequence: number | undefined) => void,
+): void {
   const closed = new Set([...into.querySelectorAll('details:not([open])')].map(of => of.getAttribute('data-place')))
   let [left, hidden] = [SHOWN_MAX, 0]
 
   const leaf = (id: number): HTMLLIElement => {
     const box = element('i', {})
     box.style.background = css(OWNED + id)
-    const item = element('li', {}, box, `sequence ${id} `, element('small', {}, `${(lengths[id] ?? 0).toLocaleString('en')} tokens`))
+    const item = element(
+      'li',
+      {},
+      box,
+      `sequence ${id} `,
+      element('small', {}, `${(lengths[id] ?? 0).toLocaleString('en')} tokens`),
+    )
     item.addEventListener('pointerenter', () => pick(id))
     item.addEventListener('pointerleave', () => pick(undefined))
     return item
   }
 
-  const count = ({ sequences, children }: Branch): number => sequences.length + children.reduce((sum, child) => sum + count(child), 0)
+  const count = ({ sequences, children }: Branch): number =>
+    sequences.length + children.reduce((sum, child) => sum + count(child), 0)
 
   function items(branch: Branch, place: string): HTMLLIElement[] {
     const all = count(branch)
@@ -36,7 +49,17 @@ export function drawTree(into: HTMLElement, tree: readonly Branch[], lengths: Re
     hidden += branch.sequences.length - own.length
     const inner = [...own.map(leaf), ...branch.children.flatMap((child, at) => items(child, `${place}.${at}`))]
     if (branch.to === branch.from) return inner
-    const details = element('details', { open: !closed.has(place) }, element('summary', {}, `${all} sequences share ${branch.to - branch.from} blocks `, element('small', {}, `from block ${branch.from} of each on`)), element('ul', {}, ...inner))
+    const details = element(
+      'details',
+      { open: !closed.has(place) },
+      element(
+        'summary',
+        {},
+        `${all} sequences share ${branch.to - branch.from} blocks `,
+        element('small', {}, `beginning at block ${branch.from}`),
+      ),
+      element('ul', {}, ...inner),
+    )
     details.setAttribute('data-place', place)
     return [element('li', {}, details)]
   }

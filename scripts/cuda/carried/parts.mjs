@@ -1,16 +1,20 @@
-// The parts of a run on a GPU's machine, and what each has shown: the same in a clone (../test.mjs) and in the bundle (run.mjs).
+// The parts of a run on a GPU machine, and their results: the same in a clone (../test.mjs) and in the bundle (run.mjs).
 //
-// A part counts what its programs print, and has failed where one broke off, ran no test, or did not end in time. `run(command, args,
-// options)` starts a program, shows what it prints, and answers { code, output, late }.
+// A part adds up the results that its programs print. It fails if a program crashed, ran no test, or timed out. `run(command, args,
+// options)` starts a program, shows its output, and returns { code, output, late }.
 import { parseArgs } from 'node:util'
 
-export const PARTS = ['caches', 'kernels', 'graph', 'sanitize', 'bench']
+export const PARTS = ['caches', 'kernels', 'sanitize', 'bench']
 
-/** What run.sh is asked for; `out` is the folder that the environment names. */
+/** Parses the arguments of run.sh; `out` is the folder from the environment. */
 export function askedParts(args, out) {
   const at = args.indexOf('bench')
   const before = at === -1 ? args : args.slice(0, at)
-  const { values, positionals } = parseArgs({ args: before, allowPositionals: true, options: { 'require-gpu': { type: 'boolean', default: false }, out: { type: 'string' } } })
+  const { values, positionals } = parseArgs({
+    args: before,
+    allowPositionals: true,
+    options: { 'require-gpu': { type: 'boolean', default: false }, out: { type: 'string' } },
+  })
   for (const part of positionals) {
     if (!PARTS.includes(part)) throw new RangeError(`${part}: expected one of ${PARTS.join(', ')}`)
   }
@@ -23,10 +27,10 @@ export function askedParts(args, out) {
   }
 }
 
-/** Random cases of a kernel's test under compute-sanitizer, which makes them a hundred times slower. */
+/** The number of random cases of a kernel's test under compute-sanitizer, which makes them a hundred times slower. */
 const CHECKED_CASES = '20'
 
-/** Whether the GPU can be used, from what `kvtide doctor` prints, and the reason why not. */
+/** Reads from the output of `kvtide doctor` if the GPU can be used, and the reason if not. */
 export function gpuOf(doctor) {
   const [, rest] = /^device cuda\s+(.*)$/m.exec(doctor) ?? []
   if (rest === 'usable') return { usable: true, reason: '' }
@@ -42,7 +46,9 @@ export function tapCounts(text) {
 
 export function rustCounts(text) {
   const counts = { passed: 0, failed: 0, skipped: 0 }
-  for (const [, passed, failed, ignored] of text.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
+  for (const [, passed, failed, ignored] of text.matchAll(
+    /^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm,
+  )) {
     counts.passed += Number(passed)
     counts.failed += Number(failed)
     counts.skipped += Number(ignored)
@@ -52,7 +58,7 @@ export function rustCounts(text) {
 
 export const listedTests = text => (text.match(/^.+: test$/gm) ?? []).length
 
-/** A part whose program broke off, or ran no test, has failed as well. */
+/** Counts a failure if a program of the part crashed or ran no test. */
 function checked(name, counts, { code, late = false }) {
   const silent = counts.passed + counts.failed + counts.skipped === 0
   const failed = counts.failed === 0 && (code !== 0 || silent || late) ? 1 : counts.failed
@@ -64,12 +70,12 @@ export async function deviceTests(run, command, args, options) {
   return checked('caches', tapCounts(ended.output), ended)
 }
 
-/** Tests of kernels, in programs of their own, one at a time, since they share a stream; without a GPU they are counted. */
-export async function kernelTests(name, run, programs, gpu) {
-  if (gpu.usable) return counted(name, run, programs, program => [program, ['--test-threads', '1']], {})
+/** Runs the tests of kernels, in separate programs, one at a time, because they share a stream; without a GPU it only counts them. */
+export async function kernelTests(run, programs, gpu) {
+  if (gpu.usable) return counted('kernels', run, programs, program => [program, ['--test-threads', '1']], {})
   let skipped = 0
   for (const program of programs) skipped += listedTests((await run(program, ['--list'], { silent: true })).output)
-  return checked(name, { passed: 0, failed: 0, skipped }, { code: 0 })
+  return checked('kernels', { passed: 0, failed: 0, skipped }, { code: 0 })
 }
 
 export async function sanitized(run, programs, gpu, sanitizer) {
@@ -79,14 +85,24 @@ export async function sanitized(run, programs, gpu, sanitizer) {
       parts.push({ name: tool, reason: gpu.usable ? 'compute-sanitizer was not found' : gpu.reason })
       continue
     }
-    // Errors that calls of the driver answer are no errors of kernels: libraries ask for what may not be there.
-    const before = ['--tool', tool, '--error-exitcode', '99', ...(tool === 'memcheck' ? ['--report-api-errors', 'no'] : [])]
-    parts.push(await counted(tool, run, programs, program => [sanitizer, [...before, program, '--test-threads', '1']], { env: { KVTIDE_CASES: CHECKED_CASES } }))
+    // Errors from driver calls are not kernel errors: libraries ask for features that may be missing.
+    const before = [
+      '--tool',
+      tool,
+      '--error-exitcode',
+      '99',
+      ...(tool === 'memcheck' ? ['--report-api-errors', 'no'] : []),
+    ]
+    parts.push(
+      await counted(tool, run, programs, program => [sanitizer, [...before, program, '--test-threads', '1']], {
+        env: { KVTIDE_CASES: CHECKED_CASES },
+      }),
+    )
   }
   return parts
 }
 
-/** Runs test programs, and adds up what they count to; `asked` answers what is run for one. */
+/** Runs test programs and adds up their counts; `asked` returns the command for a program. */
 async function counted(name, run, programs, asked, options) {
   const all = { passed: 0, failed: 0, skipped: 0 }
   let late = false
@@ -99,7 +115,7 @@ async function counted(name, run, programs, asked, options) {
   return checked(name, all, { code: 0, late })
 }
 
-/** What is printed last, and the exit code: a part that was skipped is no failure, and is named. */
+/** Returns the final summary and the exit code. A skipped part is named, and is not a failure. */
 export function summary(parts, gpu) {
   const width = Math.max(0, ...parts.map(({ name }) => name.length)) + 2
   const lines = parts.map(({ name, passed, failed, skipped, reason, late = false }) => {

@@ -1,14 +1,13 @@
-// Runs parts of what the bundle carries, each in at most nine minutes, with a summary behind each. run.sh starts it with node and the
+// Runs parts of the bundle, each in at most nine minutes, with a summary after each. run.sh starts it with node and the
 // folders of CUDA's libraries.
 //
 //   caches      the caches' tests, each once for each device
 //   kernels     the kernels' own tests, one at a time: they share a stream
-//   graph       those of captured steps
-//   sanitize    kernels and graph under memcheck and racecheck of compute-sanitizer
-//   bench       what the kernels reach beside PyTorch and others (bench.mjs): the workloads whose ids begin as the words behind it
+//   sanitize    kernels under memcheck and racecheck of compute-sanitizer
+//   bench       the kernels' speed, next to PyTorch and others (bench.mjs): workloads whose ids begin with the following words
 //
-// Without a part: all but bench. What is printed also goes to a file for each part, and the summaries to summary.txt, in the folder that
-// `--out` or OUT names. With `--require-gpu` the exit code is 3 where anything was skipped for want of a GPU.
+// Without a part, all but bench run. The output is also written to a file for each part, and the summaries to summary.txt, in the folder that
+// `--out` or OUT names. With `--require-gpu` the exit code is 3 if anything was skipped for want of a GPU.
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -23,7 +22,9 @@ const MINUTES = 9
 
 function sanitizer() {
   const installed = existsSync('/usr/local') ? readdirSync('/usr/local') : []
-  const cuda = installed.flatMap(name => (name.startsWith('cuda') ? [`/usr/local/${name}/bin`, `/usr/local/${name}/compute-sanitizer`] : []))
+  const cuda = installed.flatMap(name =>
+    name.startsWith('cuda') ? [`/usr/local/${name}/bin`, `/usr/local/${name}/compute-sanitizer`] : [],
+  )
   const folders = [...(process.env.PATH ?? '').split(delimiter).filter(folder => folder !== ''), ...cuda]
   return folders.map(folder => join(folder, 'compute-sanitizer')).find(existsSync)
 }
@@ -38,15 +39,28 @@ const asked = (() => {
 })()
 if (asked.out !== undefined) mkdirSync(asked.out, { recursive: true })
 
-const doctor = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/cli/doctor.js')).doctor.run({ values: {}, files: [] }).text)"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
+const doctor = await run(
+  process.execPath,
+  [
+    '--input-type=module',
+    '--eval',
+    "console.log((await import('./lib/cli/doctor.js')).doctor.run({ values: {}, files: [] }).text)",
+  ],
+  { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } },
+)
 const gpu = gpuOf(doctor.output)
-const programs = readdirSync(join(here, 'kernels')).sort().map(name => join(here, 'kernels', name))
-const isGraph = program => program.endsWith('/graph')
+const programs = readdirSync(join(here, 'kernels'))
+  .sort()
+  .map(name => join(here, 'kernels', name))
 
 const PARTS = {
-  caches: async runIn => [await deviceTests(runIn, process.execPath, [join(compiled, 'node_modules', 'ava', 'entrypoints', 'cli.js')], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })],
-  kernels: async runIn => [await kernelTests('kernels', runIn, programs.filter(program => !isGraph(program)), gpu)],
-  graph: async runIn => [await kernelTests('graph', runIn, programs.filter(isGraph), gpu)],
+  caches: async runIn => [
+    await deviceTests(runIn, process.execPath, [join(compiled, 'node_modules', 'ava', 'entrypoints', 'cli.js')], {
+      cwd: compiled,
+      env: { KVTIDE_DEVICE: 'cuda' },
+    }),
+  ],
+  kernels: async runIn => [await kernelTests(runIn, programs, gpu)],
   sanitize: runIn => sanitized(runIn, programs, gpu, sanitizer()),
   bench: runIn => measured(runIn, asked.bench, asked.out, gpu),
 }
@@ -65,7 +79,7 @@ for (const part of asked.parts) {
   last = summary(all, gpu)
   console.log(`\n${last.text}\n`)
   if (asked.out === undefined) continue
-  // What comes back from a machine may have 16 MiB a file.
+  // A log is limited to 15 MB, because machines may return files of at most 16 MiB.
   writeFileSync(join(asked.out, `${part}.log`), log.slice(-15_000_000))
   writeFileSync(join(asked.out, 'summary.txt'), `${doctor.output}\n${last.text}\n`)
 }

@@ -1,10 +1,9 @@
 #!/bin/sh
-# Tests kvtide on this machine's GPU, or measures it, with what lies beside this file and CUDA's libraries, wherever they are.
+# Tests or measures kvtide on this machine's GPU, with the files next to this one and with CUDA's libraries, which it looks for.
 #
-#   run.sh [--require-gpu] [--out <folder>] [caches] [kernels] [graph] [sanitize] [bench [<start of an id> ...] [options]]
+#   run.sh [--require-gpu] [--out <folder>] [caches] [kernels] [sanitize] [bench [<start of an id> ...] [options]]
 #
-# It brings its own node, unpacks it and all else into a folder beside this file when it is first run, and needs no other program but tar for
-# that. run.mjs says what the parts are.
+# It contains its own node. run.mjs explains the parts.
 here=${0%/*}
 [ "$here" = "$0" ] && here=.
 here=$(cd "$here" && pwd) || exit 1
@@ -13,7 +12,7 @@ KVTIDE_LIBRARY_PATH_BEFORE=$LD_LIBRARY_PATH
 export KVTIDE_LIBRARY_PATH_BEFORE
 missing=
 
-# Takes the folder, if one of the libraries that are still missing is in it.
+# Adds the folder if it contains one of the missing libraries.
 offer() {
   left= taken=
   for group in $missing; do
@@ -44,7 +43,7 @@ do
   offer "$folder"
 done
 
-# Where the system's loader, or the python that is first on the path, would find them.
+# The places where the system's loader, or the first python on the path, would find them.
 if [ -n "$missing" ]; then
   listed=$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null) || listed=
   for file in $listed; do
@@ -59,7 +58,7 @@ if [ -n "$missing" ]; then
     done
   done
 fi
-# Anywhere else on the system's disk, eight folders deep: seconds.
+# All other folders of the system's disk, eight levels deep. This takes seconds.
 scan() {
   set --
   for group in $missing; do
@@ -76,5 +75,4 @@ export LD_LIBRARY_PATH
 echo "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
 for group in $missing; do echo "not found: $(names "$group")"; done
 
-[ -d "$here/unpacked" ] || "$here/unpack" "$here/carried.packed" "$here/unpacked" || exit 1
-exec "$here/unpacked/node" "$here/unpacked/run.mjs" "$@"
+exec "$here/node" "$here/run.mjs" "$@"

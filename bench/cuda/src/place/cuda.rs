@@ -1,4 +1,4 @@
-//! The first GPU: copies by the driver, and events on the stream that candle and all caches work on.
+//! The first GPU: copies by the driver, and events on the stream that candle and all caches use.
 #![expect(unsafe_code, reason = "the driver's copies take addresses, and its version is asked for by address")]
 
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::Driver;
 use crate::Result;
 
-/// Bytes that each copy in front of a measurement moves, about half a millisecond.
+/// The bytes of each copy before a measurement, which takes about half a millisecond.
 const AHEAD: usize = 1 << 30;
 
-/// Pieces of work that are enqueued while one such copy runs.
+/// The number of pieces of work that are enqueued while one such copy runs.
 const PER_COPY: usize = 16;
 
 struct Gpu {
@@ -33,7 +33,7 @@ pub fn open() -> std::result::Result<(Stream, Device, Box<dyn Driver>), String> 
         Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => return Err(reason),
         Err(error) => return Err(error.to_string()),
     };
-    let Device::Cuda(cuda) = &device else { return Err("the device is no GPU of NVIDIA's".to_owned()) };
+    let Device::Cuda(cuda) = &device else { return Err("the device is not an NVIDIA GPU".to_owned()) };
     let launches = Stream::gpu(cuda);
     let gpu = Gpu::new(cuda.cuda_stream()).map_err(|error| error.to_string())?;
     Ok((launches, device, Box::new(gpu)))
@@ -53,7 +53,7 @@ impl Driver for Gpu {
         let context = self.stream.context();
         let ask = |attribute| context.attribute(attribute).ok();
         let mut version = 0;
-        // SAFETY: the driver writes one number to where it is told.
+        // SAFETY: the driver writes one number to the given address.
         let known = unsafe { cuDriverGetVersion(&raw mut version) }.result().is_ok();
         let details = [
             context.compute_capability().ok().map(|(major, minor)| format!("compute capability {major}.{minor}")),
@@ -67,7 +67,7 @@ impl Driver for Gpu {
     }
 
     fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()> {
-        // SAFETY: both have as many bytes, which the caller has checked, and belong to this stream.
+        // SAFETY: both have `bytes` bytes, which the caller has checked, and belong to this stream.
         unsafe { result::memcpy_dtod_async(target.address(), source.address(), bytes, self.stream.cu_stream()) }?;
         Ok(())
     }

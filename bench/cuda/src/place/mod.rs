@@ -1,12 +1,12 @@
-//! Where work runs and how long it takes there: a GPU, or the CPU that stands in for one.
+//! The device that runs the work and times it: a GPU, or the CPU that emulates one.
 //!
 //! ```text
 //! copies     start          work work work          end
-//! ------>    an event       what was enqueued        an event      the GPU has been busy with the copies meanwhile
+//! ------>    an event       enqueued work            an event      the copies keep the GPU busy while work is enqueued
 //! ```
 //!
-//! A GPU is kept busy in front of the first event until everything behind it is enqueued, so that the time between the events is
-//! the GPU's own, not that of the host which asks for it. That is counted beside it. On the CPU both are what a clock says.
+//! Copies keep the GPU busy before the first event until all work is enqueued, so the time between the events is the
+//! GPU's own, not that of the enqueuing host. The host's time is counted separately. On the CPU, a clock measures both.
 
 use std::time::Instant;
 
@@ -28,30 +28,30 @@ mod cuda {
     pub fn open() -> Result<(Stream, Device, Box<dyn Driver>), String> {
         match kvtide_tensor::device("cuda") {
             Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => Err(reason),
-            other => Err(format!("a device of this build is none for kernels: {:?}", other.is_ok())),
+            other => Err(format!("this build has no device for kernels: {:?}", other.is_ok())),
         }
     }
 }
 
-/// What a GPU's driver does.
+/// The operations of a GPU's driver.
 trait Driver {
     fn machine(&self) -> Value;
     fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()>;
-    /// Keeps the GPU busy while `times` pieces of work are enqueued, and takes the time behind that.
+    /// Keeps the GPU busy while `times` pieces of work are enqueued, and records the start event after that.
     fn begin(&self, times: usize) -> Result<()>;
-    /// Nanoseconds since then, once everything that was enqueued is done.
+    /// Waits for all enqueued work, and returns the nanoseconds since the start event.
     fn end(&self) -> Result<f64>;
 }
 
 pub struct Place {
     pub stream: Stream,
-    /// The same device for candle's tensors and for caches.
+    /// The device as candle's tensors and caches use it.
     pub device: Device,
     gpu: Option<Box<dyn Driver>>,
 }
 
 impl Place {
-    /// The first GPU, or the CPU in its stead; else the reason why not.
+    /// Returns the first GPU, or the CPU that emulates one, or the reason why there is none.
     pub fn open(is_emulated: bool) -> std::result::Result<Place, String> {
         if is_emulated {
             return Ok(Place { stream: emulated()?, device: Device::Cpu, gpu: None });
@@ -60,9 +60,9 @@ impl Place {
         Ok(Place { stream, device, gpu: Some(gpu) })
     }
 
-    /// Its name, and what else is known of it.
+    /// Returns its name and further details.
     pub fn machine(&self) -> Value {
-        let emulated = || json!({ "device": "the CPU in a GPU's stead", "details": ["times say nothing about a GPU"] });
+        let emulated = || json!({ "device": "the CPU, emulating a GPU", "details": ["times say nothing about a GPU"] });
         self.gpu.as_ref().map_or_else(emulated, |gpu| gpu.machine())
     }
 
@@ -70,7 +70,7 @@ impl Place {
         self.gpu.is_some()
     }
 
-    /// The driver's own copy from device to device, enqueued.
+    /// Enqueues the driver's own copy from device to device.
     pub fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()> {
         assert!(bytes <= source.bytes().min(target.bytes()), "a copy reaches outside its memory");
         match &self.gpu {
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// How long one piece of `times` takes, which are enqueued one behind the other.
+    /// Enqueues `times` pieces of work, one after the other, and returns the time of one piece.
     pub fn time(&self, times: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<Took> {
         if let Some(gpu) = &self.gpu {
             gpu.begin(times)?;
@@ -105,5 +105,5 @@ fn emulated() -> std::result::Result<Stream, String> {
     #[cfg(feature = "emulate")]
     return Ok(Stream::emulated());
     #[cfg(not(feature = "emulate"))]
-    Err("this build has no CPU that stands in for a GPU: build it with --features emulate".to_owned())
+    Err("this build cannot emulate a GPU: build it with --features emulate".to_owned())
 }

@@ -1,6 +1,6 @@
-//! New tokens behind those that a cache holds: kvtide's cache, candle's `slice_set` into memory that was taken before, and `cat`.
+//! Measures appending tokens: kvtide's cache, candle's `slice_set` into preallocated memory, and `cat`.
 //!
-//! All of them count the bytes that have to move: those of the new tokens, read and written.
+//! All of them count the bytes that must be moved: those of the new tokens, read and written.
 
 use std::cell::{Cell, RefCell};
 
@@ -20,7 +20,7 @@ pub fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measur
         let shape = (batch, kv_heads, tokens, dim);
         Tensor::randn(0f32, 1f32, shape, device)?.to_dtype(DType::BF16)
     };
-    // Half of the room is taken.
+    // Half of the capacity is in use.
     let (held, times) = (keys / 2, if tokens == 1 { times } else { 4 });
     let [k, v] = [random(tokens)?, random(tokens)?];
     let [old_k, old_v] = [random(held)?, random(held)?];
@@ -73,16 +73,16 @@ pub fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measur
     bench.measured(title, lanes)
 }
 
-/// Compares the keys that the cache shows with what `cat` gives, and the new ones with those of `slice_set`.
+/// Compares the cache's keys with the result of `cat`, and the new keys with those of `slice_set`.
 fn check(cache: &KvCache, all: &Tensor, [old, new]: [&Tensor; 2]) -> Result<()> {
     let floats = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
     let shown = cache.get_kv()?.k.tensor()?;
     if floats(&shown)? != floats(&Tensor::cat(&[old, new], 2)?)? {
-        return Err("the cache shows other keys than `cat`".into());
+        return Err("the cache's keys differ from those of `cat`".into());
     }
     let (held, tokens) = (old.dim(2)?, new.dim(2)?);
     if floats(&all.narrow(2, held, tokens)?.contiguous()?)? != floats(new)? {
-        return Err("`slice_set` has written other keys".into());
+        return Err("the keys written by `slice_set` differ".into());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Attention of one query for each sequence: bound by reading K and V once.
+//! Measures attention of one query for each sequence, which is bound by reading K and V once.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use super::{Bench, Measurement};
 use crate::Result;
 use crate::sizes::Sizes;
 
-/// How far off outputs may be, whose values are at most 1: in bf16, and over q8.
+/// The largest errors of outputs, whose values are at most 1: in bf16, and over q8.
 pub const BF16_MOST: f64 = 0.008;
 const Q8_MOST: f64 = 0.025;
 

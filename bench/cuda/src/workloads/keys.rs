@@ -1,4 +1,4 @@
-//! K and V of sequences as attention finds them: contiguous, and in blocks of a pool.
+//! K and V of sequences as inputs of attention: contiguous, and in blocks of a pool.
 
 use kvtide_cuda::{
     AttendKeys, Direction, HeadRows, PageMemory, QuantisedPage, RowFormat, Rows, Span, Words, copy_strips, seal,
@@ -6,24 +6,23 @@ use kvtide_cuda::{
 
 use super::Bench;
 use super::quantise::call as quantised;
-use super::step::words;
 use crate::Result;
 use crate::numbers::fill;
 use crate::pages::{Page, scattered, strips};
 use crate::sizes::Sizes;
 
-/// Contiguous K and V `[sequences, heads, keys, dim]`, and which blocks have the same.
+/// Contiguous K and V `[sequences, heads, keys, dim]`, and the blocks that have the same content.
 pub struct Keys<'a> {
     pub rows: Span<'a>,
-    /// The blocks of each sequence, one sequence behind the other.
+    /// The blocks of all sequences, one sequence after the other.
     pub blocks: Vec<usize>,
     pub tables: Span<'a>,
 }
 
-/// A pool of blocks of several layers, all of which have the same.
+/// A pool of blocks of several layers, which all have the same content.
 #[derive(Clone, Copy)]
 pub struct Pool<'a> {
-    pub memory: Span<'a>,
+    memory: Span<'a>,
     page: Page,
     format: RowFormat,
     sizes: &'a Sizes,
@@ -103,7 +102,7 @@ impl<'a> Pool<'a> {
 
     /// Bytes of K and V of one layer: codes and scales of all blocks.
     pub fn layer_bytes(&self, blocks: usize) -> usize {
-        let part = |part: &crate::pages::Part| self.sizes.kv_heads * (part.head + part.scale_head);
+        let part = |part: &crate::pages::SectionPlaces| self.sizes.kv_heads * (part.head + part.scale_head);
         blocks * self.page.parts.iter().map(part).sum::<usize>()
     }
 
@@ -111,7 +110,7 @@ impl<'a> Pool<'a> {
         Pool { tables, ..self }
     }
 
-    /// The pages of a layer; layers come in turn.
+    /// Returns the pages of a layer; the benchmark uses layers in turn.
     pub fn layer(&self, turn: usize) -> AttendKeys<'a> {
         let layers = self.sizes.pool_layers;
         let block = layers * self.page.bytes;
@@ -133,4 +132,11 @@ impl<'a> Pool<'a> {
             tails: &[],
         }
     }
+}
+
+fn words<'a>(bench: &Bench<'a>, numbers: impl Iterator<Item = usize>) -> Result<Span<'a>> {
+    let bytes: Vec<u8> = numbers.flat_map(|number| (number as u32).to_ne_bytes()).collect();
+    let memory = bench.memory(bytes.len())?;
+    bench.place.stream.upload(&bytes, memory)?;
+    Ok(memory)
 }

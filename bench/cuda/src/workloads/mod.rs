@@ -1,9 +1,7 @@
-//! What is measured: each workload takes its memory, checks what it answers, and hands its lanes to the rounds.
+//! The workloads. Each allocates its memory, checks its results, and passes its lanes to the harness.
 
 mod append;
 mod decode;
-#[cfg(any(feature = "cuda", feature = "emulate"))]
-mod graph;
 mod keys;
 mod moves;
 mod prefill;
@@ -23,7 +21,7 @@ use crate::sizes::Sizes;
 /// A title with its sizes, and the rounds of all lanes.
 type Measurement = (String, Vec<Measured>);
 
-/// A workload by its id, which `--only` names. Its memory is given back before it returns.
+/// A workload by its id, which `--only` selects. It frees its memory before it returns.
 type Workload = (&'static str, fn(&Bench<'_>) -> Result<Measurement>);
 
 #[derive(Clone, Copy)]
@@ -31,7 +29,7 @@ pub struct Bench<'a> {
     pub place: &'a Place,
     pub sizes: &'a Sizes,
     pub rounds: usize,
-    /// What the workload takes, until it is over.
+    /// Memory that the workload allocates and frees at its end.
     pub memory: &'a Arena<DeviceMemory>,
 }
 
@@ -51,15 +49,13 @@ pub const ALL: &[Workload] = &[
     ("dequantise-q4", |bench| quantise::measured(bench, "q4", false)),
     ("step-append", step::append),
     ("decode", decode::measure),
-    #[cfg(any(feature = "cuda", feature = "emulate"))]
-    ("step-graph", graph::step),
     ("prefill", prefill::measure),
     ("append-token", |bench| append::appended(bench, bench.sizes.sequences, 1)),
     ("append-chunk", |bench| append::appended(bench, bench.sizes.chunks, bench.sizes.chunk)),
 ];
 
 impl<'a> Bench<'a> {
-    /// Memory that holds anything.
+    /// Allocates memory with undefined content.
     fn memory(&self, bytes: usize) -> Result<Span<'a>> {
         Ok(self.memory.alloc(self.place.stream.memory(bytes)?).span())
     }
@@ -68,7 +64,7 @@ impl<'a> Bench<'a> {
         Ok((title.into(), measure(lanes, self.rounds)?))
     }
 
-    /// `work` beside a copy from `source` to `target`.
+    /// Measures `work` next to a copy from `source` to `target`.
     fn beside_copy(
         &self,
         title: String,
@@ -79,7 +75,7 @@ impl<'a> Bench<'a> {
         self.measured(title, vec![self.lane(Role::Ours, "kvtide", amount, work), self.copy(source, target, amount)])
     }
 
-    /// A lane of which each piece of work is enqueued at this place.
+    /// A lane that enqueues each piece of work on this device.
     fn lane<'b>(&self, role: Role, name: &str, amount: Amount, mut work: impl FnMut() -> Result<()> + 'b) -> Lane<'b>
     where
         'a: 'b,
@@ -88,7 +84,7 @@ impl<'a> Bench<'a> {
         Lane::new(role, name, move |times| place.time(times, &mut work)).of(amount)
     }
 
-    /// The driver's copy that reads and writes as many bytes as `amount` has, in all.
+    /// A lane of the driver's copy that reads and writes as many bytes in total as `amount` has.
     fn copy<'b>(&self, source: Span<'b>, target: Span<'b>, amount: Amount) -> Lane<'b>
     where
         'a: 'b,

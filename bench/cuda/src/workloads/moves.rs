@@ -1,4 +1,4 @@
-//! Moves inside a buffer, and whole blocks copied and zeroed.
+//! Measures moves inside a buffer, and copying and zeroing of whole blocks.
 
 use kvtide_bench::Amount;
 use kvtide_cuda::{BufferRows, Move, copy_chains, shift, zero_pieces};
@@ -10,19 +10,19 @@ use crate::numbers::{fill, samples};
 use crate::pages::{Page, scattered};
 use crate::sizes::Sizes;
 
-/// A compaction: the second half of each stretch goes to its front.
+/// A compaction: the second half of each stretch is moved to its front.
 pub fn apart(bench: &Bench<'_>) -> Result<Measurement> {
     moved(bench, |rows| Move { source: rows / 2, target: 0, rows: rows / 2, unused: 0 })
 }
 
-/// One that reaches over its own source: three quarters go a quarter forward.
+/// A compaction whose target overlaps its source: three quarters move forward by a quarter.
 pub fn overlapping(bench: &Bench<'_>) -> Result<Measurement> {
     moved(bench, |rows| Move { source: rows / 4, target: 0, rows: rows - rows / 4, unused: 0 })
 }
 
 fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
-    // K and V of all layers and heads, as many rows each as fit.
+    // K and V of all layers and heads, each with as many rows as fit.
     let (row, count) = (sizes.row(), 2 * sizes.layers * sizes.kv_heads);
     let rows = sizes.carried / (count * row);
     let moved = which(rows as u32);
@@ -44,7 +44,7 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
     bench.beside_copy(title, amount, [before, buffer], || Ok(shift(&place.stream, buffer, stretches, &[moved])?))
 }
 
-/// Blocks of all layers from half of the pool to the other half.
+/// Copies blocks of all layers from one half of the pool to the other.
 pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let bytes = sizes.layers * Page::new(sizes, "bf16").bytes;
@@ -67,7 +67,7 @@ pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     })
 }
 
-/// Blocks of all layers made zero: nothing is read.
+/// Zeroes blocks of all layers, without reading.
 pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes: Sizes { layers, carried, .. }, .. } = *bench;
     let bytes = layers * Page::new(bench.sizes, "bf16").bytes;
@@ -76,7 +76,7 @@ pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     for span in [source, target] {
         fill(place, span, 5, 1.0)?;
     }
-    // Every other block, so that what lies between has to stay.
+    // Every other block, so that the blocks between must stay unchanged.
     let starts: Vec<_> = (0..count).step_by(2).map(|block| block * bytes).collect();
     zero_pieces(&place.stream, target, bytes, &starts)?;
     for at in samples(count * bytes / 256).map(|at| at * 256) {

@@ -1,4 +1,4 @@
-//! Attention of the last chunk of prompts: bound by the tensor cores.
+//! Measures attention of the last chunk of prompts, which is bound by the tensor cores.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use super::{Bench, Measurement};
 use crate::Result;
 use crate::sizes::Sizes;
 
-/// Multiplications and additions of a chunk's queries, each of which sees all keys up to its own.
+/// Returns the multiplications and additions of a chunk's queries; each query sees all keys up to its own.
 fn flops(sizes: &Sizes) -> f64 {
     let Sizes { chunk, chunks, keys, query_heads, dim, .. } = *sizes;
     let seen: usize = (0..chunk).map(|query| keys - chunk + query + 1).sum();
@@ -33,7 +33,7 @@ pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
     queries.check("contiguous", rows, false, BF16_MOST)?;
     queries.attend(pages.layer(1))?;
     queries.check("pages", rows, true, BF16_MOST)?;
-    // The CPU multiplies no matrices of bf16.
+    // The CPU doesn't multiply matrices of bf16.
     let dtype = if place.is_gpu() { DType::BF16 } else { DType::F32 };
     let side = |_| Tensor::randn(0f32, 1f32, (matrix, matrix), &place.device)?.to_dtype(dtype);
     let [a, b] = [side(0)?, side(1)?];

@@ -1,4 +1,4 @@
-//! A prompt of all layers: into tensors with a head after the other, into pages, and out of them.
+//! Measures moving a prompt of all layers: into head-major tensors, into pages, and out of pages.
 
 use kvtide_bench::Amount;
 use kvtide_cuda::{BoxCopy, Direction, Rows, Span, copy_boxes, copy_strips};
@@ -10,7 +10,7 @@ use crate::numbers::{fill, samples};
 use crate::pages::{Page, scattered, strips};
 use crate::sizes::Sizes;
 
-/// K and V lie one behind the other in the memory of new rows, as a model gives them: layer, token, head.
+/// The layout of new rows as a model produces them, K and then V: layer, token, head.
 fn rows<'a>(sizes: &Sizes, memory: Span<'a>) -> [Rows<'a>; 2] {
     let (row, part) = (sizes.row(), sizes.prompt_part());
     let (token, layer) = (sizes.kv_heads * row, part / sizes.layers);
@@ -29,12 +29,12 @@ fn sampled(sizes: &Sizes) -> impl Iterator<Item = [usize; 4]> {
     })
 }
 
-/// One box for K and one for V of each layer.
+/// Returns one box for K and one for V of each layer.
 pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, layers, prompt, .. } = *sizes;
     let (row, bytes) = (sizes.row(), 2 * sizes.prompt_part());
-    // A buffer has room for more.
+    // The buffer is larger than the prompt.
     let slots = prompt + prompt / 8;
     let (source, target) = (bench.memory(bytes)?, bench.memory(2 * layers * kv_heads * slots * row)?);
     fill(place, source, 1, 1.0)?;

@@ -1,4 +1,4 @@
-//! Pages of bf16 to low-bit ones, and back.
+//! Measures quantising pages of bf16 to low-bit pages, and dequantising them.
 
 use kvtide_bench::Amount;
 use kvtide_cuda::{Format, Quantised, QuantisedPage, QuantisedPages, Span, seal, unseal};
@@ -10,7 +10,7 @@ use crate::numbers::{fill, floats, samples};
 use crate::pages::{Page, scattered};
 use crate::sizes::Sizes;
 
-/// A call over pages whose rows are in the pages of another form.
+/// A call over pages whose rows are in pages of another form.
 pub fn call<'a>(
     sizes: &Sizes,
     memory: Span<'a>,
@@ -38,7 +38,7 @@ pub fn measured(bench: &Bench<'_>, name: &'static str, is_seal: bool) -> Result<
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, block, carried, .. } = *sizes;
     let (wide, page) = (Page::new(sizes, "bf16"), Page::new(sizes, name));
-    // How far off a number from -1 to 1 may be: half a step, and that of bf16.
+    // The largest error of a number from -1 to 1: half a step, and that of bf16.
     let most = [("f8e4m3", 0.04), ("q8", 0.01), ("q4", 0.08)].into_iter().find(|(form, _)| *form == name);
     let (_, most) = most.ok_or("a form of pages")?;
     let count = carried / wide.bytes;

@@ -1,8 +1,7 @@
-//! Queries over keys that are contiguous or in blocks, and what some of their outputs should be.
+//! Runs queries over keys that are contiguous or in blocks, and checks some of their outputs.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, AttendStem, DeviceLengths, HeadRows, RowFormat, Span,
-    Stream, attend,
+    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, AttendStem, HeadRows, RowFormat, Span, attend,
 };
 
 use super::Bench;
@@ -11,7 +10,7 @@ use crate::check;
 use crate::numbers::{fill, floats};
 use crate::sizes::Sizes;
 
-/// What queries are multiplied with, so that few keys have most of the weight and outputs are no averages of all.
+/// The factor of queries, so that few keys have most of the weight and outputs aren't averages of all values.
 const QUERY_MOST: f32 = 8.0;
 
 /// Queries of sequences and their outputs, `[tokens, heads, dim]`, or `[batch, heads, n, dim]` over contiguous keys.
@@ -26,7 +25,7 @@ pub struct Queries<'a> {
 }
 
 impl<'a> Queries<'a> {
-    /// The last `each` tokens of the first `count` sequences.
+    /// Queries of the last `each` tokens of the first `count` sequences.
     pub fn new(bench: &Bench<'a>, count: usize, each: usize) -> Result<Self> {
         let Bench { place, sizes, .. } = *bench;
         let heads = count * each * sizes.query_heads;
@@ -48,7 +47,8 @@ impl<'a> Queries<'a> {
         Ok(Queries { bench: *bench, rows, out, sums, sequences, stems: Vec::new(), each })
     }
 
-    /// One query for each sequence, over the blocks of the first one: read once for all of them, or for each.
+    /// One query for each sequence, over the blocks of the first one, which are read once for all sequences, or for
+    /// each.
     pub fn sharing(mut self, is_stem: bool) -> Self {
         self.sequences.iter_mut().for_each(|of| of.table = 0);
         let keys = self.bench.sizes.keys.saturating_sub(1) / AttendStem::GRAIN * AttendStem::GRAIN;
@@ -62,12 +62,7 @@ impl<'a> Queries<'a> {
     }
 
     pub fn attend(&self, keys: AttendKeys<'_>) -> Result<()> {
-        self.attend_on(&self.bench.place.stream, keys, None)
-    }
-
-    /// The same on a stream that may be captured, with lengths that are read when it runs.
-    pub fn attend_on(&self, stream: &Stream, keys: AttendKeys<'_>, lengths: Option<DeviceLengths<'_>>) -> Result<()> {
-        let Bench { sizes, .. } = self.bench;
+        let Bench { place, sizes, .. } = self.bench;
         let (row, heads) = (sizes.row(), sizes.query_heads);
         let is_ragged = matches!(keys, AttendKeys::Pages { .. });
         let (batch, head, token, count) = match is_ragged {
@@ -88,27 +83,16 @@ impl<'a> Queries<'a> {
             keys,
             sequences: &self.sequences,
             stems: &self.stems,
-            lengths,
             trees: None,
             mask: None,
             positions: None,
             out: self.out,
             lse: self.sums,
         };
-        match attend(stream, &call)? {
+        match attend(&place.stream, &call)? {
             true => Ok(()),
             false => Err("the rows are too wide for the kernels".into()),
         }
-    }
-
-    #[cfg(any(feature = "cuda", feature = "emulate"))]
-    pub fn outputs(&self) -> Result<Vec<u8>> {
-        check::bytes(self.bench.place, self.out, 0, self.out.bytes())
-    }
-
-    #[cfg(any(feature = "cuda", feature = "emulate"))]
-    pub fn spoil(&self) -> Result<()> {
-        fill(self.bench.place, self.out, 15, 1.0)
     }
 
     /// Compares some outputs of the last call with a plain loop over the contiguous keys.

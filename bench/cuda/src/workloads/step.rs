@@ -1,9 +1,9 @@
-//! A step's append: one token of each sequence in all layers, into pages, in one launch.
+//! Measures a step's append: one token of each sequence in all layers, into pages, in one launch.
 
 use std::cell::Cell;
 
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{Direction, Rows, Span, Strip, Tables, advance, copy_strips, insert};
+use kvtide_cuda::{Direction, Rows, Span, Strip, copy_strips};
 
 use super::{Bench, Measurement};
 use crate::Result;
@@ -12,7 +12,7 @@ use crate::numbers::{fill, samples};
 use crate::pages::{Page, scattered};
 use crate::sizes::Sizes;
 
-/// Steps that are done in turn, each into blocks of its own.
+/// The number of steps that run in turn, each into blocks of its own.
 const STEPS: usize = 8;
 
 fn slot(sizes: &Sizes, sequence: usize) -> usize {
@@ -29,7 +29,7 @@ fn rows<'a>(sizes: &Sizes, memory: Span<'a>) -> [Rows<'a>; 2] {
 
 pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
-    let Sizes { kv_heads, layers, sequences, block, times, .. } = *sizes;
+    let Sizes { kv_heads, layers, sequences, times, .. } = *sizes;
     let page = Page::new(sizes, "bf16");
     let (row, block_bytes) = (sizes.row(), layers * page.bytes);
     let part_bytes = layers * sequences * kv_heads * row;
@@ -38,36 +38,16 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let (new, pages) = (bench.memory(2 * part_bytes)?, bench.memory(blocks.len() * block_bytes)?);
     fill(place, new, 9, 1.0)?;
     let rows = rows(sizes, new);
-    let into = page.insert(sizes, pages, rows, layers);
     let known = page.moves(sizes, pages, rows, layers);
     let strips: Vec<Vec<Strip>> = (0..STEPS).map(|step| strips_of(sizes, &blocks, block_bytes, step)).collect();
-    let held = words(bench, blocks.iter().copied())?;
-    let tables = (0..STEPS)
-        .map(|step| {
-            let lengths = words(bench, (0..sequences).map(|sequence| step * block + slot(sizes, sequence)))?;
-            Ok(Tables { lengths, blocks: held, sequences, row_blocks: STEPS })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    insert(&place.stream, &into, &tables[0])?;
-    copy_strips(&place.stream, Direction::Scatter, &known, &strips[1])?;
-    for step in [0, 1] {
-        check::rows(place, [new, pages], row, sampled(sizes, &page, &blocks, step))?;
-    }
+    copy_strips(&place.stream, Direction::Scatter, &known, &strips[0])?;
+    check::rows(place, [new, pages], row, sampled(sizes, &page, &blocks, 0))?;
     let amount = Amount::moved(2 * part_bytes, 2 * part_bytes);
     let turn = Cell::new(0);
     let next = || turn.replace((turn.get() + 1) % STEPS);
     let lanes = vec![
-        bench.lane(Role::Ours, "kvtide, slots from the host", amount, || {
+        bench.lane(Role::Ours, "kvtide", amount, || {
             Ok(copy_strips(&place.stream, Direction::Scatter, &known, &strips[next()])?)
-        }),
-        bench.lane(Role::Ours, "kvtide, lengths on the device", amount, || {
-            Ok(insert(&place.stream, &into, &tables[next()])?)
-        }),
-        bench.lane(Role::Ours, "kvtide, lengths on the device, moved on", amount, || {
-            let tables = &tables[next()];
-            insert(&place.stream, &into, tables)?;
-            // By none, so that the next round finds the same.
-            Ok(advance(&place.stream, tables.lengths, sequences, 0)?)
         }),
         bench.copy(new, pages, amount),
     ];
@@ -75,7 +55,7 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     bench.measured(format!("one token of {sequences} sequences, {layers} layers, into pages, bf16"), lanes)
 }
 
-/// Where some of the new rows lie, and where they should be after a step.
+/// Returns the places of some new rows, and their places after a step.
 fn sampled(sizes: &Sizes, page: &Page, blocks: &[usize], step: usize) -> impl Iterator<Item = (usize, usize)> {
     let Sizes { kv_heads, layers, sequences, .. } = *sizes;
     samples(2 * layers * sequences * kv_heads).map(move |at| {
@@ -95,11 +75,4 @@ fn strips_of(sizes: &Sizes, blocks: &[usize], block_bytes: usize, step: usize) -
         layer: 0,
     };
     (0..sizes.sequences).map(of).collect()
-}
-
-pub fn words<'a>(bench: &Bench<'a>, numbers: impl Iterator<Item = usize>) -> Result<Span<'a>> {
-    let bytes: Vec<u8> = numbers.flat_map(|number| (number as u32).to_ne_bytes()).collect();
-    let memory = bench.memory(bytes.len())?;
-    bench.place.stream.upload(&bytes, memory)?;
-    Ok(memory)
 }

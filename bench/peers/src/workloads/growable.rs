@@ -1,7 +1,7 @@
-//! Single tokens from empty on, in a cache that grows and in one that has all its memory.
+//! Measures single-token appends to an empty cache, growing and preallocated.
 //!
-//! The cache is made in the measured time, since that is when memory is taken, and dropped outside it. Lanes that copy
-//! everything they hold at each append stop early: what they cost per append rises with the tokens.
+//! Making the cache is timed, because that allocates memory; dropping it is not. Lanes that copy all their tokens
+//! at each append stop early, because their cost per append increases with the tokens.
 
 use std::hint::black_box;
 
@@ -45,7 +45,7 @@ fn ours<'a>(name: &str, initial: u32, tokens: u32, step: &'a Tokens<f32>) -> Lan
     lane(Role::Ours, name, tokens, make, |cache| Ok(cache.update(&step.k_tensor, &step.v_tensor)?))
 }
 
-/// It grows by what it was made with.
+/// It grows by its initial capacity.
 fn candle<'a>(name: &str, initial: u32, tokens: u32, step: &'a Tokens<f32>) -> Lane<'a> {
     let make = move || Ok(CandleCache::new(2, initial as usize));
     lane(Role::Peer, name, tokens, make, |cache| Ok(cache.append(&step.k_tensor, &step.v_tensor)?))
@@ -57,7 +57,7 @@ fn concatenating(tokens: u32, step: &Tokens<f32>) -> Lane<'_> {
     lane(Role::Peer, name, tokens, make, |cache| Ok(cache.append(&step.k_tensor, &step.v_tensor)?))
 }
 
-/// By its fused update; the other one copies the whole capacity at each step.
+/// Uses its fused update, because the other one copies the whole capacity at each step.
 fn boostr<'a>(name: &str, initial: u32, tokens: u32, step: &'a Tokens<f32>) -> Lane<'a> {
     let device = CpuDevice::new();
     let client = CpuClient::new(device.clone());

@@ -1,6 +1,6 @@
-//! What this machine's memory gives: memcpy at sizes in and out of its caches, by one thread and by two.
+//! Measures this machine's memory: memcpy at sizes in and out of its caches, with one thread and with two.
 //!
-//! The limit of everything else here. It has no ratio to reach: it is the machine's, not ours.
+//! It is the limit of all other workloads. It has no target, because it measures the machine and not kvtide.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ use crate::large::filled;
 fn lane(mebibytes: usize, threads: usize) -> Lane<'static> {
     let bytes = mebibytes << 20;
     let (source, mut target) = (filled(bytes, 1u8), filled(bytes, 2u8));
-    // Small ones several times over, so that a round is more than a few ticks of the clock.
+    // Small copies are repeated, so that a round is longer than a few ticks of the clock.
     let times = (32 / mebibytes).max(1);
     let name = format!("{mebibytes} MiB, {threads} {}", if threads == 1 { "thread" } else { "threads" });
     Lane::timed(Role::Limit, name, (mebibytes * times) as u32, move |stopwatch| {
@@ -26,7 +26,7 @@ fn lane(mebibytes: usize, threads: usize) -> Lane<'static> {
 
 pub fn run(mebibytes: &[usize], rounds: usize) -> Result<Outcome> {
     let mut lanes: Vec<Lane<'_>> = mebibytes.iter().map(|&size| lane(size, 1)).collect();
-    // Starting threads would be most of the smaller ones.
+    // With small copies, most of the time would be starting threads.
     lanes.extend(mebibytes.iter().filter(|&&size| size >= 32).map(|&size| lane(size, 2)));
     Outcome::of("memcpy", "MiB", lanes, rounds)
 }

@@ -17,10 +17,11 @@ use kvtide_core::paged::PageFormat::{self, Q4, Q8};
 use kvtide_tensor::DType;
 use serde::Serialize;
 
-/// A workload at the size that is reported.
+/// A workload with the size of the report.
 pub struct Workload {
     pub id: &'static str,
-    /// What large allocations get: pages that the system gives at the first touch (`new`), or pages that were touched before.
+    /// The memory of large allocations: pages that the system provides at the first touch (`new`), or pages that were
+    /// touched before (`reused`).
     pub memory: &'static str,
     pub run: fn(usize) -> Result<Outcome>,
 }
@@ -41,7 +42,7 @@ const fn kind(dtype: DType, format: Option<PageFormat>, group: usize) -> attenti
     attention::Kind { dtype, format, group }
 }
 
-/// Every workload, in the order of the report. Those that take memory as part of the work run on both kinds of it.
+/// Every workload, in the order of the report. Workloads that allocate memory as part of the work run on both kinds.
 pub const ALL: &[Workload] = &[
     reused("rotating-512-f32", |rounds| rotating::run::<f32>(512, rounds)),
     reused("rotating-4096-f32", |rounds| rotating::run::<f32>(4096, rounds)),
@@ -66,7 +67,7 @@ pub const ALL: &[Workload] = &[
     reused("memcpy", |rounds| memcpy::run(&[1, 32, 256], rounds)),
 ];
 
-/// Workloads that are measured when they are asked for by name, and are not in the report.
+/// Workloads that are measured only by name, and are not in the report.
 pub const NAMED: &[Workload] = &[
     named("attention-shared-f32", |rounds| attention::shared(kind(DType::F32, None, 1), 4096, None, rounds)),
     named("attention-shared-f16", |rounds| attention::shared(kind(DType::F16, None, 1), 4096, None, rounds)),
@@ -80,10 +81,10 @@ pub const NAMED: &[Workload] = &[
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub title: String,
-    /// What a lane's nanoseconds are for.
+    /// The unit of work of a lane's nanoseconds.
     pub operation: &'static str,
     pub lanes: Vec<Measured>,
-    /// Numbers that are no times, by name.
+    /// Numbers that aren't times, by name.
     pub facts: BTreeMap<String, f64>,
 }
 

@@ -1,7 +1,7 @@
-//! Single tokens of one sequence in pages: writing, reading a copy, and finding out where one lies.
+//! Measures single tokens of one sequence in pages: writing, reading a copy, and looking up a token's slot.
 //!
-//! The order is that of decoding: token by token, and within a token layer by layer. Each round writes a new sequence into
-//! blocks that were there before.
+//! The order is that of decoding: token by token, and within a token layer by layer. Each round writes a new sequence
+//! into existing blocks.
 
 use std::hint::black_box;
 
@@ -63,7 +63,7 @@ fn their_write(cache: &mut OxibonsaiCache, tokens: usize, layers: usize, step: &
     Ok(sequence)
 }
 
-/// The slab of the cache in plain memory: the same rows at the same places, one sequence in all of it.
+/// The cache's slab in plain memory: the same rows at the same places, for a single sequence.
 struct BareSlab {
     layout: PageLayout,
     memory: Vec<f32>,
@@ -77,7 +77,7 @@ impl BareSlab {
         BareSlab { layout, memory: zeros(elements) }
     }
 
-    /// The element at which a token's row of a head begins.
+    /// Returns the index of the first element of a token's row of a head.
     fn row(&self, position: usize, layer: usize, part: KeyOrValue, head: usize) -> usize {
         let (block, slot) = ((position / BLOCK) as u32, (position % BLOCK) as u32);
         self.layout.row_offset(block, layer as u32, part, head as u32, slot) / size_of::<f32>()

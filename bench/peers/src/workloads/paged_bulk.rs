@@ -1,7 +1,8 @@
-//! Whole prompts into pages, all layers at once, and layer by layer out of them again, by one thread and by two.
+//! Measures writing whole prompts into pages, all layers at once, and gathering them layer by layer, with one thread
+//! and with two.
 //!
-//! The limit is `memcpy` of the same bytes: for a write all of them once, for a gather into the memory of one layer again and
-//! again, as an attention without pages would read them. Two threads take half of each piece.
+//! The limit is `memcpy` of the same bytes: for a write all of them once, for a gather repeatedly into the memory of
+//! one layer, as an attention without pages would read them. Two threads copy half of each piece.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -31,7 +32,7 @@ impl Prompt {
         Ok(Prompt { layers, tokens, kv: [rows(3)?, rows(5)?] })
     }
 
-    /// Bytes of K, or of V, of so many layers.
+    /// Returns the bytes of K, or of V, in `layers` layers.
     fn bytes(&self, layers: usize) -> usize {
         layers * self.tokens * HEADS * HEAD_DIM * size_of::<f32>()
     }
@@ -53,13 +54,13 @@ impl Prompt {
         Ok(sequence)
     }
 
-    /// Operations of a round: one for each token and layer.
+    /// Returns the operations of a round: one for each token and layer.
     fn operations(&self) -> u32 {
         (self.layers * self.tokens) as u32
     }
 }
 
-/// Copies every piece of `source` that is as long as `target` to it, one after the other.
+/// Splits `source` into pieces as long as `target`, and copies each to `target`, one after the other.
 pub fn copy(target: &mut [u8], source: &[u8], threads: usize) {
     let (piece, share) = (target.len(), target.len().div_ceil(threads));
     let copy_share = |index: usize, target: &mut [u8]| {

@@ -1,7 +1,7 @@
-//! A long prompt in chunks, into a window that it overflows.
+//! Measures a long prompt in chunks, appended to a smaller window.
 //!
-//! Each chunk's queries need the tokens before them: kvtide returns everything retained ++ everything new. The ring of
-//! candle-nn returns the window alone, in which the first queries of a chunk have lost keys.
+//! Each chunk's queries need the tokens before them: kvtide returns all retained tokens ++ all new tokens. The ring of
+//! candle-nn returns the window alone, which lacks keys of the chunk's first queries.
 
 use std::hint::black_box;
 
@@ -37,7 +37,7 @@ pub fn run(tokens: usize, window: usize, chunk_tokens: usize, rounds: usize) -> 
         }
         Ok(ring)
     });
-    // What is written where no cache is taken: a new tensor of the window and the chunk.
+    // A program without a cache: a new tensor of the window and the chunk.
     let copying = Lane::making(Role::Baseline, "copying, retained ++ new", operations, || {
         let mut held = [chunk.k_tensor.clone(), chunk.v_tensor.clone()];
         for _ in 1..chunks {
@@ -56,7 +56,7 @@ pub fn run(tokens: usize, window: usize, chunk_tokens: usize, rounds: usize) -> 
         Ok(bare)
     });
     let source = filled(Tokens::<f32>::bytes(tokens), 1u8);
-    // Into memory that was just taken, as everyone's is here.
+    // Into newly allocated memory, as in all lanes here.
     let memcpy = Lane::making(Role::Limit, "memcpy of the prompt", operations, || {
         let mut target = zeros::<u8>(source.len());
         target.copy_from_slice(black_box(&source));

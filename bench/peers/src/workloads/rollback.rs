@@ -1,4 +1,4 @@
-//! Speculative decoding: draft five tokens, keep two, again and again.
+//! Measures speculative decoding: draft five tokens, keep two, again and again.
 //!
 //! Every round of a lane starts at the same length, so that no lane works on a longer cache than another.
 
@@ -37,7 +37,7 @@ fn ours<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Result<Lane<'a>> {
     }))
 }
 
-/// It can go back to the commit point alone: what is kept is appended a second time.
+/// It can only roll back to the commit point, so accepted tokens are appended a second time.
 fn abyo<'a>(full: &Tokens<f32>, draft: &Tokens<f32>) -> Result<Lane<'a>> {
     let tensor = |data: &[f32], tokens: usize| Tensor08::from_slice(data, (1, HEADS, tokens, HEAD_DIM), &Device08::Cpu);
     let [full_k, full_v] = [tensor(&full.k, full.count)?, tensor(&full.v, full.count)?];
@@ -64,7 +64,7 @@ fn abyo<'a>(full: &Tokens<f32>, draft: &Tokens<f32>) -> Result<Lane<'a>> {
     }))
 }
 
-/// What is written where no cache is taken: one concatenation a round, its tail cut off.
+/// A program without a cache: one concatenation per round, whose tail is cut off.
 fn concatenating<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Lane<'a> {
     let start = [full.k_tensor.clone(), full.v_tensor.clone()];
     Lane::timed(Role::Baseline, "concatenating", 2, move |stopwatch| {

@@ -1,10 +1,10 @@
-//! One token after the other through a full window, and what a token costs at a large window against a small one.
+//! Measures single-token appends to a full window, and compares a large window with a small one.
 //!
-//! A round is one whole turn: the window moves through all free slots behind it and to the front once, so that every round
-//! pays for exactly one compaction. The ring of candle-nn shows the tokens out of order; everything else here in order.
+//! In a round, the window moves through all free slots behind it and to the front once, so every round
+//! has exactly one compaction. The ring of candle-nn returns the tokens out of order; all other lanes in order.
 //!
-//! A small window lies in the processor's caches and a large one does not: what memory itself costs at both sizes is measured
-//! as the memcpy of a buffer of that size, per token.
+//! A small window fits into the processor's caches and a large one doesn't: the cost of memory at both sizes is
+//! measured as the memcpy of a buffer of that size, per token.
 
 use bytemuck::Zeroable;
 use candle_core::{Tensor, WithDType};
@@ -17,7 +17,7 @@ use crate::bare::BareWindow;
 use crate::large::filled;
 use crate::tokens::Tokens;
 
-/// The slack that a cache takes unless told.
+/// The default slack of a cache.
 pub fn default_slack(window: usize) -> usize {
     (window / 4).max(64)
 }
@@ -52,7 +52,7 @@ where
     Ok(Lane::repeated(Role::Limit, name, slack as u32 + 1, move || Ok(bare.append(step))))
 }
 
-/// What is written where no cache is taken: the window without its oldest token, and the new one, in a new tensor.
+/// A program without a cache: copies the window without its oldest token, and the new token, to a new tensor.
 fn copying<T: WithDType>(window: usize, step: &Tokens<T>) -> Result<Lane<'_>> {
     let full = Tokens::<T>::new(window, 0)?;
     let mut held = [full.k_tensor, full.v_tensor];
@@ -64,7 +64,7 @@ fn copying<T: WithDType>(window: usize, step: &Tokens<T>) -> Result<Lane<'_>> {
     }))
 }
 
-/// One memcpy of K and V of `window` tokens; `operations` is what its time is divided by.
+/// One memcpy of K and V of `window` tokens; its time is divided by `operations`.
 fn memcpy<T: WithDType>(name: &str, window: usize, operations: u32) -> Lane<'static> {
     let bytes = Tokens::<T>::bytes(window);
     let (source, mut target) = (filled(bytes, 1u8), filled(bytes, 2u8));

@@ -1,7 +1,7 @@
 //! A checked description of a model's layers.
 //!
-//! Invariants: there is a layer; every size is at least 1, a value's aside; a layer that shares names an earlier one of its
-//! own sizes, which keeps tokens itself.
+//! Invariants: there is at least one layer. Every size is at least 1, except that of values, which may be 0. A layer
+//! that shares names an earlier layer that has the same sizes and keeps tokens itself.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use super::layer::{AttentionDescription, LayerDescription, LayerKind};
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 
-/// The most layers of a model.
+/// The largest number of layers of a model.
 pub const LAYERS_MAX: u32 = 65_536;
 
-/// Layers that share block tables: they keep the same tokens in the same sizes on the same device. A block of theirs holds a run of
-/// tokens of all of them.
+/// Layers that share block tables: they keep the same tokens in the same sizes on the same device. A block of the group
+/// holds a run of tokens in all of its layers.
 ///
 /// ```text
 /// layers   0 sliding   1 sliding   2 full   3 sliding   4 as 2
@@ -21,7 +21,7 @@ pub const LAYERS_MAX: u32 = 65_536;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerGroup {
-    /// What each of them keeps: never another layer's.
+    /// The kind of each layer; never [`LayerKind::SharedWith`].
     pub kind: LayerKind,
     /// Heads of keys and values.
     pub num_kv_heads: u32,
@@ -29,13 +29,13 @@ pub struct LayerGroup {
     pub head_dim: u32,
     /// Elements of one head's value.
     pub value_head_dim: u32,
-    /// The device on which they lie, by number; 0 where all of them are on one.
+    /// The number of the device of these layers; 0 if all layers are on one device.
     pub device: u32,
-    /// The layers with keys and values of their own, ascending: the layer at index `i` is the group's layer `i`.
+    /// The layers that keep keys and values themselves, ascending: the layer at index `i` is the group's layer `i`.
     pub layers: Vec<u32>,
 }
 
-/// Where a layer's keys and values lie.
+/// The place of a layer's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerPlace {
     /// The group.
@@ -44,7 +44,7 @@ pub struct LayerPlace {
     pub index: u32,
 }
 
-/// What a model needs of a cache.
+/// The description of a model's layers, as a cache needs it.
 ///
 /// ```
 /// use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
@@ -68,7 +68,7 @@ pub struct ModelDescription {
 }
 
 impl ModelDescription {
-    /// A model of these layers, which attends plainly.
+    /// Returns a model with these layers and plain attention.
     pub fn new(layers: Vec<LayerDescription>) -> Result<Self> {
         check_count("layers", layers.len())?;
         for index in 0..layers.len() {
@@ -78,13 +78,14 @@ impl ModelDescription {
         Ok(ModelDescription { layers, attention: AttentionDescription::default(), groups, places })
     }
 
-    /// The same layers, attending like this.
+    /// Returns the same layers with this attention.
     pub fn with_attention(self, attention: AttentionDescription) -> Result<Self> {
         check_attention(&self.layers, &attention)?;
         Ok(ModelDescription { attention, ..self })
     }
 
-    /// The same layers on several devices: the number of the device of each layer, for one that shares the same as the other's.
+    /// Distributes the layers over several devices: `devices` has the number of the device of each layer. A layer that
+    /// shares must be on the device of the layer it shares with.
     ///
     /// ```
     /// # use kvtide_core::model::{LayerDescription, ModelDescription};
@@ -101,7 +102,7 @@ impl ModelDescription {
             if let LayerKind::SharedWith(source) = layer.kind
                 && devices[index] != devices[source as usize]
             {
-                let expected = format!("the device of layer {source}, which it shares with");
+                let expected = format!("the device of layer {source}, whose tokens it shares");
                 return Err(Error::model(format!("device[{index}]"), devices[index], expected));
             }
         }
@@ -115,32 +116,32 @@ impl ModelDescription {
         &self.layers
     }
 
-    /// How all of them attend.
+    /// The attention of all layers.
     #[must_use]
     pub fn attention(&self) -> &AttentionDescription {
         &self.attention
     }
 
-    /// The layers that share block tables.
+    /// The groups of layers that share block tables.
     #[must_use]
     pub fn groups(&self) -> &[LayerGroup] {
         &self.groups
     }
 
-    /// Where the keys and values of a layer that is there lie: for one that shares, where the other's do.
+    /// The place of an existing layer's keys and values. A layer that shares has the place of the other layer.
     #[must_use]
     pub fn place(&self, layer: u32) -> LayerPlace {
         self.places[layer as usize]
     }
 
-    /// What a layer that is there keeps: for one that shares, what the other does.
+    /// The kind of an existing layer. A layer that shares has the kind of the other layer.
     #[must_use]
     pub fn kind(&self, layer: u32) -> LayerKind {
         self.groups[self.place(layer).group as usize].kind
     }
 }
 
-/// Refuses no layer, and more than can be meant.
+/// Returns an error if there is no layer, or if there are more than [`LAYERS_MAX`].
 pub(super) fn check_count(field: &str, layers: usize) -> Result<()> {
     if (1..=LAYERS_MAX as usize).contains(&layers) {
         return Ok(());
@@ -167,7 +168,9 @@ fn check_layer(layers: &[LayerDescription], index: usize) -> Result<()> {
         }
         LayerKind::Sliding { window, sinks } => match window.checked_add(sinks) {
             Some(retained) if retained <= COUNT_MAX => Ok(()),
-            _ => Err(Error::model(of("window"), window, format!("at most {COUNT_MAX}, its {sinks} sinks among them"))),
+            _ => {
+                Err(Error::model(of("window"), window, format!("at most {COUNT_MAX} together with its {sinks} sinks")))
+            }
         },
         LayerKind::SharedWith(source) => check_shared(layers, index, source),
     }
@@ -176,7 +179,8 @@ fn check_layer(layers: &[LayerDescription], index: usize) -> Result<()> {
 fn check_shared(layers: &[LayerDescription], index: usize, source: u32) -> Result<()> {
     let of = |field: &str| format!("layers[{index}].{field}");
     if source as usize >= index {
-        let expected = if index == 0 { "no layer to share with: none is before it" } else { "an earlier layer" };
+        let expected =
+            if index == 0 { "nothing: the first layer has no earlier layer to share with" } else { "an earlier layer" };
         return Err(Error::model(of("sharedWith"), source, expected));
     }
     let (layer, shown) = (&layers[index], &layers[source as usize]);
@@ -190,7 +194,11 @@ fn check_shared(layers: &[LayerDescription], index: usize, source: u32) -> Resul
         ("valueHeadDim", layer.value_head_dim, shown.value_head_dim),
     ] {
         if size != wanted {
-            return Err(Error::model(of(field), size, format!("{wanted}, as in layer {source}, which it shares with")));
+            return Err(Error::model(
+                of(field),
+                size,
+                format!("{wanted}, as in layer {source}, whose tokens it shares"),
+            ));
         }
     }
     Ok(())
@@ -201,7 +209,7 @@ fn check_attention(layers: &[LayerDescription], attention: &AttentionDescription
         && let Some((index, layer)) =
             layers.iter().enumerate().find(|(_, layer)| heads == 0 || heads % layer.num_kv_heads != 0)
     {
-        let expected = format!("a multiple of the {} heads of layers[{index}]", layer.num_kv_heads);
+        let expected = format!("a multiple of the {} KV heads of layers[{index}]", layer.num_kv_heads);
         return Err(Error::model("numQueryHeads", heads, expected));
     }
     for (field, number) in [("scale", attention.scale), ("softcap", attention.softcap)] {
@@ -214,7 +222,7 @@ fn check_attention(layers: &[LayerDescription], attention: &AttentionDescription
     Ok(())
 }
 
-/// The groups of checked layers, and each layer's place in them; `device` gives the number of the device of each.
+/// The groups of checked layers, and each layer's place in them. `device` returns the number of a layer's device.
 fn groups(layers: &[LayerDescription], device: impl Fn(usize) -> u32) -> (Vec<LayerGroup>, Vec<LayerPlace>) {
     let (mut groups, mut known) = (Vec::<LayerGroup>::new(), HashMap::new());
     let mut places = Vec::<LayerPlace>::with_capacity(layers.len());

@@ -1,12 +1,13 @@
-//! What a model's layers need of a cache: which of them keep everything, which a window, and which lie side by side.
+//! The layers of a model as a cache needs them: which keep all tokens, which keep a window, and which share block
+//! tables.
 //!
 //! ```text
-//! config.json ── config/ ──> layers of each family's rule ──┐
+//! config.json ── config/ ──> layers by the family's rule ───┐
 //! layers written down by hand ──────────────────────────────┴─> ModelDescription ──> groups, places
 //! ```
 //!
-//! A description is plain numbers, checked once when it is made: what contradicts itself never becomes one. Making one is
-//! O(layers), everything that is asked of it O(1).
+//! A description consists of plain numbers, which are checked once, when it is made: contradictory numbers are an
+//! error. Making one is O(layers); every query is O(1).
 
 mod config;
 mod description;

@@ -1,47 +1,47 @@
 //! Blocks, tables and sequences: the planners of the paged cache.
 //!
 //! ```text
-//! sequence 7   [ block 2 ][ block 0 ]     PagedPlanner: which block and slot a token of a sequence lies in
+//! sequence 7   [ block 2 ][ block 0 ]     PagedPlanner: the block and slot of each token of a sequence
 //!                   |          |
-//! pool         0  1  2  3  4  5  6  7     BlockPool: which blocks are in use, and by which handle
+//! pool         0  1  2  3  4  5  6  7     BlockPool: the blocks in use, and their handles
 //!                   |
-//! slab         bytes of block 2           PageLayout: where a row of a block lies, in which PageFormat
+//! slab         bytes of block 2           PageLayout: the place of a row in a block, in its PageFormat
 //! ```
 //!
-//! A folder imports only from those above it, and its fields are private to it:
+//! A folder imports only from those above it in this list, and its fields are private to it:
 //!
 //! ```text
-//! pages      one layer of a block: layout, formats, staging, which slots were written
-//! index      which block holds which prefix: keys, events
-//! pool       who holds a block, which block is evicted next
-//! table      the lists of blocks of sequences, as trees that share what they have in common
-//! sequence   the blocks and tokens of a sequence, its open drafts and step; what else holds blocks
-//! plan       what a write, the copies before it, or the end of a draft will do
-//! planner    the calls: what they refuse, and what they change
+//! pages      one layer of a block: layout, formats, staging, the slots that were written
+//! index      the prefix cache: the block of each key, events
+//! pool       reference counts of blocks, and the order of eviction
+//! table      the block tables of sequences, as trees that share chunks
+//! sequence   the blocks and tokens of a sequence, its open drafts and step; other holders of blocks
+//! plan       the changes of a write, of the copies before it, or of the end of a draft
+//! planner    the calls: their errors and their changes
 //! ```
 //!
 //! A block holds `block_size` tokens of every layer. One layer of it is a page; low-bit pages are staged until they are full.
 //! [`BlockTable`] is the plain list of blocks per layer, for callers who keep their own sequences on a [`BlockPool`].
 //!
-//! - Sharing. A block that others hold, or that prompts find, is never written: the writer gets a copy of that one block. So a
-//!   fork, a snapshot and a restore are O(1), and what is held never changes.
-//! - Copies and the write after them are planned together, and the memory of both is taken before a block is copied. A refused
-//!   call leaves no copy behind. Several groups begin a step, or end a draft, all of them or none.
-//! - Marks. A sequence sees the slots below its length that are marked as written. Marks belong to the block. When a truncation
-//!   cuts into a block that others hold, the slots behind the cut are forgotten once the sequence grows past them.
-//! - Transactions put their tokens behind those of the sequence. Tokens that may be taken back are neither quantised nor given a
-//!   key, also in forks and snapshots. Dropping a transaction is never refused; an open step of its sequence ends with it.
-//! - Steps take slots of all layers at once, mark them layer by layer, and advance lengths once. `STALE_STEP` comes before every
-//!   other refusal. Undoing a step gives its blocks back, but not what was evicted or copied for it. So a caller's mistakes are
-//!   found on the plan, before a step is opened.
-//! - Windows give back the blocks that the last committed token no longer sees. Their places in the table stay empty. Results
-//!   never depend on the block size: a query that would see tokens that are gone is refused.
-//! - Eviction. The block of the lowest rank goes first, and within a rank the one that was released first. No block goes before
-//!   those that follow it: [`retain`](PagedPlanner::retain) has the whole rule. The planner has no clock: callers tell the time.
-//! - Prefixes. Each full block has a key, chained by keyed BLAKE3. A block that a key leads to is compared in parent, tokens and
-//!   extras. Forgotten prefixes stay forgotten: an older snapshot is not found again, nor is what follows it.
-//! - Groups of layers are planners in lockstep. A prefix counts as far as every group can continue from it. A snapshot can be
-//!   restored only to sequences of the same salt and extras.
+//! - Sharing is copy on write: a block that others hold, or that prompts can find, is never written; the writer gets a copy of
+//!   that one block. So a fork, a snapshot and a restore are O(1), and held content never changes.
+//! - Copies and the write after them are planned together, and the memory of both is reserved before a block is copied. A call that
+//!   fails leaves no copy behind. Several groups begin a step, or end a draft, all together or not at all.
+//! - Marks. A sequence sees the slots below its length that are marked as written. Marks belong to the block. If a truncation
+//!   cuts into a block that others hold, the slots behind the cut lose their marks once the sequence grows past them.
+//! - Transactions put their tokens behind those of the sequence. Tokens that can be rolled back are neither quantised nor given a
+//!   key, also in forks and snapshots. Dropping a transaction always succeeds; an open step of its sequence ends with it.
+//! - Steps take slots of all layers at once, mark them layer by layer, and advance lengths once. `STALE_STEP` takes precedence over
+//!   every other error. Forks and snapshots of a step's sequences have the content from before it. Undoing a step returns its
+//!   blocks, but not what was evicted or copied for it, so a caller's mistakes are detected on the plan, before a step is opened.
+//! - Windows release the blocks that the last committed token no longer sees. Their places in the table stay empty. Results
+//!   never depend on the block size: a query that would see dropped tokens is an error.
+//! - Eviction takes the block of the lowest rank first, and within a rank the one that was released first. No block is evicted before
+//!   the blocks that follow it: [`retain`](PagedPlanner::retain) has the whole rule. The planner has no clock: callers pass the time.
+//! - Prefixes. Each full block has a key, chained by keyed BLAKE3. When a key leads to a block, its parent, tokens and extras are
+//!   compared too. Forgotten prefixes stay forgotten: neither an older snapshot nor what follows it is found again.
+//! - Groups of layers have planners that change in lockstep. A prefix is as long as every group can continue from it. A snapshot
+//!   can be restored only to sequences with the same salt and extras.
 
 mod index;
 mod pages;
@@ -64,20 +64,21 @@ pub use plan::{
     WritePlan, WriteTarget, Writer,
 };
 pub use planner::{
-    Admission, AdmissionRequest, Admitted, Lacking, NO_BLOCK, PagedPlanner, PlannerCounters, PoolStats, SavedContent,
-    SavedRow, StepTableRows, StepTables, admit_in_groups, can_allocate_in_groups, explain_in_groups, find_in_groups,
-    prompt_in_groups,
+    Admission, AdmissionRequest, Admitted, Growth, GrowthRequest, Lacking, NO_BLOCK, PagedPlanner, PlannerCounters,
+    PoolStats, SavedContent, SavedRow, Shortage, StepTableRows, StepTables, admit_in_groups, can_allocate_in_groups,
+    explain_in_groups, find_in_groups, find_named_in_groups, prompt_in_groups, prompt_in_groups_again,
+    shortage_in_groups,
 };
 pub use pool::{
-    BlockHandle, BlockPool, BlockTable, EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX,
-    RankTable, ReleasedBlock,
+    BlockHandle, BlockPool, BlockTable, EvictionPolicy, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable,
+    ReleasedBlock,
 };
 pub use sequence::{HeldContent, SavedChain};
 pub use window::Window;
 
-/// What planners are put together from, for the tests and the benches of this crate. Not for others: it changes without notice.
+/// The building blocks of planners, for the tests of this crate only. They change without notice.
 #[doc(hidden)]
 pub mod parts {
     pub use super::index::{FoundPrefix, PrefixIndex};
-    pub use super::pool::{BlockState, Blocks, RankChain, Release, TakenBlock};
+    pub use super::pool::{BlockState, Blocks, RankChain, Release};
 }

@@ -1,18 +1,20 @@
 //! One row of numbers for each block, up to the highest reserved.
 //!
-//! If the memory for all rows is small, it is asked for at once, so that no row ever moves; larger arrays double. Rows are initialised,
-//! and so take memory, a step at a time. Compared with chunks that never move, reading a row takes one address instead of two, and
-//! `allocate` of a cached [`BlockPool`](super::BlockPool) half the time (`benches/pool`).
+//! If the memory for all rows is small, it is reserved at once, so that no row ever moves; larger arrays double. Rows
+//! are initialised, and so take memory, a step at a time. Compared with chunks that never move, reading a row takes one
+//! address instead of two, and `allocate` from a [`BlockPool`](super::BlockPool) of cached blocks takes half the time
+//! (`bench/pool`).
 //!
-//! Invariant: there are at most `rows_max` rows. Reading and writing a row is O(1), `reserve` O(rows added) amortised.
+//! Invariant: there are at most `rows_max` rows. Reading and writing a row is O(1); `reserve` is O(rows added)
+//! amortised.
 
 use crate::error::{Error, Result};
 
 /// Bytes that are initialised in one step, unless one row is larger.
 const STEP_BYTES: usize = 1 << 16;
 
-/// Arrays up to this size are asked for at once. The system counts that memory when it is written; some count it at
-/// once.
+/// Arrays up to this size are reserved at once. Most systems count that memory only when it is written; some count it
+/// at once.
 const WHOLE_BYTES: usize = 1 << 27;
 
 /// Rows of numbers.
@@ -26,12 +28,12 @@ pub struct PerBlock<T> {
 }
 
 impl<T: Copy> PerBlock<T> {
-    /// No rows yet, and never more than `rows_max`; a row has `width` numbers, which are `fill` at first.
+    /// Returns no rows yet, and at most `rows_max` later. A row has `width` numbers, which are `fill` at first.
     pub fn new(rows_max: u32, width: u32, fill: T) -> Self {
         PerBlock { numbers: Vec::new(), width: width as usize, rows: 0, rows_max, fill }
     }
 
-    /// Makes room for a row and for those before it.
+    /// Adds this row and those before it.
     pub fn reserve(&mut self, row: u32) -> Result<()> {
         assert!(row < self.rows_max, "row {row} of at most {}", self.rows_max);
         if row < self.rows { Ok(()) } else { self.grow(row) }
@@ -73,13 +75,13 @@ impl<T: Copy> PerBlock<T> {
         self.numbers.copy_within(from..from + numbers, target as usize * self.width);
     }
 
-    /// Bytes of the rows. Memory reserved for more was never written.
+    /// Bytes of the rows; memory that is reserved and was never written does not count.
     pub fn bytes(&self) -> usize {
         self.numbers.len() * size_of::<T>()
     }
 }
 
-/// Rows of one number each are indexed like an array.
+/// Rows of one number each can be indexed like an array.
 impl<T: Copy> std::ops::Index<u32> for PerBlock<T> {
     type Output = T;
 

@@ -1,19 +1,20 @@
-//! The tables of one planner over its pool: lists of blocks as persistent trees, which share what they have in
-//! common, in chunks of 64 entries.
+//! The block tables of one planner over its pool: lists of blocks as persistent trees, which share common parts, in
+//! chunks of 64 entries.
 //!
 //! ```text
-//! table A, 70 blocks        root [ * * . . ]            table B = a fork of A: the same root, counted twice
+//! table A, 70 blocks        root [ * * . . ]            table B = a fork of A: the same root, with two holders
 //!                                  | |
 //!                 [ 7 3 9 ... 64 ]  [ 5 8 . . ]         its first change copies the path that it changes
 //! ```
 //!
-//! A chunk counts the tables and chunks that hold it. A block counts the chunks that hold it; the pool hears of it
-//! through [`HoldCounter`]. So a block may be written in place if nothing on its path is counted twice. When blocks
-//! of a table are released and others before them stay, those are told too, if that means anything to them.
+//! A chunk counts the tables and chunks that hold it. A block counts the chunks that hold it; the pool learns of
+//! changes through [`HoldCounter`]. So a block may be written in place if nothing on its path has two holders. When a
+//! table releases some blocks and keeps others before them, [`HoldCounter::hand_on`] is called for the kept ones, if
+//! the counter needs it.
 //!
-//! Invariants: entries behind a table's length are empty; a chunk that nobody holds is free. A fork is O(1), a
-//! look-up O(height), at most 6, a walk O(entries); a change copies at most 64 entries a level. Memory is taken in
-//! `reserve` alone, so a change cannot fail half-way.
+//! Invariants: entries behind a table's length are empty; a chunk without holders is free. A fork is O(1), a look-up
+//! O(height), at most 6, a walk O(entries); a change copies at most 64 entries per level. Only `reserve` allocates
+//! memory, so a change cannot fail half-way.
 
 #[cfg(test)]
 mod tests;
@@ -31,10 +32,10 @@ const NONE: u32 = u32::MAX;
 /// A leaf whose blocks were all cleared.
 static CLEARED: [u32; CHUNK] = [NONE; CHUNK];
 
-/// Levels of the highest tree: 64^6 blocks are more than there can be.
+/// Levels of the highest tree: 64^6 is more than the largest number of blocks.
 const LEVELS_MAX: usize = 6;
 
-/// The blocks of a sequence, a snapshot or a match, in order. It must be given to [`Tables::release`] in the end.
+/// The blocks of a sequence, a snapshot or a match, in order. A table must be passed to [`Tables::release`] in the end.
 #[derive(Debug)]
 #[must_use = "its blocks stay counted until it is released"]
 pub struct Table {
@@ -51,7 +52,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Places in it, also those that were cleared.
+    /// Number of places, including cleared ones.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -63,17 +64,17 @@ struct TableChunk {
     entries: [u32; CHUNK],
 }
 
-/// Memory of the bookkeeping that a call needs at most. It is taken before the call changes anything, so that a plan is carried
-/// out to its end or not begun.
+/// The most memory that a call's bookkeeping needs. It is reserved before the call changes anything, so a plan is
+/// carried out completely or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// Blocks that it hands out.
+    /// Blocks that the call hands out.
     pub blocks: usize,
-    /// Blocks whose marks it changes.
+    /// Blocks whose marks the call changes.
     pub marks: usize,
     /// Changes of tables.
     pub tables: usize,
-    /// Staging pages that it takes.
+    /// Staging pages that the call takes.
     pub staged: usize,
 }
 
@@ -90,7 +91,7 @@ impl std::ops::Add for Reservation {
     }
 }
 
-/// All tables of a planner, and who counts the blocks that they hold.
+/// All tables of a planner, and the counter of the blocks that they hold.
 #[derive(Debug, Default)]
 pub struct Tables<C = PagePool> {
     chunks: Vec<TableChunk>,
@@ -99,12 +100,12 @@ pub struct Tables<C = PagePool> {
 }
 
 impl<C: HoldCounter> Tables<C> {
-    /// No tables yet, over a pool of which nothing is in use.
+    /// Returns no tables, over a pool without blocks in use.
     pub fn new(counts: C) -> Self {
         Tables { chunks: Vec::new(), free: Vec::new(), counts }
     }
 
-    /// Makes room for so many changes, each of which may add up to `blocks` blocks.
+    /// Reserves memory for this many changes, each of which may add up to `blocks` blocks.
     fn reserve_chunks(&mut self, changes: usize, blocks: usize) -> Result<()> {
         let wanted = changes * (2 * LEVELS_MAX + 2) + 2 * blocks.div_ceil(CHUNK);
         let missing = wanted.saturating_sub(self.free.len());
@@ -116,26 +117,29 @@ impl<C: HoldCounter> Tables<C> {
         self.free.try_reserve(all - self.free.len()).map_err(refused)
     }
 
-    /// The block at a place, unless it was cleared or is outside.
+    /// The block at a place; [`None`] if the place was cleared or is outside the table.
     pub fn get(&self, table: &Table, place: u32) -> Option<u32> {
         self.leaf(table, place)?.first().copied().filter(|&block| block != NONE)
     }
 
-    /// The entries from a place on, up to the end of its chunk or of the table, also cleared ones; [`None`] outside.
+    /// The entries from a place up to the end of its chunk or of the table, including cleared ones; [`None`] outside
+    /// the table.
     pub fn leaf(&self, table: &Table, place: u32) -> Option<&[u32]> {
         if place >= table.len {
             return None;
         }
         let mut chunk = table.root;
         for level in (1..=table.height).rev() {
-            chunk = self.chunks.get(chunk as usize)?.entries[slot(place, level)];
+            // If an entry has no chunk, all places below it were cleared.
+            let Some(above) = self.chunks.get(chunk as usize) else { break };
+            chunk = above.entries[slot(place, level)];
         }
         let first = slot(place, 0);
         let count = (table.len - place).min((CHUNK - first) as u32) as usize;
         Some(self.chunks.get(chunk as usize).map_or(&CLEARED[..count], |chunk| &chunk.entries[first..first + count]))
     }
 
-    /// The blocks from a place on; [`None`] for those that were cleared.
+    /// The blocks from a place on; [`None`] for cleared places.
     pub fn iter(&self, table: &Table, place: u32) -> impl Iterator<Item = Option<u32>> {
         let mut place = place;
         std::iter::from_fn(move || {
@@ -147,7 +151,7 @@ impl<C: HoldCounter> Tables<C> {
         .map(|&block| (block != NONE).then_some(block))
     }
 
-    /// Whether another table leads to this place by the same chunk.
+    /// True if another table leads to this place through the same chunk.
     pub fn is_shared(&self, table: &Table, place: u32) -> bool {
         let mut chunk = table.root;
         for level in (0..=table.height).rev() {
@@ -160,8 +164,8 @@ impl<C: HoldCounter> Tables<C> {
         false
     }
 
-    /// Tells the blocks before the place `end`, below a chunk whose first place is `first`, what was released behind
-    /// them, last ones first. O(blocks), or O(1) if there is nothing to tell.
+    /// Hands on ranks: tells the blocks before the place `end`, below a chunk whose first place is `first`, that blocks
+    /// behind them were released, last ones first. O(blocks), or O(1) if the counter does not hand anything on.
     fn hand_on(&mut self, index: u32, height: u32, first: u32, end: u32) {
         if index == NONE || !self.counts.hands_on() {
             return;
@@ -183,7 +187,7 @@ impl<C: HoldCounter> Tables<C> {
         self.chunks.len() - self.free.len()
     }
 
-    /// Notes each block once for each chunk that holds it, and says what is wrong with the chunks.
+    /// Counts each block once for each chunk that holds it, and reports errors in the chunks.
     fn check_chunks(&self, tables: &[&Table], mut note: impl FnMut(u32)) -> Result<(), String> {
         let mut holders = vec![0; self.chunks.len()];
         let mut open: Vec<(u32, u32)> =
@@ -213,7 +217,7 @@ impl<C: HoldCounter> Tables<C> {
         }
     }
 
-    /// A copy that shares everything.
+    /// Returns a copy that shares all chunks.
     pub fn fork(&mut self, table: &Table) -> Table {
         if table.root != NONE {
             self.chunks[table.root as usize].holders += 1;
@@ -226,22 +230,28 @@ impl<C: HoldCounter> Tables<C> {
         self.release_chunk(table.root, table.height, 0);
     }
 
-    /// Adds a block, which this chunk is already counted to hold.
+    /// Adds a block whose reference count already includes this chunk.
     fn push(&mut self, table: &mut Table, block: u32) {
-        if table.root == NONE {
-            *table = Table { root: self.new_chunk(), height: 0, len: 0 };
-        }
-        if u64::from(table.len) == (CHUNK as u64) << (6 * table.height) {
-            let root = self.new_chunk();
-            self.chunks[root as usize].entries[0] = table.root;
-            *table = Table { root, height: table.height + 1, len: table.len };
-        }
-        table.len += 1;
+        self.lengthen(table, 1);
         let leaf = self.own(table, table.len - 1);
         self.chunks[leaf as usize].entries[slot(table.len - 1, 0)] = block;
     }
 
-    /// Puts other blocks in some places, which are in order. They count these chunks already.
+    /// Adds places without a block. O(height), even for many places: no chunk is made for them.
+    pub fn lengthen(&mut self, table: &mut Table, places: u32) {
+        table.len += places;
+        while u64::from(table.len) > (CHUNK as u64) << (6 * table.height) {
+            if table.root != NONE {
+                let root = self.new_chunk();
+                self.chunks[root as usize].entries[0] = table.root;
+                table.root = root;
+            }
+            table.height += 1;
+        }
+    }
+
+    /// Replaces the blocks of some places, which are in order. The reference counts of the new blocks already include
+    /// these chunks.
     pub fn replace(&mut self, table: &mut Table, replaced: impl DoubleEndedIterator<Item = (u32, u32)>) {
         self.counts.begin();
         let mut first = 0;
@@ -269,7 +279,7 @@ impl<C: HoldCounter> Tables<C> {
         self.hand_on(table.root, table.height, 0, len);
     }
 
-    /// Empties the places from `from` up to `to`; the table stays as long as it was.
+    /// Clears the places from `from` up to `to`; the table keeps its length.
     pub fn clear(&mut self, table: &mut Table, from: u32, to: u32) {
         let to = to.min(table.len);
         if from < to {
@@ -279,8 +289,8 @@ impl<C: HoldCounter> Tables<C> {
         }
     }
 
-    /// Empties some places below a chunk whose first place is `first`, last ones first, and gives the chunk to put in
-    /// its place. Chunks with no other entries are released whole, so that at most two of a level are copied.
+    /// Clears some places below a chunk whose first place is `first`, last ones first, and returns the chunk to put in
+    /// its place. Chunks without other entries are released as a whole, so at most two of each level are copied.
     fn empty(&mut self, index: u32, height: u32, first: u32, places: Range<u32>) -> u32 {
         if index == NONE {
             return NONE;
@@ -319,7 +329,7 @@ impl<C: HoldCounter> Tables<C> {
         }
     }
 
-    /// The chunk itself if it has one holder, else a copy for this holder.
+    /// Returns the chunk itself if it has one holder, else a copy for this holder.
     fn own_chunk(&mut self, index: u32, height: u32) -> u32 {
         if index == NONE {
             return self.new_chunk();
@@ -337,7 +347,7 @@ impl<C: HoldCounter> Tables<C> {
         copy
     }
 
-    /// Makes the path to a place the table's own, and gives the chunk with its entry.
+    /// Makes the path to a place the table's own, and returns the chunk with its entry.
     fn own(&mut self, table: &mut Table, place: u32) -> u32 {
         table.root = self.own_chunk(table.root, table.height);
         let mut chunk = table.root;
@@ -350,7 +360,7 @@ impl<C: HoldCounter> Tables<C> {
         chunk
     }
 
-    /// Drops the entries behind the place `last` below a chunk; gives the chunk to put in its place.
+    /// Drops the entries behind the place `last` below a chunk, and returns the chunk to put in its place.
     fn cut(&mut self, index: u32, height: u32, last: u32) -> u32 {
         if index == NONE {
             return NONE;
@@ -377,7 +387,7 @@ impl<C: HoldCounter> Tables<C> {
         }
     }
 
-    /// One holder less for a chunk whose first place is `first`.
+    /// Removes one holder of a chunk whose first place is `first`.
     fn release_chunk(&mut self, index: u32, height: u32, first: u32) {
         if index == NONE {
             return;
@@ -395,7 +405,7 @@ impl<C: HoldCounter> Tables<C> {
 }
 
 impl Tables {
-    /// Replaces the pool; no table is there yet.
+    /// Replaces the pool; there are no tables yet.
     pub fn with_pool(self, change: impl FnOnce(PagePool) -> PagePool) -> Self {
         Tables { counts: change(self.counts), ..self }
     }
@@ -417,7 +427,7 @@ impl Tables {
         self.reserve_chunks(room.tables, room.blocks)
     }
 
-    /// Staging pages that there must be for a reservation.
+    /// Number of staging pages that must exist for a reservation.
     pub fn staging_pages(&self, room: Reservation) -> u32 {
         self.counts.staging().upcoming().take(room.staged).max().map_or(0, |last| last + 1)
     }
@@ -426,13 +436,13 @@ impl Tables {
         self.is_shared(table, place) || self.counts.blocks().count(block) > 1
     }
 
-    /// Whether others see the block at a place: they hold it too, or it has a key.
+    /// True if others see the block at a place: they hold it too, or it has a key.
     pub fn is_seen(&self, table: &Table, place: u32) -> bool {
         let named = |block| self.counts.index().key(block).is_some();
         self.get(table, place).is_some_and(|block| self.is_held_twice(table, place, block) || named(block))
     }
 
-    /// Adds new blocks, which are available.
+    /// Adds new blocks, which must be available.
     pub fn add_new(&mut self, table: &mut Table, blocks: u32) {
         for _ in 0..blocks {
             let block = self.counts.take();
@@ -440,7 +450,7 @@ impl Tables {
         }
     }
 
-    /// Adds a block that is in use already, or a place without one.
+    /// Adds a block that is in use, or a place without a block.
     pub fn add(&mut self, table: &mut Table, block: Option<u32>) {
         if let Some(block) = block {
             self.counts.retain(block);
@@ -448,12 +458,12 @@ impl Tables {
         self.push(table, block.unwrap_or(NONE));
     }
 
-    /// Bytes taken, without those that the pool does not count.
+    /// Bytes in use, without those that the pool does not count.
     pub fn bytes(&self) -> usize {
         self.counts.bytes() + self.chunks.capacity() * size_of::<TableChunk>() + self.free.capacity() * size_of::<u32>()
     }
 
-    /// Says what is wrong with the bookkeeping, if anything; these are all tables. O(slots).
+    /// Returns an error of the bookkeeping, if any. `tables` must be all tables. O(slots).
     pub fn check(&self, tables: &[&Table]) -> Result<(), String> {
         let mut found = HashMap::new();
         self.check_chunks(tables, |block| *found.entry(block).or_insert(0) += 1)?;
@@ -461,18 +471,18 @@ impl Tables {
     }
 }
 
-/// The entry of a place in a chunk of a level, leaves being level 0.
+/// The index of a place's entry in its chunk of a level; leaves are level 0.
 fn slot(place: u32, level: u32) -> usize {
     (u64::from(place) >> (6 * level)) as usize % CHUNK
 }
 
-/// The first place of the chunk of a level that leads to this one.
+/// The first place of the chunk of a level that contains this place.
 fn start(place: u32, level: u32) -> u32 {
     let bits = 6 * (level + 1);
     if bits >= u32::BITS { 0 } else { place >> bits << bits }
 }
 
-/// Places before entry `at` of a chunk of a level.
+/// Number of places before entry `at` of a chunk of a level.
 fn span(at: usize, level: u32) -> u32 {
     (at as u32) << (6 * level)
 }

@@ -1,4 +1,4 @@
-//! `GrowablePlanner` against a list.
+//! Compares `GrowablePlanner` with a list.
 
 use kvtide_core::{Code, GrowablePlanner, GrowableState};
 use proptest::prelude::*;

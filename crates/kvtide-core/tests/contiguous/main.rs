@@ -1,4 +1,4 @@
-//! The contiguous planners, their plans carried out on plain lists.
+//! The contiguous planners; their plans are carried out on plain lists.
 
 mod drafts;
 mod growable;

@@ -1,4 +1,4 @@
-//! `RollbackPlanner` against a list that knows when each position was written last.
+//! Compares `RollbackPlanner` with a list that records when each position was last written.
 
 use kvtide_core::{Code, Mark, RollbackPlanner};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! `RotatingPlanner` against a list that keeps every token.
+//! Compares `RotatingPlanner` with a list that keeps every token.
 
 use kvtide_core::{Code, RotatingOptions, RotatingPlanner, RotatingState, Run, default_slack};
 use proptest::prelude::*;

@@ -1,8 +1,8 @@
-//! A buffer played by a list: the slots of tokens, none where nothing was written.
+//! A list that simulates a buffer: the token in each slot, or none if the slot was not written.
 
 use kvtide_core::{Plan, Reads, Runs, SlotMove};
 
-/// What lies in each slot.
+/// The content of each slot.
 #[derive(Clone, Debug, Default)]
 pub struct Slots(pub Vec<Option<u64>>);
 

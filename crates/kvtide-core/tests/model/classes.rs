@@ -1,4 +1,4 @@
-//! Files as the configuration classes of transformers read them: two versions, recorded by scripts/model-defaults.py.
+//! Compares with the configuration classes of transformers: two versions, recorded by scripts/model-defaults.py.
 
 use kvtide_core::Error;
 use kvtide_core::model::{LayerKind, ModelDescription};
@@ -14,7 +14,7 @@ fn recorded() -> [Map<String, Value>; 2] {
     RECORDED.map(|text| serde_json::from_str(text).unwrap())
 }
 
-/// What a file describes, in the words of the record.
+/// The description of a file, in the words of the record.
 fn described(file: &Value) -> Result<Value, Error> {
     let model = ModelDescription::from_config(&file.to_string())?;
     let (layer, attention) = (model.layers()[0], model.attention());
@@ -109,7 +109,7 @@ fn no_field_has_another_name() {
     }
 }
 
-/// What a field may be besides its default.
+/// Values that a field may have besides its default.
 fn others(field: &str) -> &'static [&'static str] {
     match field {
         "num_hidden_layers" => &["1", "2", "9", "0"],

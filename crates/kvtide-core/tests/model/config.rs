@@ -1,4 +1,4 @@
-//! The files of each family: what their layers keep, and how they attend.
+//! The config files of each family: the kinds of their layers, and their attention.
 
 use kvtide_core::model::{AttentionDescription, LayerDescription, LayerKind, ModelDescription};
 

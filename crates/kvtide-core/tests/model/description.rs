@@ -1,4 +1,4 @@
-//! What a description says, against a search through its layers; and what contradicts itself.
+//! Compares descriptions with a search through their layers; contradictory descriptions are errors.
 
 use kvtide_core::model::{AttentionDescription, LAYERS_MAX, LayerDescription, LayerKind, ModelDescription};
 use kvtide_core::{COUNT_MAX, Code, Detail, Error};
@@ -162,5 +162,5 @@ fn layers_on_several_devices_stand_apart() {
         assert!(error.to_string().contains("expected 5, one for each layer"), "{error}");
     }
     let error = model.split(&[0, 1, 0, 0, 0]).unwrap_err();
-    assert_eq!(error.to_string(), "device[3] is 0, expected the device of layer 1, which it shares with");
+    assert_eq!(error.to_string(), "device[3] is 0, expected the device of layer 1, whose tokens it shares");
 }

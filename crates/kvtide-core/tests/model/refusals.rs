@@ -1,4 +1,4 @@
-//! Files that are refused: what is no config, what contradicts itself, and what works otherwise.
+//! Files that are errors: no config, contradictory fields, and unsupported models.
 
 use kvtide_core::model::ModelDescription;
 use kvtide_core::{Code, Error};
@@ -50,7 +50,7 @@ fn a_wrong_value_is_refused_by_its_fields_name() {
         (LLAMA, "num_key_value_heads", "0", "0"),
         (LLAMA, "head_dim", "4294967296", "4294967296"),
         (LLAMA, "hidden_size", "66", "66"),
-        (LLAMA, "layer_types", "[1, 2]", "[1,2]"),
+        (LLAMA, "layer_types", "[1, 2]", "an array of 2"),
         (LLAMA, "model_type", "7", "7"),
         (QWEN, "use_sliding_window", "1", "1"),
         (QWEN, "sliding_window", "0", "0"),
@@ -100,13 +100,12 @@ fn a_default_that_does_not_fit_is_named_as_one() {
     let error = refusal(r#"{ "model_type": "mistral", "num_attention_heads": 4 }"#);
     assert_eq!(
         error.to_string(),
-        "num_key_value_heads is 8, expected a number that 4, num_attention_heads, is a multiple of; where a file of type mistral \
-         leaves it out, it is 8"
+        "num_key_value_heads is 8, expected a divisor of 4 (num_attention_heads); the default for model type mistral is 8"
     );
     let error = refusal(r#"{ "model_type": "phi3", "hidden_size": 31 }"#);
     assert_eq!(
         error.to_string(),
-        "hidden_size is 31, expected at least 32, num_attention_heads, where there is no head_dim"
+        "hidden_size is 31, expected at least 32 (num_attention_heads), because there is no head_dim"
     );
 }
 
@@ -117,22 +116,22 @@ fn fields_outside_of_the_text_model_are_not_passed_over() {
         r#"{ "model_type": "gemma3", "head_dim": 8, "text_config": null }"#,
     ] {
         let error = refusal(config);
-        assert!(error.to_string().starts_with("text_config is missing, expected an object, with "), "{error}");
+        assert!(error.to_string().starts_with("text_config is missing, expected an object that contains "), "{error}");
     }
 }
 
 #[test]
 fn layer_types_have_to_fit() {
     let error = refusal(&with(LLAMA, r#""layer_types": ["full_attention"]"#));
-    assert_eq!(error.to_string(), "layer_types.length is 1, expected 2, one for each of num_hidden_layers");
+    assert_eq!(error.to_string(), "layer_types.length is 1, expected 2 (num_hidden_layers)");
     let types = r#""layer_types": ["sliding_attention", "full_attention"]"#;
     assert_eq!(
         refusal(&with(LLAMA, types)).to_string(),
-        "sliding_window is null, expected a window, where layers are sliding_attention"
+        "sliding_window is null, expected a window, because layers are sliding_attention"
     );
     assert_eq!(
         refusal(&with(QWEN, types)).to_string(),
-        "use_sliding_window is false, expected true, where layers are sliding_attention"
+        "use_sliding_window is false, expected true, because layers are sliding_attention"
     );
 }
 
@@ -183,7 +182,7 @@ fn fields_that_mean_something_else_are_refused_by_name() {
     let crossed = with(LLAMA, r#""cross_attention_layers": [3, 8]"#);
     assert_eq!(unsupported(&crossed, "cross attention"), "cross_attention_layers");
     let single = with(LLAMA, r#""per_layer_config": { "1": { "num_key_value_heads": 1 } }"#);
-    assert_eq!(unsupported(&single, "fields of single layers"), "per_layer_config");
+    assert_eq!(unsupported(&single, "settings of single layers"), "per_layer_config");
     let both = with(GEMMA, r#""use_bidirectional_attention": true"#);
     assert_eq!(unsupported(&both, "later tokens"), "text_config.use_bidirectional_attention");
     let recurrent = with(LLAMA, r#""layer_types": ["linear_attention", "full_attention"]"#);

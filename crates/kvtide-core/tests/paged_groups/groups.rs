@@ -1,4 +1,4 @@
-//! Prefixes over groups, by hand.
+//! Prefixes over several groups, in hand-written cases.
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
@@ -54,7 +54,7 @@ fn room_for_a_prompt_is_that_of_the_scarcest_group_and_a_window_needs_what_it_ke
     };
     // Four blocks are shared, four are left in the full group.
     assert!(room(&full, &window, &prompt, 1) && !room(&full, &window, &prompt, 2));
-    // Nobody holds them any more: they are found as before, and count.
+    // They are no longer held: they are found as before, and count.
     full.drop_sequence(held).unwrap();
     assert!(room(&full, &window, &prompt, 1) && !room(&full, &window, &prompt, 2));
     // Of four blocks the window needs that of the sinks and the last; another sequence takes of the rest.

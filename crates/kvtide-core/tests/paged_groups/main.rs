@@ -1,8 +1,8 @@
-//! Groups of layers in lockstep, one that keeps everything and others with windows: what is found of a prompt is the longest
-//! that every group can go on from, and shows the values that a model would have computed.
+//! Groups of layers in lockstep, one with full layers and others with windows: the prefix found for a prompt is the
+//! longest from which every group can continue, and shows the values that a model would have computed.
 //!
-//! What must be found is known both ways without the index: all that was computed while nothing had to make room, all that
-//! somebody holds in any case, and never what nobody computed.
+//! The expected prefix is known without the index, in both directions: everything computed before the first eviction
+//! must be found, everything held must be found in any case, and tokens that were never computed must not be found.
 
 mod groups;
 #[path = "../paged_random/memory.rs"]

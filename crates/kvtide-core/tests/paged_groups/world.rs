@@ -1,4 +1,4 @@
-//! Groups in lockstep: every sequence is in each of them, by the same id.
+//! Groups in lockstep: every sequence is in each of them, with the same id.
 
 mod changes;
 mod checking;
@@ -41,7 +41,7 @@ pub enum Call {
     Restore(usize, usize),
     Release(usize),
     Begin(usize),
-    /// How many tokens of a transaction are kept; it is undone without a number.
+    /// Ends a transaction and keeps this many tokens; without a number, it is rolled back.
     End(usize, Option<usize>),
     Find(Vec<u32>, u8, bool, bool),
     Forget(usize),
@@ -56,7 +56,7 @@ struct Group {
     seen: u64,
     /// Every whole block that was committed since everything was forgotten, by all tokens up to its end.
     computed: HashMap<(u8, Vec<u32>), BlockKey>,
-    /// Whether nothing had to make room, nor to be written over where it lay.
+    /// True if nothing was evicted or overwritten in place.
     is_exact: bool,
     /// Keys that nothing is found by any more, and blocks that may have been written over where they lay.
     removed: u64,
@@ -69,7 +69,7 @@ struct Sequence {
     tokens: Vec<u32>,
     /// In each group, leading tokens whose ids are known.
     known: Vec<usize>,
-    /// Where its open transactions begin.
+    /// The starts of its open transactions.
     drafts: Vec<usize>,
 }
 
@@ -184,7 +184,7 @@ impl World {
         Ok(())
     }
 
-    /// What is there in one group is found no more, nor what follows it.
+    /// Forgets the prefixes of one group: neither they nor later blocks are found any more.
     fn forget(&mut self, group: usize) {
         let of = &mut self.groups[group];
         of.planner.forget_prefixes();

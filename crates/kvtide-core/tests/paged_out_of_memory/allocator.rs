@@ -1,6 +1,6 @@
-//! The system's allocator, which refuses when it is told to: what one call of one thread may still allocate.
+//! The system's allocator with a limit: the number of allocations that one call of one thread may still make.
 //!
-//! An allocator is unsafe to write, by its interface; this one hands everything on as it came.
+//! Implementing an allocator requires unsafe code; this one passes every call on unchanged.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,7 +1,7 @@
-//! Memory that runs out in the middle of a call: the call is refused, and the planner is as it was.
+//! Memory that runs out in the middle of a call: the call returns an error, and the planner is unchanged.
 //!
-//! Each call of a scenario is tried with the first allocation refused, then with the second, and so on, until it goes through.
-//! A call that cannot bear a refusal ends the process, which is as good as a failed test.
+//! Each call of a scenario is repeated with the first allocation failing, then the second, and so on, until it
+//! succeeds. A call that cannot handle the failure aborts the process, which fails the test too.
 
 mod allocator;
 
@@ -250,7 +250,7 @@ fn priorities_with_limits() {
             append(&mut planner, id, 90, Writer::Direct);
             tried(&mut planner, &[], |planner| planner.retain(id, 3..70, 90, Some(5 + id)));
         }
-        // Where there is no memory for a limit, it is over at once; nothing that lets go of blocks can be refused for it.
+        // Without memory for a limit, the limit passes at once; releasing blocks never fails because of it.
         for (allowed, &id) in (0..).step_by(3).zip(&ids) {
             allocator::with(allowed, || planner.drop_sequence(id)).unwrap();
             planner.check_invariants(&[]).unwrap();

@@ -1,4 +1,4 @@
-//! Counts and the order of eviction, against a list that is sorted anew whenever something is taken.
+//! Compares reference counts and the order of eviction with a list that is sorted again for every block taken.
 
 use kvtide_core::paged::PRIORITY_DEFAULT;
 use kvtide_core::paged::parts::{BlockState, Blocks, RankChain, Release};
@@ -45,7 +45,7 @@ struct Held {
 
 const NEW: Held = Held { count: 1, own: (PRIORITY_DEFAULT, PRIORITY_DEFAULT, NEVER), inherited: (0, 0, NEVER) };
 
-/// Which block is where, as plainly as can be.
+/// The state of each block, in its simplest form.
 struct Model {
     policy: Policy,
     capacity: u32,

@@ -1,10 +1,10 @@
-//! The calls that the engine's random test makes. Numbers stand for sequences, known or not.
+//! The calls of the engine's random test. Numbers stand for sequences, known or unknown.
 
 use proptest::prelude::*;
 
 use super::engine::Shape;
 
-/// What a prompt is made from.
+/// The ingredients of a prompt.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub salt: u8,
@@ -20,7 +20,7 @@ pub enum Call {
     Append(usize, u32),
     /// Another sequence with the full blocks of one.
     Fork(usize),
-    /// Lets go of a sequence; its blocks are kept to be found again, or not.
+    /// Drops a sequence; its blocks become cached or free.
     Drop(usize, bool),
     /// A priority for all blocks of a sequence.
     Priority(usize, u8, Option<u64>),

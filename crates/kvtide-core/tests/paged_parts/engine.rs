@@ -1,7 +1,8 @@
-//! A small engine on counts and index: sequences that share blocks, and find those of others again.
+//! A small engine on reference counts and the prefix index: sequences that share blocks and reuse the prefixes of
+//! others.
 //!
-//! After every call both check themselves, counts are those of the sequences, and what can be found is what the naive model
-//! says. With keys of few bits the index may miss what is there, and never finds what is not.
+//! After every call, both check themselves, the counts equal those of the sequences, and the prefixes found equal those
+//! of the naive model. With keys of few bits, the index may miss cached blocks, but must never return wrong ones.
 
 use std::collections::HashSet;
 
@@ -73,7 +74,7 @@ impl Engine {
             Call::Priority(sequence, priority, until) if sequence < self.sequences.len() => {
                 for block in self.sequences[sequence].blocks.clone() {
                     self.blocks.set_priority(block, priority, until).map_err(fail)?;
-                    // Whoever lowers a head while its tail waits wants the head to go first.
+                    // Lowering a head while its tail is cached evicts the head first, as requested.
                     self.behind.retain(|behind| behind.1 != block || !self.blocks.is_cached(behind.0));
                 }
             }
@@ -118,7 +119,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What is found of a prompt, held against the model.
+    /// Compares the prefix found for a prompt with the model.
     fn find(&self, prompt: &Prompt) -> Result<kvtide_core::paged::parts::FoundPrefix, TestCaseError> {
         let (root, extras, size) = (root(prompt.salt), extras(prompt), self.shape.block_size);
         let found = self.index.find_prefix(&root, &prompt.tokens, &extras).map_err(fail)?;

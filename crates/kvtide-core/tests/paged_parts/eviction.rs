@@ -1,4 +1,4 @@
-//! The order of eviction: misuse and values.
+//! The order of eviction: misuse, and single cases.
 
 use kvtide_core::paged::parts::{Blocks, RankChain, Release};
 use kvtide_core::paged::{EvictionPolicy, PRIORITY_DEFAULT, RankTable, ReleasedBlock};

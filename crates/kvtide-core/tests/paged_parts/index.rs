@@ -1,4 +1,4 @@
-//! The prefix index: misuse, values, and what it says of a prompt that it does not find.
+//! The prefix index: misuse, single cases, and explanations of prompts that it does not find.
 
 use kvtide_core::paged::parts::PrefixIndex;
 use kvtide_core::paged::{BlockKey, Event, Explanation, Extra, Extras, MissReason};

@@ -1,4 +1,4 @@
-//! Counts, eviction and the prefix index: random calls against lists and maps.
+//! Reference counts, eviction and the prefix index: compares random calls with lists and maps.
 
 mod blocks;
 mod calls;

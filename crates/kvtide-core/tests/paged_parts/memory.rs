@@ -1,4 +1,4 @@
-//! What the bookkeeping takes for each block.
+//! Memory of the bookkeeping for each block.
 
 use kvtide_core::paged::parts::{Blocks, PrefixIndex, RankChain, Release};
 use kvtide_core::paged::{BlockKey, Extras};

@@ -1,4 +1,4 @@
-//! The naive index: a map from all that a prefix means to the block that holds its end.
+//! The naive index: a map from everything that identifies a prefix to the block with its end.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,7 +22,7 @@ fn list(prompt: &Prompt) -> Vec<Extra> {
     prompt.extras.iter().map(extra).collect()
 }
 
-/// What the first `end` tokens of a prompt mean.
+/// The identity of the first `end` tokens of a prompt.
 pub fn prefix(prompt: &Prompt, end: usize) -> Prefix {
     let mut extras = list(prompt);
     extras.retain(|extra| (extra.start as usize) < end);
@@ -31,13 +31,13 @@ pub fn prefix(prompt: &Prompt, end: usize) -> Prefix {
     (prompt.salt, prompt.tokens[..end].to_vec(), extras)
 }
 
-/// What can be found.
+/// The prefixes that can be found.
 #[derive(Default)]
 pub struct Model {
     pub found: HashMap<Prefix, u32>,
     /// Blocks that were filled while another was found, in order.
     pub waiting: Vec<(Prefix, u32)>,
-    /// What had to make room at some time.
+    /// The prefixes that were evicted at some time.
     pub evicted: HashSet<Prefix>,
 }
 
@@ -49,7 +49,7 @@ impl Model {
         (0..whole).map_while(block).collect()
     }
 
-    /// What a block holds, if it can be found.
+    /// The content of a block, if prompts can find it.
     pub fn content(&self, block: u32) -> Option<&Prefix> {
         self.found.iter().find(|found| *found.1 == block).map(|found| found.0)
     }
@@ -66,7 +66,7 @@ impl Model {
         gone
     }
 
-    /// The same of a block that had to make room.
+    /// The same for a block that is evicted.
     pub fn evict(&mut self, block: u32) {
         let prefix = self.content(block).cloned();
         if self.remove(block) {

@@ -1,4 +1,4 @@
-//! The calls that the random test makes.
+//! The calls of the random test.
 
 use proptest::prelude::*;
 

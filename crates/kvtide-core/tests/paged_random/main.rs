@@ -1,7 +1,7 @@
-//! Random calls on the paged planner against a map of (sequence, layer, position).
+//! Compares random calls on the paged planner with a map of (sequence, layer, position).
 //!
-//! Memory is played by maps that nobody ever clears: if the planner leads a read to a slot that the sequence has not written
-//! itself, the number found there is another one.
+//! Maps that are never cleared simulate the memory: if the planner directs a read to a slot that the sequence has not
+//! written itself, the number in that slot is wrong.
 
 mod calls;
 mod memory;

@@ -1,4 +1,4 @@
-//! The memory of a paged cache, played by maps that nobody ever clears, and the executor's part.
+//! The simulated memory of a paged cache, in maps that are never cleared, and the simulated executor.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use kvtide_core::paged::{BlockCopy, PagedPlanner, RowMove, Seal, StagingContent, WritePlan};
 
-/// Zero is what memory holds that nobody has written.
+/// Zero is the value of unwritten memory.
 pub type Value = u32;
 
 /// A slab and a staging slab; what is not in the maps is zero.
@@ -23,8 +23,7 @@ impl Memory {
     /// Moves the bytes of a plan: the token numbered `i` in layer `l` is `value(l, i)`.
     pub fn write(&mut self, planner: &PagedPlanner, plan: &WritePlan, value: impl Fn(u32, u32) -> Value) {
         self.open(planner, plan);
-        self.write_layers(plan, plan.layers(), value);
-        self.seal_filled(planner, plan);
+        self.write_layers(planner, plan, plan.layers(), value);
     }
 
     /// Makes the staging pages of a plan ready for its rows.
@@ -46,9 +45,16 @@ impl Memory {
         }
     }
 
-    /// Moves the bytes of some layers of a plan.
-    pub fn write_layers(&mut self, plan: &WritePlan, layers: Range<u32>, value: impl Fn(u32, u32) -> Value) {
-        for run in plan.runs().iter().filter(|run| !run.staged) {
+    /// Moves the bytes of some layers of a plan, and quantises the pages that are full then.
+    pub fn write_layers(
+        &mut self,
+        planner: &PagedPlanner,
+        plan: &WritePlan,
+        layers: Range<u32>,
+        value: impl Fn(u32, u32) -> Value,
+    ) {
+        let size = planner.block_size();
+        for run in plan.runs().iter().filter(|run| !run.staged || run.len == size) {
             for (layer, at) in layers.clone().flat_map(|layer| (0..run.len).map(move |at| (layer, at))) {
                 self.slab.insert((run.block, layer, run.slot + at), value(layer, run.token + at));
             }
@@ -59,12 +65,8 @@ impl Memory {
                 self.staged.insert((write.staged, run.slot + at), value(write.page.layer, run.token + at));
             }
         }
-    }
-
-    /// Quantises the pages that a plan filled.
-    pub fn seal_filled(&mut self, planner: &PagedPlanner, plan: &WritePlan) {
-        for write in plan.pages().iter().filter(|write| write.fills) {
-            self.seal(planner, Seal { page: write.page, staged: write.staged });
+        for seal in plan.completed(layers, size) {
+            self.seal(planner, seal);
         }
     }
 
@@ -114,6 +116,12 @@ impl Memory {
     /// All tokens of a layer of a sequence, in place, once what would show other sequences' bytes is zeroed.
     pub fn read_all(&mut self, planner: &mut PagedPlanner, sequence: u64, layer: u32) -> Vec<Value> {
         let pages: Vec<_> = planner.pages(sequence, layer).unwrap().collect();
+        for page in pages.iter().filter(|page| page.is_sealed) {
+            for slot in 0..planner.block_size() {
+                let [floats, codes] = [page.staged, None].map(|staged| self.read(staged, page.block, layer, slot));
+                assert!(page.staged.is_some() && floats == codes, "{page:?} is not quantised in the slab");
+            }
+        }
         for page in pages.iter().filter(|page| planner.exposes(page.block, layer, page.tokens)).collect::<Vec<_>>() {
             let runs: Vec<_> = planner.unwritten(page.block, layer, planner.block_size()).collect();
             for slot in runs.into_iter().flatten() {

@@ -1,8 +1,8 @@
-//! The naive paged cache: sequences with a number of blocks, and a value per token.
+//! The naive paged cache: sequences with a number of blocks, and one value for each token.
 
 use std::collections::{BTreeMap, HashMap};
 
-use kvtide_core::Error;
+use kvtide_core::{BlockHolders, Error};
 
 use super::memory::Value;
 
@@ -31,6 +31,10 @@ impl Model {
         self.shape.capacity - self.blocks.values().sum::<u32>()
     }
 
+    fn holders(&self) -> BlockHolders {
+        BlockHolders { sequences: self.blocks.len() as u64, blocks: self.blocks.values().sum::<u32>().into() }
+    }
+
     pub fn length(&self, sequence: u64) -> u32 {
         let of_sequence = self.values.keys().filter(|key| key.0 == sequence);
         of_sequence.map(|key| key.2 + 1).max().unwrap_or(0)
@@ -44,7 +48,11 @@ impl Model {
             missing += tokens.div_ceil(self.shape.block_size).saturating_sub(*held);
         }
         match missing > self.free() {
-            true => Err(Error::OutOfBlocks { needed: missing.into(), free: self.free().into() }),
+            true => Err(Error::OutOfBlocks {
+                needed: missing.into(),
+                free: self.free().into(),
+                holders: Some(self.holders()),
+            }),
             false => Ok(missing),
         }
     }

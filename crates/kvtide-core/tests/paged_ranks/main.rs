@@ -1,7 +1,7 @@
-//! Which block makes room next, on random traces, against a list that is sorted anew: the rule of `retain`, as plainly as can be,
-//! over sequences that are truncated, restored, forked, copied on a write, and that slide.
+//! Compares the order of eviction on random traces with a list that is sorted again: the rule of `retain` in its
+//! simplest form, over sequences that are truncated, restored, forked, copied on write, and that have windows.
 //!
-//! No two blocks have the same tokens, so that each has its own key, and events say which one went.
+//! No two blocks have the same tokens, so each has its own key, and events identify the evicted block.
 
 mod model;
 #[path = "../support/policies.rs"]

@@ -1,4 +1,5 @@
-//! The naive pool: tables are lists of blocks, and what nobody holds is a list in the order in which it was let go of.
+//! The naive pool: tables are lists of blocks, and blocks that are not held are in a list, in the order of their
+//! release.
 
 use kvtide_core::paged::{BlockKey, PRIORITY_DEFAULT};
 
@@ -24,7 +25,7 @@ pub struct Model {
     /// With their ranks.
     pub cached: Vec<(usize, Step)>,
     pub now: u64,
-    /// Keys of the blocks that made room, or were written over.
+    /// Keys of the blocks that were evicted or overwritten.
     pub gone: Vec<BlockKey>,
 }
 
@@ -40,7 +41,7 @@ impl Model {
         self.capacity - self.blocks.iter().filter(|block| block.holders > 0).count() as u32
     }
 
-    /// A block without anything in it; another makes room for it where none is left.
+    /// A block without content; if none is left, a cached block is evicted for it.
     pub fn take(&mut self) -> usize {
         if self.available() as usize == self.cached.len() {
             let next = self.cached.iter().enumerate().min_by_key(|(_, cached)| cached.1.0).unwrap().0;
@@ -60,12 +61,12 @@ impl Model {
         self.blocks[block].holders > 1
     }
 
-    /// Whether a block holds something: somebody has it, or it waits.
+    /// True if a block has content: it is held or cached.
     pub fn is_there(&self, block: usize) -> bool {
         self.blocks[block].holders > 0 || self.cached.iter().any(|cached| cached.0 == block)
     }
 
-    /// A table lets go of the blocks at some places; those before them are told.
+    /// A table releases the blocks at some places, which hand their rank on to those before them.
     pub fn let_go(&mut self, table: &Table, places: std::ops::Range<usize>) {
         let mut chain = NOTHING;
         for place in places.clone().rev() {

@@ -1,4 +1,4 @@
-//! The planner and the model side by side.
+//! Runs the planner and the model side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -226,7 +226,7 @@ impl World {
         Ok(())
     }
 
-    /// What made room is what the model says, in its order.
+    /// Checks that the evicted blocks are those of the model, in its order.
     pub fn check(&mut self) -> Done {
         let held: Vec<&HeldContent> = self.snapshots.iter().map(|(held, _)| held).collect();
         self.planner.check_invariants(&held).map_err(TestCaseError::fail)?;
@@ -242,8 +242,8 @@ impl World {
         Ok(())
     }
 
-    /// All blocks make room one by one, in the order that the model says; what is left can be found still, but where a new
-    /// priority or a window says otherwise.
+    /// Evicts all blocks one by one and compares the order with the model; blocks that are left must still be found, except
+    /// after a new priority or in a window.
     pub fn end(mut self) -> Done {
         while let Some((id, content)) = self.sequences.pop_first() {
             self.planner.drop_sequence(id).unwrap();

@@ -1,4 +1,4 @@
-//! The calls that a trace is made of.
+//! The calls of a trace.
 
 use proptest::prelude::*;
 

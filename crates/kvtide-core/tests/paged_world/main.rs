@@ -1,8 +1,8 @@
-//! Random traces on the paged planner, with everything that it can do, against a model that stores the values of every sequence
-//! apart: after each call, what each sequence sees is the same, and the bookkeeping holds.
+//! Compares random traces on the paged planner, with all of its features, with a model that stores the values of every
+//! sequence separately: after each call, each sequence sees the same values, and the bookkeeping is consistent.
 //!
-//! Values of known tokens are what a model would compute: they follow from the tokens before, and from the tenant. So a prefix
-//! that is found must show exactly those, and one that is shown to another tenant is seen.
+//! Values of known tokens are those that a model would compute: they depend on the tokens before, and on the tenant. So
+//! a prefix must show exactly these values, and a prefix that is shown to another tenant is detected.
 
 mod calls;
 #[path = "../paged_random/memory.rs"]

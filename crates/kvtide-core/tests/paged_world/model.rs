@@ -1,9 +1,9 @@
-//! The naive cache: every sequence keeps the value of each of its tokens in each layer, apart from all others.
+//! The naive cache: every sequence stores the value of each of its tokens in each layer separately.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-/// What a token has in a layer; 0 is what memory holds that nobody has written.
+/// The value of a token in a layer; 0 is the value of unwritten memory.
 pub type Value = u32;
 
 /// Tokens and values of one sequence.
@@ -14,9 +14,9 @@ pub struct Sequence {
     pub values: Vec<Vec<Option<Value>>>,
     /// The ids of its first tokens, as far as they are known.
     pub ids: Vec<u32>,
-    /// The same, as far as somebody could say them: those of tokens whose values are what a model gives them.
+    /// The same, as far as they can be stated: those of tokens whose values are what a model computes.
     pub truth: Vec<u32>,
-    /// Where its open transactions begin, and the node that each of their tokens follows, counted from there.
+    /// The starts of its open transactions, and the node that each of their tokens follows, counted from there.
     pub drafts: Vec<(usize, Vec<i32>)>,
 }
 
@@ -131,6 +131,10 @@ impl Sequence {
                 let chain = kept.iter().zip(-1..).take_while(|(parent, before)| **parent == *before).count();
                 self.ids.truncate(base + chain);
                 self.truth.truncate(base + chain);
+                // Nodes of a tree get no truth when they are appended; in a chain that is kept they follow each other.
+                if self.truth.len() < self.ids.len() {
+                    self.truth.clone_from(&self.ids);
+                }
             }
         }
     }
@@ -158,7 +162,7 @@ impl Sequence {
     }
 }
 
-/// What a model computes for the last of these tokens.
+/// The value that a model computes for the last of these tokens.
 pub fn of_ids(salt: u8, ids: &[u32], layer: u32) -> Value {
     let mut hasher = DefaultHasher::new();
     (salt, ids, layer).hash(&mut hasher);

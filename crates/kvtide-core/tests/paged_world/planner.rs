@@ -1,4 +1,4 @@
-//! The planner as a cache of values: its memory is played by maps that nobody ever clears.
+//! The planner as a cache of values; maps that are never cleared simulate its memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl PlayedCache {
         Ok(())
     }
 
-    /// Where an append puts its tokens: behind those that each sequence has.
+    /// The places of an append's tokens: behind those of each sequence.
     fn targets(&self, append: &Append<'_>) -> Vec<WriteTarget> {
         let tokens = |at: usize| append.offsets.map_or(1, |offsets| offsets[at + 1] - offsets[at]);
         let target = |(at, &sequence): (usize, &u64)| WriteTarget {
@@ -236,7 +236,7 @@ impl Cache for PlayedCache {
 
     fn write_layer(&mut self, step: &mut Step, layer: u32, values: &[Value]) -> Answer<()> {
         code(self.planner.check_step(&step.plan))?;
-        self.memory.write_layers(&step.plan, layer..layer + 1, |_, token| values[token as usize]);
+        self.memory.write_layers(&self.planner, &step.plan, layer..layer + 1, |_, token| values[token as usize]);
         self.planner.mark_layer(&step.plan, layer).unwrap();
         step.written[layer as usize] = true;
         Ok(())
@@ -247,7 +247,15 @@ impl Cache for PlayedCache {
         if step.plan.tokens() > 0 && step.written.contains(&false) {
             return Err(Code::StepIncomplete);
         }
-        self.memory.seal_filled(&self.planner, &step.plan);
+        if self.planner.fills_shared(&step.plan) {
+            let copies = self.planner.plan_close(&step.plan).unwrap();
+            for copy in copies.copies() {
+                self.memory.copy(&self.planner, copy);
+            }
+            self.planner.commit_copies_before_close(&copies, &mut step.plan).unwrap();
+            let seals: Vec<_> = step.plan.completed(step.plan.layers(), self.planner.block_size()).collect();
+            seals.into_iter().for_each(|seal| self.memory.seal(&self.planner, seal));
+        }
         self.planner.close_step(&step.plan, ids).unwrap();
         Ok(())
     }
@@ -308,7 +316,7 @@ impl Cache for PlayedCache {
 /// The code of a refusal. Of blocks there must have been too few.
 pub fn code<T>(done: Result<T, Error>) -> Answer<T> {
     done.map_err(|error| {
-        if let Error::OutOfBlocks { needed, free } = error {
+        if let Error::OutOfBlocks { needed, free, .. } = error {
             assert!(needed > free);
         }
         error.code()

@@ -1,4 +1,4 @@
-//! Traces that went wrong once, or would if a line were missing, pasted as a failing run prints them.
+//! Traces that failed once, or would fail if a line were missing, in the form that a failing run prints.
 
 use super::calls::Call::*;
 use super::calls::Shape;
@@ -49,11 +49,22 @@ fn what_is_left_of_a_tree_is_not_found() {
     replay((SMALL, fork));
 }
 
-/// What was cut off a block while a fork held it too is not seen again once the fork is gone.
+/// Tokens that were cut off a block while a fork held it too must not become visible again once the fork is gone.
 #[test]
 fn a_tail_that_was_cut_off_while_it_was_shared() {
     let shape = Shape { block_size: 4, ..SMALL };
     let calls =
         vec![Create(0), Append(vec![(0, vec![1, 1, 1])], false), Fork(0), Truncate(0, 1), Drop(1), Write(0, 0, 3, 1)];
     replay((shape, calls));
+}
+
+/// Tokens behind a kept path are found by their ids.
+#[test]
+fn what_follows_a_kept_path_is_found() {
+    for salt in [0, 1] {
+        let find = Find(vec![1, 1, 0], salt, false, true);
+        let draft = DraftAppend(0, vec![1], None);
+        let append = Append(vec![(0, vec![1])], true);
+        replay((SMALL, vec![Create(salt), Begin(0), draft, CommitPath(0, vec![true]), append, find]));
+    }
 }

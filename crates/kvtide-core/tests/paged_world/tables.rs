@@ -1,4 +1,4 @@
-//! The tables of steps, in arrays that are kept from step to step.
+//! The tables of steps, in arrays that are reused from step to step.
 
 use kvtide_core::Code;
 use kvtide_core::paged::{NO_BLOCK, PagedPlanner, StepTableRows, StepTables, WritePlan};

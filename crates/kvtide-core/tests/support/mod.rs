@@ -1,7 +1,7 @@
-//! Property tests that name their seed.
+//! Property tests that print their seed.
 //!
-//! `KVTIDE_SEED` repeats a run, `KVTIDE_CASES` makes it longer or shorter. Without them the seed is the time, and the
-//! number of cases is the test's own.
+//! `KVTIDE_SEED` repeats a run, `KVTIDE_CASES` changes its length. Without them the seed is the time, and the number of
+//! cases is set by the test.
 
 use std::env;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Orders of eviction with neither rhyme nor reason.
+//! Arbitrary eviction policies.
 
 use kvtide_core::paged::{EvictionPolicy, RankTable, ReleasedBlock};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
 }
 
 impl Policy {
-    /// What is to be evicted by; nothing for the default order.
+    /// Returns the policy; [`None`] for the default order.
     pub fn make(self) -> Option<Box<dyn EvictionPolicy>> {
         match self {
             Policy::Default => None,

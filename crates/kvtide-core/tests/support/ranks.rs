@@ -1,4 +1,4 @@
-//! Ranks that may change once, as plainly as can be.
+//! Ranks that may change once, in their simplest form.
 
 use kvtide_core::paged::{PRIORITY_DEFAULT, RANK_MAX};
 

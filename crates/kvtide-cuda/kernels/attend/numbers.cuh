@@ -1,9 +1,9 @@
-// The numbers that keys, values and queries are made of, as floats and back.
+// The number formats of keys, values and queries, and conversions to floats and back.
 //
 // Half, Brain   two bytes: f16 and bf16; two of them in a register are a pair, the first one in its low half
 // the others    f32, and the codes of low-bit pages: f8e4m3, bytes and nibbles
 //
-// Rounding is to nearest, halves to even; what is beyond the largest f16 becomes infinity. Stand-ins are exact.
+// Rounding is to nearest, ties to even; numbers beyond the largest f16 become infinity. The emulations are exact.
 #pragma once
 
 #include "../target.cuh"
@@ -45,8 +45,8 @@ DEVICE float power_of_2(float value) {
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// e to the power of `value`: a difference of scores, which are natural logarithms. In base 2 those near the end of the floats would
-// be beyond it.
+// e to the power of `value`, a difference of scores, which are natural logarithms. In base 2, scores close to the largest
+// float would overflow.
 DEVICE float power_of_e(float value) { return power_of_2(value * LOG2_E); }
 
 DEVICE float of_half(uint32_t bits) {
@@ -63,17 +63,17 @@ DEVICE float of_half(uint32_t bits) {
 }
 
 #ifndef __CUDACC__
-// The nearest f16's bits.
+// The bits of the nearest f16.
 inline uint32_t to_half(float value) {
   const uint32_t bits = as_bits(value), magnitude = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-  // From 65520 on the next one is infinity.
+  // From 65520 on the nearest one is infinity.
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;
   // Adding a half leaves the multiple of 2^-24 in the low bits.
   if (magnitude < 0x38800000u) return sign | (as_bits(as_float(magnitude) + 0.5f) - as_bits(0.5f));
   return sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
 }
-// The nearest bf16's.
+// The bits of the nearest bf16.
 inline uint32_t to_brain(float value) {
   const uint32_t bits = as_bits(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return bits >> 16 | 0x40u;
@@ -118,18 +118,18 @@ struct Brain {
   }
 };
 
-// An f8e4m3 code: exponent and mantissa in their places, times the difference of the biases.
+// The value of an f8e4m3 code: exponent and mantissa in place, times the difference of the biases.
 DEVICE float of_f8(uint32_t code) {
   const float value = as_float((code & 0x7fu) << 20) * as_float((120u + 127u) << 23);
   const uint32_t bits = (code & 0x7fu) == 0x7fu ? 0x7fc00000u : as_bits(value);
   return as_float(bits | (code & 0x80u) << 24);
 }
 
-// A byte as a whole number: its place above 2^23, less that and the sign's.
+// A byte as an integer: puts it above 2^23, then subtracts that and the sign's offset.
 DEVICE float of_byte(uint32_t code) { return as_float(0x4b000000u | ((code & 0xffu) ^ 0x80u)) - 8388736.0f; }
 DEVICE float of_nibble(uint32_t code) { return as_float(0x4b000000u | (code & 0xfu)) - 8388608.0f; }
 
-// Scale and minimum of nibbles, of the word that has both (codes.cuh).
+// Scale and minimum of nibbles, from the word that has both (codes.cuh).
 DEVICE float scale_of(uint32_t word) { return as_float((word & 0x3fffu) << 17); }
 DEVICE float minimum_of(uint32_t word) { return as_float(word & ~0x3fffu); }
 

@@ -1,9 +1,9 @@
-// Rows of queries, keys and values: where they lie, how tiles of them are read ahead, and how their codes become numbers.
+// Rows of queries, keys and values: their addresses, the reading ahead of tiles, and the conversion of codes to numbers.
 //
-//   ring    stages of tiles as they lie in memory: codes row by row, a word with the scale of each row, the table's entries
-//   wide    the tile that is multiplied, as numbers of one type; where rows are that already, the ring itself
+// ring    stages of tiles in their memory format: codes row by row, a word with the scale of each row, the table's entries
+// wide    the tile that is multiplied, as numbers of one type; if rows have that type already, the ring itself
 //
-// Rows of a tile lie an odd multiple of 16 bytes apart, so that eight neighbouring ones lie in different banks.
+// The rows of a tile are an odd multiple of 16 bytes apart, so that eight neighbouring ones are in different banks.
 #pragma once
 
 #include "rules.cuh"
@@ -15,13 +15,13 @@ DEVICE uint32_t lane() { return threadIdx.x % 32; }
 
 constexpr uint32_t STAGED = 0x80000000u;
 
-// The first byte of a page: of the staging slab where the entry says so.
+// The address of a page: in the staging slab if the entry says so.
 DEVICE uint64_t page_of(const Args &args, uint32_t entry) {
   const uint32_t is_staged = entry >> 31, block = entry & ~STAGED, last = args.blocks[is_staged] - 1;
   return args.slabs[is_staged] + (block < last ? block : last) * args.block_bytes[is_staged];
 }
 
-// The table's entry for a key, and its slot.
+// The table's entry for a key, and the key's slot.
 template <int Tile>
 DEVICE uint32_t entry_of(const Args &args, const Work<Tile> &work, const uint32_t *table, uint32_t key, uint32_t &slot) {
   slot = key;
@@ -30,24 +30,24 @@ DEVICE uint32_t entry_of(const Args &args, const Work<Tile> &work, const uint32_
   return args.blocks[1] ? entry : entry & ~STAGED;
 }
 
-// The first byte of a key's row in pages.
+// The address of a key's row in pages.
 DEVICE uint64_t codes_of(const Section &section, uint64_t page, uint32_t head, uint32_t slot) {
   return page + section.codes + head * section.head_codes + uint64_t(slot) * section.row_bytes;
 }
 
-// The same of its scales: `bytes` for a row, or 0 where they belong to channels.
+// The address of its scales; `bytes` is the size of a row's scale, or 0 if scales belong to channels.
 DEVICE uint64_t scales_of(const Section &section, uint64_t page, uint32_t head, uint32_t slot, uint32_t bytes) {
   return page + section.scales + head * section.head_scales + uint64_t(slot) * bytes;
 }
 
-// A row of a tensor or view.
+// The address of a row of a tensor or view.
 DEVICE uint64_t row_of_strided(const Strided &rows, uint32_t batch, uint32_t head, uint32_t token) {
   const uint64_t start = token < rows.first ? rows.pieces[0] + token * rows.token
                                             : rows.pieces[1] + (token - rows.first) * rows.token;
   return start + batch * rows.batch + head * rows.head;
 }
 
-// Copies a row to shared memory: `valid` bytes of it, in units of 16.
+// Copies a unit of 16 bytes to shared memory, of which `valid` bytes belong to the row.
 DEVICE void copy_unit(unsigned char *to, uint64_t from, uint32_t unit, uint32_t valid) {
   if (unit == 16) {
     copy_ahead(to, reinterpret_cast<const void *>(from), int(valid));
@@ -61,23 +61,24 @@ DEVICE bool has_row_scales(const Section &section, int part) {
   return section.format == Q8 || (section.format == Q4 && part == 1);
 }
 
-// Bytes of a row's own scales.
+// The bytes of a row's own scales.
 DEVICE uint32_t row_scale_bytes(const Section &section, int part) {
   return section.format == Q8 ? 2 : section.format == Q4 && part == 1 ? 4 : 0;
 }
 
-// Finds the rows of a tile, keys then values: where each begins, and 0 where none is read. Once for each row, whose many threads only copy.
+// Looks up the rows of a tile, keys then values: the address of each, or 0 if it is not read. Done once per row, so that its
+// many threads only copy.
 template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &work, uint32_t tile, uint64_t *rows) {
   const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.of.table : nullptr;
   for (uint32_t index = threadIdx.x; index < 2 * Tile; index += blockDim.x) {
-    const Part &of = args.parts[index / Tile];
+    const ReadPart &of = args.parts[index / Tile];
     const uint32_t key = tile * Tile + index % Tile;
     uint64_t from = 0;
     if (key < work.count && args.is_paged) {
       uint32_t slot = 0;
       const uint32_t entry = entry_of(args, work, table, key, slot);
       const Section &section = of.sections[entry >> 31];
-      // Floats beside low-bit rows are read where they are widened.
+      // Float rows among low-bit ones are read when they are widened.
       if (section.format == of.sections[0].format) from = codes_of(section, page_of(args, entry), work.kv_head, slot);
     } else if (key < work.count) {
       from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.of.first_key + key);
@@ -86,17 +87,17 @@ template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &wo
   }
 }
 
-// Asks for a tile of keys and values, whose rows were found. What lies behind the last key is zeros.
+// Starts reading a tile of keys and values, whose rows were looked up. After the last key there are zeros.
 template <int Tile>
 DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, unsigned char *stage, const uint64_t *rows) {
   const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.of.table : nullptr;
   const uint32_t first = tile * Tile;
 #pragma unroll
   for (int part = 0; part < 2; part++) {
-    const Part &of = args.parts[part];
+    const ReadPart &of = args.parts[part];
     unsigned char *codes = stage + (part ? args.shared.values : 0);
     const uint32_t units = of.units.by * Tile;
-    // Where nothing is read an address is named all the same.
+    // A copy needs a valid address even if it reads nothing.
     const uint64_t nowhere = args.is_paged ? args.slabs[0] : of.rows.pieces[0];
     for (uint32_t index = threadIdx.x; index < units; index += blockDim.x) {
       uint32_t unit = index;
@@ -116,14 +117,14 @@ DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, u
       const Section &section = args.parts[part].sections[0];
       const uint32_t bytes = row_scale_bytes(section, part);
       if (entry >> 31 || key >= work.count) continue;
-      // Scales of channels, once a page, so that they are near when the tile is widened.
+      // Prefetches the scales of channels, once per page, so that they are near when the tile is widened.
       if (!bytes && section.format == Q4 && (slot == 0 || row == 0)) {
         const uint64_t scales = scales_of(section, page_of(args, entry), work.kv_head, 0, 0);
         for (uint32_t line = 0; line < 4 * args.parts[part].dim; line += 128) ask_ahead(reinterpret_cast<const void *>(scales + line));
       }
       if (!bytes) continue;
       const uint64_t from = scales_of(section, page_of(args, entry), work.kv_head, slot, bytes);
-      // The word that has it: a scale of two bytes may be its second half.
+      // Reads the word that contains it: a scale of two bytes may be its second half.
       copy_word_ahead(stage + args.shared.scales + 4 * (part * Tile + row), reinterpret_cast<const void *>(from & ~uint64_t(3)));
     }
   }
@@ -138,13 +139,13 @@ DEVICE float element(const unsigned char *row, uint32_t format, uint32_t dim, ui
   case F8E4M3: return numbers::of_f8(row[index]);
   case Q8: return numbers::of_byte(row[index]);
   }
-  // Of a group of 32 the first half lies in low nibbles; the last group may be shorter.
+  // In a group of 32 the first half is in low nibbles; the last group may be shorter.
   const uint32_t start = index & ~31u, rest = dim - start, half = ((rest < 32 ? rest : 32) + 1) / 2, within = index - start;
   const uint32_t code = row[start / 2 + (within < half ? within : within - half)];
   return numbers::of_nibble(within < half ? code : code >> 4);
 }
 
-// Eight elements of a row that begins at a multiple of 16, from a multiple of eight on.
+// Eight elements, from a multiple of eight on, of a row that begins at a multiple of 16.
 DEVICE void eight(float (&out)[8], const unsigned char *row, uint32_t format, uint32_t index) {
   if (format == F32) {
 #pragma unroll
@@ -160,7 +161,8 @@ DEVICE void eight(float (&out)[8], const unsigned char *row, uint32_t format, ui
       out[at] = format == F16 ? numbers::Half::half_of(all[at / 2], at % 2) : numbers::Brain::half_of(all[at / 2], at % 2);
     }
   } else {
-    // Of nibbles, eight bytes have the low ones of this or of the next sixteen elements.
+    // For nibbles, eight bytes have this eighth in their low nibbles, or that of the next sixteen elements in their high
+    // nibbles.
     const bool nibbles = format == Q4;
     const uint32_t from = nibbles ? (index & ~31u) / 2 + (index & 8) : index;
     const uint2 words = *reinterpret_cast<const uint2 *>(row + from);
@@ -174,7 +176,7 @@ DEVICE void eight(float (&out)[8], const unsigned char *row, uint32_t format, ui
   }
 }
 
-// Eight words from an address on; zeros from `count` of them on.
+// Eight words from an address on, with zeros from word `count` on.
 DEVICE void eight_words(uint32_t (&out)[8], uint64_t from, uint32_t count) {
   if (from % 16 == 0 && count >= 8) {
 #pragma unroll
@@ -188,7 +190,7 @@ DEVICE void eight_words(uint32_t (&out)[8], uint64_t from, uint32_t count) {
   }
 }
 
-// Rotates a row in place, as keys were before they were quantised: every lane of a warp takes part.
+// Rotates a row in place, as keys were before they were quantised: all lanes of a warp take part.
 DEVICE void rotate(float *row, uint32_t dim) {
   const uint32_t size = dim & (0 - dim);
   for (uint32_t half = 1; half < size; half *= 2) {
@@ -204,7 +206,7 @@ DEVICE void rotate(float *row, uint32_t dim) {
   for (uint32_t index = lane(); index < dim; index += 32) row[index] *= factor;
 }
 
-// Writes eight numbers, as the type that is multiplied.
+// Writes eight numbers in the type that is multiplied.
 template <typename W> DEVICE void put_eight(unsigned char *to, const float (&of)[8]) {
   if constexpr (sizeof(W) == 4) {
     reinterpret_cast<float4 *>(to)[0] = {of[0], of[1], of[2], of[3]};

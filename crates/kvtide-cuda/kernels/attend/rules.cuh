@@ -1,32 +1,32 @@
-// Which keys a query sees, and what a block of threads has to do.
+// The keys that a query attends to, and the work of a block of threads.
 //
-// Keys are counted by index, windows by position. Positions grow with the index, so a rule on positions is a range of indices: a
-// tile is decided by its first and its last key, and only tiles on an edge are looked at key by key.
+// Keys are counted by index, windows by position. Positions grow with the index, so a rule on positions is a range of
+// indices: the first and last key of a tile decide about the whole tile, and only tiles at an edge are checked key by key.
 #pragma once
 
 #include "args.cuh"
 
 namespace attend {
 
-// The keys of one sequence: how many, and where its one or two runs stand.
+// The keys of one sequence: their number, and the positions of its one or two runs.
 struct Keys {
   int64_t positions[2];
   uint32_t counts[2];
 
   DEVICE uint32_t count() const { return counts[0] + counts[1]; }
-  // The position behind the last key.
+  // The position after the last key.
   DEVICE int64_t end() const {
     return counts[1] > 0 || counts[0] == 0 ? positions[1] + counts[1] : positions[0] + counts[0];
   }
   DEVICE int64_t at(uint32_t index) const {
     return index < counts[0] ? positions[0] + index : positions[1] + (index - counts[0]);
   }
-  // Keys of a run before a position.
+  // The number of keys of a run before a position.
   DEVICE static uint32_t before(int64_t position, int64_t first, uint32_t count) {
     const int64_t within = position - first;
     return position <= first ? 0 : within < int64_t(count) ? uint32_t(within) : count;
   }
-  // The first key at a position or behind it.
+  // The index of the first key at a position or after it.
   DEVICE uint32_t index_of(int64_t position) const {
     const uint32_t first = before(position, positions[0], counts[0]);
     return first < counts[0] ? first : first + before(position, positions[1], counts[1]);
@@ -43,14 +43,14 @@ struct Rules {
   Keys keys;
   int64_t start, window, sinks;
   bool is_causal;
-  // Of a draft tree: its nodes are the last keys.
+  // For a draft tree: its nodes are the last keys.
   uint32_t nodes, words;
-  // The node that the first query is; below 0 where that comes before the tree.
+  // The node of the first query; below 0 if that query is before the tree.
   int32_t first_node;
   const uint64_t *seen;
   const uint32_t *depths;
 
-  // The keys that some query at `lowest` to `highest` sees: the sinks, and the rest.
+  // The ranges of keys that some query at positions `lowest` to `highest` attends to: the sinks, and the rest.
   DEVICE void ranges(int64_t lowest, int64_t highest, Range (&out)[2]) const {
     const uint32_t count = keys.count(), end = is_causal && !nodes ? keys.index_of(highest + 1) : count;
     const uint32_t first = keys.index_of(start);
@@ -58,7 +58,7 @@ struct Rules {
     if (window) {
       const uint32_t in_window = keys.index_of(lowest + 1 - window), of_sinks = keys.index_of(sinks);
       behind = in_window > first ? in_window : first;
-      // A node stands before its slot, so that it may be a sink behind them.
+      // A node's position may be lower than its slot's, so a node after the sinks may itself count as a sink.
       if (keys.end() - nodes < sinks && behind > count - nodes) behind = count - nodes;
       sink = of_sinks < behind ? of_sinks : behind;
     }
@@ -68,14 +68,14 @@ struct Rules {
     out[1] = {behind, end};
   }
 
-  // True where every query at `lowest` to `highest` sees all these keys.
+  // True if every query at positions `lowest` to `highest` attends to all these keys.
   DEVICE bool shows_all(Range tile, int64_t lowest, int64_t highest) const {
     const int64_t first = keys.at(tile.start), last = keys.at(tile.end - 1);
     return (!nodes || tile.end + nodes <= keys.count()) && (!is_causal || last <= lowest) &&
            (!window || first > highest - window || last < sinks) && first >= start && lowest >= start;
   }
 
-  // True where a query sees a key: its position, and its place among the queries.
+  // True if a query, given by its position and its index among the queries, attends to a key.
   DEVICE bool shows(int64_t query, uint32_t place, uint32_t index) const {
     const uint32_t count = keys.count();
     if (index >= count) return false;
@@ -94,33 +94,33 @@ struct Rules {
 
 constexpr uint32_t WORK_BYTES = 256;
 
-// What one block does: some rows of one sequence and head of keys, and a share of the tiles that they see.
+// The work of one block: some rows of one sequence and KV head, and a share of the tiles that they attend to.
 template <int Tile> struct Work {
   uint32_t sequence, kv_head, split;
-  // The first row within the sequence, and all of them: its queries, for each the heads that share the head of keys.
+  // The first row within the sequence, and the number of all rows: its queries, each with the heads that share the KV head.
   uint32_t first_row, rows;
-  // What the launcher says of the sequence.
+  // The launcher's description of the sequence.
   Sequence of;
-  // The keys of the sequence that may be read.
+  // The number of keys of the sequence that may be read.
   uint32_t count;
   int64_t lowest, highest;
   Rules rules;
   uint32_t sink_tiles, sinks_from, rest_from;
-  // Of the tiles in order.
+  // The range of the tiles, in order.
   uint32_t from, to;
 
   DEVICE uint32_t tile(uint32_t index) const {
     return index < sink_tiles ? sinks_from + index : rest_from + index - sink_tiles;
   }
 
-  // True where every row sees the whole tile.
+  // True if every row attends to the whole tile.
   DEVICE bool is_whole(const Args &args, uint32_t tile) const {
     const Range range = {tile * Tile, tile * Tile + Tile};
     return range.end <= count && !args.mask && rules.shows_all(range, lowest, highest);
   }
 };
 
-// Where a query stands; those of a stem come from everywhere, and no rule asks.
+// The position of a query; the queries of a stem have different ones, which no rule uses.
 DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t first_query, uint32_t queries, bool is_stem,
                               uint32_t query) {
   if (is_stem) return rules.keys.end();
@@ -132,23 +132,18 @@ DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t fir
   return rules.keys.end() - queries + query;
 }
 
-// A block's work, `Rows` rows: the block at this place among those of a sequence, of which all is known.
+// Computes the work of a block with `Rows` rows: of the block at this index among those of a sequence.
 template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> &work, uint32_t sequence, uint32_t place) {
   const Sequence &of = work.of;
   const uint32_t rows = of.queries * args.group.by, row_tile = place / of.splits;
-  // The last rows see the most keys: they begin first.
+  // The last rows attend to the most keys, so they begin first.
   const uint32_t first_row = ((rows - 1) / Rows - row_tile) * Rows;
   const bool is_stem = of.members != NONE;
   work.sequence = sequence, work.kv_head = blockIdx.y, work.split = place - row_tile * of.splits;
   work.first_row = first_row, work.rows = rows;
   Rules &rules = work.rules;
   rules.keys = {{of.positions[0], of.positions[1]}, {of.keys[0], of.keys[1]}};
-  if (args.lengths) {
-    const int32_t length = reinterpret_cast<const int32_t *>(args.lengths)[sequence];
-    const uint32_t known = length < 0 ? 0 : uint32_t(length);
-    rules.keys = {{0, 0}, {known < args.keys_max ? known : args.keys_max, 0}};
-  }
-  // Every query of a stem sees all of it.
+  // Every query of a stem attends to all of it.
   rules.start = of.start, rules.window = is_stem ? 0 : args.window, rules.sinks = args.sinks;
   rules.is_causal = args.is_causal && !is_stem;
   rules.nodes = of.nodes, rules.words = (of.nodes + 63) / 64, rules.first_node = int32_t(of.nodes - of.queries);
@@ -197,15 +192,16 @@ template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, 
           query_position(args, work.rules, work.of.first_query, work.of.queries, work.of.members != NONE, query)};
 }
 
-// What a key's weight is the exponential of, from its product with a query.
+// The score of a key, from its product with a query; weights are exponentials of scores.
 DEVICE float score(const Args &args, float product) {
   const float value = product * args.scale;
   if (args.softcap == 0) return value;
-  // cap * tanh(x), of which tanh(x) = 1 - 2 / (e^2x + 1). The launcher has divided the scale by the cap.
+  // cap * tanh(x), with tanh(x) = 1 - 2 / (e^2x + 1). The launcher has divided the scale by the cap.
   return args.softcap * (1 - 2 / (numbers::power_of_e(2 * value) + 1));
 }
 
-// The same where not every row sees every key, or something is added: a function of its own, for tiles on an edge are few.
+// Like `score`, for tiles in which not every row attends to every key, or with a mask: out of line, because tiles at an edge
+// are few.
 template <int Tile>
 APART float score_on_edge(const Args &args, const Work<Tile> &work, Row row, float product, uint32_t key) {
   if (!row.is_there || !work.rules.shows(row.position, row.query, key)) return -numbers::infinity();
@@ -214,17 +210,17 @@ APART float score_on_edge(const Args &args, const Work<Tile> &work, Row row, flo
   const uint64_t at = work.sequence * args.mask_strides[0] + row.head * args.mask_strides[1] +
                       row.query * args.mask_strides[2] + key * args.mask_strides[3];
   const float added = *reinterpret_cast<const float *>(args.mask + at);
-  // What is hidden may be no number.
+  // A hidden score may be NaN.
   return added == -numbers::infinity() ? added : value + added;
 }
 
-// The same for all threads, in shared memory, which has room for it at its start.
+// Computes the block's work for all threads, at the start of shared memory.
 template <int Rows, int Tile> DEVICE void begin_work(const Args &args, Work<Tile> &work) {
-  static_assert(sizeof(Work<Tile>) <= WORK_BYTES, "a block's work has its place");
+  static_assert(sizeof(Work<Tile>) <= WORK_BYTES, "a block's work must fit");
   if (threadIdx.x < 32) {
     uint32_t place = blockIdx.x;
     const uint32_t sequence = sequence_of(args, place);
-    // In one load of the warp's; what follows reads it here.
+    // One load by the warp; later reads use this copy.
     const uint32_t *from = reinterpret_cast<const uint32_t *>(numbers_at<Sequence>(args, args.sequences) + sequence);
     for (uint32_t word = threadIdx.x; word < sizeof(Sequence) / 4; word += 32) reinterpret_cast<uint32_t *>(&work.of)[word] = from[word];
     warp_barrier();

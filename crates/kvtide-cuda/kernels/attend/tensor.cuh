@@ -1,10 +1,11 @@
-// Attention by tensor cores: queries of two bytes, keys and values of the same type or low-bit ones that are rounded to it.
+// Attention with tensor cores: queries of two bytes, keys and values of the same type or low-bit ones that are rounded to
+// it.
 //
-//   narrow   up to 16 rows: each warp has 16 keys of a tile and all rows; what they found is put together at the end
-//   wide     16 rows a warp: each warp has its rows and all keys of a tile
+// narrow   up to 16 rows: each warp has 16 keys of a tile and all rows; the results are merged at the end
+// wide     16 rows a warp: each warp has its rows and all keys of a tile
 //
-// Scores and sums are floats. Weights are rounded to the queries' type before they meet the values: each counts within 2^-9 of
-// itself in bf16, 2^-12 in f16; sums take them unrounded.
+// Scores and sums are floats. Weights are rounded to the queries' type before they are multiplied with values, a relative
+// error of up to 2^-9 in bf16 and 2^-12 in f16; sums use the unrounded weights.
 #pragma once
 
 #include "tiles.cuh"
@@ -14,12 +15,12 @@ namespace attend {
 
 template <typename W, int D, int Warps, bool IsWide> struct Tensor {
   static constexpr int TILE = 16 * Warps, ROWS = IsWide ? 16 * Warps : 16, KEYS = IsWide ? TILE : 16;
-  // Queries stay in registers where there is room.
+  // Queries stay in registers if there is room.
   static constexpr bool KEEPS_QUERIES = D <= 128;
-  // Floats from row to row of the output in shared memory.
+  // The distance between rows of the output in shared memory, in floats.
   static constexpr uint32_t STRIDE = D + 4;
 
-  // A lane has two rows of its warp's sixteen: `lane / 4`, and eight behind it.
+  // A lane has two rows of its warp's sixteen: `lane / 4`, and the one eight rows later.
   uint32_t queries[KEEPS_QUERIES ? D / 16 : 1][4];
   float out[D / 8][4];
   float max[2], sum[2];
@@ -47,9 +48,10 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // Products of the warp's rows and keys.
-  DEVICE void multiply_keys(const Args &args, const unsigned char *query_tile, Rows keys, float (&scores)[KEYS / 8][4]) {
-    // Lanes 0 to 7 name the first eight keys' first eight elements, 8 to 15 their next ones, then the next eight keys alike.
+  // Computes the products of the warp's rows and keys.
+  DEVICE void multiply_keys(const Args &args, const unsigned char *query_tile, TileRows keys, float (&scores)[KEYS / 8][4]) {
+    // Lanes 0 to 7 give the addresses of the first eight keys' first eight elements, lanes 8 to 15 of their next eight; the
+    // other lanes do the same for the next eight keys.
     const unsigned char *row = keys.first + (first_key() + lane() / 16 * 8 + lane() % 8) * keys.stride + lane() / 8 % 2 * 16;
 #pragma unroll
     for (int tile = 0; tile < KEYS / 8; tile++) scores[tile][0] = scores[tile][1] = scores[tile][2] = scores[tile][3] = 0;
@@ -79,7 +81,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // Turns products into weights, and what was summed so far to the same base.
+  // Turns products into weights, and rescales previous sums to the same base.
   template <bool Whole>
   DEVICE void soften(const Args &args, const Work<TILE> &work, uint32_t tile, float (&scores)[KEYS / 8][4]) {
     float largest[2] = {max[0], max[1]};
@@ -97,7 +99,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     for (int half = 0; half < 2; half++) {
       largest[half] = fmaxf(largest[half], warp_across(largest[half], 1));
       largest[half] = fmaxf(largest[half], warp_across(largest[half], 2));
-      // Where nothing was seen yet the base is a number too: infinity minus infinity is none.
+      // If no key was visible yet, the base is still finite: infinity minus infinity would be NaN.
       base[half] = largest[half] == -numbers::infinity() ? 0 : largest[half];
       before[half] = numbers::power_of_e(max[half] - base[half]);
     }
@@ -121,8 +123,8 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // The weights of sixteen keys, as the tensor cores take them: `of` turns two of them, whose first key among the warp's is named, into a
-  // pair.
+  // The weights of sixteen keys in the format of the tensor cores: `of` turns two weights into a pair; its third argument is
+  // the first one's key, counted within the warp's.
   template <typename Of> DEVICE static void weights_of(const float (&weights)[KEYS / 8][4], int pair, uint32_t (&a)[4], Of of) {
 #pragma unroll
     for (int at = 0; at < 4; at++) {
@@ -131,9 +133,9 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // Adds values, weighed. Where a row does not see every key, a value that is no finite number is left out, and spoils those alone
-  // that see it.
-  template <bool Whole> DEVICE void weigh(const Args &args, Rows values, const float (&weights)[KEYS / 8][4]) {
+  // Adds weighted values. If not every row attends to every key, values that are not finite are left out, and then added
+  // only to the rows that attend to them.
+  template <bool Whole> DEVICE void weigh(const Args &args, TileRows values, const float (&weights)[KEYS / 8][4]) {
     const unsigned char *row = values.first + (first_key() + lane() % 16) * values.stride + lane() / 16 * 16;
     uint32_t bad = 0;
 #pragma unroll
@@ -142,7 +144,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
       weights_of(weights, pair, a, [&](float one, float other, uint32_t key) {
         float scales[2] = {1, 1};
         if (values.scales) scales[0] = values.scales[first_key() + key], scales[1] = values.scales[first_key() + key + 1];
-        // Whatever the scale of a value is, who does not see it takes nothing of it.
+        // A row that does not attend to a value takes nothing of it, whatever its scale is.
         return W::pair(!Whole && one == UNSEEN ? 0 : one * scales[0], !Whole && other == UNSEEN ? 0 : other * scales[1]);
       });
 #pragma unroll
@@ -164,19 +166,20 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     if (!Whole && warp_any(bad != 0)) spoil(args, row, values.stride, weights);
   }
 
-  // Those halves of a pair whose number is not finite.
+  // A mask of the halves of a pair that are not finite.
   DEVICE static uint32_t bad_halves(uint32_t pair) {
     return ((pair & W::EXPONENT) == W::EXPONENT ? 0xffffu : 0) | ((pair >> 16 & W::EXPONENT) == W::EXPONENT ? 0xffff0000u : 0);
   }
 
-  // What stands for a number that is not finite where they are counted: 1, or more than all others together, powers of 2.
+  // A number that stands for a value that is not finite when such values are counted: 1, or a power of 2 above the count of
+  // all others together.
   DEVICE static uint32_t kind_of(uint32_t half) {
     if ((half & W::EXPONENT) != W::EXPONENT) return 0;
     constexpr uint32_t mantissa = W::IS_HALF ? 0x3ffu : 0x7fu;
     return W::ONE + (half & mantissa ? 14 : half >> 15 ? 7 : 0) * (mantissa + 1);
   }
 
-  // Adds values that are not finite to the outputs that see them: weights are 1 for that, and products count them.
+  // Adds values that are not finite to the outputs that attend to them: with weights of 1, products count them.
   DEVICE void spoil(const Args &args, const unsigned char *row, uint32_t stride, const float (&weights)[KEYS / 8][4]) {
     uint32_t above[D / 64 + 1] = {}, below[D / 64 + 1] = {};
 #pragma unroll 1
@@ -213,14 +216,14 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
   }
 
   template <bool Whole>
-  DEVICE void add(const Args &args, const Work<TILE> &work, const unsigned char *query_tile, uint32_t tile, Rows keys, Rows values) {
+  DEVICE void add(const Args &args, const Work<TILE> &work, const unsigned char *query_tile, uint32_t tile, TileRows keys, TileRows values) {
     float scores[KEYS / 8][4];
     multiply_keys(args, query_tile, keys, scores);
     soften<Whole>(args, work, tile, scores);
     weigh<Whole>(args, values, scores);
   }
 
-  // Writes the warp's rows to shared memory, or adds them to what is there.
+  // Writes the warp's rows to shared memory, or adds them to its content.
   DEVICE void put(float *to, bool adds) {
 #pragma unroll
     for (int step = 0; step < D / 8; step++) {
@@ -232,7 +235,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // Brings the rows of all warps to shared memory, and with them their states.
+  // Collects the rows and states of all warps in shared memory.
   DEVICE void gather(unsigned char *shared, const Args &args) {
     float *to = reinterpret_cast<float *>(shared + args.shared.wide[0]);
     float *states = reinterpret_cast<float *>(shared + args.shared.states);
@@ -288,7 +291,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     block_barrier();
     Tensor own;
     own.start(args, work, query_tile);
-    each_tile<W, D>(args, work, shared, [&](uint32_t tile, Rows keys, Rows values) {
+    each_tile<W, D>(args, work, shared, [&](uint32_t tile, TileRows keys, TileRows values) {
       if (work.is_whole(args, tile)) own.template add<true>(args, work, query_tile, tile, keys, values);
       else own.template add<false>(args, work, query_tile, tile, keys, values);
     });

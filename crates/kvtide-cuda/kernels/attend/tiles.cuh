@@ -1,16 +1,16 @@
-// Tiles that are multiplied: queries, keys and values widened to one type, and what becomes of the output.
+// Tiles for multiplication: queries, keys and values widened to one type; and the output.
 #pragma once
 
 #include "rows.cuh"
 
 namespace attend {
 
-// Bytes of a number: `float`, or one of the types of two bytes.
+// The bytes of a number: `float`, or one of the types of two bytes.
 template <typename W> constexpr uint32_t BYTES = sizeof(W) == 4 ? 4 : 2;
-// Bytes from row to row of a widened tile.
+// The distance in bytes between rows of a widened tile.
 template <typename W, int D> constexpr uint32_t WIDE = D * BYTES<W> + 16;
 
-// Writes a row of floats as the numbers that are multiplied: every lane of a warp takes part.
+// Writes a row of floats in the type that is multiplied: all lanes of a warp take part.
 template <typename W, int D> DEVICE void put_row(unsigned char *to, const float *from) {
   for (uint32_t index = 8 * lane(); index < D; index += 256) {
     float values[8];
@@ -20,7 +20,7 @@ template <typename W, int D> DEVICE void put_row(unsigned char *to, const float 
   }
 }
 
-// Loads the rows of queries, rotated as the keys are. Behind their elements, and behind the last row, are zeros.
+// Loads the rows of queries, rotated like the keys. After their elements, and after the last row, there are zeros.
 template <typename W, int D, int Rows, int Tile>
 APART void load_queries(const Args &args, const Work<Tile> &work, unsigned char *shared) {
   float *scratch = reinterpret_cast<float *>(shared + args.shared.scratch) + warp() * D;
@@ -46,21 +46,21 @@ APART void load_queries(const Args &args, const Work<Tile> &work, unsigned char 
   }
 }
 
-// True where codes are multiplied as they are, and what comes of it by the scales of their rows: whole numbers up to 127 are exact in two
-// bytes. Weights take no scales in f16, which has not the range for them.
+// True if codes are multiplied directly, and the products then by the scales of their rows: integers up to 127 are exact in
+// two bytes. In f16, weights take no scales, because its range is too small for them.
 template <typename W> DEVICE bool folds_scales(const Args &args, int part) {
   if constexpr (sizeof(W) == 4) return false;
   else return args.parts[part].sections[0].format == Q8 && (part == 0 || !W::IS_HALF);
 }
 
-// The scale of a row of 8 bits that was read, with the word that has it.
+// The scale of an 8-bit row, from the word that contains it.
 DEVICE float scale_of_row(uint64_t from, uint32_t word) { return numbers::as_float(from & 2 ? word & 0xffff0000u : word << 16); }
 
-// Eight numbers of a row that was read: codes, and unless scales are folded times those, plus minimums.
+// Eight numbers of a row that was read: codes, times scales plus minimums unless scales are folded.
 template <int Tile>
 DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, const unsigned char *stage, bool is_folded,
                         uint32_t row, uint32_t key, uint32_t index, float (&out)[8]) {
-  const Part &of = args.parts[part];
+  const ReadPart &of = args.parts[part];
   const Section &section = of.sections[0];
   const unsigned char *codes = stage + (part ? args.shared.values : 0) + row * of.stride;
   const uint32_t format = section.format, group_end = format == Q4 ? (index & ~31u) + 32 : index + 8;
@@ -90,11 +90,11 @@ DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, cons
   }
 }
 
-// A row of floats that lies beside low-bit ones; keys are rotated as those are. Every lane of a warp takes part.
+// Widens a float row among low-bit ones; keys are rotated like those. All lanes of a warp take part.
 template <typename W, int D, int Tile>
 APART void widen_staged(const Args &args, const Work<Tile> &work, int part, unsigned char *shared, uint32_t entry,
                          uint32_t key, unsigned char *to) {
-  const Part &of = args.parts[part];
+  const ReadPart &of = args.parts[part];
   const Section &section = of.sections[1];
   float *scratch = reinterpret_cast<float *>(shared + args.shared.scratch) + warp() * D;
   uint32_t slot = key;
@@ -110,7 +110,7 @@ APART void widen_staged(const Args &args, const Work<Tile> &work, int part, unsi
   warp_barrier();
 }
 
-// Turns the word with a row's scale into the scale, for those that are folded: one thread a row, which alone reads it.
+// Converts the word with a row's scale to the scale, if scales are folded: by the one thread of the row that reads it.
 template <int Tile>
 DEVICE void unpack_scale(const Args &args, const Work<Tile> &work, int part, unsigned char *stage, uint32_t row, uint32_t key) {
   const uint32_t entry = reinterpret_cast<const uint32_t *>(stage + args.shared.entries)[row];
@@ -124,10 +124,10 @@ DEVICE void unpack_scale(const Args &args, const Work<Tile> &work, int part, uns
   *reinterpret_cast<float *>(word) = scale;
 }
 
-// Widens a tile of keys or values. Behind their elements, and behind the last key, are zeros.
+// Widens a tile of keys or values. After their elements, and after the last key, there are zeros.
 template <typename W, int D, int Tile>
 DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *shared, unsigned char *stage) {
-  const Part &of = args.parts[part];
+  const ReadPart &of = args.parts[part];
   unsigned char *wide = shared + args.shared.wide[part];
   const uint32_t *entries = reinterpret_cast<const uint32_t *>(stage + args.shared.entries);
   const bool mixed = args.is_paged && of.sections[0].format != of.sections[1].format, is_folded = folds_scales<W>(args, part);
@@ -147,17 +147,18 @@ DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t t
   }
 }
 
-// In place of the weight of a key that a row does not see.
+// Marks the weight of a key that a row does not attend to.
 constexpr float UNSEEN = -1;
 
-// What is multiplied: where it lies, and bytes from row to row; the scales of rows, where what comes of it is still to be scaled.
-struct Rows {
+// Rows for multiplication: their address, and the distance between them in bytes; and the scales of rows, if products are
+// still to be scaled.
+struct TileRows {
   const unsigned char *first;
   uint32_t stride;
   const float *scales;
 };
 
-// Where a block's tiles lie in shared memory, and the rows that were found of them.
+// The tiles of a block in shared memory, and the addresses of their rows.
 template <int Tile> struct Ring {
   const Args &args;
   const Work<Tile> &work;
@@ -166,7 +167,8 @@ template <int Tile> struct Ring {
   DEVICE unsigned char *stage(uint32_t at) const {
     return shared + args.shared.ring + (at - work.from) % args.shared.stages * args.shared.stage_bytes;
   }
-  // As many tiles' as there are stages; with one stage the next one's are found while the present one's are read.
+  // Addresses for as many tiles as there are stages; with one stage, those of the next tile are looked up while the current
+  // one is read.
   DEVICE uint64_t *rows(uint32_t at) const {
     const uint32_t found = args.shared.stages > 1 ? args.shared.stages : 2;
     return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + (at - work.from) % found * 2 * Tile;
@@ -178,7 +180,7 @@ template <int Tile> struct Ring {
     if (at < work.to) read_tile(args, work, work.tile(at), stage(at), rows(at));
     copies_commit();
   }
-  // Asks for the first tiles: before anything else is done, so that they arrive meanwhile.
+  // Starts reading the first tiles, before any other work, so that they arrive meanwhile.
   DEVICE void begin() const {
     for (uint32_t ahead = 0; ahead < args.shared.stages; ahead++) find(work.from + ahead);
     block_barrier();
@@ -186,8 +188,8 @@ template <int Tile> struct Ring {
   }
 };
 
-// Goes through a block's tiles, the first of which were asked for: calls `use` with each, its keys and its values, once all threads have
-// them. The next ones are on their way meanwhile, unless there is room for one alone.
+// Loops over a block's tiles, the first of which are already being read: calls `use` with each tile, its keys and its
+// values, once all threads have them. The next tiles are in flight meanwhile, unless there is only one stage.
 template <typename W, int D, int Tile, typename Use>
 DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *shared, Use use) {
   const uint32_t stages = args.shared.stages;
@@ -195,7 +197,7 @@ DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *s
   for (uint32_t at = work.from; at < work.to; at++) {
     if (stages == 3) copies_wait<1>();
     else copies_wait<0>();
-    // All have their copies of this tile in, and nobody reads the one before it any longer.
+    // All copies of this tile are complete, and no thread reads the previous one any longer.
     block_barrier();
     const uint32_t next = at + stages - 1, tile = work.tile(at);
     ring.read(next);
@@ -205,11 +207,11 @@ DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *s
       block_barrier();
     }
     unsigned char *stage = ring.stage(at);
-    Rows rows[2];
+    TileRows rows[2];
     bool widened = false;
 #pragma unroll
     for (int part = 0; part < 2; part++) {
-      const Part &of = args.parts[part];
+      const ReadPart &of = args.parts[part];
       rows[part] = {stage + (part ? args.shared.values : 0), of.stride, nullptr};
       if (of.is_direct) continue;
       widen<W, D>(args, work, part, tile, shared, stage);
@@ -224,7 +226,7 @@ DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *s
   block_barrier();
 }
 
-// One element of the output.
+// Writes one element of the output.
 DEVICE void put_element(uint64_t row, uint32_t format, uint32_t index, float value) {
   if (format == F32) {
     reinterpret_cast<float *>(row)[index] = value;
@@ -234,8 +236,8 @@ DEVICE void put_element(uint64_t row, uint32_t format, uint32_t index, float val
   }
 }
 
-// Four neighbouring elements of the output, as many of them as there are: at once where they lie at a multiple of their bytes, which a part of
-// a tensor need not.
+// Writes up to four neighbouring elements of the output: at once if they are aligned to their size, which a part of a tensor
+// need not be.
 DEVICE void put_four(uint64_t row, uint32_t format, uint32_t index, uint32_t dim, const float (&values)[4]) {
   if (dim % 4 || row % (format == F32 ? 16 : 8)) {
     for (uint32_t at = 0; at < 4 && index + at < dim; at++) put_element(row, format, index + at, values[at]);
@@ -249,18 +251,18 @@ DEVICE void put_four(uint64_t row, uint32_t format, uint32_t index, uint32_t dim
   }
 }
 
-// Where a row of the output lies.
+// The address of a row of the output.
 DEVICE uint64_t output_row(const Args &args, uint64_t place) {
   return args.out + place * args.parts[1].dim * (args.query_format == F32 ? 4 : 2);
 }
 
-// What a row of weighed values is multiplied with at the end; zero where it saw nothing. Writes the logarithm of its sum where that is
-// asked for.
+// The factor of a row of weighted values at the end; zero if it attended to no key. Writes the logarithm of its sum if
+// requested.
 DEVICE float end_row(const Args &args, uint32_t token, uint32_t head, float max, float sum, bool puts_sum) {
   constexpr float LN_2 = 0.6931471805599453f;
   float share = 1;
   if (has(args.logits)) {
-    // One more score, which has no value.
+    // Adds the sink logit: one more score, without a value.
     const float logit = numbers_at<float>(args, args.logits)[head];
     const float larger = fmaxf(max, logit), base = larger == -numbers::infinity() ? 0 : larger;
     share = numbers::power_of_e(max - base);
@@ -274,7 +276,7 @@ DEVICE float end_row(const Args &args, uint32_t token, uint32_t head, float max,
   return sum == 0 ? 0 : share / sum;
 }
 
-// Writes a row: divided by its sum, in the queries' type; zeros where it saw nothing. Every lane of a warp takes part.
+// Writes a row, divided by its sum, in the queries' type; zeros if it attended to no key. All lanes of a warp take part.
 DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_t head, float max, float sum, const float *values) {
   const float factor = end_row(args, token, head, max, sum, true);
   const uint32_t dim = args.parts[1].dim;
@@ -282,7 +284,8 @@ DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_
   for (uint32_t index = lane(); index < dim; index += 32) put_element(row, args.query_format, index, values[index] * factor);
 }
 
-// Hands on what a block found: its rows lie in shared memory, `stride` floats apart, each with its largest score and its sum.
+// Stores the results of a block: its rows are in shared memory, `stride` floats apart, each with its largest score and its
+// sum.
 template <int Rows, int Tile>
 APART void finish(const Args &args, const Work<Tile> &work, const float *rows, uint32_t stride, const float *states) {
   const uint32_t dim = args.parts[1].dim;

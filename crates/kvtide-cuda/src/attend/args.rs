@@ -1,4 +1,4 @@
-//! A call as its kernels read it: `kernels/attend/args.cuh` in Rust.
+//! The arguments of the attention kernels: `kernels/attend/args.cuh` in Rust.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -40,7 +40,7 @@ pub(super) struct ReadPart {
     pub row_bytes: u32,
 }
 
-/// Where numbers lie: in a device's memory, or behind so many bytes of the call's list.
+/// The place of numbers: an address in device memory, or an offset in the call's list.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct Numbers {
@@ -103,7 +103,6 @@ pub(super) struct Args {
     pub sums: u64,
     pub split_states: u64,
     pub split_rows: u64,
-    pub lengths: u64,
     pub mask: u64,
     pub mask_strides: [u64; 4],
     pub window: i64,
@@ -125,15 +124,13 @@ pub(super) struct Args {
     pub is_causal: u32,
     pub is_rotated: u32,
     pub query_heads: u32,
-    pub keys_max: u32,
     pub has_shared_positions: u32,
     pub count: u32,
-    pub unused: u32,
     pub block_size: Divisor,
     pub group: Divisor,
     pub shared: Shared,
     pub list: List,
 }
 
-/// As the kernels count it: `kernels/attend/args.cuh` says the same number.
-const _: () = assert!(size_of::<Args>() == 2824);
+/// The kernels assert the same size in `kernels/attend/args.cuh`.
+const _: () = assert!(size_of::<Args>() == 2808);

@@ -1,8 +1,8 @@
-//! Refuses calls that reach outside their memory: nothing is launched before everything was looked at.
+//! Checks that a call reaches nothing outside its memory, before anything is launched.
 
 use super::rows::{Attend, AttendKeys, AttendStem, HeadRows, PageMemory, RowFormat, STAGED, Words};
 
-/// Panics with what does not fit: callers have checked what users gave them.
+/// Panics if something does not fit; callers have checked the arguments of users before.
 pub(super) fn check(call: &Attend<'_>) {
     call.out.check_writable();
     call.lse.check_writable();
@@ -16,7 +16,7 @@ pub(super) fn check(call: &Attend<'_>) {
     assert!(rows * 4 <= call.lse.bytes(), "the sums have room");
     for of in call.sequences {
         assert!(of.first_query + of.queries <= queries, "queries in the list of all");
-        assert!(of.queries < 1 << 24 && keys(call, of.key_count()) < 1 << 31, "counts of 31 bits");
+        assert!(of.queries < 1 << 24 && of.key_count() < 1 << 31, "counts of 31 bits");
         assert!(call.sizes.is_ragged || of.queries == call.sequences[0].queries, "as many queries each");
     }
     let last_query = if call.sizes.is_ragged { queries } else { call.sequences.first().map_or(0, |of| of.queries) };
@@ -26,7 +26,7 @@ pub(super) fn check(call: &Attend<'_>) {
     check_stems(call, queries);
     match &call.keys {
         AttendKeys::Rows { k, v } => {
-            let end = |of: &super::rows::AttendSequence| of.first_key + keys(call, of.key_count());
+            let end = |of: &super::rows::AttendSequence| of.first_key + of.key_count();
             let tokens = call.sequences.iter().map(end).max().unwrap_or(0);
             for (rows, dim) in [k, v].into_iter().zip(call.sizes.dims()) {
                 assert!(!rows.format.is_low_bit(), "rows of floats");
@@ -41,11 +41,6 @@ pub(super) fn check(call: &Attend<'_>) {
             check_tables(call, [slab, staging], *block_size, tables, tails);
         }
     }
-}
-
-/// Keys of a sequence, or as many as there may be.
-pub(super) fn keys(call: &Attend<'_>, known: usize) -> usize {
-    call.lengths.map_or(known, |lengths| lengths.keys_max)
 }
 
 fn check_rows(rows: &HeadRows<'_>, batches: usize, heads: usize, tokens: usize, dim: usize) {
@@ -74,17 +69,14 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
         let ([depths, bits], nodes) = (of.tree, of.nodes);
         assert!(depths + nodes <= trees.depths.len(), "a depth for each node");
         assert!(bits + nodes * nodes.div_ceil(64) <= trees.seen.len(), "a bit for each pair of nodes");
-        assert!(nodes <= of.key_count() && call.lengths.is_none(), "nodes are the last keys");
+        assert!(nodes <= of.key_count(), "nodes are the last keys");
     }
     assert!(
         call.rules.sink_logits.is_none_or(|logits| logits.len() == call.sizes.query_heads),
         "a logit for each query head"
     );
-    if let Some(lengths) = call.lengths {
-        assert!(4 * call.sequences.len() <= lengths.memory.bytes(), "a length for each sequence");
-    }
     if let Some(mask) = call.mask {
-        let keys = call.sequences.iter().map(|of| keys(call, of.key_count())).max().unwrap_or(0);
+        let keys = call.sequences.iter().map(|of| of.key_count()).max().unwrap_or(0);
         let sizes = [call.sequences.len(), call.sizes.query_heads, each, keys];
         if !sizes.contains(&0) {
             assert!(shared, "a mask for sequences of one length");
@@ -102,7 +94,7 @@ fn check_stems(call: &Attend<'_>, queries: usize) {
         return;
     }
     assert!(matches!(call.keys, AttendKeys::Pages { .. }), "stems of pages");
-    assert!(call.lengths.is_none() && call.mask.is_none(), "stems of sequences that are known and see all of them");
+    assert!(call.mask.is_none(), "stems of sequences that see all of them");
     let each = call.sequences.first().map_or(0, |of| of.queries);
     let ends = if call.sizes.is_ragged { [1, queries] } else { [call.sequences.len(), each] };
     for stem in call.stems {
@@ -143,7 +135,7 @@ fn check_pages(call: &Attend<'_>, pages: &PageMemory<'_>, block_size: usize) {
 fn check_tables(call: &Attend<'_>, pages: [&PageMemory<'_>; 2], block_size: usize, tables: &Words<'_>, tails: &[u32]) {
     let known = |&entry: &u32| ((entry & !STAGED) as usize) < pages[(entry >> 31) as usize].blocks;
     for of in call.sequences {
-        let blocks = keys(call, of.key_count()).div_ceil(block_size);
+        let blocks = of.key_count().div_ceil(block_size);
         let (from, place) = of.tail.unwrap_or((blocks, 0));
         let blocks = if from < blocks {
             assert!(tails[place..][..blocks - from].iter().all(known), "blocks of the slab");

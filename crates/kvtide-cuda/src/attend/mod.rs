@@ -1,16 +1,16 @@
-//! Attention over a cache: from plain numbers to the kernels that read keys and values where they lie.
+//! Attention over a cache: launches the kernels that read keys and values in place.
 //!
 //! ```text
 //! check   nothing reaches outside its memory
-//! shape   which kernel, and its shared memory
-//! plan    in how many shares the keys of each sequence are cut: from sizes alone
-//! launch  few rows a sequence, then many; and where there are shares, what puts them together
+//! shape   selects the kernel, and its shared memory
+//! plan    the number of shares of each sequence's keys, from sizes alone
+//! launch  sequences with few rows, then with many; and the merge kernel if there are shares
 //! ```
 //!
-//! Scores, sums and outputs are floats. With queries of two bytes, and keys and values of their type or low-bit ones, tensor cores
-//! multiply: weights, and what low-bit codes stand for, are rounded to the queries' type first. Each counts within 2^-12 of itself
-//! in f16 and 2^-9 in bf16. Everything else is multiplied as floats. A call costs O(rows * keys * dims), on the host O(sequences
-//! and what else is in lists).
+//! Scores, sums and outputs are floats. If queries have two bytes, and keys and values have the same type or are low-bit,
+//! tensor cores multiply: weights, and the values of low-bit codes, are first rounded to the queries' type, a relative error
+//! of up to 2^-12 in f16 and 2^-9 in bf16 each. Everything else is multiplied as floats. A call costs O(rows * keys * dims),
+//! and on the host O(sequences and other list entries).
 
 mod args;
 mod check;
@@ -23,8 +23,8 @@ use plan::{Work, shares};
 use shape::{DIM_MAX, FEW_ROWS, Shape, stride};
 
 pub use rows::{
-    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendStem, AttendTrees, DeviceLengths,
-    HeadRows, PageMemory, PageSection, RowFormat, STAGED, Words,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendStem, AttendTrees, HeadRows,
+    PageMemory, PageSection, RowFormat, STAGED, Words,
 };
 
 use crate::divisor::Divisor;
@@ -34,13 +34,13 @@ use crate::span::Span;
 use crate::stream::Stream;
 use crate::unit::Unit;
 
-/// Runs a call; false, and nothing is done, where rows are too wide for the kernels.
+/// Runs a call; returns false, and does nothing, if rows are too wide for the kernels.
 pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     if call.sizes.dims().iter().any(|&dim| dim > DIM_MAX) || call.sizes.kv_heads > Grid::INNER_MAX as usize {
         return Ok(false);
     }
     check::check(call);
-    // Sequences, and stems behind them.
+    // Sequences, followed by stems.
     let queries: Vec<usize> = call.sequences.iter().map(|of| of.queries).chain(stem_queries(call)).collect();
     if queries.iter().all(|&queries| queries == 0) {
         return Ok(true);
@@ -71,7 +71,6 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         (number(splits[index]), first)
     });
     let mut args = args(call, &mut numbers, &sequences);
-    args.keys_max = number(call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0));
     (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + states_bytes as u64);
     let of_launch =
         |launch: &Launch| launch.row_tiles.iter().zip(&splits).map(|(tiles, splits)| tiles * splits).collect();
@@ -98,17 +97,17 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// A kernel for those sequences and stems whose rows are as many as it is made for.
+/// A kernel for the sequences and stems whose number of rows it is made for.
 struct Launch {
     shape: Shape,
     parts: [ReadPart; 2],
     shared: Shared,
     shared_bytes: usize,
-    /// Tiles of rows of each, 0 of those that are another's.
+    /// The row tiles of each sequence and stem; 0 for those of another launch.
     row_tiles: Vec<usize>,
 }
 
-/// The kernels of a call, for so many queries of each sequence and stem; none where there is no room for their shared memory.
+/// The kernels of a call with these queries per sequence and stem; `None` if their shared memory does not fit.
 fn launches(stream: &Stream, call: &Attend<'_>, queries: &[usize]) -> Option<Vec<Launch>> {
     let formats = formats(call);
     let shapes = [false, true].map(|is_wide| Shape::new(call.queries.format, formats, call.sizes.dims(), is_wide));
@@ -135,15 +134,15 @@ fn launches(stream: &Stream, call: &Attend<'_>, queries: &[usize]) -> Option<Vec
     Some(launches)
 }
 
-/// Keys of a sequence that some query sees, at most.
+/// The most keys of a sequence that some query attends to.
 fn visible_keys(call: &Attend<'_>, of: &AttendSequence) -> usize {
-    let keys = check::keys(call, of.key_count());
+    let keys = of.key_count();
     let Some(window) = call.rules.window.filter(|_| call.positions.is_none()) else { return keys };
     let in_window = usize::try_from(window + call.rules.sinks).unwrap_or(usize::MAX);
     keys.min(in_window.saturating_add(of.queries))
 }
 
-/// Where the kept rows of each sequence begin; behind the last one, how many there are.
+/// The index of the first kept row of each sequence, followed by the number of kept rows.
 fn kept_rows(work: &[Work], splits: &[usize]) -> Vec<usize> {
     let mut firsts = vec![0];
     for (index, (work, &splits)) in work.iter().zip(splits).enumerate() {
@@ -156,9 +155,9 @@ fn stem_queries<'a>(call: &'a Attend<'_>) -> impl Iterator<Item = usize> + 'a {
     call.stems.iter().map(|stem| stem.queries.len())
 }
 
-/// Which sequence is in which stem.
+/// The stems of sequences.
 struct Members {
-    /// Of each sequence its stem and its first query there; none at all where there are no stems.
+    /// For each sequence, its stem and the index of its first query there; empty if there are no stems.
     of: Vec<Option<(usize, usize)>>,
 }
 
@@ -177,13 +176,14 @@ impl Members {
         *self.of.get(sequence)?
     }
 
-    /// How many keys of a sequence its stem has.
+    /// The number of keys that a sequence shares with its stem.
     fn shared(&self, call: &Attend<'_>, sequence: usize) -> usize {
         self.of(sequence).map_or(0, |(stem, _)| call.stems[stem].keys)
     }
 }
 
-/// Sequences as kernels read them, and stems behind them; `planned` says how many shares each has, and where they are kept.
+/// Sequences in the format of the kernels, followed by stems; `planned` returns the number of shares of each, and the place
+/// of their results.
 fn read_sequences(call: &Attend<'_>, members: &Members, planned: impl Fn(usize) -> (u32, u64)) -> Vec<ReadSequence> {
     const NONE: u32 = u32::MAX;
     let count = call.sequences.len();
@@ -228,11 +228,11 @@ fn merge_grid(blocks: usize) -> Grid {
     grid
 }
 
-/// Warps of a block that puts shares together.
+/// The warps of a block that merges shares.
 const MERGE_WARPS: usize = 4;
 
-/// Blocks for a sequence's rows: a warp for each slice of 128 elements, or all of a block where there are more shares than a warp reads
-/// alone. The kernel counts in the same way (`kernels/attend_merge.cu`).
+/// The number of blocks for a sequence's rows: one warp for each slice of 128 elements, or a whole block if there are more
+/// shares than one warp reads alone. The kernel counts in the same way (`kernels/attend_merge.cu`).
 fn merge_blocks(splits: usize, rows: usize, dim: usize) -> usize {
     const SLICE: usize = 128;
     const ALONE: usize = 4;
@@ -243,7 +243,7 @@ fn merge_blocks(splits: usize, rows: usize, dim: usize) -> usize {
 fn formats(call: &Attend<'_>) -> [RowFormat; 2] {
     match &call.keys {
         AttendKeys::Rows { k, v } => [k.format, v.format],
-        // Floats of the staging slab are in no other type than the queries where low-bit ones are multiplied by tensor cores.
+        // If tensor cores multiply low-bit rows, the floats of the staging slab must have the queries' type.
         AttendKeys::Pages { slab, staging, .. } => {
             let staged = staging.sections.map(|section| section.format);
             let fits = staging.blocks == 0 || staged.iter().all(|&format| format == call.queries.format);
@@ -268,7 +268,7 @@ fn strided(rows: &HeadRows<'_>) -> Strided {
     }
 }
 
-/// K or V as the kernel of this shape reads it.
+/// K or V in the format of this shape's kernel.
 fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> ReadPart {
     let dim = call.sizes.dims()[part];
     let mut of = ReadPart { dim: number(dim), ..ReadPart::default() };
@@ -330,7 +330,7 @@ impl NumberList {
         Numbers { far: 0, near }
     }
 
-    /// Where the blocks of each sequence end, in one list of all; and how many there are.
+    /// Adds the end of each sequence's blocks in one list of all blocks; returns the number of blocks too.
     fn add_ends(&mut self, blocks: &[usize]) -> (usize, Numbers) {
         let mut end = 0;
         let ends = blocks.iter().map(|blocks| {
@@ -350,7 +350,6 @@ fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) ->
     let mut args: Args = bytemuck::Zeroable::zeroed();
     args.queries = strided(&call.queries);
     (args.out, args.sums) = (call.out.address(), call.lse.address());
-    args.lengths = call.lengths.map_or(0, |lengths| lengths.memory.address());
     if let Some(mask) = call.mask {
         (args.mask, args.mask_strides) = (mask.memory.address(), mask.strides.map(|stride| stride as u64));
     }
@@ -364,8 +363,8 @@ fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) ->
     args.seen = list.add_some(call.trees.map(|trees| trees.seen));
     args.depths = list.add_some(call.trees.map(|trees| trees.depths));
     (args.tables, args.tails) = (Numbers::NONE, Numbers::NONE);
-    // Without a cap, scores are logarithms to base 2 at once; with one they are bent first.
-    // Of the smallest caps the quotient is no float.
+    // Without a cap, scores are at once logarithms to base 2; with one, they are capped first. For the smallest caps the
+    // quotient would be infinite.
     args.scale = call.rules.softcap.map_or(call.rules.scale, |cap| (call.rules.scale / cap).clamp(f32::MIN, f32::MAX));
     args.softcap = call.rules.softcap.unwrap_or(0.0);
     args.query_format = call.queries.format as u32;
@@ -399,7 +398,7 @@ fn far(span: Span<'_>) -> Numbers {
 fn sequence(of: &AttendSequence) -> ReadSequence {
     ReadSequence {
         positions: of.keys.map(|run| run.0),
-        // Low enough for any position, and no difference to one leaves 64 bits.
+        // Low enough for any position, and a difference to any position fits in 64 bits.
         start: of.start.max(-(1 << 62)),
         keys: of.keys.map(|run| number(run.1)),
         first_query: number(of.first_query),

@@ -1,52 +1,54 @@
-//! In how many shares the keys of each sequence are cut, so that a GPU is busy to the end however lengths differ.
+//! Plans the number of shares into which the keys of each sequence are divided, so that a GPU is busy to the end even if
+//! lengths differ.
 //!
 //! ```text
-//! one sequence of 131,072 keys, 63 of 1,000    89 shares, and 1 each: every block has about as many keys
+//! one sequence of 131,072 keys, 63 of 1,000    89 shares, and 1 each: every block has about the same number of keys
 //! 64 sequences of 8,192 keys                   2 each
 //! ```
 //!
-//! From sizes and the number of multiprocessors alone: the same call gives the same bits each time on the same GPU. O(sequences).
+//! The plan depends on sizes and the number of multiprocessors alone: the same call gives the same bits each time on the
+//! same GPU. O(sequences).
 
-/// Blocks for each multiprocessor: two run at a time, and four turns keep it busy while the last ones end.
+/// The number of blocks per multiprocessor: two run at a time, and four rounds keep it busy while the last ones end.
 const BLOCKS: usize = 8;
 
-/// Keys of a share, at least.
+/// The fewest keys of a share.
 const SHARE_MIN: usize = 256;
 
-/// Shares of one row, at most: those whose weights a warp can hold (`kernels/attend_merge.cu`).
+/// The most shares of one row: a warp can hold the weights of so many (`kernels/attend_merge.cu`).
 const SHARES_MAX: usize = 128;
 
-/// Bytes that shares are kept in, at most.
+/// The most bytes for the results of shares.
 const SHARES_BYTES_MAX: usize = 64 << 20;
 
-/// What a sequence has to be done.
+/// The work for one sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// Rows of its output: queries times heads.
+    /// The rows of its output: queries times heads.
     pub rows: usize,
-    /// Blocks for its rows, with one share: of all heads of keys.
+    /// The blocks for its rows with one share, over all KV heads.
     pub blocks: usize,
-    /// Keys that its rows see, or as many as they may.
+    /// The keys that its rows attend to, or the most that they may.
     pub keys: usize,
-    /// It is put together with what others found: its rows are kept, however few its shares are.
+    /// True if its results are merged with those of others: its rows are kept, however few shares there are.
     pub is_part: bool,
 }
 
 impl Work {
-    /// Whether rows are kept, with so many shares.
+    /// True if rows are kept with this many shares.
     pub fn keeps(&self, shares: usize) -> bool {
         shares > 1 || self.is_part
     }
 }
 
-/// Shares of each sequence and stem; `row_bytes` are those in which a row of one share is kept.
+/// The number of shares of each sequence and stem; `row_bytes` is the size of one kept row of one share.
 pub(super) fn shares(work: &[Work], multiprocessors: usize, row_bytes: usize) -> Vec<usize> {
     let all: usize = work.iter().map(|of| of.blocks * of.keys).sum();
     let mut share = all.div_ceil(BLOCKS * multiprocessors.max(1)).max(SHARE_MIN);
     let most = work.iter().map(|of| of.keys).max().unwrap_or(0);
     loop {
         let of = |of: &Work| {
-            // Those of a stem and of what follows it are put together by one warp.
+            // One warp merges the shares of a stem and of its member together.
             let shares_max = if of.is_part { SHARES_MAX / 2 } else { SHARES_MAX };
             ((of.keys + share / 2) / share).clamp(1, shares_max).min((of.keys / SHARE_MIN).max(1))
         };
@@ -57,7 +59,7 @@ pub(super) fn shares(work: &[Work], multiprocessors: usize, row_bytes: usize) ->
             .filter(|(of, shares)| of.keeps(**shares))
             .map(|(of, shares)| of.rows * shares)
             .sum();
-        // What is kept in any case may be more.
+        // Rows that must be kept in any case may exceed the limit.
         if kept * row_bytes <= SHARES_BYTES_MAX || share > most {
             return shares;
         }
@@ -71,7 +73,7 @@ mod tests {
 
     const SMS: usize = 132;
 
-    /// A decode step of a model with 8 heads of keys and 32 of queries.
+    /// A decode step of a model with 8 KV heads and 32 query heads.
     fn step(lengths: impl IntoIterator<Item = usize>) -> Vec<Work> {
         lengths.into_iter().map(|keys| Work { rows: 32, blocks: 8, keys, is_part: false }).collect()
     }
@@ -85,7 +87,7 @@ mod tests {
         let lengths: Vec<usize> = std::iter::once(131_072).chain([1000; 63]).collect();
         let shares = planned(lengths.clone());
         assert!(shares[1..].iter().all(|&shares| shares == 1), "{shares:?}");
-        // No block has much more than all of them on average.
+        // No block has much more keys than the average.
         let blocks: usize = shares.iter().map(|shares| 8 * shares).sum();
         let mean = 8 * lengths.iter().sum::<usize>() / blocks;
         let most = lengths.iter().zip(&shares).map(|(keys, shares)| keys.div_ceil(*shares)).max().unwrap();
@@ -114,7 +116,7 @@ mod tests {
     fn a_stem_and_what_follows_it_have_no_more_shares_together_than_a_warp_puts_together() {
         let part = |rows, keys| Work { rows, blocks: 8, keys, is_part: true };
         assert_eq!(shares(&[part(32, 131_072), part(32, 131_072)], SMS, 130 * 4), [64, 64]);
-        // More than the limit is kept, where it must be.
+        // More than the limit is kept if necessary.
         assert_eq!(shares(&[part(1 << 20, 8192)], SMS, 130 * 4), [1]);
     }
 }

@@ -1,8 +1,8 @@
-//! Where attention finds its queries, keys and values, and who sees whom: what a caller says, in plain numbers.
+//! The arguments of attention in plain numbers: the places of queries, keys and values, and the rules of attention.
 
 use crate::span::Span;
 
-/// What rows are made of.
+/// The format of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RowFormat {
@@ -14,14 +14,14 @@ pub enum RowFormat {
     Bf16,
     /// 8-bit floats.
     F8E4M3,
-    /// Bytes, and a scale for each row.
+    /// Bytes, with a scale for each row.
     Q8,
-    /// Nibbles; a scale and a minimum for each row of V, for each channel of K in a page.
+    /// Nibbles, with a scale and a minimum for each row of V, and for each channel of K in a page.
     Q4,
 }
 
 impl RowFormat {
-    /// Bytes of a row's codes.
+    /// The bytes of a row's codes.
     #[must_use]
     pub fn row_bytes(self, dim: usize) -> usize {
         match self {
@@ -32,7 +32,7 @@ impl RowFormat {
         }
     }
 
-    /// Bytes of the scales of a head of a page.
+    /// The bytes of the scales of a head of a page.
     pub(super) fn scale_bytes(self, part: usize, slots: usize, dim: usize) -> usize {
         match (self, part) {
             (RowFormat::Q8, _) => 2 * slots,
@@ -42,41 +42,41 @@ impl RowFormat {
         }
     }
 
-    /// True where codes are not numbers by themselves.
+    /// True if codes need scales or conversion.
     pub(super) fn is_low_bit(self) -> bool {
         matches!(self, RowFormat::F8E4M3 | RowFormat::Q8 | RowFormat::Q4)
     }
 }
 
-/// Rows at one distance, in one piece or the two runs of a view; distances in bytes.
+/// Equidistant rows, in one piece or the two runs of a view; distances in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRows<'a> {
     /// Their memory.
     pub memory: Span<'a>,
-    /// What they are made of: floats.
+    /// Their format: floats.
     pub format: RowFormat,
-    /// The first byte and the rows of each piece.
+    /// The offset of the first byte, and the number of rows, of each piece.
     pub pieces: [(usize, usize); 2],
-    /// From a sequence to the next; 0 where all lie in one list.
+    /// The distance from one sequence to the next; 0 if all are in one list.
     pub batch: usize,
-    /// From a head to the next.
+    /// The distance from one head to the next.
     pub head: usize,
-    /// From a token to the next.
+    /// The distance from one token to the next.
     pub token: usize,
 }
 
-/// K or V in a page, in bytes.
+/// The places of K or V in a page, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct PageSection {
-    /// What its rows are made of.
+    /// The format of its rows.
     pub format: RowFormat,
-    /// The first head's codes.
+    /// The offset of the first head's codes.
     pub codes: usize,
-    /// From a head's codes to the next.
+    /// The distance from one head's codes to the next.
     pub head: usize,
-    /// The first head's scales.
+    /// The offset of the first head's scales.
     pub scales: usize,
-    /// From a head's scales to the next.
+    /// The distance from one head's scales to the next.
     pub scale_head: usize,
 }
 
@@ -85,28 +85,28 @@ pub struct PageSection {
 pub struct PageMemory<'a> {
     /// The blocks.
     pub memory: Span<'a>,
-    /// The layer's page in the first block.
+    /// The offset of the layer's page in the first block.
     pub first: usize,
-    /// Bytes of a page.
+    /// The bytes of a page.
     pub page: usize,
-    /// From a block to the next.
+    /// The distance from one block to the next.
     pub block: usize,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: usize,
     /// K and V.
     pub sections: [PageSection; 2],
 }
 
-/// Numbers of 32 bits: the host's, or a device's that a launch reads when it runs.
+/// 32-bit numbers in host memory, or in device memory that a launch reads when it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Words<'a> {
-    /// The host's: they are handed along.
+    /// Host memory: the numbers are passed with the call.
     Host(&'a [u32]),
-    /// A device's, so that a launch that is repeated sees what was written there since.
+    /// Device memory, which the launch reads when it runs.
     Device(Span<'a>),
 }
 
-/// Keys and values, where they lie.
+/// Keys and values, in place.
 #[derive(Clone, Copy, Debug)]
 pub enum AttendKeys<'a> {
     /// In tensors and views.
@@ -118,70 +118,70 @@ pub enum AttendKeys<'a> {
     },
     /// In pages.
     Pages {
-        /// Of the slab.
+        /// The pages of the slab.
         slab: PageMemory<'a>,
-        /// Of the staging slab: the same rows as floats. Entries of tables with [`STAGED`] name them.
+        /// The pages of the staging slab: the same rows as floats. Table entries with [`STAGED`] refer to them.
         staging: PageMemory<'a>,
-        /// Tokens of a block.
+        /// The number of tokens in a block.
         block_size: usize,
-        /// Keys of the slab were rotated.
+        /// True if the keys in the slab were rotated.
         is_rotated: bool,
         /// The blocks of all sequences.
         tables: Words<'a>,
-        /// Entries in the place of the last ones of sequences: what differs from layer to layer.
+        /// Entries that replace the last ones of sequences, because they differ from layer to layer.
         tails: &'a [u32],
     },
 }
 
-/// What marks the block of a table as one of the staging slab.
+/// The flag of a table entry that refers to the staging slab.
 pub const STAGED: u32 = 1 << 31;
 
 /// The queries and keys of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct AttendSequence {
-    /// Its first query in the list of all.
+    /// The index of its first query in the list of all queries.
     pub first_query: usize,
-    /// How many.
+    /// The number of its queries.
     pub queries: usize,
-    /// Its first key in the list of all, where there is one.
+    /// The index of its first key in the list of all keys, if there is one list.
     pub first_key: usize,
-    /// Where its blocks begin in the tables.
+    /// The index of its first block in the tables.
     pub table: usize,
-    /// From which of its blocks on, if any, entries are in the tails, and where there.
+    /// If some of its entries are in the tails: the index of the first of these blocks, and its place there.
     pub tail: Option<(usize, usize)>,
-    /// Where the keys of its one or two runs stand, and how many each has.
+    /// The first position and the number of keys of its one or two runs.
     pub keys: [(i64, usize); 2],
-    /// The first position that is no padding.
+    /// The first position that is not padding.
     pub start: i64,
-    /// The nodes of its tree, 0 where it has none: its last keys, the last of them its queries.
+    /// The number of nodes of its tree, 0 without a tree: the nodes are its last keys, and the last nodes are its queries.
     pub nodes: usize,
-    /// Where its nodes begin in the depths of all trees, and in the words of their bits.
+    /// The index of its first node in the depths of all trees, and in the words of their bits.
     pub tree: [usize; 2],
 }
 
 impl AttendSequence {
-    /// How many keys.
+    /// The number of keys.
     #[must_use]
     pub fn key_count(&self) -> usize {
         self.keys[0].1 + self.keys[1].1
     }
 }
 
-/// What several sequences of pages begin with, read once for all of them: every query of theirs sees all of it.
+/// A prefix that several sequences of pages share, read once for all of them: all their queries attend to all of it.
 #[derive(Clone, Debug)]
 pub struct AttendStem {
     /// The sequence whose blocks are read.
     pub sequence: usize,
-    /// How many keys: a multiple of [`AttendStem::GRAIN`].
+    /// The number of keys: a multiple of [`AttendStem::GRAIN`].
     pub keys: usize,
-    /// The sequences, and the place of the first query of each among those of the stem.
+    /// The member sequences, and the index of each one's first query among those of the stem.
     pub members: Vec<(usize, usize)>,
-    /// The queries of all members: the batch of each and its token there, as rows of queries have them.
+    /// The queries of all members: the batch row and the token of each, as in the rows of queries.
     pub queries: Vec<[u32; 2]>,
 }
 
 impl AttendStem {
-    /// Keys of the largest tile: a stem ends where tiles do.
+    /// The keys of the largest tile: stems end at tile boundaries.
     pub const GRAIN: usize = 64;
 }
 
@@ -190,105 +190,94 @@ impl AttendStem {
 pub struct AttendMask<'a> {
     /// Its memory.
     pub memory: Span<'a>,
-    /// Bytes from one to the next: sequence, query head, query, key.
+    /// The distances in bytes along sequence, query head, query and key.
     pub strides: [usize; 4],
 }
 
-/// Who sees whom in the drafts of all sequences, one tree behind the other.
+/// The ancestors in the drafts of all sequences, one tree after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct AttendTrees<'a> {
-    /// How far each node is from the tokens before the draft.
+    /// The depth of each node, counted from the tokens before the draft.
     pub depths: &'a [u32],
-    /// For each node as many words as its bits take, one for each node that it sees.
+    /// For each node the words of its bits, one bit for each node that it attends to.
     pub seen: &'a [u64],
-}
-
-/// Lengths that a launch reads when it runs.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceLengths<'a> {
-    /// One 32-bit number for each sequence. Keys stand at 0, 1, 2 and so on.
-    pub memory: Span<'a>,
-    /// None is larger; a larger one counts as this.
-    pub keys_max: usize,
 }
 
 /// The sizes that all sequences of a call share.
 #[derive(Clone, Copy, Debug)]
 pub struct AttendSizes {
-    /// Heads of the queries: a multiple of those of K and V.
+    /// The number of query heads: a multiple of the number of KV heads.
     pub query_heads: usize,
-    /// Heads of K, and of V.
+    /// The number of KV heads.
     pub kv_heads: usize,
-    /// Elements of a row of queries and keys.
+    /// The number of elements in a row of queries and keys.
     pub dim: usize,
-    /// Elements of a row of values.
+    /// The number of elements in a row of values.
     pub value_dim: usize,
-    /// Queries and output are `[tokens, heads, dim]`, not `[batch, heads, n, dim]`.
+    /// True if queries and output are `[tokens, heads, dim]`, false for `[batch, heads, n, dim]`.
     pub is_ragged: bool,
 }
 
 impl AttendSizes {
-    /// Query heads that share one head of K and V.
+    /// The number of query heads that share one KV head.
     #[must_use]
     pub fn group(&self) -> usize {
         self.query_heads / self.kv_heads
     }
 
-    /// Elements of a row of queries and keys, and of one of values.
+    /// The number of elements in a row of queries and keys, and in a row of values.
     pub(super) fn dims(&self) -> [usize; 2] {
         [self.dim, self.value_dim]
     }
 }
 
-/// How the queries of a call see keys.
+/// The rules of attention in a call.
 #[derive(Clone, Copy, Debug)]
 pub struct AttendRules<'a> {
-    /// A query sees keys up to its own position.
+    /// True if a query attends only to keys up to its own position.
     pub is_causal: bool,
-    /// How many positions back it sees, its own among them.
+    /// The number of positions back that a query attends to, including its own.
     pub window: Option<i64>,
-    /// Positions at the start that a window does not hide.
+    /// The number of positions at the start that a window does not hide.
     pub sinks: i64,
-    /// One more score for each query head, without a value.
+    /// One further score for each query head, without a value.
     pub sink_logits: Option<&'a [f32]>,
-    /// What products are multiplied with.
+    /// The factor of the products.
     pub scale: f32,
-    /// Bends scores to `softcap * tanh(score / softcap)`.
+    /// Caps scores to `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
 }
 
 impl AttendRules<'_> {
-    /// Every key up to a query's own position, products multiplied with `scale`.
+    /// Rules under which a query attends to every key up to its own position, with products multiplied by `scale`.
     #[must_use]
     pub const fn causal(scale: f32) -> Self {
         AttendRules { is_causal: true, window: None, sinks: 0, sink_logits: None, scale, softcap: None }
     }
 }
 
-/// A call of attention.
+/// An attention call.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend<'a> {
     /// The queries.
     pub queries: HeadRows<'a>,
-    /// What all sequences share.
+    /// The sizes of all sequences.
     pub sizes: AttendSizes,
-    /// How queries see keys.
+    /// The rules of attention.
     pub rules: AttendRules<'a>,
     /// Keys and values.
     pub keys: AttendKeys<'a>,
     /// The sequences.
     pub sequences: &'a [AttendSequence],
-    /// What some of them begin with; each is in one at most.
+    /// Prefixes that some of them share; each sequence is in at most one.
     pub stems: &'a [AttendStem],
-    /// Lengths that are not known before the launch runs.
-    pub lengths: Option<DeviceLengths<'a>>,
     /// The trees of drafts.
     pub trees: Option<AttendTrees<'a>>,
-    /// What is added to scores.
+    /// The mask that is added to scores.
     pub mask: Option<AttendMask<'a>>,
-    /// The position of each query, or of the queries of every sequence.
+    /// The position of each query, or of the queries of every sequence alike.
     pub positions: Option<&'a [i64]>,
-    /// The output, rows of values in the queries' format.
+    /// The output: rows of values in the queries' format.
     pub out: Span<'a>,
     /// The logarithm of each row's sum, `[tokens, query heads]`.
     pub lse: Span<'a>,

@@ -1,11 +1,11 @@
-//! Which kernel a call takes, and how its shared memory is laid out.
+//! Selects the kernel of a call, and the layout of its shared memory.
 //!
 //! ```text
 //! work | rows | queries | scratch | states | wide keys | wide values | stage 0 | stage 1 | ...
 //!                                          | output, once all tiles are done
 //! ```
 //!
-//! All follows from sizes and formats, never from what lies in memory: the same call gives the same bits each time.
+//! Both depend on sizes and formats only, never on the content of memory: the same call gives the same bits each time.
 
 use super::args::{ReadPart, Shared};
 use super::rows::RowFormat;
@@ -13,16 +13,16 @@ use crate::kernel::{
     ATTEND_DECODE_BF16, ATTEND_DECODE_F16, ATTEND_FLOATS, ATTEND_PREFILL_BF16, ATTEND_PREFILL_F16, Kernel, SharedRoom,
 };
 
-/// Rows of a block of few rows, and the most that such a launch takes of a sequence.
+/// The rows of a block in a launch for few rows, and the most rows of a sequence for which it is used.
 pub(super) const FEW_ROWS: usize = 16;
 
-/// Bytes at the start of shared memory for what a block has to do.
+/// Bytes at the start of shared memory for the description of a block's work.
 const WORK_BYTES: usize = 256;
 
-/// The widest row that kernels take.
+/// The widest row that the kernels support.
 pub(super) const DIM_MAX: usize = 512;
 
-/// The widest that tensor cores multiply.
+/// The widest row that tensor cores multiply.
 const TENSOR_DIM_MAX: usize = 256;
 
 /// A kernel with its sizes.
@@ -30,17 +30,17 @@ const TENSOR_DIM_MAX: usize = 256;
 pub(super) struct Shape {
     pub kernel: &'static Kernel,
     pub threads: usize,
-    /// Rows of a block.
+    /// The rows of a block.
     pub rows: usize,
-    /// Keys of a tile.
+    /// The keys of a tile.
     tile: usize,
-    /// Elements of a row in shared memory, and bytes of each.
+    /// The elements of a row in shared memory, and the bytes of each.
     width: usize,
     bytes: usize,
 }
 
 impl Shape {
-    /// The kernel for queries, keys and values of these formats; `is_wide` where sequences have many rows.
+    /// The kernel for queries, keys and values of these formats; `is_wide` if sequences have many rows.
     pub fn new(query: RowFormat, parts: [RowFormat; 2], dims: [usize; 2], is_wide: bool) -> Shape {
         let dim = dims[0].max(dims[1]);
         let by_tensor_cores =
@@ -68,13 +68,13 @@ impl Shape {
         }
     }
 
-    /// True where rows of a part are multiplied as they lie in memory.
+    /// True if rows of a part are multiplied directly from the stage, without widening.
     pub fn is_direct(&self, query: RowFormat, format: RowFormat, dim: usize, unit: usize) -> bool {
         let own = if self.bytes == 4 { RowFormat::F32 } else { query };
         format == own && unit == 16 && dim > 0 && dim.is_multiple_of(if self.bytes == 4 { 4 } else { 16 })
     }
 
-    /// Where shared memory holds what, and how much of it there is; nothing where a device has too little.
+    /// The layout of shared memory, and its size; `None` if the device has too little.
     pub fn shared(&self, parts: &[ReadPart; 2], room: SharedRoom) -> Option<(Shared, usize)> {
         let laid = [3, 2, 1].map(|stages| self.laid_out(parts, stages));
         let twice = laid[..2].iter().find(|laid| laid.1 <= room.twice);
@@ -85,11 +85,11 @@ impl Shape {
         let warps = self.threads / 32;
         let row = self.width * self.bytes + 16;
         let rows = WORK_BYTES;
-        // An address for each row of the tiles that are found ahead (`Ring` in `kernels/attend/tiles.cuh`).
+        // An address for each row of the tiles that are located ahead (`Ring` in `kernels/attend/tiles.cuh`).
         let queries = rows + stages.max(2) * 2 * self.tile * 8;
         let scratch = queries + self.rows * row;
         let states = scratch + warps * self.width * 4;
-        // Two floats for each row of each warp; the weights of a tile, for each key four rows', of each warp.
+        // Two floats for each row of each warp; and for each warp the weights of a tile, four rows for each key.
         let weights = if self.bytes == 4 { warps * self.tile * 16 } else { 0 };
         let keys = states + self.rows.max(16 * warps) * 8 + weights;
         let wide = |part: &ReadPart| if part.is_direct == 1 { 0 } else { self.tile * row };
@@ -97,7 +97,7 @@ impl Shape {
         let ring = values + wide(&parts[1]);
         let in_stage = self.tile * parts[0].stride as usize;
         let scales = in_stage + self.tile * parts[1].stride as usize;
-        // What rows that are multiplied as they lie have none of: scales, and the entries of the table.
+        // Rows that are multiplied directly have no scales and need no table entries.
         let words = if parts.iter().all(|part| part.is_direct == 1) { 0 } else { 4 * self.tile };
         let entries = scales + 2 * words;
         let stage_bytes = entries + words;
@@ -122,7 +122,8 @@ impl Shape {
     }
 }
 
-/// Bytes from row to row of a tile that is read: an odd multiple of 16, so that eight neighbours lie in different banks.
+/// The distance in bytes between rows of a tile that is read: an odd multiple of 16, so that eight neighbours are in
+/// different banks.
 pub(super) fn stride(row_bytes: usize) -> usize {
     row_bytes.div_ceil(16) / 2 * 32 + 16
 }
@@ -141,9 +142,9 @@ mod tests {
 
     #[test]
     fn three_tiles_of_common_rows_fit_twice_on_a_multiprocessor() {
-        // Of a 9.0, whose blocks have 227 KiB of 228.
+        // The sizes of a 9.0, whose blocks have 227 KiB of 228.
         let room = SharedRoom { most: 227 << 10, twice: (228 << 9) - (1 << 10) };
-        // Low-bit rows of 128 twice on an 8.0 as well, with two tiles under way.
+        // Low-bit rows of 128 elements fit twice on an 8.0 too, with two tiles in flight.
         let small = SharedRoom { most: 163 << 10, twice: (164 << 9) - (1 << 10) };
         let shape = Shape::new(RowFormat::Bf16, [RowFormat::Q8; 2], [128; 2], false);
         let part = ReadPart { stride: stride(128) as u32, ..ReadPart::default() };

@@ -1,12 +1,12 @@
-//! The kernels' code, loaded once for each GPU, and its functions.
+//! The machine code of the kernels, loaded once per GPU, and its functions.
 //!
-//! A file is machine code for the GPUs that it was made for, and PTX, which the driver compiles for any other one when it is loaded. O(1)
-//! a look-up.
+//! A file has machine code for the GPUs that it was compiled for, and PTX, which the driver compiles for any other GPU when
+//! it is loaded. O(1) per look-up.
 //!
-//! A function may have all the shared memory that a block can get, which is asked for once, when it is loaded. To ask before each launch
-//! for what that launch needs would race: the attribute belongs to the function, which all threads share, so that a launch
-//! with little of it could take back, between the other's asking and launching, what the other needs. How many blocks a multiprocessor
-//! holds goes by what a launch uses, not by what its function may use.
+//! A function may use all the shared memory that a block can have; this is requested once, when it is loaded. Setting it
+//! before each launch would race: the attribute belongs to the function, which all threads share, so a launch with a small
+//! request could lower it between another thread's request and launch. The number of blocks per multiprocessor depends on
+//! the memory that a launch uses, not on the maximum of its function.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -24,7 +24,7 @@ macro_rules! modules {
         pub(crate) enum Module { $($name,)+ }
 
         impl Module {
-            /// Its code.
+            /// Its machine code and PTX.
             fn code(self) -> &'static [u8] {
                 match self {
                     $(Module::$name => include_bytes!(concat!(env!("OUT_DIR"), "/", $file, ".fatbin")),)+
@@ -41,14 +41,13 @@ modules! {
     AttendPrefill "attend_prefill"
     Boxes "boxes"
     Holes "holes"
-    Insert "insert"
     Pieces "pieces"
     Quantise "quantise"
     Shift "shift"
     Strips "strips"
 }
 
-/// Of a context, by its address: contexts of GPUs live as long as the process.
+/// Entries per context, by its address: contexts of GPUs live as long as the process.
 type Loaded<K, V> = HashMap<(usize, K), V>;
 
 static FUNCTIONS: RwLock<Option<Loaded<&'static str, CudaFunction>>> = RwLock::new(None);
@@ -63,7 +62,7 @@ pub(super) fn function(context: &Arc<CudaContext>, kernel: &'static Kernel) -> R
     }
     let function = module(context, kernel.module)?.load_function(kernel.name)?;
     let most = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-    // What the kernel declares itself comes off.
+    // Memory that the kernel itself declares is subtracted.
     let declared = function.get_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
     function.set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most - declared)?;
     let mut functions = FUNCTIONS.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,13 +1,13 @@
-//! Copies between the host and a GPU through memory that the GPU reaches by itself.
+//! Copies between the host and a GPU through pinned memory, which the GPU accesses directly.
 //!
 //! ```text
-//! in    piece [ list | rows | ... ]     a ring (ring.rs), filled from the front, each piece with an event behind its copies
-//! out   two pieces                      one is on its way while the one before is copied out
+//! in    piece [ list | rows | ... ]     a ring (ring.rs), filled from the front, each piece with an event after its copies
+//! out   two pieces                      one is in flight while the previous one is copied out
 //! ```
 //!
-//! A copy to the device returns as soon as its bytes are in the ring; the stream goes on without a stop. The ring grows to 256 MiB before
-//! a copy waits for the device, so that appending a long prompt does not stop its thread until all work of the GPU is done. A copy to
-//! the host waits. Each GPU has a ring and a pair for itself: who copies to it never waits for someone who reads from it
+//! A copy to the device returns as soon as its bytes are in the ring; the stream is not interrupted. The ring grows to 256
+//! MiB before a copy waits for the device, so that appending a long prompt does not stop its thread until all work of the
+//! GPU is done. A copy to the host waits. Each GPU has its own ring and pair, and copies to it never wait for reads from it
 //! on another thread.
 
 use std::collections::HashMap;
@@ -15,36 +15,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, DriverError, PinnedHostSlice, result};
 
-use crate::ring::{Piece, Ring};
+use crate::ring::{Ring, RingPiece};
 
-/// Bytes of a piece.
+/// The bytes of a piece.
 const PIECE: usize = 4 << 20;
 
-/// Pieces of a ring.
+/// The most pieces of a ring.
 const PIECES_MAX: usize = 64;
 
-/// Where a copy begins in a piece: at a multiple of this.
+/// Copies begin at multiples of this in a piece.
 const ALIGNMENT: usize = 64;
 
-/// A piece.
+/// A piece of pinned memory.
 struct Pinned {
     memory: PinnedHostSlice<u8>,
-    /// The end of the copies that were enqueued from or to it.
+    /// The event after the copies that were enqueued from or to it.
     done: CudaEvent,
     stream: Arc<CudaStream>,
 }
 
-/// What a GPU's copies go through.
+/// The pinned memory of a GPU.
 struct Staging {
     ring: Mutex<Ring<Pinned>>,
-    /// For copies to the host: made by the first.
+    /// For copies to the host; allocated by the first one.
     pair: Mutex<Option<[Pinned; 2]>>,
 }
 
-/// That of each context, by its address, since contexts live as long as the process.
+/// The staging memory of each context, by its address: contexts live as long as the process.
 static ALL: Mutex<Option<HashMap<usize, Arc<Staging>>>> = Mutex::new(None);
 
-/// Enqueues a copy of `bytes` to an address of the GPU.
+/// Enqueues a copy of `bytes` to a GPU address.
 pub(super) fn copy_in(stream: &Arc<CudaStream>, bytes: &[u8], target: u64) -> Result<(), DriverError> {
     let staging = staging_of(stream)?;
     let mut ring = staging.ring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,13 +52,13 @@ pub(super) fn copy_in(stream: &Arc<CudaStream>, bytes: &[u8], target: u64) -> Re
         let (piece, start) = ring.room(bytes.len(), ALIGNMENT, || Pinned::new(stream))?;
         let staged = &mut piece.bytes()[start..start + bytes.len()];
         staged.copy_from_slice(bytes);
-        // SAFETY: the target has room for all bytes, which its span has shown; the piece is not filled again before `done`.
+        // SAFETY: the target has room for all bytes, as its span guarantees; the piece is not filled again before `done`.
         unsafe { result::memcpy_htod_async(target + (place * PIECE) as u64, staged, stream.cu_stream()) }?;
     }
     Ok(())
 }
 
-/// Copies from an address of the GPU, once all that was enqueued before is done.
+/// Copies from a GPU address, after all previously enqueued work is done.
 pub(super) fn copy_out(stream: &Arc<CudaStream>, source: u64, out: &mut [u8]) -> Result<(), DriverError> {
     let staging = staging_of(stream)?;
     let mut pair = staging.pair.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +70,8 @@ pub(super) fn copy_out(stream: &Arc<CudaStream>, source: u64, out: &mut [u8]) ->
     for (place, out) in out.chunks_mut(PIECE).enumerate() {
         let piece = &mut pair[place % 2];
         let staged = &mut piece.bytes()[..out.len()];
-        // SAFETY: the source has as many bytes, which its span has shown; the piece is not read before `done`, and what was in it is out.
+        // SAFETY: the source has as many bytes, as its span guarantees; the piece is not read before `done`, and its
+        // previous content was already copied out.
         unsafe { result::memcpy_dtoh_async(staged, source + (place * PIECE) as u64, stream.cu_stream()) }?;
         piece.close()?;
         if let Some((before, out)) = before.replace((place % 2, out)) {
@@ -82,14 +83,14 @@ pub(super) fn copy_out(stream: &Arc<CudaStream>, source: u64, out: &mut [u8]) ->
 
 impl Pinned {
     fn new(stream: &Arc<CudaStream>) -> Result<Self, DriverError> {
-        // SAFETY: bytes have no invalid values; what was not written is not read.
+        // SAFETY: bytes have no invalid values; unwritten ones are not read.
         let memory = unsafe { stream.context().alloc_pinned_with_flags::<u8>(PIECE, 0) }?;
         Ok(Pinned { memory, done: stream.context().new_event(None)?, stream: stream.clone() })
     }
 
-    /// All its bytes; those that a copy is under way with are left alone.
+    /// All its bytes; the caller must not touch those of a copy in flight.
     fn bytes(&mut self) -> &mut [u8] {
-        // cudarc waits for an event of its own here, which nobody records.
+        // cudarc waits here for an event of its own, which is never recorded.
         self.memory.as_mut_slice().expect("an event that was never recorded has come")
     }
 
@@ -102,7 +103,7 @@ impl Pinned {
     }
 }
 
-impl Piece for Pinned {
+impl RingPiece for Pinned {
     type Error = DriverError;
 
     fn close(&mut self) -> Result<(), DriverError> {

@@ -1,4 +1,4 @@
-//! A call on memory that a test has filled, and the same from the oracle.
+//! A call on memory that a test has filled, and the same call with the reference.
 
 use kvtide_cuda::{PageSection, RowFormat};
 
@@ -6,7 +6,7 @@ use crate::numbers::{Numbers, decode, encode, rotated};
 use crate::oracle::Naive;
 use crate::page::Page;
 
-/// Where keys and values lie.
+/// The place of keys and values.
 #[derive(Clone, Debug)]
 pub enum Keys {
     /// In one list, cut in two pieces so many rows before its end.
@@ -36,15 +36,14 @@ pub struct Call {
     pub has_trees: bool,
     /// Queries stand anywhere.
     pub has_positions: bool,
-    /// What comes first is padding.
+    /// The first keys are padding.
     pub has_starts: bool,
-    /// From which key on positions are how much higher: what lay between has left.
+    /// The key from which on positions are higher, and by how much: the positions between were dropped.
     pub gap: [usize; 2],
     /// Along which axes a mask is broadcast, a bit each; none: no mask.
     pub mask: Option<u32>,
-    pub has_device_lengths: bool,
-    /// The most keys, where lengths are the device's; 0: the most there are.
-    pub keys_max: usize,
+    /// The tables are in device memory.
+    pub has_device_tables: bool,
     pub has_wrong_block: bool,
     /// The key whose values are no numbers, in a list of all keys.
     pub bad_value: Option<usize>,
@@ -74,8 +73,7 @@ impl Default for Call {
             has_starts: false,
             gap: [0; 2],
             mask: None,
-            has_device_lengths: false,
-            keys_max: 0,
+            has_device_tables: false,
             has_wrong_block: false,
             bad_value: None,
             out_skew: 0,
@@ -85,7 +83,7 @@ impl Default for Call {
 
 /// K or V of all tokens as numbers, and in memory.
 pub struct Side {
-    /// Of each sequence, head and key.
+    /// The numbers of each sequence, head and key.
     pub numbers: Vec<Vec<Vec<Vec<f64>>>>,
     /// Rows, or pages of the slab and of the staging slab.
     pub memory: [Vec<u8>; 2],
@@ -104,19 +102,10 @@ impl Call {
             Keys::Pages { formats, is_rotated, staged, .. } => {
                 self.is_ragged = true;
                 *is_rotated &= formats[0].is_some();
-                // Tables of a device's name blocks of the slab.
-                let can_stage = formats.iter().any(Option::is_some) && !self.has_device_lengths;
-                *staged = if can_stage { *staged } else { 0 };
+                *staged = if formats.iter().any(Option::is_some) { *staged } else { 0 };
                 self.formats = formats.map(|format| format.unwrap_or(self.query));
             }
-            Keys::Rows { second } => {
-                *second = (*second).min(keys);
-                self.has_device_lengths = false;
-            }
-        }
-        if self.has_device_lengths {
-            // Keys stand at 0, 1, 2 and so on, and are no nodes.
-            (self.has_trees, self.gap) = (false, [0; 2]);
+            Keys::Rows { second } => *second = (*second).min(keys),
         }
         if self.sequences.iter().any(|of| of.0 != self.sequences[0].0) {
             self.mask = None;

@@ -1,8 +1,8 @@
 //! A call by the kernels: its memory, its tables, its launch.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, DeviceLengths, HeadRows,
-    PageMemory, RowFormat, STAGED, Span, Words, attend,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, HeadRows, PageMemory,
+    RowFormat, STAGED, Span, Words, attend,
 };
 
 use crate::call::{Call, Keys, Side};
@@ -20,9 +20,6 @@ impl Call {
         // K and V of pages lie in the same ones: both sides are put together.
         let pages = [0, 1].map(|slab| Memory::new(&self.together(slab, &sides), 0));
         let tables = self.tables();
-        let lengths: Vec<u32> = self.sequences.iter().map(|of| of.1 as u32).collect();
-        let (lengths_at, tables_at) =
-            (Memory::new(bytemuck::cast_slice(&lengths), 0), Memory::new(bytemuck::cast_slice(&tables), 0));
         let logits = Numbers::new(self.seed ^ 99).take(self.query_heads());
         let queries = Memory::new(&query_bytes, 0);
         let mut sequences = self.attend_sequences();
@@ -40,7 +37,8 @@ impl Call {
         // Entries in whose place there are others are not looked at.
         let unread = |&entry: &u32| if entry >> 31 == 1 { !STAGED } else { entry };
         let listed: Vec<u32> = tables.iter().map(unread).collect();
-        let tables = if self.has_device_lengths { Words::Device(tables_at.span()) } else { Words::Host(&listed) };
+        let listed_at = Memory::new(bytemuck::cast_slice(&listed), 0);
+        let tables = if self.has_device_tables { Words::Device(listed_at.span()) } else { Words::Host(&listed) };
         let keys = self.attend_keys(&memory, &pages, tables, &tails);
         let call = Attend {
             queries: self.head_rows(queries.span(), self.query, self.dims[0], self.query_heads(), true),
@@ -62,9 +60,6 @@ impl Call {
             keys,
             sequences: &sequences,
             stems: &[],
-            lengths: self
-                .has_device_lengths
-                .then_some(DeviceLengths { memory: lengths_at.span(), keys_max: self.most_keys() }),
             trees: self.has_trees.then_some(AttendTrees { depths: &depths, seen: &seen }),
             mask: mask_at.as_ref().zip(rules.mask.as_ref()).map(|(memory, mask)| AttendMask {
                 memory: memory.span(),
@@ -81,14 +76,10 @@ impl Call {
         (values, decode(RowFormat::F32, &sum_bytes, rows, &plain))
     }
 
-    fn most_keys(&self) -> usize {
-        self.sequences.iter().map(|of| of.1).max().unwrap_or(0).max(self.keys_max)
-    }
-
     /// Blocks a sequence has room for in the tables.
     fn room(&self) -> usize {
         let Keys::Pages { block_size, .. } = &self.keys else { return 0 };
-        self.most_keys().div_ceil(*block_size)
+        self.sequences.iter().map(|of| of.1).max().unwrap_or(0).div_ceil(*block_size)
     }
 
     fn tables(&self) -> Vec<u32> {
@@ -108,13 +99,9 @@ impl Call {
         tables
     }
 
-    /// The entries of staged blocks of all sequences, where the host knows how many there are.
+    /// The entries of staged blocks of all sequences.
     fn tails(&self) -> Vec<u32> {
-        if self.has_device_lengths {
-            Vec::new()
-        } else {
-            self.tables().into_iter().filter(|entry| entry >> 31 == 1).collect()
-        }
+        self.tables().into_iter().filter(|entry| entry >> 31 == 1).collect()
     }
 
     fn together(&self, slab: usize, sides: &[Side; 2]) -> Vec<u8> {
@@ -131,9 +118,7 @@ impl Call {
     fn attend_sequences(&self) -> Vec<AttendSequence> {
         let (mut first_query, mut first_key, mut tails) = (0, 0, 0);
         let of = |(index, &(queries, keys)): (usize, &(usize, usize))| {
-            // Lengths of the device's count, whatever is said here.
-            let known = if self.has_device_lengths { 0 } else { keys };
-            let (blocks, staged) = self.blocks(known);
+            let (blocks, staged) = self.blocks(keys);
             let tail = (staged < blocks).then_some((staged, tails));
             tails += blocks - staged;
             let of = AttendSequence {
@@ -141,7 +126,7 @@ impl Call {
                 queries,
                 first_key: if self.is_ragged { first_key } else { 0 },
                 table: index * self.room(),
-                keys: self.runs(known),
+                keys: self.runs(keys),
                 start: self.start(index),
                 tail,
                 nodes: 0,
@@ -154,7 +139,7 @@ impl Call {
         self.sequences.iter().enumerate().map(of).collect()
     }
 
-    /// Where keys stand: two runs where some between them have left.
+    /// The positions of keys: two runs if keys between them were dropped.
     fn runs(&self, keys: usize) -> [(i64, usize); 2] {
         let [from, by] = self.gap;
         if by == 0 {
@@ -202,7 +187,7 @@ impl Call {
         let slab = |slab: usize| {
             let page = self.page_bytes(slab == 1);
             let entries = self.tables().into_iter().filter(|entry| (entry >> 31) as usize == slab);
-            let used = if self.has_wrong_block {
+            let used = if self.has_wrong_block && slab == 0 {
                 3
             } else {
                 entries.map(|entry| (entry & !STAGED) as usize + 1).max().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Numbers that look random, and rows of them in every format and back.
+//! Pseudo-random numbers, and rows of them in every format and back.
 
 use kvtide_cuda::RowFormat;
 
@@ -49,7 +49,7 @@ fn of_f8(code: u8) -> f64 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// Where code `index` of a row of nibbles lies: its byte, and whether it is the high one.
+/// The place of code `index` in a row of nibbles: its byte, and true for the high nibble.
 fn nibble(dim: usize, index: usize) -> (usize, bool) {
     let start = index / 32 * 32;
     let half = (dim - start).min(32).div_ceil(2);

@@ -1,10 +1,10 @@
-//! Attention as its definition reads, in 64-bit floats: all scores, a softmax, all values.
+//! Attention by its definition, in 64-bit floats: all scores, a softmax, all values.
 
-/// A query, the keys there are, and which of them it sees.
+/// A query, all keys, and a function that says which of them it attends to.
 pub struct Naive<'a> {
     pub keys: &'a [Vec<f64>],
     pub values: &'a [Vec<f64>],
-    /// What is added to the score of a key; nothing for one that is not seen.
+    /// The number added to the score of a key; `None` for a hidden key.
     pub added: &'a dyn Fn(usize) -> Option<f64>,
     pub scale: f64,
     pub softcap: Option<f64>,

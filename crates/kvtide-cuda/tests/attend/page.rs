@@ -1,4 +1,4 @@
-//! One head of K or V of a page: codes that a test has made up, and the numbers that they stand for.
+//! One head of K or V of a page: generated codes, and their values.
 
 use kvtide_cuda::{PageSection, RowFormat};
 

@@ -1,4 +1,4 @@
-//! Who sees whom in a call, and where keys and queries stand: by the definition, one pair at a time.
+//! The visibility of keys in a call, and the positions of keys and queries: by the definition, one pair at a time.
 
 use kvtide_cuda::AttendSequence;
 
@@ -19,7 +19,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// Of nodes that each follow another one; -1 is the last key before them.
+    /// A tree of nodes with these parents; -1 is the last key before them.
     fn new(parents: &[i32]) -> Self {
         let (mut depths, mut seen) = (Vec::new(), Vec::<Vec<bool>>::new());
         for (node, &parent) in parents.iter().enumerate() {
@@ -40,7 +40,7 @@ impl Tree {
 /// The rules of a call.
 pub struct Rules<'c> {
     call: &'c Call,
-    /// Of each sequence that has one.
+    /// The tree of each sequence, if it has one.
     trees: Vec<Option<Tree>>,
     /// A position for each query, in no order.
     pub positions: Vec<i64>,
@@ -94,13 +94,13 @@ impl Call {
         Mask { values, strides }
     }
 
-    /// Where a key stands that is no node.
+    /// The position of a key that is not a node.
     fn key_position(&self, key: usize) -> i64 {
         let [from, by] = self.gap;
         (if key >= from { key + by } else { key }) as i64
     }
 
-    /// Where the key behind all others would stand.
+    /// The position after all keys.
     fn end(&self, sequence: usize) -> i64 {
         match self.sequences[sequence].1 {
             0 => self.key_position(0),
@@ -116,12 +116,12 @@ impl Rules<'_> {
         (nodes + query).checked_sub(self.call.sequences[sequence].0)
     }
 
-    /// Where a node stands: as deep behind what came before as it is.
+    /// The position of a node: the end of the keys before the tree plus its depth.
     fn node_position(&self, sequence: usize, tree: &Tree, node: usize) -> i64 {
         self.call.end(sequence) - tree.len() as i64 + i64::from(tree.depths[node])
     }
 
-    /// Where a query stands.
+    /// The position of a query.
     fn position(&self, sequence: usize, query: usize) -> i64 {
         let of = &self.call.sequences;
         if self.call.has_positions {
@@ -134,7 +134,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What is added to the score of a query and a key; nothing where it is not seen.
+    /// The number added to the score of a query and a key; `None` if the key is hidden.
     pub fn added(&self, [sequence, head, query, key]: [usize; 4]) -> Option<f64> {
         let Call { is_causal, window, sinks, .. } = *self.call;
         let at = self.position(sequence, query);

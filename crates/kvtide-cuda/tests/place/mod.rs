@@ -1,4 +1,4 @@
-//! Where the kernels of a test run: on a GPU where this build and the machine have one, else on the CPU that stands in for it.
+//! The place where test kernels run: a GPU if this build and the machine have one, else the CPU that stands in for it.
 //!
 //! ```text
 //! stream()                 Stream::gpu(cuda:0)        or   Stream::emulated()
@@ -7,7 +7,7 @@
 //!   bytes()                a copy, behind all that was enqueued
 //! ```
 //!
-//! A build with `cuda` alone runs on a GPU or not at all: `KVTIDE_DEVICE=cpu` hides the GPU from one that has both.
+//! A build with `cuda` alone runs on a GPU or not at all; in a build with both, `KVTIDE_DEVICE=cpu` hides the GPU.
 
 use kvtide_cuda::{Span, Stream};
 

@@ -1,9 +1,9 @@
-//! What the inputs of a graph are for given sizes: tokens, positions, the mask, and pasts.
+//! The values of a graph's inputs for given sizes: tokens, positions, the mask, and pasts.
 
 use super::Known;
 use crate::proto::{Dim, ElementType, Graph, ValueInfo};
 
-/// How many sequences, cached tokens and new tokens.
+/// The numbers of sequences, cached tokens and new tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub batch: usize,
@@ -17,7 +17,7 @@ impl Sizes {
     }
 }
 
-/// Which inputs mean what.
+/// The roles of a graph's inputs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roles {
     /// Token ids, or embeddings.
@@ -66,7 +66,7 @@ impl Roles {
             .collect()
     }
 
-    /// What is known of an input.
+    /// The element type, dimensions and numbers of an input, as far as they follow from the sizes.
     pub fn bind(&self, input: &ValueInfo, sizes: Sizes) -> Known {
         let element = input.element;
         let Some(dims) = self.dims(input, sizes) else { return Known { element, ..Known::default() } };
@@ -84,7 +84,7 @@ fn rank(input: &ValueInfo) -> Option<usize> {
     Some(input.dims.as_ref()?.len())
 }
 
-/// Whether an input has the form of cached keys or values: floats, `[batch, heads, past, head dimension]`.
+/// True if an input has the form of cached keys or values: floats, `[batch, heads, past, head dimension]`.
 pub(crate) fn is_past(input: &ValueInfo) -> bool {
     input.element.is_some_and(ElementType::is_float) && rank(input) == Some(4)
 }

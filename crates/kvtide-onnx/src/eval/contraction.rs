@@ -1,4 +1,4 @@
-//! Operators that add up: products, sums, attention. Of products only the dimensions are known.
+//! Operators that sum: products, reductions, attention. Only the dimensions of products are computed.
 
 use super::Known;
 use super::known::{axis, broadcast, coordinates, count, place};
@@ -42,7 +42,7 @@ fn product(one: &[usize], other: &[usize]) -> Option<Vec<usize>> {
     Some(dims)
 }
 
-/// Rows of a table that is quantised along its last dimension.
+/// The dimensions of rows of a table that is quantised along its last axis.
 fn gathered(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let (table, chosen, scales) = (inputs.first()?, inputs.get(1)?, inputs.get(2)?);
     let mut dims = chosen.dims.clone()?;
@@ -52,7 +52,7 @@ fn gathered(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     Some(vec![Known::sized(scales.element, dims)])
 }
 
-/// Its output has the queries' dimensions; with packed inputs, and where values have a dimension of their own, others.
+/// The output has the dimensions of the queries. They differ for packed inputs, and if values have their own dimension.
 fn attention(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let queries = *inputs.first()?;
     let mut dims = queries.dims.clone()?;

@@ -24,11 +24,11 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     if same_shape(operator) {
         let value = inputs.first()?;
         let dims = value.dims.clone()?;
-        // Norms of this kind give the type of their scale.
+        // These norms return the type of their scale.
         let scale = inputs.get(1).and_then(|scale| scale.element);
         let takes_scale = matches!(operator, "SimplifiedLayerNormalization" | "RMSNormalization");
         let same = Known::sized(scale.filter(|_| takes_scale).or(value.element), dims);
-        // Norms with a skip give the sum as their last output.
+        // Norms with a skip return the sum as their last output.
         let count = if operator.starts_with("Skip") { node.outputs.len() } else { 1 };
         return Some(vec![same; count.min(4)]);
     }
@@ -95,7 +95,7 @@ fn unary(operator: &str) -> Option<fn(f64) -> f64> {
     })
 }
 
-/// Operators whose numbers nobody asks for.
+/// Operators whose numbers are never needed.
 fn same_shape(operator: &str) -> bool {
     matches!(
         operator,

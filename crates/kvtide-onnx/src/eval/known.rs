@@ -1,14 +1,14 @@
-//! What is known of one tensor.
+//! The known properties of one tensor: its element type, dimensions and numbers.
 
 use std::rc::Rc;
 
 use crate::proto::ElementType;
 
-/// No tensor with more axes is followed.
+/// Tensors with more axes are not evaluated.
 pub(super) const RANK_MAX: usize = 16;
-/// No list of axes or sizes is longer.
+/// Lists of axes or sizes are never longer.
 const LIST_MAX: usize = 64;
-/// No tensor with more elements gets numbers.
+/// Tensors with more elements get no numbers.
 pub(super) const NUMBERS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl Known {
         Self { element, dims: Some(dims), data: None }
     }
 
-    /// A tensor of these dimensions whose numbers are computed from their places, if there are not too many.
+    /// Returns a tensor of these dimensions whose numbers are computed from their places, if there are not too many.
     pub fn filled(element: Option<ElementType>, dims: Vec<usize>, number: impl FnMut(usize) -> f64) -> Self {
         match count(&dims) {
             Some(count) if count <= NUMBERS_MAX => Self::full(element, dims, (0..count).map(number).collect()),
@@ -47,13 +47,13 @@ impl Known {
         self.element.is_some_and(ElementType::is_int)
     }
 
-    /// Its numbers as integers, where they are as few as axes and sizes are.
+    /// The numbers as integers, if there are as few as axes or sizes.
     pub fn ints(&self) -> Option<Vec<i64>> {
         let data = self.data.as_ref().filter(|data| data.len() <= LIST_MAX)?;
         Some(data.iter().map(|&number| number as i64).collect())
     }
 
-    /// The tensor whose element at each place is the one that `from` names: a view.
+    /// Returns a view whose element at each place is the one at the place that `from` returns.
     pub fn moved(&self, dims: Vec<usize>, mut from: impl FnMut(usize) -> usize) -> Self {
         match &self.data {
             Some(data) if data.is_empty() || count(&dims).is_none_or(|count| count > NUMBERS_MAX) => {
@@ -69,13 +69,13 @@ pub(super) fn count(dims: &[usize]) -> Option<usize> {
     dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim))
 }
 
-/// An axis counted from the front.
+/// Returns an axis, counted from the front.
 pub(super) fn axis(axis: i64, rank: usize) -> Option<usize> {
     let axis = if axis < 0 { axis.checked_add(rank as i64)? } else { axis };
     usize::try_from(axis).ok().filter(|&axis| axis < rank)
 }
 
-/// The coordinates of a place.
+/// Computes the coordinates of a place.
 pub(super) fn coordinates(mut place: usize, dims: &[usize], to: &mut [usize]) {
     for (coordinate, &dim) in to.iter_mut().zip(dims).rev() {
         *coordinate = place % dim.max(1);
@@ -83,7 +83,7 @@ pub(super) fn coordinates(mut place: usize, dims: &[usize], to: &mut [usize]) {
     }
 }
 
-/// The place of coordinates, in a tensor whose dimensions are aligned at the back; one of size 1 is repeated.
+/// The place of coordinates in a tensor whose dimensions are aligned at the back; an axis of size 1 is broadcast.
 pub(super) fn place(coordinates: &[usize], dims: &[usize]) -> usize {
     let skipped = coordinates.len() - dims.len();
     coordinates[skipped..]
@@ -92,7 +92,7 @@ pub(super) fn place(coordinates: &[usize], dims: &[usize]) -> usize {
         .fold(0usize, |place, (&at, &dim)| place.saturating_mul(dim).saturating_add(if dim == 1 { 0 } else { at }))
 }
 
-/// The dimensions of two tensors together.
+/// The broadcast dimensions of two tensors.
 pub(super) fn broadcast(one: &[usize], other: &[usize]) -> Option<Vec<usize>> {
     let rank = one.len().max(other.len());
     let at = |dims: &[usize], index: usize| (index + dims.len()).checked_sub(rank).map_or(1, |index| dims[index]);

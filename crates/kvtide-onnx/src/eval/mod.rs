@@ -1,9 +1,9 @@
-//! What tensors of a graph are, as far as sizes and small constants say: element types, dimensions, and the numbers of
-//! masks, positions and shapes.
+//! Evaluates a graph as far as sizes and small constants allow: element types, dimensions, and the numbers of masks,
+//! positions and shapes.
 //!
-//! A graph is run once for given sizes of batch, past and new tokens. Weights have no numbers here, so hidden states have
-//! dimensions alone; masks and positions are computed from sizes, so they are known to the last number. That tells what a
-//! subgraph means, whatever nodes an exporter made it of.
+//! A graph is evaluated for given sizes of batch, past and new tokens. Weights have no numbers here, so hidden states
+//! have only dimensions; masks and positions depend on sizes only, so they are known completely. So the meaning of a
+//! subgraph is found independently of the nodes that an exporter made it of.
 
 mod bind;
 mod contraction;
@@ -20,11 +20,11 @@ use crate::error::Result;
 use crate::proto::{AttributeValue, ElementType, Model, Node, Tensor};
 use crate::source::Source;
 
-/// Float weights with more elements have no numbers here.
+/// Float weights with more elements get no numbers.
 const FLOATS_MAX: u64 = 256;
-/// All numbers together, of one run.
+/// The most numbers in one evaluation.
 const NUMBERS_MAX: usize = 1 << 25;
-/// Integers and truth values likewise.
+/// Integers and booleans with more elements get no numbers.
 const INTS_MAX: u64 = 1 << 14;
 
 /// Everything that is known of a graph's tensors for one choice of sizes.
@@ -35,7 +35,7 @@ pub(crate) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Runs all nodes in their order. `O(nodes)`, and the numbers of masks.
+    /// Evaluates all nodes in their order. `O(nodes)`, plus the numbers of masks.
     pub fn run(model: &Model, source: &dyn Source, roles: &Roles, sizes: Sizes) -> Result<Self> {
         let (evaluation, completed) = Self::pass(model, source, roles, sizes, &HashMap::new())?;
         if completed.is_empty() {
@@ -44,7 +44,7 @@ impl Evaluation {
         Ok(Self::pass(model, source, roles, sizes, &completed)?.0)
     }
 
-    /// One run, with what is known of pasts; and what it found out about others.
+    /// One evaluation with known properties of pasts; also returns the properties of further pasts that it found.
     fn pass(
         model: &Model,
         source: &dyn Source,
@@ -83,7 +83,7 @@ impl Evaluation {
         Ok((evaluation, completed))
     }
 
-    /// Some graphs only name the head dimension of a past: it is that of the rows that are put behind it.
+    /// Some graphs only name the head dimension of a past: it equals that of the rows that are appended to the past.
     fn complete(&self, model: &Model, node: &Node) -> Option<(String, Known)> {
         let (past, new) = (node.input(0)?, node.input(1)?);
         if !node.is("", "Concat") || self.dims(past).is_some() || !model.graph.input(past).is_some_and(is_past) {
@@ -94,7 +94,7 @@ impl Evaluation {
         Some((past.to_owned(), Known::sized(self.get(past).element, dims)))
     }
 
-    /// What is known of a tensor.
+    /// The known properties of a tensor.
     pub fn get(&self, name: &str) -> &Known {
         self.values.get(name).unwrap_or(&self.nothing)
     }
@@ -107,12 +107,12 @@ impl Evaluation {
         }
     }
 
-    /// Its dimensions, where all are known.
+    /// The dimensions of a tensor, if all are known.
     pub fn dims(&self, name: &str) -> Option<&[usize]> {
         self.get(name).dims.as_deref()
     }
 
-    /// Runs some nodes again, in order, with other values for some tensors.
+    /// Evaluates some nodes again, in order, with other values for some tensors.
     pub fn rerun(
         &self,
         nodes: &[&Node],
@@ -141,7 +141,7 @@ impl Evaluation {
             if node.is("", "ConstantOfShape") { repeated(node, &inputs, source)? } else { operators(node, &inputs) };
         let is_followed = |value: &Known| value.dims.as_ref().is_none_or(|dims| dims.len() <= known::RANK_MAX);
         let mut outputs = made.filter(|values| values.iter().all(is_followed)).unwrap_or_default();
-        // What is not known in its dimensions still has a type: mostly that of the first input.
+        // A tensor whose dimensions are unknown still has a type: mostly that of the first input.
         for index in outputs.len()..node.outputs.len() {
             outputs.push(Known { element: element_of(node, index, &inputs), ..Known::default() });
         }
@@ -150,7 +150,8 @@ impl Evaluation {
 }
 
 impl Evaluation {
-    /// What an `If` gives: what the branch gives that its condition chooses, and else the dimensions on which all agree.
+    /// The outputs of an `If`: those of the branch that its condition selects; if that is unknown, the properties that
+    /// both branches share.
     fn branches(&self, node: &Node, source: &dyn Source, given: &HashMap<String, Known>) -> Result<Option<Vec<Known>>> {
         let mut all = Vec::new();
         for name in ["then_branch", "else_branch"] {
@@ -214,7 +215,7 @@ fn constant(node: &Node, source: &dyn Source) -> Result<Option<Known>> {
     }))
 }
 
-/// One number in a shape that is known.
+/// A number repeated in a known shape.
 fn repeated(node: &Node, inputs: &[&Known], source: &dyn Source) -> Result<Option<Vec<Known>>> {
     let shape = inputs.first().and_then(|value| value.ints());
     let dims: Option<Vec<usize>> = shape.and_then(|dims| dims.iter().map(|&dim| usize::try_from(dim).ok()).collect());
@@ -230,7 +231,7 @@ fn repeated(node: &Node, inputs: &[&Known], source: &dyn Source) -> Result<Optio
     }]))
 }
 
-/// The element type of an output by the operator alone.
+/// The element type of an output, as far as the operator determines it.
 fn element_of(node: &Node, index: usize, inputs: &[&Known]) -> Option<ElementType> {
     let input = |at: usize| inputs.get(at).and_then(|value| value.element);
     match (node.operator.as_str(), index) {

@@ -1,4 +1,4 @@
-//! Operators that move elements and compute none: shapes, views, slices, gathers.
+//! Operators that move elements without computing: shapes, views, slices, gathers.
 
 use super::Known;
 use super::known::{axis, broadcast, coordinates, count, place};
@@ -29,7 +29,7 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     Some(vec![one])
 }
 
-/// Axes from the attribute, or from the second input as later versions have them.
+/// Axes from the attribute, or, in later opsets, from the second input.
 pub(super) fn axes(node: &Node, inputs: &[&Known]) -> Option<Vec<i64>> {
     match node.ints("axes") {
         Some(axes) => Some(axes.to_vec()),

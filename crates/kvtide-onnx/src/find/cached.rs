@@ -1,7 +1,7 @@
-//! Keys or values as an attention reads them, followed back to the place where new ones are put behind the past.
+//! Follows the keys or values of an attention back to the place where new rows are appended to the past.
 //!
-//! What lies between may repeat heads, turn, reshape and scale. Whether it does what it should is tried out: elements
-//! that are all different go in, and have to come out where they belong.
+//! The nodes in between may repeat heads, transpose, reshape and scale. They are checked by an experiment: distinct
+//! elements go in, and must arrive at the right places.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::eval::Known;
 use crate::proto::Node;
 
-/// How an attention reads keys or values.
+/// The layout in which an attention reads keys or values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Reading {
     /// `[batch, heads, tokens, dim]`.
@@ -21,19 +21,19 @@ pub(super) enum Reading {
     Packed,
 }
 
-/// Keys or values behind a past.
+/// Keys or values that are appended to a past.
 pub(super) struct Cached<'a> {
     pub past: &'a str,
     /// New keys or values, `[batch, heads, tokens, dim]`.
     pub new: &'a str,
-    /// Past and new ones together.
+    /// Past and new rows together.
     pub joined: &'a str,
-    /// Heads and their dimension.
+    /// The number of heads, and their dimension.
     pub heads: usize,
     pub dim: usize,
 }
 
-/// Whether a node only moves or scales its first input. The scale may also come first.
+/// If a node only moves or scales its first input, returns that input. A scale may be the first input instead.
 fn view<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<&'a str>> {
     let first = node.input(0);
     Ok(match node.operator.as_str() {
@@ -57,7 +57,7 @@ pub(super) fn scaled<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<(
     })
 }
 
-/// Follows `name` back to a `Concat` of a past and new rows. Nothing where it leads elsewhere.
+/// Follows `name` back to a `Concat` of a past and new rows; [`None`] if it leads elsewhere.
 pub(super) fn trace<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cached<'a>>> {
     let mut name = name;
     loop {
@@ -76,7 +76,7 @@ fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>>
         return Ok(None);
     }
     if !matches!(node.int("axis"), Some(2 | -2)) {
-        return Err(unrecognised(node, format!("new rows have to be put behind {past} on axis 2")));
+        return Err(unrecognised(node, format!("new rows must be appended to {past} on axis 2")));
     }
     match lookup.at(SIZES[0])?.dims(new) {
         Some(&[_, heads, _, dim]) => Ok(Some(Cached { past, new, joined, heads, dim })),
@@ -85,7 +85,7 @@ fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>>
 }
 
 impl Cached<'_> {
-    /// The output of the graph that is past and new rows together.
+    /// The graph's output that contains past and new rows together.
     pub fn present(&self, lookup: &Lookup<'_>) -> Option<String> {
         let outputs = &lookup.graph().outputs;
         let mut names = vec![self.joined];
@@ -99,7 +99,8 @@ impl Cached<'_> {
         None
     }
 
-    /// Checks that `name` is this with heads repeated to `heads`, read as `reading`, and returns what it is multiplied by.
+    /// Checks that `name` is this tensor with its heads repeated to `heads`, in the layout `reading`, and returns its
+    /// factor.
     pub fn factor(&self, lookup: &Lookup<'_>, node: &Node, name: &str, heads: usize, reading: Reading) -> Result<f64> {
         let wrong = || unrecognised(node, format!("{name} is not {} with its heads repeated in order", self.joined));
         let mut chain = Vec::new();

@@ -1,15 +1,15 @@
-//! An attention that was found: the layer, and the tensors and nodes that a rewrite needs.
+//! An attention that was found: its layer, and the tensors and nodes that a rewrite needs.
 
 use super::Layer;
 
-/// Where queries, keys and values come from.
+/// The tensors of queries, keys and values.
 #[derive(Clone, Debug)]
 pub(crate) enum Operands {
     /// Three tensors in the layout of the layer.
     Apart([String; 3]),
     /// One tensor, `[batch, tokens, (heads + 2 * heads of keys) * dim]`.
     Packed(String),
-    /// Queries are packed, keys and values have their heads first.
+    /// Queries are packed; keys and values have their heads first.
     Mixed([String; 3]),
 }
 
@@ -17,12 +17,12 @@ pub(crate) enum Operands {
 pub(crate) struct FoundAttention {
     pub layer: Layer,
     pub operands: Operands,
-    /// Positions for rotary, where the operator had its own.
+    /// Positions for rotary embedding, if the operator has its own.
     pub positions: Option<String>,
-    /// A bias that is added to queries, keys and values, packed behind each other.
+    /// A bias that is added to queries, keys and values, packed one behind the other.
     pub bias: Option<String>,
-    /// The tensor that the attention makes.
+    /// The output of the attention.
     pub output: String,
-    /// The node in the graph that makes it: it is replaced.
+    /// The index of the node that computes the output and is replaced.
     pub index: usize,
 }

@@ -1,4 +1,4 @@
-//! `com.microsoft.GroupQueryAttention`: everything stands in its inputs and attributes.
+//! Recognises `com.microsoft.GroupQueryAttention`, whose inputs and attributes determine everything.
 
 use super::found_attention::{FoundAttention, Operands};
 use super::layer::{Form, Layer, Layout, Rotary};
@@ -7,7 +7,7 @@ use super::mask::{Term, window};
 use crate::error::Result;
 use crate::proto::{AttributeValue, Node};
 
-/// Inputs that pages have nothing for.
+/// Inputs that kvtide's attention does not support.
 const REFUSED: [(usize, &str); 4] = [(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")];
 
 pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
@@ -18,20 +18,20 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
     let num_heads = heads("num_heads").ok_or_else(|| wrong("num_heads is missing".into()))?;
     let kv_num_heads = heads("kv_num_heads").ok_or_else(|| wrong("kv_num_heads is missing".into()))?;
     if num_heads % kv_num_heads != 0 {
-        return Err(wrong(format!("{num_heads} heads of queries cannot share {kv_num_heads} heads of keys")));
+        return Err(wrong(format!("{num_heads} query heads are not a multiple of {kv_num_heads} KV heads")));
     }
     let (Some(query), Some(output)) = (node.input(0), node.output(0)) else {
         return Err(wrong("it has no queries or no output".into()));
     };
     let past = |at: usize| {
         let name = node.input(at).filter(|name| lookup.past(name).is_some());
-        name.ok_or_else(|| wrong(format!("input {at} is no past that is an input of the graph")))
+        name.ok_or_else(|| wrong(format!("input {at} is not a past that the graph takes as an input")))
     };
     let pasts = [past(3)?, past(4)?].map(str::to_owned);
     let operands = match (node.input(1), node.input(2)) {
         (Some(key), Some(value)) => Operands::Apart([query, key, value].map(str::to_owned)),
         (None, None) => Operands::Packed(query.into()),
-        _ => return Err(wrong("keys and values have to be given both, or packed with the queries".into())),
+        _ => return Err(wrong("keys and values must both be inputs, or both be packed with the queries".into())),
     };
     let shared = if matches!(operands, Operands::Packed(_)) { num_heads + 2 * kv_num_heads } else { num_heads };
     let width = match lookup.at(SIZES[0])?.dims(query) {
@@ -39,7 +39,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         _ => return Err(wrong(format!("the width of {query} is not known"))),
     };
     if width % shared != 0 || width == 0 {
-        return Err(wrong(format!("{width} elements of {query} are not {shared} heads")));
+        return Err(wrong(format!("{query} has {width} elements, which cannot be divided into {shared} heads")));
     }
     let head_dim = width / shared;
     let rotary = rotary(lookup, node, head_dim)?;
@@ -65,13 +65,13 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
     Ok(FoundAttention { layer, operands, positions, bias: None, output: output.into(), index })
 }
 
-/// A number of heads; none has more than 65,536.
+/// A number of heads, at most 65,536.
 pub(super) fn heads(node: &Node, name: &str) -> Option<u32> {
     let heads = node.int(name).and_then(|heads| u32::try_from(heads).ok());
     heads.filter(|heads| (1..=1 << 16).contains(heads))
 }
 
-/// The scale of an operator that has one as an attribute, and else the root of the head dimension.
+/// The scale of an operator: its attribute, else one over the root of the head dimension.
 pub(super) fn scale(node: &Node, head_dim: u32) -> f32 {
     node.float("scale").filter(|&scale| scale != 0.).unwrap_or_else(|| (1. / f64::from(head_dim).sqrt()) as f32)
 }
@@ -79,23 +79,23 @@ pub(super) fn scale(node: &Node, head_dim: u32) -> f32 {
 fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
     for (index, name) in REFUSED {
         if node.input(index).is_some() {
-            return Err(unrecognised(node, format!("it has {name}, which kvtide's attention does not have")));
+            return Err(unrecognised(node, format!("its input {name} is not supported")));
         }
     }
     for name in ["k_quant_type", "v_quant_type"] {
         if matches!(node.attribute(name), Some(AttributeValue::Text(kind)) if kind != "NONE") {
-            return Err(unrecognised(node, format!("{name} asks for a quantised past")));
+            return Err(unrecognised(node, format!("{name} requests a quantised past, which is not supported")));
         }
     }
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it gives its scores as an output"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
     }
     for sizes in SIZES {
         let evaluation = lookup.at(sizes)?;
         for (index, expected) in [(5, sizes.total() - 1), (6, sizes.total())] {
             let data = node.input(index).and_then(|name| evaluation.get(name).data.as_ref());
             if data.is_some_and(|data| data.iter().any(|&number| number != expected as f64)) {
-                return Err(unrecognised(node, format!("input {index} is no length of all tokens")));
+                return Err(unrecognised(node, format!("input {index} is not the number of all tokens")));
             }
         }
     }
@@ -114,7 +114,7 @@ fn sinks(lookup: &Lookup<'_>, node: &Node, heads: u32) -> Result<Option<Vec<f32>
         let sinks = lookup.numbers(name)?.filter(|sinks| sinks.len() == heads as usize);
         return match sinks {
             Some(sinks) => Ok(Some(sinks)),
-            None => Err(unrecognised(node, format!("head_sink {name} is no weight with one number for each head"))),
+            None => Err(unrecognised(node, format!("head_sink {name} is not a weight with one number for each head"))),
         };
     }
     Ok((node.int("smooth_softmax") == Some(1)).then(|| vec![0.; heads as usize]))
@@ -125,7 +125,7 @@ fn rotary(lookup: &Lookup<'_>, node: &Node, head_dim: u32) -> Result<Option<Rota
         return Ok(None);
     }
     let (Some(cos), Some(sin)) = (node.input(7), node.input(8)) else {
-        return Err(unrecognised(node, "do_rotary is 1, and cos_cache and sin_cache are missing"));
+        return Err(unrecognised(node, "do_rotary is 1, but cos_cache or sin_cache is missing"));
     };
     let initializer = |name: &str| lookup.graph().initializers.iter().find(|tensor| tensor.name == name);
     let half = match lookup.at(SIZES[0])?.dims(cos) {
@@ -133,7 +133,7 @@ fn rotary(lookup: &Lookup<'_>, node: &Node, head_dim: u32) -> Result<Option<Rota
         _ => return Err(unrecognised(node, format!("the dimensions of {cos} are not known"))),
     };
     if half == 0 || half > head_dim / 2 {
-        return Err(unrecognised(node, format!("{cos} turns twice {half} elements of heads of {head_dim}")));
+        return Err(unrecognised(node, format!("{cos} rotates 2 * {half} elements, but heads have {head_dim}")));
     }
     Ok(Some(Rotary {
         interleaved: node.int("rotary_interleaved") == Some(1),

@@ -1,4 +1,4 @@
-//! What an attention is, as data: the layer that a cache needs, and the rules of the call.
+//! The description of an attention: the layer that a cache needs, and the parameters of the call.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Form {
     MultiHeadAttention,
     /// ONNX's own `Attention`, from opset 23 on.
     Attention,
-    /// Products, a softmax and what lies between them.
+    /// Products, a softmax and the nodes between them.
     Plain,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Form {
     }
 }
 
-/// How queries, keys, values and the output of an attention lie.
+/// The layout of an attention's queries, keys, values and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `[batch, heads, tokens, head dimension]`.
@@ -37,27 +37,27 @@ pub enum Layout {
     Packed,
 }
 
-/// How keys and queries are turned to their positions.
+/// The rotary embedding of queries and keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotary {
-    /// Whether neighbours are turned together, instead of halves.
+    /// True if neighbouring elements are rotated together, instead of halves.
     pub interleaved: bool,
-    /// How many elements of a head are turned.
+    /// Number of elements of a head that are rotated.
     pub dims: u32,
-    /// The tables, by name.
+    /// The names of the tables of cosines and sines.
     pub tables: [String; 2],
-    /// Where they lie, if they are weights.
+    /// The places of the tables, if they are weights.
     pub places: [Option<Place>; 2],
 }
 
 /// One attention layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// Its number.
+    /// The layer's number.
     pub layer: u32,
     /// The form in which it was found.
     pub form: Form,
-    /// The node that it was recognised by.
+    /// The node by which it was recognised.
     pub node: String,
     /// Heads of queries.
     pub num_heads: u32,
@@ -69,20 +69,20 @@ pub struct Layer {
     pub value_dim: u32,
     /// The type of keys and values.
     pub element: ElementType,
-    /// What products of queries and keys are multiplied by.
+    /// The factor for products of queries and keys.
     pub scale: f32,
-    /// The limit that scores approach, if they do.
+    /// The limit that scores approach, if there is one.
     pub softcap: Option<f32>,
-    /// How many positions a token sees back, itself among them.
+    /// Number of positions that a token attends to, including itself.
     pub window: Option<u32>,
-    /// A sink logit for each head of queries. Zeros are what onnxruntime calls a smooth softmax.
+    /// A sink logit for each query head. Zeros are what onnxruntime calls a smooth softmax.
     pub sinks: Option<Vec<f32>>,
-    /// Rotary embedding that was inside of the operator, and stands before it now.
+    /// The rotary embedding that was inside the operator and is a node before it now.
     pub rotary: Option<Rotary>,
-    /// How the inputs and the output of `kvtide::Attention` lie.
+    /// The layout of the inputs and the output of `kvtide::Attention`.
     pub layout: Layout,
-    /// The inputs with cached keys and values. They are dropped.
+    /// The inputs with cached keys and values. The rewrite drops them.
     pub pasts: [String; 2],
-    /// The outputs with all keys and values, where the graph has them. They are dropped.
+    /// The outputs with all keys and values, if the graph has them. The rewrite drops them.
     pub presents: [Option<String>; 2],
 }

@@ -1,4 +1,4 @@
-//! A graph with who makes and who reads each tensor, and what tensors are for several sizes.
+//! A graph with the maker and the readers of each tensor, and its evaluations for several sizes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use crate::eval::{Evaluation, Known, Roles, Sizes, is_past};
 use crate::proto::{Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
-/// Two choices of sizes in which no two numbers agree by accident.
+/// Two choices of sizes in which no two numbers coincide.
 pub(crate) const SIZES: [Sizes; 2] = [Sizes { batch: 2, past: 3, new: 5 }, Sizes { batch: 3, past: 5, new: 2 }];
 
 pub(crate) struct Lookup<'a> {
@@ -21,7 +21,7 @@ pub(crate) struct Lookup<'a> {
     evaluations: RefCell<Vec<Rc<Evaluation>>>,
 }
 
-/// An error of a node that is sound and not recognised.
+/// The error of a valid node that is not recognised.
 pub(crate) fn unrecognised(node: &Node, reason: impl Into<String>) -> Error {
     Error::Unrecognised { node: node.called().into(), operator: node.full_operator(), reason: reason.into() }
 }
@@ -50,7 +50,7 @@ impl<'a> Lookup<'a> {
         &self.model.graph.nodes[index]
     }
 
-    /// The node that makes a tensor.
+    /// The node that computes a tensor.
     pub fn maker(&self, name: &str) -> Option<&'a Node> {
         self.makers.get(name).map(|&index| self.node(index))
     }
@@ -59,7 +59,7 @@ impl<'a> Lookup<'a> {
         self.graph().input(name).filter(|input| is_past(input))
     }
 
-    /// What tensors are for these sizes; each choice is run once.
+    /// The evaluation for these sizes; each choice is evaluated once.
     pub fn at(&self, sizes: Sizes) -> Result<Rc<Evaluation>> {
         if let Some(evaluation) = self.evaluations.borrow().iter().find(|evaluation| evaluation.sizes == sizes) {
             return Ok(evaluation.clone());
@@ -69,7 +69,7 @@ impl<'a> Lookup<'a> {
         Ok(evaluation)
     }
 
-    /// The number of a tensor that is the same for all sizes.
+    /// The number of a one-element tensor, if it is the same for all sizes.
     pub fn scalar(&self, name: &str) -> Result<Option<f64>> {
         let [one, other] = [self.at(SIZES[0])?.scalar(name), self.at(SIZES[1])?.scalar(name)];
         Ok(one.filter(|_| one == other))

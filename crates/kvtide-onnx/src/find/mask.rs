@@ -1,27 +1,27 @@
-//! What a mask hides, found by computing it.
+//! Determines by evaluation which keys a mask hides.
 //!
-//! A mask is accepted where it is causal, with or without a window. It is computed for several sizes, one of them with a
-//! long past, so it does not matter which nodes it is made of. What depends on more than sizes (slopes of ALiBi, a prefix
-//! that sees itself) is refused.
+//! A mask is accepted if it is causal, with or without a window. It is evaluated for several sizes, one of them with a
+//! long past, so the nodes that it is made of do not matter. Masks that depend on more than sizes (slopes of ALiBi, a
+//! prefix with bidirectional attention) are an error.
 
 use super::lookup::{Lookup, SIZES, unrecognised};
 use crate::error::Result;
 use crate::eval::{Evaluation, Known, Sizes};
 use crate::proto::Node;
 
-/// Windows are found up to this length; a longer one has to be declared.
+/// Windows are found up to this length; a longer one must be declared.
 const TOKENS: usize = 1 << 16;
-/// A prompt without a past, and one token behind one.
+/// A prompt without a past, and one token with a past.
 const ALONE: [Sizes; 2] = [Sizes { batch: 2, past: 0, new: 5 }, Sizes { batch: 3, past: 7, new: 1 }];
-/// What is added to a score that is hidden.
+/// The largest number that hides a score when it is added to it.
 const HIDDEN: f64 = -1e4;
 
-/// One thing that hides scores.
+/// One tensor that hides scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Term<'a> {
-    /// Added to scores: 0 or very little.
+    /// Added to scores: 0 or a large negative number.
     Added(&'a str),
-    /// Scores stay where this is so.
+    /// Keeps scores at which the tensor has this truth value.
     Kept(&'a str, bool),
 }
 
@@ -41,7 +41,7 @@ impl Term<'_> {
     }
 }
 
-/// Which keys each query sees, `[batch * new][total]`; the same for all heads. The error is a reason.
+/// The keys that each query attends to, `[batch * new][total]`; the same for all heads. The error is a reason.
 fn visible(evaluation: &Evaluation, terms: &[Term<'_>], causal: bool) -> Result<Vec<Vec<bool>>, String> {
     let Sizes { batch, new, .. } = evaluation.sizes;
     let total = evaluation.sizes.total();
@@ -50,7 +50,7 @@ fn visible(evaluation: &Evaluation, terms: &[Term<'_>], causal: bool) -> Result<
         (0..batch * new).map(|row| (0..total).map(|key| shown(row, key)).collect()).collect();
     for term in terms {
         let Known { dims: Some(dims), data: Some(data), .. } = evaluation.get(term.name()) else {
-            return Err(format!("the mask {} is not made of sizes alone", term.name()));
+            return Err(format!("the mask {} depends on more than sizes", term.name()));
         };
         let mut shape = vec![1; 4usize.saturating_sub(dims.len())];
         shape.extend(dims);
@@ -83,7 +83,7 @@ fn is_causal(rows: &[Vec<bool>], sizes: Sizes, window: usize) -> bool {
     })
 }
 
-/// The window of a causal mask, or nothing where it has none. With `causal` later keys are hidden whatever terms say.
+/// The window of a causal mask; [`None`] if it has none. With `causal`, later keys are hidden in addition to the terms.
 pub(super) fn window(lookup: &Lookup<'_>, node: &Node, terms: &[Term<'_>], causal: bool) -> Result<Option<u32>> {
     if causal && terms.is_empty() {
         return Ok(None);
@@ -93,9 +93,9 @@ pub(super) fn window(lookup: &Lookup<'_>, node: &Node, terms: &[Term<'_>], causa
     let seen = rows(long)?.concat();
     let window = seen.iter().rev().take_while(|&&seen| seen).count();
     if !is_causal(&[seen], long, window) {
-        return Err(unrecognised(node, "its mask hides keys between others that it shows"));
+        return Err(unrecognised(node, "its mask hides keys between visible ones"));
     }
-    // Some graphs can take several tokens only without a past: then those calls say what they can.
+    // Some graphs can take several tokens only without a past: then such calls are tried instead.
     let alone = rows(SIZES[0]).is_err();
     let mut tried = if alone { ALONE.to_vec() } else { SIZES.to_vec() };
     if window < TOKENS {
@@ -103,7 +103,10 @@ pub(super) fn window(lookup: &Lookup<'_>, node: &Node, terms: &[Term<'_>], causa
     }
     for sizes in tried {
         if !is_causal(&rows(sizes)?, sizes, window) {
-            return Err(unrecognised(node, "its mask is not causal: each token has to see itself and those before it"));
+            return Err(unrecognised(
+                node,
+                "its mask is not causal: each token must attend to itself and to earlier tokens",
+            ));
         }
     }
     Ok((window < TOKENS).then_some(window as u32))

@@ -1,5 +1,5 @@
-//! `com.microsoft.MultiHeadAttention` and ONNX's `Attention`: one call with a mask. The past is theirs, or it was put
-//! before the keys by a `Concat`.
+//! Recognises `com.microsoft.MultiHeadAttention` and ONNX's `Attention`: one call with a mask. The past is an input of
+//! the operator, or a `Concat` puts it before the keys and values.
 
 use super::cached::{Reading, trace};
 use super::found_attention::{FoundAttention, Operands};
@@ -10,7 +10,7 @@ use super::mask::{Term, window};
 use crate::error::{Error, Result};
 use crate::proto::{ElementType, Node};
 
-/// What differs between the two operators.
+/// The differences between the two operators.
 struct Call<'a> {
     form: Form,
     num_heads: Option<u32>,
@@ -20,7 +20,7 @@ struct Call<'a> {
     causal: bool,
 }
 
-/// A MultiHeadAttention.
+/// Recognises a MultiHeadAttention.
 pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
     if let Some(padding) = node.input(4) {
@@ -30,10 +30,10 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAtten
         }
     }
     if node.input(8).is_some() || node.input(9).is_some() {
-        return Err(unrecognised(node, "it has a past_sequence_length or a cache_indirection"));
+        return Err(unrecognised(node, "its inputs past_sequence_length and cache_indirection are not supported"));
     }
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it gives its scores as an output"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
     }
     let call = Call {
         form: Form::MultiHeadAttention,
@@ -46,14 +46,17 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAtten
     find(lookup, index, &call)
 }
 
-/// ONNX's own Attention.
+/// Recognises ONNX's own Attention.
 pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it gives its scores as an output"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
     }
     if node.input(6).is_some() {
-        return Err(unrecognised(node, "it has a nonpad_kv_seqlen: its cache is kept outside of the operator"));
+        return Err(unrecognised(
+            node,
+            "its input nonpad_kv_seqlen is not supported: its cache is outside the operator",
+        ));
     }
     let call = Call {
         form: Form::Attention,
@@ -66,7 +69,7 @@ pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttenti
     find(lookup, index, &call)
 }
 
-/// Keys or values: where new ones come from, the past, and how they lie.
+/// Keys or values: the new rows, the past, and their layout.
 struct Side {
     new: String,
     past: String,
@@ -87,7 +90,7 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
         let cached = trace(lookup, name)?;
         let cached = cached.ok_or_else(|| wrong(format!("{name} has no past before it")))?;
         let reading = if dims.len() == 3 { Reading::Packed } else { Reading::Rows };
-        // The operator may repeat heads by itself: then it reads as many as there are.
+        // The operator may repeat heads itself: then it reads as many as there are.
         let read = if dims.len() == 3 { dims[2] / cached.dim.max(1) } else { dims[1] };
         let factor = cached.factor(lookup, node, name, read, reading)?;
         let (heads, dim) = (cached.heads as u32, cached.dim as u32);
@@ -96,7 +99,7 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
         return Ok(Side { new, past, heads, dim, is_packed: false, factor, present });
     };
     if lookup.past(past).is_none() {
-        return Err(wrong(format!("{past} is no past that is an input of the graph")));
+        return Err(wrong(format!("{past} is not a past that the graph takes as an input")));
     }
     let (heads, dim, is_packed) = match *dims {
         [_, heads, _, dim] => (heads as u32, dim as u32, false),
@@ -125,7 +128,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
     let key = side(lookup, node, 1, call.pasts[0], num_heads)?;
     let value = side(lookup, node, 2, call.pasts[1], num_heads)?;
     if key.heads != value.heads || key.heads == 0 || num_heads % key.heads != 0 || key.dim != head_dim {
-        return Err(wrong("heads of queries, keys and values do not fit"));
+        return Err(wrong("heads of queries, keys and values do not fit together"));
     }
     if (value.factor - 1.).abs() > 1e-6 {
         return Err(wrong("its values are scaled"));
@@ -138,10 +141,10 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         (false, false, false) => (Layout::HeadsFirst, Operands::Apart(names)),
         (true, true, true) => (Layout::Packed, Operands::Apart(names)),
         (true, false, false) => (Layout::Packed, Operands::Mixed(names)),
-        _ => return Err(wrong("its queries have their heads first, and its keys or values have not")),
+        _ => return Err(wrong("its queries have their heads first, but its keys or values do not")),
     };
     if call.bias.is_some() && !matches!((layout, &operands), (Layout::Packed, Operands::Apart(_))) {
-        return Err(wrong("it has a bias, and its inputs are not packed"));
+        return Err(wrong("it has a bias, but its inputs are not packed"));
     }
     let layer = Layer {
         layer: 0,
@@ -165,7 +168,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
     Ok(FoundAttention { layer, operands, positions: None, bias, output: output.into(), index })
 }
 
-/// A mask of truth values keeps scores, any other one is added.
+/// Returns a term that keeps scores for a boolean mask, and one that is added to scores for any other mask.
 fn term<'a>(lookup: &Lookup<'_>, mask: Option<&'a str>) -> Result<Option<Term<'a>>, Error> {
     let Some(mask) = mask else { return Ok(None) };
     let is_truth = lookup.at(SIZES[0])?.get(mask).element == Some(ElementType::BOOL);

@@ -1,4 +1,5 @@
-//! Attentions of a graph, by its structure. Each form has one file; all of them give a [`FoundAttention`].
+//! Finds the attentions of a graph by its structure. Each form has one file; all of them return a [`FoundAttention`].
+//! O(nodes), plus the evaluations of masks.
 
 mod cached;
 mod found_attention;
@@ -16,7 +17,7 @@ pub(crate) use lookup::{Lookup, SIZES, unrecognised};
 use crate::error::{Error, Result};
 use crate::eval::is_past;
 
-/// Everything that reads a past, in the order of layers. `O(nodes)`.
+/// Finds all attentions with a past, in the order of layers. `O(nodes)`.
 pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
     let mut all = Vec::new();
     for (index, node) in lookup.graph().nodes.iter().enumerate() {
@@ -36,7 +37,7 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
         inside(node)?;
     }
     if all.is_empty() {
-        let reason = "there is no attention with a past in it".into();
+        let reason = "it contains no attention with a past".into();
         return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
     }
     claim(lookup, &all)?;
@@ -44,13 +45,16 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
     Ok(all)
 }
 
-/// Attentions inside of branches and loops cannot be taken out.
+/// Returns an error for attentions inside branches and loops: they cannot be replaced.
 fn inside(node: &crate::proto::Node) -> Result<()> {
     let mut graphs: Vec<_> = node.graphs().collect();
     while let Some(graph) = graphs.pop() {
         for inner in &graph.nodes {
             if inner.operator.ends_with("Attention") || inner.operator == "Softmax" {
-                return Err(unrecognised(inner, format!("it stands inside of {} ({})", node.called(), node.operator)));
+                return Err(unrecognised(
+                    inner,
+                    format!("it is inside a subgraph of {} ({})", node.called(), node.operator),
+                ));
             }
             graphs.extend(inner.graphs());
         }
@@ -58,7 +62,7 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
     Ok(())
 }
 
-/// Each past belongs to one attention, and none is left over.
+/// Checks that each past belongs to one attention, and that each is used.
 fn claim(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<()> {
     let claimed: Vec<&String> = all.iter().flat_map(|found| &found.layer.pasts).collect();
     for (index, past) in claimed.iter().enumerate() {
@@ -72,7 +76,7 @@ fn claim(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<()> {
             continue;
         }
         let reader = lookup.readers.get(input.name.as_str()).and_then(|readers| readers.first());
-        let reason = format!("{} is a past, and no attention that is known reads it", input.name);
+        let reason = format!("{} is a past that no recognised attention reads", input.name);
         return Err(match reader {
             Some(&reader) => unrecognised(lookup.node(reader), reason),
             None => Error::Unrecognised { node: input.name.clone(), operator: "input".into(), reason },
@@ -81,8 +85,8 @@ fn claim(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<()> {
     Ok(())
 }
 
-/// Layers are counted by the last number in the names of their pasts where all have one of their own, and else by their
-/// order in the graph.
+/// Numbers the layers: by the last number in the names of their pasts if all of these differ, else by their order in
+/// the graph.
 fn number(all: &mut [FoundAttention]) {
     let mut order: Vec<(Option<u32>, usize)> =
         all.iter().enumerate().map(|(index, found)| (number_in(&found.layer.pasts[0]), index)).collect();

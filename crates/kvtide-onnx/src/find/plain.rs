@@ -1,7 +1,7 @@
-//! The plain subgraph: a product with the keys, what happens to scores, a softmax, a product with the values.
+//! Recognises plain attention: a product with the keys, operations on scores, a softmax, a product with the values.
 //!
 //! ```text
-//! softmax -> .. -> MatMul(_, values)    forwards: this is what the attention makes
+//! softmax -> .. -> MatMul(_, values)    forwards: the output of the attention
 //! softmax <- mask, soft cap, scale, sinks <- MatMul(queries, keys)    backwards
 //! ```
 
@@ -13,10 +13,10 @@ use super::mask::{Term, window};
 use crate::error::Result;
 use crate::proto::{ElementType, Node};
 
-/// How far a product may stand behind its softmax.
+/// The most nodes between a softmax and the product with the values.
 const STEPS_MAX: usize = 8;
 
-/// The attention around a softmax; nothing where values have no past.
+/// The attention around a softmax; [`None`] if the values have no past.
 pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAttention>> {
     let Some((weighted, values)) = product_behind(lookup, softmax)? else { return Ok(None) };
     let (node, output) = (lookup.node(weighted), lookup.node(weighted).output(0).unwrap_or_default());
@@ -41,7 +41,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
     }
     let factor = factor * keys.factor(lookup, scores.product, keys_read, heads, Reading::Columns)?;
     if keys.heads != values.heads {
-        return Err(wrong("it has not as many heads of keys as of values"));
+        return Err(wrong("its keys and values have different numbers of heads"));
     }
     if scores.terms.is_empty() {
         return Err(unrecognised(lookup.node(softmax), "nothing hides later tokens: there is no mask before it"));
@@ -95,13 +95,13 @@ fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usi
     Ok(None)
 }
 
-/// `Where(IsNaN(x), 0, x)`: a row that sees nothing, which a causal mask never has.
+/// True for `Where(IsNaN(x), 0, x)`: it handles a row that attends to nothing, which never happens with a causal mask.
 fn replaces_nan(lookup: &Lookup<'_>, node: &Node, name: &str) -> bool {
     let condition = node.input(0).and_then(|condition| lookup.maker(condition));
     condition.is_some_and(|condition| condition.operator == "IsNaN" && condition.input(0) == Some(name))
 }
 
-/// Queries before they are scaled, and by what.
+/// Returns the queries before they are scaled, and the factor.
 fn queries<'a>(lookup: &Lookup<'a>, name: &'a str, element: ElementType) -> Result<(&'a str, f64)> {
     let (mut name, mut factor) = (name, 1.);
     loop {
@@ -118,11 +118,11 @@ fn queries<'a>(lookup: &Lookup<'a>, name: &'a str, element: ElementType) -> Resu
     }
 }
 
-/// What happens to scores between the product with the keys and the softmax.
+/// The operations on scores between the product with the keys and the softmax.
 struct Scores<'a> {
     product: &'a Node,
     terms: Vec<Term<'a>>,
-    /// What they are multiplied by before they are capped.
+    /// The factor before the soft cap.
     factor: f64,
     softcap: Option<f64>,
     sinks: Option<&'a str>,
@@ -131,24 +131,28 @@ struct Scores<'a> {
 impl<'a> Scores<'a> {
     fn before(lookup: &Lookup<'a>, softmax: &'a Node) -> Result<Self> {
         if !matches!(softmax.int("axis"), None | Some(-1 | 3)) {
-            return Err(unrecognised(softmax, "it is not taken over the last axis"));
+            return Err(unrecognised(softmax, "it is not computed over the last axis"));
         }
         let mut scores = Self { product: softmax, terms: Vec::new(), factor: 1., softcap: None, sinks: None };
         let mut name = softmax.input(0).unwrap_or_default();
         loop {
             let Some(node) = lookup.maker(name) else {
-                return Err(unrecognised(softmax, format!("its scores come from {name}, which no node makes")));
+                return Err(unrecognised(
+                    softmax,
+                    format!("its scores come from {name}, which is not the output of a node"),
+                ));
             };
             if node.operator == "MatMul" {
                 scores.product = node;
                 return Ok(scores);
             }
             let before = scores.step(lookup, node)?;
-            name = before.ok_or_else(|| unrecognised(node, "it stands between the keys and the softmax"))?;
+            name = before
+                .ok_or_else(|| unrecognised(node, "its operator is not supported between the keys and the softmax"))?;
         }
     }
 
-    /// Takes one node in, and returns the scores before it.
+    /// Interprets one node, and returns the scores before it.
     fn step(&mut self, lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<&'a str>> {
         if let Some((before, by)) = scaled(lookup, node)? {
             self.factor *= by;
@@ -173,7 +177,7 @@ impl<'a> Scores<'a> {
                 let (before, other, when) = if is_known(1) { (2, 1, false) } else { (1, 2, true) };
                 let other = input(other).and_then(|name| evaluation.get(name).data.clone());
                 if other.is_none_or(|data| data.iter().any(|&number| number > -1e4)) {
-                    return Err(unrecognised(node, "what it puts in place of hidden scores is not far below 0"));
+                    return Err(unrecognised(node, "its replacement for hidden scores is above -1e4"));
                 }
                 self.terms.extend(input(0).map(|name| Term::Kept(name, when)));
                 input(before)
@@ -194,7 +198,7 @@ impl<'a> Scores<'a> {
         })
     }
 
-    /// One sink logit for each head, where a column of them stands behind the scores.
+    /// One sink logit for each head, if a column of them is appended to the scores.
     fn sinks(&self, lookup: &Lookup<'_>, node: &Node, heads: usize) -> Result<Option<Vec<f32>>> {
         let Some(name) = self.sinks else { return Ok(None) };
         let wrong = || unrecognised(node, format!("{name} is not one number for each head behind the scores"));

@@ -71,7 +71,7 @@ impl Attribute {
                 1 => name = reader.text(&field)?,
                 2 => value = AttributeValue::Float(field.float()?),
                 3 => value = AttributeValue::Int(field.int()?),
-                // What is no text is no name of anything either.
+                // Bytes that are not text cannot be a name either.
                 4 => value = reader.text(&field).map_or(AttributeValue::Other, AttributeValue::Text),
                 5 => value = AttributeValue::Tensor(Box::new(Tensor::read(reader, field.bytes()?)?)),
                 6 | 11 => graphs.push(Graph::read(reader, field.bytes()?, depth + 1)?),
@@ -85,7 +85,7 @@ impl Attribute {
         } else if kind == Some(7) || !ints.is_empty() {
             value = AttributeValue::Ints(ints);
         } else if matches!(value, AttributeValue::Other) {
-            // Numbers that are 0 and texts that are empty need not be written.
+            // Numbers that are 0 and empty texts may be omitted.
             value = match kind {
                 Some(1) => AttributeValue::Float(0.),
                 Some(2) => AttributeValue::Int(0),

@@ -1,4 +1,4 @@
-//! The types that elements of tensors have: one table.
+//! The element types of tensors, in one table.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementType(pub i32);
 
-/// Number, name, bits; no bits where the size is not fixed.
+/// Number, name, bits; 0 bits if the size is not fixed.
 const TABLE: [(i32, &str, u64); 26] = [
     (1, "f32", 32),
     (2, "u8", 8),
@@ -43,7 +43,7 @@ impl ElementType {
     pub const I32: Self = Self(6);
     /// 64-bit integers.
     pub const I64: Self = Self(7);
-    /// Truth values.
+    /// Booleans.
     pub const BOOL: Self = Self(9);
     /// Half floats.
     pub const F16: Self = Self(10);
@@ -56,13 +56,13 @@ impl ElementType {
         TABLE.iter().find(|row| row.0 == self.0)
     }
 
-    /// The bits of one element, where they are fixed and known.
+    /// The bits of one element, if they are fixed and known.
     pub fn bits(self) -> Option<u64> {
         self.row().map(|row| row.2).filter(|&bits| bits > 0)
     }
 
-    /// Whether pages can hold it.
-    pub fn is_float(self) -> bool {
+    /// True if pages can store this type.
+    pub(crate) fn is_float(self) -> bool {
         [Self::F32, Self::F16, Self::BF16].contains(&self)
     }
 

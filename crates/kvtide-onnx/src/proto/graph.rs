@@ -1,4 +1,4 @@
-//! A graph: nodes in an order in which each comes after those it reads, initializers, inputs and outputs.
+//! A graph: nodes, each after the nodes that it reads, initializers, inputs and outputs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,15 +14,15 @@ pub(crate) struct Graph {
     pub inputs: Vec<ValueInfo>,
     pub outputs: Vec<ValueInfo>,
     pub values: Vec<ValueInfo>,
-    /// Names that a graph inside of a node takes from the graphs around it.
+    /// Names that a graph inside a node takes from the graphs around it.
     pub captured: Vec<String>,
-    /// Fields that are kept as they are, by number: the name, documentation, sparse initializers, metadata.
+    /// Unchanged fields, by number: the name, documentation, sparse initializers, metadata.
     pub others: Vec<(u32, Span)>,
-    /// Names that sparse initializers have.
+    /// Names of sparse initializers.
     pub sparse: Vec<String>,
 }
 
-/// An error of a node.
+/// The error of a node.
 fn graph_error(node: &Node, expected: String) -> Error {
     Error::Graph { node: node.called().into(), operator: node.full_operator(), expected }
 }
@@ -30,7 +30,7 @@ fn graph_error(node: &Node, expected: String) -> Error {
 impl Graph {
     pub fn read(reader: &mut Reader<'_>, span: Span, depth: usize) -> Result<Self> {
         if depth > DEPTH_MAX {
-            let expected = format!("at most {DEPTH_MAX} graphs inside of each other");
+            let expected = format!("at most {DEPTH_MAX} nested graphs");
             return Err(Error::Malformed { offset: span.offset, message: "GraphProto", expected });
         }
         let mut graph = Self::default();
@@ -41,7 +41,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Adds the fields of a message: messages of one kind merge.
+    /// Adds the fields of a message. Messages of one kind merge.
     pub fn read_fields(&mut self, reader: &mut Reader<'_>, span: Span, depth: usize) -> Result<()> {
         let mut at = span.offset;
         while let Some(field) = reader.field(&mut at, span.end(), "GraphProto")? {
@@ -63,7 +63,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Names that it reads and does not define.
+    /// Names that the graph reads and does not define.
     fn captures(&self, reader: &mut Reader<'_>) -> Result<Vec<String>> {
         let defined: HashSet<&str> = self.defined().collect();
         let outputs = self.outputs.iter().map(|output| output.name.as_str());
@@ -76,7 +76,7 @@ impl Graph {
         Ok(names)
     }
 
-    /// Every name that it gives to a tensor.
+    /// All names of tensors that the graph defines.
     pub fn defined(&self) -> impl Iterator<Item = &str> {
         let outputs = self.nodes.iter().flat_map(|node| &node.outputs).map(String::as_str);
         self.given().chain(outputs.filter(|name| !name.is_empty()))
@@ -93,7 +93,7 @@ impl Graph {
         self.inputs.iter().find(|input| input.name == name)
     }
 
-    /// Writes its fields in the order of their numbers, as all common writers do.
+    /// Writes the fields in the order of their numbers, as all common writers do.
     pub fn write(&self, weights: Weights<'_>) -> Segments {
         let mut to = Segments::default();
         let mut others = self.others.clone();
@@ -116,8 +116,8 @@ impl Graph {
     }
 }
 
-/// Checks a graph and brings its nodes into an order in which each comes after those it reads. `O(nodes + edges)`; an
-/// order that is right already is kept.
+/// Checks a graph and sorts its nodes so that each comes after the nodes that it reads. `O(nodes + edges)`; a valid
+/// order is kept.
 pub(crate) fn checked(mut graph: Graph) -> Result<Graph> {
     let mut makers: HashMap<&str, usize> = HashMap::new();
     let inputs: HashSet<&str> = graph.given().collect();
@@ -139,7 +139,12 @@ pub(crate) fn checked(mut graph: Graph) -> Result<Graph> {
                     waits[index] += 1;
                 }
                 None if inputs.contains(name) => (),
-                None => return Err(graph_error(node, format!("{name} to be an input, an initializer or an output"))),
+                None => {
+                    return Err(graph_error(
+                        node,
+                        format!("{name} to be an input, an initializer or the output of a node"),
+                    ));
+                }
             }
         }
     }
@@ -171,7 +176,7 @@ pub(crate) fn checked(mut graph: Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// No two inputs, and no two initializers, have one name. An input and its default value have the same.
+/// Checks that no two inputs, and no two initializers, share a name. An input and its default value may.
 fn check_names(graph: &Graph) -> Result<()> {
     let inputs = graph.inputs.iter().map(|input| (&input.name, "input"));
     let outputs = graph.outputs.iter().map(|output| (&output.name, "output"));

@@ -1,5 +1,7 @@
-//! The messages of ONNX, as far as a rewrite needs them. What it does not need stays a range of the source, and is
-//! written as it was.
+//! The messages of ONNX, as far as a rewrite needs them. Other fields stay ranges of the source, and are written
+//! unchanged.
+//!
+//! Reading is O(graph); the data of weights are not read.
 
 mod attribute;
 mod element;
@@ -22,7 +24,7 @@ use crate::error::Result;
 use crate::source::{Source, Span};
 use crate::wire::Segments;
 
-/// A message that was read and not changed, or one that was made here.
+/// A message that was read and not changed, or a new one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Encoded {
     Source(Span),
@@ -38,7 +40,7 @@ impl Encoded {
     }
 }
 
-/// How deep graphs may lie in each other.
+/// The greatest depth of nested graphs.
 const DEPTH_MAX: usize = 16;
 
 /// The bytes of a span.

@@ -1,4 +1,4 @@
-//! A model: its graph, the operators that it imports, and everything else as it was.
+//! A model: its graph, the operator sets that it imports, and all other fields unchanged.
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
@@ -9,41 +9,41 @@ use crate::inspect::{Port, port};
 use crate::source::{Source, Span};
 use crate::wire::{Reader, Segments};
 
-/// What a graph without its weights may take in memory unless another limit is given.
+/// The default limit of memory for a graph without its weights.
 pub const GRAPH_BYTES_MAX: u64 = 512 << 20;
 
-/// How weights are written.
+/// The form in which weights are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights<'a> {
-    /// As they were: inside of the model, or in a file of their own.
+    /// Unchanged: inside the model, or in a separate file.
     Inline,
-    /// Those inside of the model become references to this file: the model that was read, as its name stands beside
-    /// what is written.
+    /// Weights inside the model become references to this file: the model that was read, under the name that it has
+    /// next to the written file.
     External(&'a str),
-    /// All inside of the model, also those that lie in files of their own: for a runtime that opens none. What protobuf
-    /// can hold ends at 2 GiB.
+    /// All weights are inside the model, including those from separate files, for a runtime that opens no files.
+    /// Protobuf is limited to 2 GiB.
     Embedded,
 }
 
-/// A model as it was read: a graph, and places of its weights. It holds no bytes of weights.
+/// A model as it was read: a graph, and the places of its weights. It contains no bytes of weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     pub(crate) graph: Graph,
     /// Domain and version.
     opsets: Vec<(String, i64)>,
-    /// How many of them the source has; those behind them are new.
+    /// The number of opsets in the source; later ones are new.
     imported: usize,
-    /// Fields that are kept as they are, by number.
+    /// Unchanged fields, by number.
     others: Vec<(u32, Span)>,
 }
 
 impl Model {
-    /// Reads a model. `O(graph)`: of the weights only their places are read.
+    /// Reads a model. `O(graph)`: only the places of weights are read.
     pub fn read(source: &dyn Source) -> Result<Self> {
         Self::read_within(source, GRAPH_BYTES_MAX)
     }
 
-    /// The same, with a limit to what the graph may take in memory.
+    /// Like [`read`](Self::read), with a limit for the memory of the graph.
     pub fn read_within(source: &dyn Source, graph_bytes_max: u64) -> Result<Self> {
         let mut reader = Reader::new(source, graph_bytes_max);
         let (mut graph, mut seen) = (Graph::default(), false);
@@ -71,7 +71,7 @@ impl Model {
         Ok(Self { graph: checked(graph)?, opsets, imported, others })
     }
 
-    /// The inputs that a caller gives: weights that are listed as inputs as well are none.
+    /// The inputs that a caller passes. Weights that are also listed as inputs are not included.
     pub fn inputs(&self) -> Vec<Port> {
         let weights: HashSet<&str> = self.graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();
         self.graph.inputs.iter().filter(|input| !weights.contains(input.name.as_str())).map(port).collect()
@@ -82,8 +82,8 @@ impl Model {
         self.graph.outputs.iter().map(port).collect()
     }
 
-    /// Looks that the files with weights are there and long enough, and answers how many bytes of each are used. What has
-    /// no folder is not looked at. `O(weights)`, and one look at each file.
+    /// Checks that the files with weights exist and are long enough, and returns the number of bytes used of each.
+    /// Sources without a folder are not checked. `O(weights)`, plus one check of each file.
     pub fn check_weights(&self, source: &dyn Source) -> Result<Vec<(String, u64)>> {
         let mut files: Vec<(String, u64)> = Vec::new();
         let mut sizes: HashMap<&str, Option<u64>> = HashMap::new();
@@ -117,7 +117,7 @@ impl Model {
         self.opsets.iter().find(|opset| opset.0 == domain).map(|opset| opset.1)
     }
 
-    /// The same model with another graph to come, and nothing of kvtide's in it.
+    /// The same model with an empty graph, and without kvtide's operators.
     pub(crate) fn clone_without_graph(&self) -> Self {
         let mut opsets = self.opsets.clone();
         opsets.retain(|opset| opset.0 != "kvtide");
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    /// The model in stretches of own bytes and ranges of the source. Weights are not read.
+    /// The model as segments: own bytes and ranges of the source. Weights are not read.
     pub fn segments(&self, source: &dyn Source, weights: Weights<'_>) -> Result<Segments> {
         let mut to = Segments::default();
         let mut others = self.others.clone();
@@ -149,7 +149,7 @@ impl Model {
         to.gathered(source)
     }
 
-    /// The model as bytes, weights read in unless they are external.
+    /// The model as bytes, including weights unless they are external.
     pub fn to_bytes(&self, source: &dyn Source, weights: Weights<'_>) -> Result<Vec<u8>> {
         self.segments(source, weights)?.to_bytes(source)
     }

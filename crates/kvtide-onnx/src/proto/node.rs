@@ -12,13 +12,13 @@ pub(crate) struct Node {
     pub name: String,
     pub operator: String,
     pub domain: String,
-    /// An input that is left out is empty.
+    /// The names of inputs; empty for an omitted input.
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
     pub attributes: Vec<Attribute>,
-    /// Fields that are kept as they are, with their tags.
+    /// Unchanged fields, with their tags.
     others: Vec<Span>,
-    /// Its message in the source, as long as it has not changed.
+    /// The node's message in the source, if it has not changed.
     unchanged: Option<Span>,
 }
 
@@ -89,13 +89,13 @@ impl Node {
         to.message(number, &message);
     }
 
-    /// Reads another tensor instead.
+    /// Replaces an input.
     pub fn replace_input(&mut self, index: usize, name: &str) {
         self.inputs[index] = name.into();
         self.unchanged = None;
     }
 
-    /// Gives tensors that it reads and makes other names.
+    /// Renames tensors that the node reads and computes.
     pub fn rename(&mut self, names: &HashMap<&str, &str>) {
         for name in self.inputs.iter_mut().chain(&mut self.outputs) {
             if let Some(&other) = names.get(name.as_str()) {
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// What errors call it: its name, or that of its first output.
+    /// The node's name in errors: its own, or that of its first output.
     pub fn called(&self) -> &str {
         let outputs = self.outputs.iter().map(String::as_str);
         std::iter::once(self.name.as_str()).chain(outputs).find(|name| !name.is_empty()).unwrap_or("without a name")
@@ -116,12 +116,12 @@ impl Node {
         if self.domain.is_empty() { self.operator.clone() } else { format!("{}.{}", self.domain, self.operator) }
     }
 
-    /// Whether it is this operator, of ONNX or of onnxruntime's own domain.
+    /// True if the node has this operator of this domain; ONNX's own domain is empty.
     pub fn is(&self, domain: &str, operator: &str) -> bool {
         self.operator == operator && self.domain == domain
     }
 
-    /// An input by place, if it is there.
+    /// The input at a place, if it is present.
     pub fn input(&self, index: usize) -> Option<&str> {
         self.inputs.get(index).map(String::as_str).filter(|name| !name.is_empty())
     }
@@ -155,7 +155,7 @@ impl Node {
         }
     }
 
-    /// The graphs inside of it: branches and bodies.
+    /// The graphs inside the node: branches and bodies.
     pub fn graphs(&self) -> impl Iterator<Item = &Graph> {
         self.attributes.iter().flat_map(|attribute| match &attribute.value {
             AttributeValue::Graphs(graphs) => graphs.as_slice(),
@@ -163,7 +163,7 @@ impl Node {
         })
     }
 
-    /// Everything that it reads from the graph around it: its inputs, and what graphs inside of it take from outside.
+    /// All names that the node reads: its inputs, and names that graphs inside it take from outside.
     pub fn reads(&self) -> impl Iterator<Item = &str> {
         let inside = self.graphs().flat_map(|graph| graph.captured.iter());
         self.inputs.iter().chain(inside).map(String::as_str).filter(|name| !name.is_empty())

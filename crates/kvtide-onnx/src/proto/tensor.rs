@@ -1,5 +1,5 @@
-//! A tensor of a model: its name, type and shape, and where its data lie. Data are loaded only on request, and only where
-//! they are few.
+//! A tensor of a model: its name, type and shape, and the place of its data. Data are loaded only on request, and only
+//! if there are few.
 
 use std::io::ErrorKind;
 
@@ -8,26 +8,26 @@ use crate::error::{Error, Result};
 use crate::source::{Source, Span};
 use crate::wire::{Field, Reader, Segments};
 
-/// Data of at least so many bytes become references when a graph is written without its weights.
+/// Data of at least this many bytes become references when a graph is written without its weights.
 const REFERENCE_BYTES_MIN: u64 = 1024;
 
-/// Data in a file of their own.
+/// Data in a separate file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct External {
     /// The file, relative to the model's folder.
     pub location: String,
-    /// Where they start in it.
+    /// The offset of the data in the file.
     pub offset: u64,
-    /// How many bytes they have.
+    /// The number of bytes.
     pub length: u64,
 }
 
-/// Where the data of a weight lie.
+/// The place of a weight's data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
     /// In the model, as raw bytes.
     Source(Span),
-    /// In a file of their own.
+    /// In a separate file.
     External(External),
     /// In the model, as numbers of protobuf, or made by a rewrite.
     Inline,
@@ -44,7 +44,7 @@ pub(crate) struct Tensor {
     encoded: Encoded,
 }
 
-// A field of one source is the same field; two tensors are compared by their own messages.
+// Fields of the same source are equal if their ranges are; tensors are compared by their own messages.
 impl PartialEq for Field {
     fn eq(&self, other: &Self) -> bool {
         self.whole == other.whole
@@ -52,7 +52,7 @@ impl PartialEq for Field {
 }
 
 impl Tensor {
-    /// A tensor of 64-bit integers with data of its own.
+    /// Returns a tensor of 64-bit integers with its own data.
     pub fn of_ints(name: &str, dims: &[u64], values: &[i64]) -> Self {
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let mut message = Segments::default();
@@ -110,13 +110,13 @@ impl Tensor {
         Error::Tensor { name: self.name.clone(), offset, expected }
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn count(&self) -> Result<u64> {
         let count = self.dims.iter().try_fold(1u64, |count, &dim| count.checked_mul(dim));
         count.ok_or_else(|| self.wrong(format!("a shape with at most 2^64 elements, not {:?}", self.dims)))
     }
 
-    /// How many bytes its data take, where the type says so.
+    /// The number of bytes of the data, if the type determines it.
     fn byte_size(&self) -> Result<Option<u64>> {
         let Some(bits) = self.element.bits() else { return Ok(None) };
         let bits = self.count()?.checked_mul(bits);
@@ -151,7 +151,7 @@ impl Tensor {
         }
     }
 
-    /// Compares what is there with the shape.
+    /// Checks that the data agree with the shape.
     fn check(&self, bytes: Option<u64>) -> Result<()> {
         let Some(bytes) = bytes else { return Ok(()) };
         if let Place::Source(span) = self.place {
@@ -183,7 +183,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Its numbers, where it has at most `count_max`. Those in a file that cannot be opened are not known.
+    /// The numbers of a tensor with at most `count_max` elements. Numbers in a file that cannot be opened are unknown.
     pub fn load(&self, source: &dyn Source, count_max: u64) -> Result<Option<Vec<f64>>> {
         let count = self.count()?;
         if count > count_max || self.element.bits().is_none() {
@@ -239,7 +239,7 @@ impl Tensor {
         Ok(Some(bits.into_iter().map(number).collect()))
     }
 
-    /// Writes it, with its data or a reference to them.
+    /// Writes the tensor, with its data or a reference to them.
     pub fn write(&self, number: u32, weights: Weights<'_>, to: &mut Segments) {
         let mut message = Segments::default();
         match (weights, &self.place) {
@@ -296,7 +296,7 @@ fn half(bits: u16) -> f64 {
     if bits >> 15 == 1 { -size } else { size }
 }
 
-/// Numbers from raw bytes, in little-endian order as ONNX has them.
+/// Decodes numbers from raw bytes, which ONNX stores in little-endian order.
 fn decode(element: ElementType, bytes: &[u8]) -> Option<Vec<f64>> {
     fn each<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.chunks_exact(N).map(|chunk| number(chunk.try_into().expect("N bytes"))).collect()

@@ -1,4 +1,5 @@
-//! One attention as a node of kvtide's, and what an operator did inside of itself as nodes before it.
+//! Replaces an attention by a node of kvtide's, and adds nodes before it for the operations that were inside the
+//! operator.
 
 use super::GraphEdit;
 use crate::error::Result;
@@ -9,7 +10,7 @@ use crate::proto::{Attribute, ElementType, Node};
 const DOMAIN: &str = "kvtide";
 
 impl GraphEdit<'_> {
-    /// Puts `kvtide::Attention` in place of what was found.
+    /// Replaces an attention that was found by `kvtide::Attention`.
     pub(super) fn attend(&mut self, found: &FoundAttention) -> Result<()> {
         let layer = &found.layer;
         let mut operands = self.apart(found);
@@ -34,7 +35,7 @@ impl GraphEdit<'_> {
         Ok(())
     }
 
-    /// Queries, keys and values as three tensors of one layout.
+    /// Returns queries, keys and values as three tensors of one layout.
     fn apart(&mut self, found: &FoundAttention) -> [String; 3] {
         let layer = &found.layer;
         match &found.operands {
@@ -46,7 +47,7 @@ impl GraphEdit<'_> {
         }
     }
 
-    /// The parts of queries, keys and values in something packed, along its last axis.
+    /// Splits a packed tensor into queries, keys and values along its last axis.
     fn split(&mut self, layer: &Layer, name: &str, what: &str) -> [String; 3] {
         let prefix = format!("kvtide/{what}.{}", layer.layer);
         let [heads, others] = [layer.num_heads, layer.kv_num_heads].map(i64::from);
@@ -65,7 +66,7 @@ impl GraphEdit<'_> {
         parts
     }
 
-    /// `[batch, heads, tokens, dim]` as `[batch, tokens, heads * dim]`.
+    /// Converts `[batch, heads, tokens, dim]` to `[batch, tokens, heads * dim]`.
     fn packed(&mut self, layer: &Layer, name: &str, part: &str) -> String {
         let prefix = format!("kvtide/packed.{}.{part}", layer.layer);
         let turned = format!("{prefix}.turned");
@@ -108,7 +109,8 @@ impl GraphEdit<'_> {
         turned
     }
 
-    /// Operands in the type of the past, which is that of the pages unless another one is asked for.
+    /// Casts the operands to the type of the past, which is the type of the pages unless the caller chooses another
+    /// one.
     fn cast_to_pages(&mut self, layer: &Layer, mut operands: [String; 3]) -> Result<[String; 3]> {
         let evaluation = self.lookup.at(SIZES[0])?;
         for (name, part) in operands.iter_mut().zip(["q", "k", "v"]) {

@@ -1,15 +1,16 @@
-//! Only chosen rows go through the head: the last ones, mostly. Everything before it has one row for each token still.
+//! Computes logits of chosen rows only, mostly of the last ones. Tensors before the head still have one row for each
+//! token.
 
 use super::GraphEdit;
 use crate::error::{Error, Result};
 use crate::find::{SIZES, unrecognised};
 use crate::proto::{Attribute, Dim, ElementType, Node, ValueInfo};
 
-/// Which rows go through the head, counted over all tokens of the call.
+/// The input with the rows that go through the head, counted over all tokens of the call.
 const ROWS: &str = "logit_rows";
 
 impl GraphEdit<'_> {
-    /// Puts a `Gather` before the product that makes logits.
+    /// Adds a `Gather` before the product that computes the logits.
     pub(super) fn choose_rows(&mut self) -> Result<()> {
         let refused =
             |name: &str, reason: String| Error::Unrecognised { node: name.into(), operator: "output".into(), reason };
@@ -43,19 +44,19 @@ impl GraphEdit<'_> {
             *dim = Dim::Name("rows".into());
         }
         self.graph.outputs[at] = ValueInfo::new(&name, element, dims.as_deref());
-        // What stood there about tensors behind the head tells of all rows.
+        // Declarations of tensors behind the head describe all rows.
         self.graph.values.retain(|value| value.name != name);
         Ok(())
     }
 
-    /// The product before an output, behind which rows stay apart.
+    /// The product before an output, behind which rows are not mixed.
     fn head(&self, output: &str) -> Result<usize> {
         let evaluation = self.lookup.at(SIZES[0])?;
         let mut name = output.to_owned();
         loop {
             let made = self.graph.nodes.iter().position(|node| node.outputs.contains(&name));
             let Some(index) = made else {
-                let reason = "no product with weights makes it".into();
+                let reason = "it does not come from a product with weights".into();
                 return Err(Error::Unrecognised { node: name, operator: "output".into(), reason });
             };
             let node = &self.graph.nodes[index];
@@ -67,7 +68,7 @@ impl GraphEdit<'_> {
                     name =
                         scores.ok_or_else(|| unrecognised(node, "it has no input with a row for each token"))?.clone();
                 }
-                _ => return Err(unrecognised(node, "it stands between the head and the logits")),
+                _ => return Err(unrecognised(node, "its operator is not supported between the head and the logits")),
             }
         }
     }

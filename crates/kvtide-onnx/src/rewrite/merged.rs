@@ -1,6 +1,6 @@
-//! Decoders that were merged of two: one with a past and one without, as the branches of an `If` on `use_cache_branch`.
+//! Handles merged decoders: one decoder with a past and one without, as the branches of an `If` on `use_cache_branch`.
 //!
-//! The branch with a past takes the place of the node: with an empty past it is the other one.
+//! The branch with a past replaces the node: with an empty past, it equals the other branch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,17 +8,17 @@ use crate::error::Result;
 use crate::find::unrecognised;
 use crate::proto::{AttributeValue, Graph, Model, Node, checked};
 
-/// The input that says whether there is a past.
+/// The input that selects the branch with a past.
 const HAS_PAST: &str = "use_cache_branch";
 
-/// The decoder with a past alone; nothing of a model that is not merged. `O(nodes)`.
+/// Returns the decoder with a past; [`None`] if the model is not merged. `O(nodes)`.
 pub(super) fn unmerged(model: &Model) -> Result<Option<Model>> {
     let is_merged = |node: &Node| node.is("", "If") && node.input(0) == Some(HAS_PAST);
     let Some(at) = model.graph.nodes.iter().position(is_merged) else { return Ok(None) };
     let node = &model.graph.nodes[at];
     let branch = match node.attribute("then_branch") {
         Some(AttributeValue::Graphs(graphs)) if graphs[0].outputs.len() == node.outputs.len() => &graphs[0],
-        _ => return Err(unrecognised(node, "its then_branch has not the outputs of the node")),
+        _ => return Err(unrecognised(node, "its then_branch does not have the outputs of the node")),
     };
     let mut alone = model.clone();
     let graph = &mut alone.graph;
@@ -29,10 +29,10 @@ pub(super) fn unmerged(model: &Model) -> Result<Option<Model>> {
     Ok(Some(alone))
 }
 
-/// The nodes of a branch, which give what they make the names of the node's outputs.
+/// Returns the nodes of a branch, with outputs renamed to the names of the node's outputs.
 fn inlined(node: &Node, branch: &Graph) -> Vec<Node> {
     let made: HashSet<&str> = branch.nodes.iter().flat_map(|inner| &inner.outputs).map(String::as_str).collect();
-    // Names inside of inner graphs stay as they are.
+    // Names inside inner graphs stay unchanged.
     let captured: HashSet<&String> =
         branch.nodes.iter().flat_map(Node::graphs).flat_map(|graph| &graph.captured).collect();
     let mut names: HashMap<&str, &str> = HashMap::new();

@@ -1,13 +1,15 @@
-//! A graph with kvtide's attention in it.
+//! Rewrites a graph so that it uses kvtide's attention.
 //!
 //! ```text
-//! attention        -> kvtide::Attention, of the same output name          attention.rs
+//! attention        -> kvtide::Attention, with the same output name       attention.rs
 //! positions        -> from the input position_ids                        positions.rs
-//! head             -> only the rows that are asked for, on request       logits.rs
-//! two decoders in one -> the one with a past                         merged.rs
-//! what is left over: pasts, presents, masks, and what only served them   prune.rs
+//! head             -> only the requested rows, as an option              logits.rs
+//! merged decoders  -> the branch with a past                             merged.rs
+//! unused: pasts, presents, masks, and nodes that only served them        prune.rs
 //! ```
-//! Tensors keep their names: what takes the place of a tensor is called as it was, so nothing that reads it changes.
+//! Tensors keep their names: a tensor that replaces another one has its name, so its readers do not change.
+//!
+//! A rewrite is O(graph) and changes neither the source nor the model that was read.
 
 mod attention;
 mod logits;
@@ -24,38 +26,39 @@ use crate::parts::{GraphPart, cut};
 use crate::proto::{Dim, ElementType, Graph, Model, Node, ValueInfo, checked};
 use crate::source::Source;
 
-/// What a rewrite is asked for.
+/// The options of a rewrite.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
-    /// Only rows that the input `logit_rows` names go through the head.
+    /// Computes logits only for the rows that the input `logit_rows` selects.
     pub logit_rows: bool,
-    /// The window of each layer as a config declares it. Where a graph shows one as well, they have to agree; one that is
-    /// too long to be found in a mask counts as declared.
+    /// The window of each layer as a config declares it. If a graph has a window too, they must agree. A window that is
+    /// too long to be found in a mask has to be declared here.
     pub windows: Option<Vec<Option<u32>>>,
 }
 
-/// A model whose attentions are kvtide's.
+/// A model whose attentions run on kvtide.
 #[derive(Clone, Debug)]
 pub struct Rewritten {
     model: Model,
     inspection: Inspection,
 }
 
-/// The rows of positions, `[batch, tokens]`.
+/// The input with positions, `[batch, tokens]`.
 const POSITIONS: &str = "position_ids";
 
-/// Nodes and weights of a new graph, before what is left over is dropped.
+/// The nodes and weights of the new graph, before unused ones are dropped.
 struct GraphEdit<'a> {
     lookup: &'a Lookup<'a>,
     graph: Graph,
-    /// The input with positions.
+    /// The name of the input with positions.
     positions: String,
-    /// Whether the graph has it already.
+    /// True if the graph has that input.
     has_positions: bool,
 }
 
 impl Rewritten {
-    /// Finds all attentions and replaces them, or says what is not recognised. `O(graph)`.
+    /// Finds all attentions and replaces them, or returns an error that names the node that is not recognised.
+    /// `O(graph)`.
     pub fn new(source: &dyn Source, model: &Model, options: &Options) -> Result<Self> {
         let (given, alone) = (model, merged::unmerged(model)?);
         let model = alone.as_ref().unwrap_or(given);
@@ -95,12 +98,12 @@ impl Rewritten {
         Ok(Self { model: rewritten, inspection })
     }
 
-    /// The new model. Its bytes come from the source that the old one was read from.
+    /// The new model. Its bytes are written with the source that the old model was read from.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// What was found, layer by layer.
+    /// The findings and changes of the rewrite.
     pub fn inspection(&self) -> &Inspection {
         &self.inspection
     }
@@ -110,13 +113,13 @@ impl Rewritten {
         &self.inspection.layers
     }
 
-    /// The same graph cut at its attentions.
+    /// Returns the same graph as subgraphs, cut at its attentions.
     pub fn parts(&self, source: &dyn Source) -> Result<Vec<GraphPart>> {
         cut(&self.model, source)
     }
 }
 
-/// The last dimension of the logits, where it is the same for all sizes.
+/// The last dimension of the logits, if it is the same for all sizes.
 fn vocabulary(lookup: &Lookup<'_>, graph: &Graph) -> Result<Option<u32>> {
     let named = graph.outputs.iter().find(|output| output.name == "logits");
     let Some(logits) = named.or(graph.outputs.first()) else { return Ok(None) };
@@ -128,7 +131,7 @@ fn vocabulary(lookup: &Lookup<'_>, graph: &Graph) -> Result<Option<u32>> {
     Ok(one.filter(|_| one == other).and_then(|size| u32::try_from(size).ok()))
 }
 
-/// Brings the windows that a config declares together with those that were found.
+/// Combines the windows that a config declares with those that were found.
 fn declare(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Options) -> Result<()> {
     let Some(windows) = &options.windows else { return Ok(()) };
     if windows.len() != all.len() {
@@ -157,7 +160,7 @@ impl<'a> GraphEdit<'a> {
         Self { lookup, graph, positions: positions.unwrap_or_else(|| POSITIONS.into()), has_positions }
     }
 
-    /// The name of the input with positions, which is added where the graph has none.
+    /// The name of the input with positions, which is added if the graph has none.
     fn positions(&mut self) -> String {
         if !self.has_positions {
             self.has_positions = true;
@@ -175,7 +178,7 @@ impl<'a> GraphEdit<'a> {
         self.graph.nodes.push(node);
     }
 
-    /// A small list of integers as a weight, and its name.
+    /// Adds a small list of integers as a weight, and returns its name.
     fn ints(&mut self, name: String, values: &[i64]) -> String {
         self.graph.initializers.push(crate::proto::Tensor::of_ints(&name, &[values.len() as u64], values));
         name

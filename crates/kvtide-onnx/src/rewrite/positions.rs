@@ -1,5 +1,5 @@
-//! What is left of a graph and still reads a past or the mask: positions, and lengths. They are made from `position_ids`
-//! and the shape of the tokens instead. What else needs a past is refused.
+//! Handles remaining nodes that read a past or the mask to compute positions and lengths: these are computed from
+//! `position_ids` and the shape of the tokens instead. Any other use of a past is an error.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,10 +9,10 @@ use crate::eval::{Known, Sizes};
 use crate::find::{Layer, SIZES, unrecognised};
 use crate::proto::{Attribute, ElementType, Node, Tensor};
 
-/// A past so long that limits in a graph show.
+/// A past that is long enough to reveal limits in a graph.
 const LONG: Sizes = Sizes { batch: 1, past: (1 << 16) - 1, new: 1 };
 
-/// What a small tensor of integers means.
+/// The meaning of a small tensor of integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Meaning {
     Positions,
@@ -23,7 +23,7 @@ enum Meaning {
 }
 
 impl GraphEdit<'_> {
-    /// Replaces every tensor that depends on what is dropped and means a position or a length.
+    /// Replaces every position or length that is computed from dropped inputs.
     pub(super) fn replace_positions(&mut self, layers: &[Layer]) -> Result<()> {
         let mut dropped: HashSet<String> = layers.iter().flat_map(|layer| layer.pasts.clone()).collect();
         dropped.extend(self.lookup.roles.mask.clone());
@@ -38,7 +38,7 @@ impl GraphEdit<'_> {
             todo.push(name);
         }
         let mut replaced = HashSet::new();
-        // Tensors of no node in the source are checked through what they read.
+        // Tensors that no node of the source computes are checked through their inputs.
         while let Some(name) = todo.pop() {
             if !seen.insert(name) {
                 continue;
@@ -50,20 +50,21 @@ impl GraphEdit<'_> {
             }
             for read in maker.reads() {
                 if dropped.contains(read) {
-                    return Err(unrecognised(maker, format!("it needs {read}, which pages take the place of")));
+                    return Err(unrecognised(maker, format!("it reads {read}, which the rewrite drops")));
                 }
                 if depends.contains(read) {
                     todo.push(read);
                 }
             }
         }
-        // The node that made it before is the one that is found first.
+        // The node that computed the tensor before is found first.
         let mut old = replaced.clone();
         self.graph.nodes.retain(|node| !node.outputs.first().is_some_and(|name| old.remove(name.as_str())));
         Ok(())
     }
 
-    /// Makes a tensor of `position_ids` and the tokens' shape, if that is what it means.
+    /// Computes a tensor from `position_ids` and the shape of the tokens, if it is a position or a length. Returns
+    /// false if it is neither.
     fn replaces(&mut self, name: &str) -> Result<bool> {
         let Some((meaning, dims, element)) = self.meaning(name)? else { return Ok(false) };
         let shape: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
@@ -115,7 +116,7 @@ impl GraphEdit<'_> {
         Ok(true)
     }
 
-    /// What a tensor is for all sizes, with its dimensions for the first of them.
+    /// The meaning of a tensor for all sizes, and its dimensions for the first choice of sizes.
     fn meaning(&self, name: &str) -> Result<Option<(Meaning, Vec<usize>, ElementType)>> {
         let tried = [SIZES[0], SIZES[1], LONG];
         let mut values = Vec::new();
@@ -158,7 +159,8 @@ impl GraphEdit<'_> {
     }
 }
 
-/// Whether a tensor counts from the past on, along its last axis that is not 1; for each sequence, or once for all.
+/// True if a tensor counts up from the length of the past, along its last axis other than 1, for each sequence or once
+/// for all.
 fn is_positions(value: &Known, sizes: Sizes) -> bool {
     let (Some(dims), Some(data)) = (&value.dims, &value.data) else { return false };
     let wanted: &[usize] = if data.len() == sizes.new { &[sizes.new] } else { &[sizes.batch, sizes.new] };
@@ -170,7 +172,7 @@ fn is_positions(value: &Known, sizes: Sizes) -> bool {
         && (dims.len() < 2 || dims[0] == 1 || dims[0] == sizes.batch)
 }
 
-/// Names that depend on one of `from`.
+/// Names of tensors that depend on one of `from`.
 fn dependents(nodes: &[Node], from: &HashSet<String>) -> HashSet<String> {
     let mut readers: HashMap<&str, Vec<&Node>> = HashMap::new();
     for node in nodes {

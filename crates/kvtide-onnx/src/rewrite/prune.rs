@@ -1,4 +1,4 @@
-//! What no output needs is dropped: nodes, weights, inputs, and what was said about their tensors.
+//! Drops everything that no output needs: nodes, weights, inputs, and declarations of tensors.
 
 use std::collections::{HashMap, HashSet};
 

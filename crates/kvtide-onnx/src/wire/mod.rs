@@ -1,5 +1,7 @@
-//! Protobuf at wire level: fields with their places in the source, and messages put together from own bytes and ranges
-//! of a source.
+//! Protobuf at wire level: reads fields with their places in the source, and assembles messages from own bytes and
+//! ranges of a source.
+//!
+//! Reading keeps within a budget of memory, and writing copies no range above 4 KiB.
 
 mod reader;
 mod segments;

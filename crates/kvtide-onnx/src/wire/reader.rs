@@ -1,16 +1,16 @@
-//! Fields of protobuf messages, read one after another through a small buffer.
+//! Reads the fields of protobuf messages one after another through a small buffer.
 //!
-//! Nothing is loaded that is not asked for: a field with bytes is a place in the source. Everything that is kept counts
-//! against a budget, so that a file of hostile bytes cannot take more memory than was allowed.
+//! Data are loaded only on request: a field with bytes is a range of the source. Everything that is kept counts against
+//! a budget, so a malicious file cannot use more memory than allowed.
 
 use crate::error::{Error, Result};
 use crate::source::{Source, Span};
 
 const BUFFER_BYTES: u64 = 16 * 1024;
-/// No name, path or operator is longer.
+/// The longest name, path or operator.
 const TEXT_BYTES_MAX: u64 = 64 * 1024;
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Body {
     Varint(u64),
@@ -23,9 +23,9 @@ enum Body {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
     pub number: u32,
-    /// The whole field, its tag included.
+    /// The range of the whole field, including its tag.
     pub whole: Span,
-    /// The message that it stands in.
+    /// The message that contains the field.
     message: &'static str,
     body: Body,
 }
@@ -44,7 +44,7 @@ impl Field {
         }
     }
 
-    /// A number.
+    /// A varint.
     pub fn int(&self) -> Result<i64> {
         match self.body {
             Body::Varint(value) => Ok(value.cast_signed()),
@@ -52,7 +52,7 @@ impl Field {
         }
     }
 
-    /// A number of 32 bits, such as an enum.
+    /// A 32-bit number, such as an enum.
     pub fn small(&self) -> Result<i32> {
         i32::try_from(self.int()?).map_err(|_| self.wrong("a number of 32 bits"))
     }
@@ -68,7 +68,7 @@ impl Field {
         matches!(self.body, Body::Bytes(_))
     }
 
-    /// The bits of a number, whatever its wire type.
+    /// The bits of a number of any wire type.
     pub fn bits(&self) -> Result<u64> {
         match self.body {
             Body::Varint(value) | Body::Fixed64(value) => Ok(value),
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         Self { source, buffer: Vec::new(), start: 0, budget: limit, limit }
     }
 
-    /// Counts memory that is about to be kept.
+    /// Counts memory before it is kept.
     pub fn keep(&mut self, bytes: u64, offset: u64) -> Result<()> {
         self.budget = self.budget.checked_sub(bytes).ok_or(Error::TooLarge { offset, limit: self.limit })?;
         Ok(())
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// The next field of the message that ends at `end`, or nothing at its end.
+    /// The next field of the message that ends at `end`; [`None`] at its end.
     pub fn field(&mut self, at: &mut u64, end: u64, message: &'static str) -> Result<Option<Field>> {
         if *at >= end {
             return Ok(None);
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         if span.length == 0 {
             return Ok(Vec::new());
         }
-        // One look fills the buffer; what is short mostly lies in it.
+        // Reading one byte fills the buffer, which mostly contains short fields completely.
         self.byte(span.offset)?;
         let start = (span.offset - self.start) as usize;
         match self.buffer.get(start..start + span.length as usize) {

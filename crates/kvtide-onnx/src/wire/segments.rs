@@ -1,24 +1,24 @@
-//! A message as own bytes and ranges of the source, so that weights are never copied.
+//! A message as segments: own bytes and ranges of the source, so that weights are never copied.
 
 use super::reader::{load, read};
 use crate::error::{Error, Result};
 use crate::source::{Source, Span};
 
-/// Ranges up to this size are copied: a list of thousands of them would cost more than their bytes.
+/// Ranges up to this size are copied: thousands of separate ranges would cost more than their bytes.
 const COPIED_BYTES_MAX: u64 = 4096;
 
-/// A stretch of a model.
+/// A segment of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Segment {
-    /// Bytes that were made here.
+    /// New bytes.
     Own(Vec<u8>),
     /// Bytes of the source.
     Source(Span),
-    /// Bytes of a file beside it.
+    /// Bytes of a file in the model's folder.
     Beside(String, Span),
 }
 
-/// A model, or a message of one, in stretches. Appending is O(1) for each stretch.
+/// A model, or one of its messages, as segments. Appending is O(1) for each segment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Segments {
     list: Vec<Segment>,
@@ -26,12 +26,12 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// How many bytes it has.
+    /// The number of bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The stretches, in order.
+    /// The segments, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Segment> {
         self.list.iter()
     }
@@ -93,7 +93,7 @@ impl Segments {
         self.append(message);
     }
 
-    /// A message that the source has, without its tag.
+    /// Appends a message from the source, without its tag.
     pub(crate) fn message_span(&mut self, number: u32, span: Span) {
         self.tag(number, 2);
         self.varint(span.length);
@@ -115,14 +115,14 @@ impl Segments {
         self.list.push(Segment::Beside(file.into(), span));
     }
 
-    /// A field of bytes that lie in a file beside the source.
+    /// Appends a field whose bytes are in a file in the model's folder.
     pub(crate) fn message_beside(&mut self, number: u32, file: &str, span: Span) {
         self.tag(number, 2);
         self.varint(span.length);
         self.beside(file, span);
     }
 
-    /// The same with small ranges of the source copied, so that few stretches are left.
+    /// Returns the same segments with small ranges of the source copied, so that fewer segments are left.
     pub(crate) fn gathered(&self, source: &dyn Source) -> Result<Self> {
         let mut gathered = Self::default();
         for segment in &self.list {
@@ -136,7 +136,7 @@ impl Segments {
         Ok(gathered)
     }
 
-    /// All bytes, those of the source read in.
+    /// Returns all bytes, including those of the source.
     pub fn to_bytes(&self, source: &dyn Source) -> Result<Vec<u8>> {
         let mut all = Vec::new();
         let size = usize::try_from(self.size).map_err(|_| Error::Memory { bytes: self.size })?;

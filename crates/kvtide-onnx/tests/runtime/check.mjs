@@ -1,4 +1,4 @@
-// Runs the parts of a rewritten graph with onnxruntime-node, a naive attention between them, and prints what differs.
+// Runs the subgraphs of a rewritten graph with onnxruntime-node and a naive attention between them, and prints the differences.
 //
 //   node check.mjs <folder of parts> <onnxruntime-node> <folder of references>
 import { readFileSync } from 'node:fs'
@@ -11,26 +11,27 @@ const plan = JSON.parse(readFileSync(join(folder, 'plan.json'), 'utf8'))
 const expected = JSON.parse(readFileSync(join(references, 'references.json'), 'utf8'))
 
 /** Tensors of a safetensors file, as floats. */
-const tensors = (path) => {
+const tensors = path => {
   const bytes = readFileSync(path)
   const head = Number(bytes.readBigUInt64LE(0))
   const entries = JSON.parse(bytes.toString('utf8', 8, 8 + head))
-  return (name) => {
+  return name => {
     const [start, end] = entries[name].data_offsets
     return new Float32Array(bytes.buffer.slice(bytes.byteOffset + 8 + head + start, bytes.byteOffset + 8 + head + end))
   }
 }
 
-const half = (bits) => {
+const half = bits => {
   const exponent = (bits >> 10) & 31
   const fraction = bits & 1023
-  const size = exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? Infinity : (1024 + fraction) * 2 ** (exponent - 25)
+  const size =
+    exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? Infinity : (1024 + fraction) * 2 ** (exponent - 25)
   return bits >> 15 ? -size : size
 }
 
 const words = new Uint32Array(1)
 const float = new Float32Array(words.buffer)
-const toHalf = (number) => {
+const toHalf = number => {
   float[0] = number
   const sign = (words[0] >>> 16) & 0x8000
   const size = Math.abs(number)
@@ -39,9 +40,14 @@ const toHalf = (number) => {
   return sign | (((exponent + 15) << 10) + Math.round((size / 2 ** exponent - 1) * 1024))
 }
 
-const floats = ({ type, data }) => (type === 'float16' && !(data instanceof Float32Array) ? Float32Array.from(data, data instanceof Uint16Array ? half : Number) : data)
+const floats = ({ type, data }) =>
+  type === 'float16' && !(data instanceof Float32Array)
+    ? Float32Array.from(data, data instanceof Uint16Array ? half : Number)
+    : data
 const like = ({ type }, data, dims) =>
-  type === 'float16' ? new ort.Tensor('float16', Uint16Array.from(data, toHalf), dims) : new ort.Tensor('float32', data, dims)
+  type === 'float16'
+    ? new ort.Tensor('float16', Uint16Array.from(data, toHalf), dims)
+    : new ort.Tensor('float32', data, dims)
 
 /** Row `token` of head `head`. */
 const rowOf = (data, dims, headsFirst, heads, token, head, width) => {
@@ -53,14 +59,14 @@ const rowOf = (data, dims, headsFirst, heads, token, head, width) => {
 /** One head of one query over all keys that it sees. */
 const attendOne = (layer, query, keys, values, sink) => {
   const first = layer.window === null ? 0 : Math.max(0, keys.length - layer.window)
-  const scores = keys.slice(first).map((key) => {
+  const scores = keys.slice(first).map(key => {
     let sum = 0
     for (let i = 0; i < query.length; i++) sum += query[i] * key[i]
     sum *= layer.scale
     return layer.softcap === null ? sum : Math.tanh(sum / layer.softcap) * layer.softcap
   })
   const most = Math.max(...scores, sink ?? -Infinity)
-  const weights = scores.map((score) => Math.exp(score - most))
+  const weights = scores.map(score => Math.exp(score - most))
   const total = weights.reduce((sum, weight) => sum + weight, sink === undefined ? 0 : Math.exp(sink - most))
   const out = new Float64Array(layer.value_dim)
   for (const [index, weight] of weights.entries()) {
@@ -78,27 +84,41 @@ class Sequence {
 /** Attention of one layer over all tokens of a call; `owners` says whose each token is. */
 const attend = (layer, tensorsOf, owners) => {
   const { num_heads: heads, kv_num_heads: kvHeads, head_dim: dim, value_dim: valueDim, heads_first: first } = layer
-  const [query, key, value] = tensorsOf.map((tensor) => ({ data: floats(tensor), dims: tensor.dims }))
+  const [query, key, value] = tensorsOf.map(tensor => ({ data: floats(tensor), dims: tensor.dims }))
   const tokens = owners.length
   const out = new Float32Array(tokens * heads * valueDim)
   for (const [token, owner] of owners.entries()) {
     for (let head = 0; head < kvHeads; head++) {
       owner.keys[layer.layer][head].push(Float64Array.from(rowOf(key.data, key.dims, first, kvHeads, token, head, dim)))
-      owner.values[layer.layer][head].push(Float64Array.from(rowOf(value.data, value.dims, first, kvHeads, token, head, valueDim)))
+      owner.values[layer.layer][head].push(
+        Float64Array.from(rowOf(value.data, value.dims, first, kvHeads, token, head, valueDim)),
+      )
     }
     for (let head = 0; head < heads; head++) {
       const shared = Math.floor(head / (heads / kvHeads))
       const row = rowOf(query.data, query.dims, first, heads, token, head, dim)
-      const made = attendOne(layer, row, owner.keys[layer.layer][shared], owner.values[layer.layer][shared], layer.sinks?.[head])
+      const made = attendOne(
+        layer,
+        row,
+        owner.keys[layer.layer][shared],
+        owner.values[layer.layer][shared],
+        layer.sinks?.[head],
+      )
       out.set(made, (first ? head * tokens + token : token * heads + head) * valueDim)
     }
   }
   return like(tensorsOf[0], out, first ? [1, heads, tokens, valueDim] : [1, tokens, heads * valueDim])
 }
 
-const options = { intraOpNumThreads: 1, interOpNumThreads: 1, logSeverityLevel: 3, extra: { session: { intra_op: { allow_spinning: '0' } } } }
+const options = {
+  intraOpNumThreads: 1,
+  interOpNumThreads: 1,
+  logSeverityLevel: 3,
+  extra: { session: { intra_op: { allow_spinning: '0' } } },
+}
 const sessions = []
-for (const part of plan.parts) sessions.push(part.empty ? undefined : await ort.InferenceSession.create(join(folder, part.file), options))
+for (const part of plan.parts)
+  sessions.push(part.empty ? undefined : await ort.InferenceSession.create(join(folder, part.file), options))
 
 const ints = (numbers, dims) => new ort.Tensor('int64', BigInt64Array.from(numbers, BigInt), dims)
 
@@ -110,9 +130,14 @@ const run = async (batch, rows) => {
   const known = { [plan.tokens]: ints(ids, [1, ids.length]), position_ids: ints(positions, [1, ids.length]) }
   if (plan.rows) known.logit_rows = ints(rows ?? ids.map((_, index) => index), [(rows ?? ids).length])
   for (const [index, part] of plan.parts.entries()) {
-    if (sessions[index]) Object.assign(known, await sessions[index].run(Object.fromEntries(part.inputs.map((name) => [name, known[name]]))))
+    if (sessions[index])
+      Object.assign(known, await sessions[index].run(Object.fromEntries(part.inputs.map(name => [name, known[name]]))))
     for (const call of part.attentions) {
-      known[call.output] = attend(plan.layers[call.layer], call.inputs.map((name) => known[name]), owners)
+      known[call.output] = attend(
+        plan.layers[call.layer],
+        call.inputs.map(name => known[name]),
+        owners,
+      )
     }
   }
   for (const { sequence, tokens } of batch) sequence.length += tokens.length
@@ -129,7 +154,7 @@ const difference = (one, other) => {
   return most
 }
 
-const argmax = (row) => row.reduce((best, number, index) => (number > row[best] ? index : best), 0)
+const argmax = row => row.reduce((best, number, index) => (number > row[best] ? index : best), 0)
 const result = { prefill: 0, decode: 0, same: 0, of: 0, ragged: 0, rows: 0 }
 const width = expected.vocab_size
 const own = plan.logits === 'references' ? tensors(join(references, 'references.safetensors')) : undefined
@@ -146,7 +171,11 @@ for (const [name, prompt] of Object.entries(expected.prompts)) {
   if (own) result.prefill = Math.max(result.prefill, difference(all, own(`logits.${name}`)))
   let row = all.slice(-width)
   for (const [step, token] of greedy.entries()) {
-    if (own) result.decode = Math.max(result.decode, difference(row, own(`greedy_logits.${name}`).subarray(step * width, (step + 1) * width)))
+    if (own)
+      result.decode = Math.max(
+        result.decode,
+        difference(row, own(`greedy_logits.${name}`).subarray(step * width, (step + 1) * width)),
+      )
     result.same += argmax(row) === token ? 1 : 0
     result.of += 1
     if (step + 1 < Math.min(greedy.length, plan.steps)) row = await run([{ sequence, tokens: [token] }])
@@ -163,13 +192,21 @@ if (plan.original) {
       if (name === plan.tokens) feeds[name] = ints(prompt, [1, prompt.length])
       else if (name === 'position_ids') feeds[name] = ints(prompt.keys(), [1, prompt.length])
       else if (type === 'bool') feeds[name] = new ort.Tensor('bool', Uint8Array.of(0), shape)
-      else if (name === 'attention_mask') feeds[name] = ints(prompt.map(() => 1), [1, prompt.length])
+      else if (name === 'attention_mask')
+        feeds[name] = ints(
+          prompt.map(() => 1),
+          [1, prompt.length],
+        )
       else {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
         // A past that the graph slides by itself has a fixed number of rows.
         const rows = layer.form === 'GroupQueryAttention' && String(shape[2]).includes('sliding') ? 64 : 0
         const dims = [1, layer.kv_num_heads, rows, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
-        feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(dims[1] * dims[2] * dims[3]), dims)
+        feeds[name] = new ort.Tensor(
+          type,
+          new (type === 'float16' ? Uint16Array : Float32Array)(dims[1] * dims[2] * dims[3]),
+          dims,
+        )
       }
     }
     const { logits } = await session.run(feeds)
@@ -177,21 +214,34 @@ if (plan.original) {
     const rest = prompt.length > 1 ? await run([{ sequence, tokens: prompt.slice(0, 1) }]) : []
     const all = [...rest, ...(await run([{ sequence, tokens: prompt.slice(sequence.length) }]))]
     result.original = Math.max(result.original ?? 0, difference(all, floats(logits)))
-    if (own) result.itself = Math.max(result.itself ?? 0, difference(floats(logits), own(`logits.${Object.keys(expected.prompts).find((name) => expected.prompts[name] === prompt)}`)))
+    if (own)
+      result.itself = Math.max(
+        result.itself ?? 0,
+        difference(
+          floats(logits),
+          own(`logits.${Object.keys(expected.prompts).find(name => expected.prompts[name] === prompt)}`),
+        ),
+      )
   }
 }
 
 // Prompts of unequal length in one call, and rows chosen out of it.
 if (own) {
   const names = Object.keys(expected.prompts)
-  const all = await run(names.map((name) => ({ sequence: new Sequence(), tokens: expected.prompts[name] })))
-  const whole = Float32Array.from(names.flatMap((name) => [...own(`logits.${name}`)]))
+  const all = await run(names.map(name => ({ sequence: new Sequence(), tokens: expected.prompts[name] })))
+  const whole = Float32Array.from(names.flatMap(name => [...own(`logits.${name}`)]))
   result.ragged = difference(all, whole)
   if (plan.rows) {
     let end = 0
-    const last = names.map((name) => (end += expected.prompts[name].length) - 1)
-    const chosen = await run(names.map((name) => ({ sequence: new Sequence(), tokens: expected.prompts[name] })), last)
-    result.rows = difference(chosen, Float32Array.from(last.flatMap((row) => [...whole.subarray(row * width, (row + 1) * width)])))
+    const last = names.map(name => (end += expected.prompts[name].length) - 1)
+    const chosen = await run(
+      names.map(name => ({ sequence: new Sequence(), tokens: expected.prompts[name] })),
+      last,
+    )
+    result.rows = difference(
+      chosen,
+      Float32Array.from(last.flatMap(row => [...whole.subarray(row * width, (row + 1) * width)])),
+    )
   }
 }
 console.log(JSON.stringify(result))

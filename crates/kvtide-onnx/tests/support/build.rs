@@ -1,4 +1,4 @@
-//! Small ONNX models, put together by hand: a decoder with one layer or two, whose attention a test writes.
+//! Small hand-made ONNX models: a decoder with one or two layers, whose attention a test supplies.
 
 use std::cell::Cell;
 
@@ -183,7 +183,7 @@ pub const HEADS: i64 = 4;
 pub const DIM: i64 = 16;
 pub const VOCABULARY: i64 = 40;
 
-/// What an attention gets: the hidden state, and its layer.
+/// The input of an attention: the hidden state, and its layer.
 pub struct Decoder {
     pub graph: Graph,
     pub kv_heads: i64,
@@ -266,7 +266,7 @@ impl Decoder {
         [self.graph.node("Unsqueeze", &[&queries, &axis], &[]), keys]
     }
 
-    /// Which keys each query sees, `[new, total]`: those before it, within a window if there is one.
+    /// The keys that each query attends to, `[new, total]`: those before it, within a window if there is one.
     pub fn seen(&mut self, past: &str, window: Option<i64>) -> String {
         let [queries, keys] = self.positions(past);
         let seen = self.graph.node("LessOrEqual", &[&keys, &queries], &[]);

@@ -1,4 +1,4 @@
-//! Parts of rewritten graphs, run by onnxruntime-node with a naive attention between them.
+//! Subgraphs of rewritten graphs, run by onnxruntime-node with a naive attention between them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ fn runtime() -> PathBuf {
     root().join("node_modules/onnxruntime-node")
 }
 
-/// Whether onnxruntime-node is installed; says so where it is not.
+/// Returns true if onnxruntime-node is installed; prints a message if not.
 pub fn is_there() -> bool {
     let there = runtime().exists();
     if !there {

@@ -1,13 +1,13 @@
-//! Which worker takes a prompt.
+//! Picks the worker for a prompt.
 //!
 //! ```text
-//! LongestPrefix   the longest prefix; of those who have it, the least busy
-//! Cost            least (blocks to compute + load_weight · load): a long prefix at a busy worker may lose to a short one elsewhere
+//! LongestPrefix   the longest prefix; among the workers that have it, the least loaded one
+//! Cost            least (blocks to compute + load_weight · load): a busy worker with a long prefix may lose
 //! ```
 //!
-//! Of workers that are alike the start of the prompt says which one: prompts spread over them before anybody says how busy they are, and
-//! those that begin alike come together. O(workers of the longest prefix) besides the search; by cost O(workers), and a
-//! search for each length that could still win.
+//! Ties are broken by a hash of the prompt's first block. So prompts spread over the workers even before any load is
+//! reported, and prompts with the same start go to the same worker. Cost besides the search: O(workers of the longest
+//! prefix); by cost O(workers), and one search for each shorter length that could still win.
 
 use kvtide_core::Error as CoreError;
 
@@ -16,38 +16,38 @@ use super::worker_index::{WorkerId, WorkerIndex};
 use super::worker_sets::SetId;
 use crate::error::Result;
 
-/// What is best.
+/// The rule for picking a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
-    /// The longest prefix.
+    /// The worker with the longest prefix.
     LongestPrefix,
-    /// The least work.
+    /// The worker with the lowest cost.
     Cost {
-        /// How many blocks to compute one unit of load is worth; not negative.
+        /// The number of blocks to compute that equals one unit of load; not negative.
         load_weight: f64,
     },
 }
 
-/// The worker that takes a prompt.
+/// The worker chosen for a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The worker.
     pub worker: WorkerId,
-    /// What it has of the prompt, in blocks.
+    /// Length of its cached prefix of the prompt, in blocks.
     pub blocks: usize,
-    /// Blocks to compute, and by cost the load in blocks as well.
+    /// Blocks to compute; with `Cost`, plus the load in blocks.
     pub cost: f64,
 }
 
 impl WorkerIndex {
-    /// The worker for a prompt; none where there are no workers.
+    /// Picks the worker for a prompt; `None` if there are no workers.
     pub fn choose(&self, keys: &[u64], policy: Policy) -> Result<Option<Choice>> {
         let weight = match policy {
             Policy::LongestPrefix => None,
             Policy::Cost { load_weight } if load_weight >= 0.0 && load_weight.is_finite() => Some(load_weight),
             Policy::Cost { load_weight } => {
                 let given = load_weight.to_string();
-                return Err(CoreError::argument("loadWeight", given, "a finite number that is not negative").into());
+                return Err(CoreError::argument("loadWeight", given, "a finite number, 0 or more").into());
             }
         };
         let longest = self.longest(keys);
@@ -80,7 +80,7 @@ impl WorkerIndex {
                     best = Some(Choice { worker, blocks: step.blocks, cost });
                 }
             }
-            // Nobody is less busy than the least: to cost less, a prefix has to be longer than that.
+            // No worker has less than the least load: to cost less, a prefix has to be longer than this.
             let enough = best.map_or(-1.0, |best| keys.len() as f64 + weight * least - best.cost);
             if step.blocks == 0 || enough >= 0.0 && self.is_last(keys, step, enough as usize + 1) {
                 return best;
@@ -90,7 +90,7 @@ impl WorkerIndex {
         }
     }
 
-    /// Of those that are alike the one that the start of a prompt says.
+    /// The least loaded worker; ties are broken by a hash of the prompt's first block.
     fn least_busy(&self, workers: impl Iterator<Item = WorkerId>, keys: &[u64]) -> Option<(WorkerId, f64)> {
         let mut best: Option<(WorkerId, f64)> = None;
         for worker in workers {
@@ -104,7 +104,7 @@ impl WorkerIndex {
     }
 }
 
-/// A number that a worker has for prompts that begin alike, as good as random.
+/// A pseudo-random number of a worker, the same for all prompts with the same first block.
 fn rank(worker: WorkerId, keys: &[u64]) -> u64 {
     let mixed = (keys.first().unwrap_or(&0) ^ worker.index() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 1

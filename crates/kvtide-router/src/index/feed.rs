@@ -1,27 +1,27 @@
-//! What one worker publishes, taken into the index.
+//! Applies the events of one worker to the index.
 //!
-//! A model with several kinds of layers publishes its blocks once for each group of layers. Only those of full attention say how long a
-//! prefix is: a window keeps its last blocks alone. A removal names the group and not its kind, so that kinds are learned from what is
-//! stored. O(hashes) and what they cost in the index.
+//! A model with several kinds of layers publishes its blocks once per group of layers. Only groups of full attention
+//! determine the length of a prefix: a group with a window keeps only its last blocks. Removal events name the group
+//! but not its kind, so kinds are learned from `stored` events. O(hashes), plus their cost in the index.
 
 use super::tier::Tier;
 use super::worker_index::{WorkerId, WorkerIndex};
 use crate::error::Result;
 use crate::wire::{Batch, BlockHash, Event};
 
-/// Takes the events of one worker into an index.
+/// Applies the events of one worker to an index.
 #[derive(Clone, Debug)]
 pub struct WorkerFeed {
     worker: WorkerId,
-    /// Groups whose kind was said, and whether they are of full attention.
+    /// Groups whose kind is known; true for full attention.
     groups: Vec<(u32, bool)>,
 }
 
-/// The most groups that are remembered; those of a model are a handful.
+/// The most groups that are remembered; a model has a handful.
 const GROUPS_MAX: usize = 256;
 
 impl WorkerFeed {
-    /// The events of a worker of an index.
+    /// Makes a feed for a worker of an index.
     #[must_use]
     pub fn new(worker: WorkerId) -> Self {
         WorkerFeed { worker, groups: Vec::new() }
@@ -33,12 +33,12 @@ impl WorkerFeed {
         self.worker
     }
 
-    /// Takes in what happened. Events of other groups and of memory that is not the worker's own are passed over.
+    /// Applies the events of a batch. Events of other groups, and of memory that is not the worker's own, are ignored.
     pub fn apply(&mut self, index: &mut WorkerIndex, batch: &Batch) -> Result<()> {
         batch.events.iter().try_for_each(|event| self.apply_event(index, event))
     }
 
-    /// Takes in one event.
+    /// Applies one event.
     pub fn apply_event(&mut self, index: &mut WorkerIndex, event: &Event) -> Result<()> {
         match event {
             Event::Stored(stored) => {
@@ -59,7 +59,7 @@ impl WorkerFeed {
         Ok(())
     }
 
-    /// What happened is not known: the worker holds nothing until it says so again.
+    /// Clears the worker after a loss of events: it has no blocks until new events report them.
     pub fn lost(&mut self, index: &mut WorkerIndex) -> Result<()> {
         self.groups.clear();
         index.clear(self.worker)
@@ -76,7 +76,7 @@ impl WorkerFeed {
             }
             return is_full;
         }
-        // Where nothing was said of a group, the first is the one that counts.
+        // If no kind is known for any group, only the first group counts.
         known.map_or(group.unwrap_or(0) == 0, |known| self.groups[known].1)
     }
 }

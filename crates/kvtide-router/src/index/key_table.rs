@@ -1,14 +1,16 @@
-//! From a block's key to its node, and to the workers that have all blocks up to it.
+//! Maps the key of a block to its node, and to the workers that have all blocks up to it.
 //!
 //! ```text
 //! [ key 8 | node 4 | complete 4 ] [ … ]      open addressing, linear: four slots are one cache line
 //! ```
 //!
-//! A look-up wants the set of workers and nothing else, so that it lies beside the key: one line is read, where a general map reads two
-//! and the node a third. Several keys are looked up at once (`complete_of`): their lines come from memory at the same time.
+//! A lookup needs only the set of workers, so that set is stored next to the key: one cache line is read, where a
+//! general map reads two and the node a third. Several keys are looked up at once (`complete_of`), so that their cache
+//! lines are fetched from memory in parallel.
 //!
-//! Nobody can make keys collide here, also where prompts are an attacker's and hashes have no key: a place is a product with a factor and
-//! an offset that are drawn for each table. O(1) each, amortised; at most three quarters of the slots are taken.
+//! Attackers cannot provoke collisions, even with chosen prompts and unkeyed hashes: a slot number is a product with a
+//! factor and an offset that are drawn at random for each table. O(1) each, amortised; at most three quarters of the
+//! slots are in use.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -17,10 +19,10 @@ use kvtide_core::Error as CoreError;
 use super::worker_sets::SetId;
 use crate::error::Result;
 
-/// No node.
+/// Marks a missing node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// How many keys are looked up at once.
+/// The number of keys that are looked up at once.
 pub(super) const AT_ONCE: usize = 8;
 
 const SLOTS_MIN: usize = 16;
@@ -28,7 +30,7 @@ const SLOTS_MIN: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) key: u64,
-    /// `NONE` where the slot is free.
+    /// `NONE` if the slot is free.
     pub(super) node: u32,
     pub(super) complete: SetId,
 }
@@ -37,7 +39,7 @@ const FREE: Slot = Slot { key: 0, node: NONE, complete: SetId::EMPTY };
 
 #[derive(Debug)]
 pub(super) struct KeyTable {
-    /// A power of two.
+    /// Their number is a power of two.
     slots: Vec<Slot>,
     taken: usize,
     offset: u64,
@@ -51,7 +53,7 @@ impl KeyTable {
         KeyTable { slots: vec![FREE; SLOTS_MIN], taken: 0, offset, factor }
     }
 
-    /// Memory for so many keys more.
+    /// Allocates memory for so many additional keys.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
         let needed = (self.taken + more).saturating_mul(4) / 3 + 1;
         if needed <= self.slots.len() {
@@ -70,10 +72,10 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Adds a key that is not there, and says where it lies.
+    /// Adds a key that is not in the table yet. Returns the index of its slot.
     pub(super) fn insert(&mut self, key: u64, node: u32) -> usize {
         if self.taken + self.taken / 3 + 2 > self.slots.len() {
-            // Where `reserve` could not foresee it.
+            // Only if `reserve` could not foresee it.
             self.reserve(1).expect("memory for an index");
         }
         self.taken += 1;
@@ -89,7 +91,7 @@ impl KeyTable {
         at
     }
 
-    /// Where a key lies.
+    /// The index of a key's slot.
     #[inline]
     pub(super) fn find(&self, key: u64) -> Option<usize> {
         let mut at = self.start(key);
@@ -117,16 +119,16 @@ impl KeyTable {
         &mut self.slots[at].complete
     }
 
-    /// Those who have everything up to each of some keys; nobody where a key is not there.
+    /// For each key, the workers that have all blocks up to it; the empty set if the key is not in the table.
     #[inline]
     pub(super) fn complete_of<const N: usize>(&self, keys: [u64; N]) -> [SetId; N] {
         let starts = keys.map(|key| self.start(key));
-        // No branch between these: the processor waits for all of them together.
+        // No branches between these reads: the processor fetches all of them in parallel.
         let firsts = starts.map(|at| self.slots[at]);
         let mut complete = [SetId::EMPTY; N];
         for (place, first) in firsts.iter().enumerate() {
             if first.key == keys[place] {
-                // A free slot has no set either.
+                // A free slot has the empty set.
                 complete[place] = first.complete;
             } else if first.node != NONE {
                 complete[place] = self.find(keys[place]).map_or(SetId::EMPTY, |at| self.slots[at].complete);
@@ -135,12 +137,12 @@ impl KeyTable {
         complete
     }
 
-    /// Takes a key out; those behind it move up.
+    /// Removes the key of a slot; displaced keys after it move up.
     pub(super) fn remove(&mut self, at: usize) {
         let mut hole = at;
         let mut next = self.after(hole);
         while self.slots[next].node != NONE {
-            // How far a key lies behind where it belongs, counted round the end.
+            // The distance of a key from its preferred slot, counted around the end.
             let mask = self.slots.len() - 1;
             let start = self.start(self.slots[next].key);
             let displaced = next.wrapping_sub(start) & mask;
@@ -154,12 +156,12 @@ impl KeyTable {
         self.taken -= 1;
     }
 
-    /// All that are taken.
+    /// All slots in use.
     pub(super) fn taken_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         self.slots.iter_mut().filter(|slot| slot.node != NONE)
     }
 
-    /// Says of each set what takes its place, and takes out the keys for which that is nobody. O(slots).
+    /// Replaces each set by `instead(set)`, and removes the keys whose set becomes empty. O(slots).
     pub(super) fn retain_sets(&mut self, instead: impl Fn(SetId) -> SetId) {
         for slot in &mut self.slots {
             slot.complete = instead(slot.complete);

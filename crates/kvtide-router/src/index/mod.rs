@@ -1,14 +1,17 @@
-//! Which worker has which blocks, and who has the longest prefix of a prompt. No I/O, no clock.
+//! The blocks of each worker, and the search for the longest prefix of a prompt. No I/O, no clock. Prompts never change
+//! the index; only events do.
 //!
 //! ```text
-//! worker_index -> node_tree -> key_table, worker_sets       what events change
-//! search, choice                                            what prompts ask; nothing changes
-//! feed                                                      events as workers publish them
+//! worker_index -> node_tree -> key_table, worker_sets       changed by events
+//! search, choice                                            lookups of prompts; they change nothing
+//! feed                                                      applies a worker's events
+//! name_check                                                detects workers that compute other block keys
 //! ```
 
 mod choice;
 mod feed;
 mod key_table;
+mod name_check;
 mod node_tree;
 mod search;
 mod tier;
@@ -17,6 +20,7 @@ mod worker_sets;
 
 pub use choice::{Choice, Policy};
 pub use feed::WorkerFeed;
+pub use name_check::NameCheck;
 pub use search::{HeldPrefix, TierCounts, WorkerPrefix};
 pub use tier::Tier;
 pub use worker_index::{IndexUsage, WORKERS_MAX, WorkerId, WorkerIndex};

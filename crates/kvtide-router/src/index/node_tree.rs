@@ -1,17 +1,18 @@
-//! The tree of blocks, who holds each, and who has everything up to it.
+//! The tree of blocks: the workers that hold each block, and the workers that have all blocks up to it.
 //!
 //! ```text
-//!            root                 held      in some tier, whatever lies before it
-//!           /    \                complete  held, and complete at the parent: all of the prefix is there
-//!         a {0,1}  e {2}          A removal in the middle takes the worker out of `complete` in the blocks behind it, a return
-//!         |                       puts it in again. So `complete` only shrinks along a path, and a search may halve it.
-//!         b {0}
+//!            root                 held      in some tier, whatever comes before it
+//!           /    \                complete  held, and complete at the parent: the whole prefix is there
+//!         a {0,1}  e {2}          Removing a block takes the worker out of `complete` in all blocks after it;
+//!         |                       storing it again puts it back in. So `complete` only shrinks along a path, and
+//!         b {0}                   a search can bisect it.
 //! ```
 //!
-//! A block whose parent is not known yet has none (`NONE`), and nobody is complete there. A parent that was only named is a node that
-//! nobody holds. A node goes when nobody holds it and nothing hangs from it.
+//! A block whose parent is not known yet has the parent `NONE`, and no worker is complete there. A parent that was only
+//! mentioned is a node that no worker holds. A node is removed when no worker holds it and it has no children.
 //!
-//! To hold or to release is O(1), and O(blocks behind it that the worker holds) where those become complete or cease to be.
+//! To hold or to release a block is O(1), plus O(blocks after it that the worker holds) if those become complete or
+//! stop being complete.
 
 use kvtide_core::Error as CoreError;
 
@@ -21,11 +22,11 @@ use super::worker_index::WorkerId;
 use super::worker_sets::{SetId, WorkerSets};
 use crate::error::Result;
 
-/// Which blocks are milestones: those at depths that these divide, the rarest first.
+/// Depths whose multiples are milestones, the rarest first.
 pub(super) const MILESTONES: [usize; 2] = [MILESTONE * MILESTONE, MILESTONE];
 pub(super) const MILESTONE: usize = 8;
 
-/// The empty prefix: everybody has it.
+/// The empty prefix: all workers have it.
 pub(super) const ROOT: u32 = 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -35,35 +36,36 @@ struct Node {
     child: u32,
     next: u32,
     previous: u32,
-    /// How many blocks there are up to this one; true while somebody is complete here.
+    /// The number of blocks up to this one. Valid while some worker is complete here.
     depth: u32,
-    /// By tier.
+    /// The workers that hold the block, by tier.
     held: [SetId; 3],
 }
 
-const NOBODY: [SetId; 3] = [SetId::EMPTY; 3];
+const NO_WORKERS: [SetId; 3] = [SetId::EMPTY; 3];
 
 #[derive(Debug)]
 pub(super) struct NodeTree {
     nodes: Vec<Node>,
     free: Vec<u32>,
     pub(super) table: KeyTable,
-    /// What `table` says of milestones where somebody is complete: so much smaller that they stay in the processor's caches.
+    /// Copies of the table's entries of milestones that some worker has completely: so much smaller that they stay in
+    /// the processor's caches.
     pub(super) milestones: [KeyTable; 2],
     pub(super) sets: WorkerSets,
-    /// Nodes to go to; empty between calls.
+    /// Nodes still to visit; empty between calls.
     pending: Vec<u32>,
 }
 
 impl NodeTree {
     pub(super) fn new() -> Self {
-        let root = Node { key: 0, parent: NONE, child: NONE, next: NONE, previous: NONE, depth: 0, held: NOBODY };
+        let root = Node { key: 0, parent: NONE, child: NONE, next: NONE, previous: NONE, depth: 0, held: NO_WORKERS };
         let (table, milestones) = (KeyTable::new(), MILESTONES.map(|_| KeyTable::new()));
         let (free, pending) = (Vec::new(), Vec::new());
         NodeTree { nodes: vec![root], free, table, milestones, sets: WorkerSets::new(), pending }
     }
 
-    /// Memory for so many blocks more, each with a holder.
+    /// Allocates memory for so many additional blocks, each with a holder.
     pub(super) fn reserve(&mut self, blocks: usize) -> Result<()> {
         let out_of_memory = |_| CoreError::OutOfMemory { count: blocks as u64, what: "blocks of an index" };
         self.nodes.try_reserve(blocks).map_err(out_of_memory)?;
@@ -75,12 +77,12 @@ impl NodeTree {
         self.sets.reserve(2 * blocks)
     }
 
-    /// The node of a key, made where there is none.
+    /// The node of a key; creates it if there is none.
     pub(super) fn named(&mut self, key: u64) -> u32 {
         if let Some(node) = self.table.node(key) {
             return node;
         }
-        let made = Node { key, parent: NONE, child: NONE, next: NONE, previous: NONE, depth: 0, held: NOBODY };
+        let made = Node { key, parent: NONE, child: NONE, next: NONE, previous: NONE, depth: 0, held: NO_WORKERS };
         let node = match self.free.pop() {
             Some(node) => {
                 self.nodes[node as usize] = made;
@@ -95,9 +97,10 @@ impl NodeTree {
         node
     }
 
-    /// Hangs a node below another, unless it hangs somewhere already: a key names what is before it, so that it can only be the same.
+    /// Makes a node a child of another, unless it already has a parent. A key determines everything before it, so it
+    /// could only be the same parent.
     pub(super) fn attach(&mut self, node: u32, parent: u32) {
-        // What others said is not believed blindly: a circle would never be freed.
+        // Events are not trusted: a cycle would never be freed.
         if self.nodes[node as usize].parent != NONE || self.is_below(parent, node) {
             return;
         }
@@ -109,13 +112,14 @@ impl NodeTree {
         let Node { parent: above, next, .. } = &mut self.nodes[node as usize];
         (*above, *next) = (parent, first);
         let held = self.nodes[node as usize].held;
-        if held != NOBODY {
+        if held != NO_WORKERS {
             let holders: Vec<WorkerId> = held.iter().flat_map(|&set| self.sets.members(set)).collect();
             holders.into_iter().for_each(|worker| self.gain(node, worker));
         }
     }
 
-    /// Whether a node is another, or hangs below it. O(1) where that one has no children, as it is when blocks come in order.
+    /// True if `node` is `above` or a descendant of it. O(1) if `above` has no children, as when blocks arrive in
+    /// order.
     fn is_below(&self, mut node: u32, above: u32) -> bool {
         if self.nodes[above as usize].child == NONE {
             return node == above;
@@ -126,7 +130,7 @@ impl NodeTree {
         node == above
     }
 
-    /// A worker holds a block in a tier.
+    /// Records that a worker holds a block in a tier.
     pub(super) fn hold(&mut self, node: u32, worker: WorkerId, tier: Tier) {
         let held = self.nodes[node as usize].held;
         if self.sets.contains(held[tier as usize], worker) {
@@ -139,7 +143,7 @@ impl NodeTree {
         }
     }
 
-    /// A worker does not hold a block in a tier any more.
+    /// Records that a worker no longer holds a block in a tier.
     pub(super) fn release(&mut self, node: u32, worker: WorkerId, tier: Tier) {
         let held = self.nodes[node as usize].held;
         if !self.sets.contains(held[tier as usize], worker) {
@@ -178,7 +182,7 @@ impl NodeTree {
         *complete = self.sets.flip(*complete, worker);
         let (complete, Node { key, parent, .. }) = (*complete, self.nodes[node as usize]);
         if was_empty {
-            // Somebody is complete at the parent, so that its depth is true.
+            // Some worker is complete at the parent, so the parent's depth is valid.
             self.nodes[node as usize].depth = self.nodes[parent as usize].depth + 1;
         }
         let depth = self.nodes[node as usize].depth as usize;
@@ -189,7 +193,8 @@ impl NodeTree {
         }
     }
 
-    /// A worker that holds a block has everything up to it, if it has everything up to its parent; and so on behind it.
+    /// Marks a worker complete at a block that it holds, if it is complete at the parent; then the same for the blocks
+    /// after it.
     fn gain(&mut self, node: u32, worker: WorkerId) {
         if !self.is_complete(self.nodes[node as usize].parent, worker) {
             return;
@@ -203,7 +208,7 @@ impl NodeTree {
         }
     }
 
-    /// A worker has no longer everything up to a block, nor up to any behind it.
+    /// Marks a worker incomplete at a block and all blocks after it.
     fn lose(&mut self, node: u32, worker: WorkerId) {
         self.pending.push(node);
         while let Some(node) = self.pending.pop() {
@@ -222,11 +227,11 @@ impl NodeTree {
         }
     }
 
-    /// Removes a node that nobody holds and from which nothing hangs, and those above it of which that is then true.
+    /// Removes a node that no worker holds and that has no children, and then its ancestors to which the same applies.
     pub(super) fn prune(&mut self, mut node: u32) {
         while node != ROOT && node != NONE {
             let Node { parent, child, next, previous, held, .. } = self.nodes[node as usize];
-            if held != NOBODY || child != NONE {
+            if held != NO_WORKERS || child != NONE {
                 return;
             }
             self.table.remove(self.slot(node));
@@ -243,7 +248,8 @@ impl NodeTree {
         }
     }
 
-    /// A worker holds nothing any more. O(blocks of all workers + sets): a worker's own blocks are listed nowhere.
+    /// Releases all blocks of a worker. O(blocks of all workers + sets), since there is no list of a worker's own
+    /// blocks.
     pub(super) fn release_all(&mut self, worker: WorkerId) -> Result<()> {
         let without = self.sets.without(worker)?;
         self.milestones.iter_mut().for_each(|table| table.retain_sets(|set| self.sets.instead(set, &without)));
@@ -255,7 +261,7 @@ impl NodeTree {
         }
         self.sets.end(without);
         for node in 1..self.nodes.len() as u32 {
-            // Those that are free are in the table no more.
+            // Free nodes are not in the table.
             if self.table.node(self.nodes[node as usize].key) == Some(node) {
                 self.prune(node);
             }
@@ -273,7 +279,7 @@ impl NodeTree {
         self.nodes.capacity() * size_of::<Node>() + numbers * 4 + self.table.bytes() + milestones + self.sets.bytes()
     }
 
-    /// Asserts what always holds. O(blocks · workers).
+    /// Asserts the invariants. O(blocks · workers).
     pub(super) fn check(&self) {
         assert!(self.pending.is_empty());
         assert_eq!(self.nodes.len() - 1 - self.free.len(), self.len(), "nodes are in the table or free");
@@ -295,10 +301,10 @@ impl NodeTree {
                     }
                 }
             }
-            assert!(node.held != NOBODY || node.child != NONE, "a node that nothing needs");
+            assert!(node.held != NO_WORKERS || node.child != NONE, "a node that nothing needs");
             for worker in (0..self.sets.room()).map(WorkerId::of_index) {
                 let should = self.holds(index as u32, worker) && self.is_complete(node.parent, worker);
-                assert_eq!(self.sets.contains(complete, worker), should, "who is complete");
+                assert_eq!(self.sets.contains(complete, worker), should, "the workers that are complete");
             }
             let mut child = node.child;
             while child != NONE {
@@ -311,7 +317,7 @@ impl NodeTree {
     }
 }
 
-/// Says of a milestone what the table says of it. No mention of the set is counted.
+/// Copies a table entry to the table of milestones. Reference counts of sets ignore these copies.
 fn mark(milestones: &mut KeyTable, key: u64, node: u32, complete: SetId) {
     match (milestones.find(key), complete.is_empty()) {
         (Some(at), true) => milestones.remove(at),

@@ -1,14 +1,14 @@
-//! Who has how much of a prompt.
+//! Finds how much of a prompt each worker has.
 //!
 //! ```text
 //! keys       1  2  3  4  5  6  7  8  9          of the prompt's blocks
-//! complete   A  A  A  B  B  C  -  -  -          numbers of sets, each a part of the one before it
+//! complete   A  A  A  B  B  C  -  -  -          set ids, each set a subset of the one before it
 //!                     ^     ^                   lengths: 6 for C, 5 for B without C, 3 for A without B
 //! ```
 //!
-//! A search looks at eight places of what is left, all at once, and goes on between two of them; first among the milestones, every 64th
-//! block and every eighth, which have tables of their own, then among the seven behind the last. O(log blocks) for the longest prefix, and
-//! so much again for each other length.
+//! A search reads eight positions of the remaining range at once and continues between two of them: first among the
+//! milestones (every 64th block, then every eighth), which have their own tables, then among the seven blocks after the
+//! last milestone. O(log blocks) for the longest prefix, and the same again for each further length.
 
 use super::key_table::{AT_ONCE, KeyTable};
 use super::node_tree::{MILESTONE, MILESTONES};
@@ -16,25 +16,25 @@ use super::tier::Tier;
 use super::worker_index::{WorkerId, WorkerIndex};
 use super::worker_sets::{SetId, Workers};
 
-/// The longest prefix that somebody has all of.
+/// The longest prefix that some worker has completely.
 #[derive(Clone, Debug)]
 pub struct HeldPrefix<'a> {
     /// Its length in blocks.
     pub blocks: usize,
-    /// Those who have all of it; nobody where it is empty.
+    /// The workers that have all of it; none if it is empty.
     pub workers: Workers<'a>,
 }
 
-/// What a worker has of a prompt.
+/// The length of a worker's prefix of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerPrefix {
     /// The worker.
     pub worker: WorkerId,
-    /// How many blocks from the first on.
+    /// Number of leading blocks that it has.
     pub blocks: usize,
 }
 
-/// Where the blocks of a prefix lie at one worker; each is counted once, in its fastest tier.
+/// The tiers of the blocks of a prefix on one worker. Each block is counted once, in its fastest tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierCounts {
     /// On the accelerator.
@@ -45,7 +45,7 @@ pub struct TierCounts {
     pub disk: usize,
 }
 
-/// Places of a prompt where the set of those who have everything changes.
+/// A position in a prompt where the set of complete workers changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) blocks: usize,
@@ -60,8 +60,8 @@ impl WorkerIndex {
         HeldPrefix { blocks, workers: self.tree.sets.members(complete) }
     }
 
-    /// What each worker has that has anything, the longest first; takes the place of what was in the list. O(log keys) for each length
-    /// that there is, and O(workers).
+    /// Lists the prefix length of each worker that has a hit, the longest first. Replaces the content of `lengths`.
+    /// O(log keys) per distinct length, and O(workers).
     pub fn lengths(&self, keys: &[u64], lengths: &mut Vec<WorkerPrefix>) {
         lengths.clear();
         let mut before = SetId::EMPTY;
@@ -74,7 +74,7 @@ impl WorkerIndex {
         }
     }
 
-    /// In which tiers a worker has the blocks of a prefix, up to the first that it does not have. O(keys).
+    /// Counts the tiers of a worker's blocks of a prefix, up to the first block that it does not have. O(keys).
     #[must_use]
     pub fn tiers(&self, keys: &[u64], worker: WorkerId) -> TierCounts {
         let mut counts = TierCounts::default();
@@ -93,27 +93,28 @@ impl WorkerIndex {
         self.last(keys, keys.len() + 1, SetId::EMPTY)
     }
 
-    /// The longest prefix below one that others have as well.
+    /// The longest shorter prefix that other workers have as well.
     pub(super) fn shorter(&self, keys: &[u64], than: Step) -> Step {
         self.last(keys, than.blocks, than.complete)
     }
 
-    /// Whether nobody but the members of a step has a prefix of this length at least.
+    /// True if only the members of the step have a prefix of at least this length.
     pub(super) fn is_last(&self, keys: &[u64], step: Step, length: usize) -> bool {
         length >= step.blocks || self.tree.table.complete_of([keys[length - 1]])[0] == step.complete
     }
 
-    /// Members of a set that are not in a part of it.
+    /// The members of a set that are not in its subset `part`.
     pub(super) fn joined(&self, part: SetId, whole: SetId) -> impl Iterator<Item = WorkerId> {
         self.tree.sets.members(whole).filter(move |&worker| !self.tree.sets.contains(part, worker))
     }
 
-    /// The longest prefix below `high` blocks with another set than that one, which all from some length on have up to `high`.
+    /// The longest prefix shorter than `high` blocks whose set differs from `than`. From some length up to `high`, all
+    /// prefixes have the set `than`.
     #[inline]
     fn last(&self, keys: &[u64], high: usize, than: SetId) -> Step {
         let none = Step { blocks: 0, complete: SetId::EMPTY };
         let mut low = none;
-        // Milestones first, the rarest of them before the others: their tables are small ones.
+        // Milestones first, starting with the rarest: their tables are small.
         for (table, unit) in self.tree.milestones.iter().zip(MILESTONES) {
             let scaled = Step { blocks: low.blocks / unit, ..low };
             let above = if low.blocks > 0 { low.blocks + unit * MILESTONE } else { high };
@@ -124,12 +125,13 @@ impl WorkerIndex {
     }
 }
 
-/// The same among the prefixes of some length, in units of that length, that are longer than `low` and shorter than `high`.
+/// The same among prefixes whose length is a multiple of `unit`, in units, longer than `low` and shorter than `high`.
 #[inline]
 fn last_in(table: &KeyTable, keys: &[u64], unit: usize, mut low: Step, mut high: usize, than: SetId) -> Step {
     while high - low.blocks > 1 {
         let between = high - low.blocks - 1;
-        // Each of the places where few are left, and otherwise so that nine parts are alike; those behind the last are the last again.
+        // If few positions are left, all of them; otherwise positions that split the range into nine equal parts.
+        // Positions past the last repeat the last.
         let places: [usize; AT_ONCE] = std::array::from_fn(|place| {
             let step = if between <= AT_ONCE { place + 1 } else { (place + 1) * (between + 1) / (AT_ONCE + 1) };
             low.blocks + step.min(between)

@@ -1,23 +1,23 @@
-//! Where a worker keeps a block.
+//! The tier in which a worker keeps a block.
 
 /// A kind of memory, fastest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
-    /// The accelerator's.
+    /// The accelerator's memory.
     Gpu,
-    /// The host's.
+    /// The host's memory.
     Cpu,
-    /// A disk of the host's.
+    /// A disk of the host.
     Disk,
 }
 
 impl Tier {
-    /// All of them, fastest first.
+    /// All tiers, fastest first.
     pub const ALL: [Tier; 3] = [Tier::Gpu, Tier::Cpu, Tier::Disk];
 
-    /// The tier that an event's `medium` means; an event without one is of the GPU. None for what is not the worker's own.
+    /// The tier of an event's `medium`; without one it is the GPU. `None` for a medium that is not the worker's own.
     #[must_use]
-    pub fn of_medium(medium: Option<&str>) -> Option<Self> {
+    pub(crate) fn of_medium(medium: Option<&str>) -> Option<Self> {
         match medium {
             None | Some("GPU" | "DEVICE") => Some(Tier::Gpu),
             Some("CPU" | "CPU_PINNED" | "CPU_TIER1") => Some(Tier::Cpu),
@@ -26,7 +26,7 @@ impl Tier {
         }
     }
 
-    /// What an event's `medium` says of it.
+    /// The `medium` of this tier in events.
     #[must_use]
     pub fn medium(self) -> &'static str {
         match self {

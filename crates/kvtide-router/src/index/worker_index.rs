@@ -1,10 +1,11 @@
-//! The index: workers, what each holds, and how busy each is.
+//! The index: workers, the blocks that each holds, and their loads.
 //!
-//! A key is 64 bits of the name of a prefix: of a block and all before it. Two prefixes with one key would be taken for each other once in
-//! 2^64 pairs, and what that costs is one prompt at the wrong worker, where it is computed. Nothing here is a promise that blocks are there.
+//! A key is 64 bits of the hash of a prefix: a block and all blocks before it. Two prefixes share a key once in 2^64
+//! pairs. The cost of such a collision is one prompt on the wrong worker, where it is computed. The index never
+//! guarantees that a block is there.
 //!
-//! Events may come in any order: a block whose parent is unknown counts from when the parent comes. Blocks of workers that tell nonsense
-//! are wrong for these workers alone.
+//! Events may arrive in any order: a block whose parent is unknown counts once the parent arrives. If a worker sends
+//! wrong events, only the results for that worker are wrong.
 
 use kvtide_core::Error as CoreError;
 
@@ -15,46 +16,46 @@ use crate::error::Result;
 /// The most workers that an index takes.
 pub const WORKERS_MAX: usize = 1024;
 
-/// The number of a worker in an index. Those of workers that are gone are given again, the lowest first.
+/// The number of a worker in an index. Numbers of removed workers are reused, the lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(u16);
 
 impl WorkerId {
-    /// As a number from 0 on.
+    /// The number, counted from 0.
     #[must_use]
     pub fn index(self) -> usize {
         self.0.into()
     }
 
-    /// The worker of a number, for callers that keep numbers; whether there is one is checked by each call.
+    /// The worker with this number, for callers that store numbers. Each call checks that the worker exists.
     #[must_use]
     pub fn of_index(index: usize) -> Self {
         WorkerId(u16::try_from(index).unwrap_or(u16::MAX))
     }
 }
 
-/// What an index takes.
+/// The size of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexUsage {
-    /// Workers that it knows.
+    /// Number of workers.
     pub workers: usize,
-    /// Different blocks, with those that were only named as parents.
+    /// Number of distinct blocks, including those only mentioned as parents.
     pub blocks: usize,
-    /// Different sets of workers.
+    /// Number of distinct sets of workers.
     pub sets: usize,
-    /// Bytes of memory, without those of the index's own struct.
+    /// Bytes of memory, without the index's own struct.
     pub bytes: usize,
 }
 
-/// Which worker has which blocks.
+/// The blocks of each worker.
 #[derive(Debug)]
 pub struct WorkerIndex {
     pub(super) tree: NodeTree,
-    /// How busy each is; none where a number is free.
+    /// The load of each worker; `None` for a free number.
     pub(super) loads: Vec<Option<f64>>,
-    /// The workers that there are, as a set's words.
+    /// The existing workers, as the words of a set.
     pub(super) present: Vec<u64>,
-    /// How busy the least busy of them is.
+    /// The lowest load of all workers.
     pub(super) least: Option<f64>,
 }
 
@@ -65,13 +66,13 @@ impl Default for WorkerIndex {
 }
 
 impl WorkerIndex {
-    /// An index without workers.
+    /// Makes an index without workers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A worker more, which holds nothing and has no load. O(sets) for each 64th, otherwise O(workers).
+    /// Adds a worker without blocks and with a load of 0. O(sets) for each 64th worker, otherwise O(workers).
     pub fn add_worker(&mut self) -> Result<WorkerId> {
         let index = self.loads.iter().position(Option::is_none).unwrap_or(self.loads.len());
         if index == WORKERS_MAX {
@@ -89,7 +90,7 @@ impl WorkerIndex {
         Ok(worker)
     }
 
-    /// A worker is gone, with all that it held. O(blocks of all workers).
+    /// Removes a worker and all its blocks. O(blocks of all workers).
     pub fn remove_worker(&mut self, worker: WorkerId) -> Result<()> {
         self.clear(worker)?;
         self.loads[worker.index()] = None;
@@ -98,13 +99,14 @@ impl WorkerIndex {
         Ok(())
     }
 
-    /// The workers that there are.
+    /// The existing workers.
     #[must_use]
     pub fn workers(&self) -> super::Workers<'_> {
         super::Workers::of_words(&self.present)
     }
 
-    /// How busy a worker is, in the caller's unit: a finite number. O(1), and O(workers) where the least busy one is busier now.
+    /// Sets the load of a worker: a finite number, in the caller's unit. O(1); O(workers) if the load of the least
+    /// loaded worker rises.
     pub fn set_load(&mut self, worker: WorkerId, load: f64) -> Result<()> {
         self.check_worker(worker)?;
         if !load.is_finite() {
@@ -119,14 +121,15 @@ impl WorkerIndex {
         Ok(())
     }
 
-    /// What `set_load` was given last, 0 at first; none where there is no such worker.
+    /// The load of a worker, 0 at first; `None` if there is no such worker.
     #[must_use]
     pub fn load(&self, worker: WorkerId) -> Option<f64> {
         self.loads.get(worker.index()).copied().flatten()
     }
 
-    /// A worker holds blocks in a tier: each is behind the one before it, the first behind `parent`, or at a prompt's beginning where
-    /// there is none. O(keys), and the blocks behind them that the worker held already. Refused for lack of memory: nothing has changed.
+    /// Records that a worker holds blocks in a tier. Each block follows the one before it; the first follows `parent`,
+    /// or starts a prompt if that is `None`. O(keys), plus the blocks after them that the worker already held. If
+    /// memory runs out, it returns an error and changes nothing.
     pub fn store(&mut self, worker: WorkerId, tier: Tier, parent: Option<u64>, keys: &[u64]) -> Result<()> {
         self.check_worker(worker)?;
         if keys.is_empty() {
@@ -143,8 +146,8 @@ impl WorkerIndex {
         Ok(())
     }
 
-    /// A worker does not hold blocks in a tier any more; those that it did not hold are passed over. O(keys), and the blocks behind them
-    /// that it goes on holding.
+    /// Records that a worker no longer holds blocks in a tier; blocks that it did not hold are ignored. O(keys), plus
+    /// the blocks after them that it still holds.
     pub fn remove(&mut self, worker: WorkerId, tier: Tier, keys: &[u64]) -> Result<()> {
         self.check_worker(worker)?;
         self.tree.sets.reserve(keys.len() * 2)?;
@@ -156,13 +159,13 @@ impl WorkerIndex {
         Ok(())
     }
 
-    /// A worker holds nothing any more, in any tier. O(blocks of all workers).
+    /// Removes all blocks of a worker, in all tiers. O(blocks of all workers).
     pub fn clear(&mut self, worker: WorkerId) -> Result<()> {
         self.check_worker(worker)?;
         self.tree.release_all(worker)
     }
 
-    /// What the index takes. O(1).
+    /// The size of the index. O(1).
     #[must_use]
     pub fn usage(&self) -> IndexUsage {
         let workers = self.workers().count_all();
@@ -170,7 +173,7 @@ impl WorkerIndex {
         IndexUsage { workers, blocks: self.tree.len(), sets: self.tree.sets.len(), bytes }
     }
 
-    /// Asserts what always holds: for tests. O(blocks · workers).
+    /// Asserts the invariants, for tests. O(blocks · workers).
     pub fn check_invariants(&self) {
         self.tree.check();
         for (index, load) in self.loads.iter().enumerate() {

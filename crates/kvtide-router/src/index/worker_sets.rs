@@ -1,13 +1,14 @@
-//! Sets of workers, each kept once and known by a number: two sets are the same when their numbers are.
+//! Sets of workers. Each distinct set is stored once and has an id: two sets are equal if their ids are.
 //!
 //! ```text
-//! blocks      a  b  c  d  e  f          most follow one another and have the same holders
+//! blocks      a  b  c  d  e  f          most blocks have the same holders as the block before
 //! their sets  7  7  7  7  3  3
 //! sets        7: {0, 4, 61}   3: {4}    one bit for each worker, `stride` words
 //! ```
 //!
-//! So a block costs four bytes for a set, of however many workers; a set is freed with its last mention. The hash of a set is the
-//! exclusive or of one random number for each of its members: to add or to remove one is O(stride), and `stride` is one for 64 workers.
+//! So a block needs four bytes for its set, whatever the number of workers. Sets are reference-counted: a set is freed
+//! with its last reference. The hash of a set is the exclusive or of one random number per member. Adding or removing a
+//! member is O(stride), and `stride` is one for up to 64 workers.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -17,12 +18,12 @@ use kvtide_core::Error as CoreError;
 use super::worker_index::{WORKERS_MAX, WorkerId};
 use crate::error::Result;
 
-/// The number of a set.
+/// The id of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SetId(u32);
 
 impl SetId {
-    /// Nobody: never freed.
+    /// The empty set, which is never freed.
     pub(super) const EMPTY: SetId = SetId(0);
 
     #[inline]
@@ -42,7 +43,7 @@ pub(super) struct WorkerSets {
     stride: usize,
     words: Vec<u64>,
     hashes: Vec<u64>,
-    /// How often each is mentioned; 0 for those that are free.
+    /// The reference count of each set; 0 for free ids.
     mentions: Vec<u32>,
     free: Vec<u32>,
     by_content: HashTable<u32>,
@@ -63,7 +64,7 @@ impl WorkerSets {
         }
     }
 
-    /// Room for a worker in every set. O(sets) when that takes another word.
+    /// Makes every set large enough for a worker. O(sets) if that takes another word.
     pub(super) fn make_room(&mut self, worker: WorkerId) -> Result<()> {
         let stride = worker.index() / 64 + 1;
         if stride <= self.stride {
@@ -84,7 +85,7 @@ impl WorkerSets {
         word < self.stride && self.words[set.at() * self.stride + word] >> bit & 1 == 1
     }
 
-    /// Memory so that `flip` can be called so many times.
+    /// Allocates memory for so many calls of `flip`.
     pub(super) fn reserve(&mut self, flips: usize) -> Result<()> {
         let what = "sets of workers";
         let out_of_memory = || CoreError::OutOfMemory { count: flips as u64, what };
@@ -98,14 +99,14 @@ impl WorkerSets {
         Ok(())
     }
 
-    /// The set with a worker more or less in the place of one mention of the set.
+    /// Replaces one reference to a set by a reference to the set with `worker` added or removed.
     pub(super) fn flip(&mut self, set: SetId, worker: WorkerId) -> SetId {
         let changed = self.mention_flipped(set, worker);
         self.forget(set);
         changed
     }
 
-    /// One mention more of the set that has a worker more or less than this one.
+    /// Adds a reference to the set that has `worker` added or removed.
     fn mention_flipped(&mut self, set: SetId, worker: WorkerId) -> SetId {
         let mut content = [0; STRIDE_MAX];
         let content = &mut content[..self.stride];
@@ -135,7 +136,7 @@ impl WorkerSets {
         SetId(id)
     }
 
-    /// One mention less.
+    /// Drops one reference to a set.
     pub(super) fn forget(&mut self, set: SetId) {
         if set.is_empty() {
             return;
@@ -149,7 +150,8 @@ impl WorkerSets {
         }
     }
 
-    /// For every set that has a worker, the one without it, of which nothing is mentioned here: `take_over` does. O(sets).
+    /// For every set that contains `worker`, the set without it. References are replaced afterwards, by `take_over`.
+    /// O(sets).
     pub(super) fn without(&mut self, worker: WorkerId) -> Result<Vec<Option<SetId>>> {
         let count = self.mentions.len();
         self.reserve(count)?;
@@ -161,12 +163,12 @@ impl WorkerSets {
         Ok(without)
     }
 
-    /// The set that `without` named in the place of one, or the same.
+    /// The replacement that `without` found for a set, or the set itself.
     pub(super) fn instead(&self, set: SetId, without: &[Option<SetId>]) -> SetId {
         without.get(set.at()).copied().flatten().unwrap_or(set)
     }
 
-    /// Puts the set that `without` named in the place of a mention.
+    /// Replaces a reference by a reference to the set that `without` found.
     pub(super) fn take_over(&mut self, set: &mut SetId, without: &[Option<SetId>]) {
         let instead = self.instead(*set, without);
         if instead != *set {
@@ -178,7 +180,7 @@ impl WorkerSets {
         }
     }
 
-    /// Ends what `without` began.
+    /// Drops the references that `without` took.
     pub(super) fn end(&mut self, without: Vec<Option<SetId>>) {
         without.into_iter().flatten().for_each(|set| self.forget(set));
     }
@@ -188,17 +190,17 @@ impl WorkerSets {
         &self.words[set.at() * self.stride..][..self.stride]
     }
 
-    /// Its members, in order.
+    /// The members of a set, in order.
     pub(super) fn members(&self, set: SetId) -> Workers<'_> {
         Workers { words: self.words(set), word: 0, bits: self.words(set).first().copied().unwrap_or(0) }
     }
 
-    /// Workers that sets have room for.
+    /// The number of workers that fit into the sets.
     pub(super) fn room(&self) -> usize {
         self.stride * 64
     }
 
-    /// Sets that are mentioned.
+    /// The number of sets with references.
     pub(super) fn len(&self) -> usize {
         self.mentions.len() - self.free.len()
     }
@@ -209,18 +211,18 @@ impl WorkerSets {
             + self.by_content.allocation_size()
     }
 
-    /// Asserts that sets are mentioned as often as those here say, and that each is kept once.
+    /// Asserts that reference counts match these references, and that each set is stored once.
     pub(super) fn check(&self, mentioned: impl Iterator<Item = SetId>) {
         let mut counts = vec![0; self.mentions.len()];
         mentioned.for_each(|set| counts[set.at()] += 1);
         counts[0] = 1;
-        assert_eq!(counts, self.mentions, "mentions of sets");
+        assert_eq!(counts, self.mentions, "reference counts of sets");
         for id in (1..counts.len()).filter(|&id| counts[id] > 0) {
             let set = SetId(id as u32);
             let hash = self.members(set).fold(0, |hash, worker| hash ^ self.of_member[worker.index()]);
             assert_eq!(self.hashes[id], hash, "the hash of a set");
             let same = self.by_content.iter().filter(|&&other| self.words(SetId(other)) == self.words(set)).count();
-            assert_eq!(same, 1, "a set is kept once");
+            assert_eq!(same, 1, "a set is stored once");
         }
     }
 }
@@ -232,7 +234,7 @@ fn reserved<T>(count: usize) -> Result<Vec<T>> {
     Ok(numbers)
 }
 
-/// Workers of a set, in order.
+/// The workers of a set, in order.
 #[derive(Clone, Debug)]
 pub struct Workers<'a> {
     words: &'a [u64],
@@ -245,7 +247,7 @@ impl<'a> Workers<'a> {
         Workers { words, word: 0, bits: words.first().copied().unwrap_or(0) }
     }
 
-    /// How many there are in all of the set. O(1) for each 64 workers.
+    /// The number of workers in the whole set. O(1) for each 64 workers.
     #[must_use]
     pub fn count_all(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()

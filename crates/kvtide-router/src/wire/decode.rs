@@ -1,11 +1,11 @@
-//! Bytes to batches, in each form that publishers use: the batch and its events as arrays or as maps, hashes as numbers or bytes. Fields
-//! and events that are not known are passed over. What is not a batch is an error. O(bytes), and memory in proportion.
+//! Decodes batches in all forms that publishers use: batches and events as arrays or maps, hashes as numbers or bytes.
+//! Unknown fields and events are skipped. Anything that is not a batch is an error. O(bytes), and memory in proportion.
 
 use super::event::{Batch, BlockHash, Event, ExtraKeys, RemovedBlocks, StoredBlocks};
 use super::reader::Reader;
 use crate::error::{Error, Result};
 
-/// A batch, if these bytes are one. What follows it is not looked at.
+/// Decodes a batch. Bytes after it are ignored.
 pub fn decode(bytes: &[u8]) -> Result<Batch> {
     let mut reader = Reader::new(bytes);
     if reader.is_array() {
@@ -51,7 +51,7 @@ fn events(reader: &mut Reader<'_>) -> Result<Vec<Event>> {
     Ok(events)
 }
 
-/// The fields of an event in the order in which an array has them.
+/// The fields of an event, in the order of its array form.
 const STORED: [&str; 11] = [
     "block_hashes",
     "parent_block_hash",
@@ -96,13 +96,13 @@ fn event_of_map(reader: &mut Reader<'_>) -> Result<Option<Event>> {
     fields.event(kind.ok_or_else(|| Error::corrupt("event", "without a type", "a type"))?)
 }
 
-/// The fields of any event, as far as they were given.
+/// The fields of any event; `None` if missing.
 #[derive(Default)]
 struct Fields {
     hashes: Option<Vec<BlockHash>>,
     tokens: Option<Vec<u32>>,
     block_size: Option<u32>,
-    /// The rest of it.
+    /// All other fields.
     stored: StoredBlocks,
 }
 
@@ -134,7 +134,7 @@ impl Fields {
         Ok(())
     }
 
-    /// The event; none where its type is not known.
+    /// The event; `None` if its type is unknown.
     fn event(self, kind: &str) -> Result<Option<Event>> {
         let missing = |field| Error::corrupt(field, "missing", "given");
         let Fields { hashes, tokens, block_size, stored } = self;

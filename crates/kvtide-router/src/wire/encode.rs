@@ -1,10 +1,10 @@
-//! Batches to bytes: an array, with maps as events, and optional fields left out. O(bytes).
+//! Encodes batches: an array whose events are maps, without optional fields that are not set. O(bytes).
 
 use rmp::encode::{ByteBuf, write_array_len, write_bin, write_f64, write_map_len, write_nil, write_str, write_uint};
 
 use super::event::{Batch, BlockHash, Event, ExtraKeys, RemovedBlocks, StoredBlocks};
 
-/// A batch's bytes.
+/// Encodes a batch.
 #[must_use]
 pub fn encode(batch: &Batch) -> Vec<u8> {
     let mut out = Writer(ByteBuf::new());
@@ -43,7 +43,7 @@ pub(super) fn extra_keys(blocks: &[Option<Vec<String>>]) -> ExtraKeys {
     ExtraKeys(out.0.into_vec())
 }
 
-/// msgpack in memory: to write there cannot fail.
+/// Writes msgpack to memory, which cannot fail.
 struct Writer(ByteBuf);
 
 impl Writer {

@@ -1,80 +1,81 @@
-//! What workers tell: blocks that can be found, and that can no longer be.
+//! Events of workers: blocks that were cached, and blocks that were removed.
 
 /// Events that were published together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub time: f64,
-    /// What happened, in order.
+    /// The events, in order.
     pub events: Vec<Event>,
-    /// Which of the workers that serve one model together; `data_parallel_rank` on the wire.
+    /// The worker's rank among those that serve one model together; `data_parallel_rank` on the wire.
     pub rank: Option<u32>,
 }
 
-/// What happened to blocks.
+/// A change of cached blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Blocks that follow each other can be found.
+    /// Consecutive blocks were cached.
     Stored(StoredBlocks),
-    /// Blocks cannot be found any more.
+    /// Blocks were removed.
     Removed(RemovedBlocks),
-    /// No block can be found any more.
+    /// All blocks were removed.
     Cleared,
 }
 
-/// Blocks that can be found now. What is optional is left out on the wire where there is none.
+/// Blocks that were cached. Optional fields that are `None` are left out on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredBlocks {
-    /// Their names, in order: each is behind the one before it.
+    /// Their hashes, in order: each block follows the one before it.
     pub hashes: Vec<BlockHash>,
-    /// The name of the block before them; none at the beginning of a prompt.
+    /// The hash of the block before them; `None` at the beginning of a prompt.
     pub parent: Option<BlockHash>,
-    /// The tokens of all of them. Who hashes for itself, as Dynamo's indexer does, needs them.
+    /// The token ids of all of them. Readers that compute hashes themselves, such as Dynamo's indexer, need them.
     pub tokens: Vec<u32>,
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     pub block_size: u32,
     /// The number of an adapter, from older publishers.
     pub lora_id: Option<u64>,
-    /// The kind of memory: `GPU`, `CPU`, `DISK`; none is `GPU`.
+    /// The kind of memory: `GPU`, `CPU` or `DISK`; `None` means `GPU`.
     pub medium: Option<String>,
     /// The name of an adapter.
     pub lora_name: Option<String>,
-    /// What separates those who must not find one another's blocks. It is published in clear: not the secret itself.
+    /// Keeps apart the blocks of users that must not share them. It is published in clear text, so it must not be the
+    /// secret itself.
     pub cache_salt: Option<String>,
-    /// What blocks depend on beside their tokens, an entry for each.
+    /// The dependencies of blocks besides their tokens, one entry per block.
     pub extra_keys: Option<ExtraKeys>,
     /// The number of the group of layers.
     pub group: Option<u32>,
-    /// What kind of attention the group has.
+    /// The kind of attention of the group.
     pub spec_kind: Option<String>,
-    /// How far its window reaches.
+    /// The window of the group, in tokens.
     pub sliding_window: Option<u32>,
 }
 
-/// Blocks that cannot be found any more.
+/// Blocks that were removed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RemovedBlocks {
-    /// Their names, in no order.
+    /// Their hashes, in no particular order.
     pub hashes: Vec<BlockHash>,
     /// The kind of memory that they were in.
     pub medium: Option<String>,
     /// The number of the group of layers.
     pub group: Option<u32>,
-    /// What kind of attention the group has.
+    /// The kind of attention of the group.
     pub spec_kind: Option<String>,
 }
 
-/// The name of a block, as its publisher writes it.
+/// The hash of a block, in its publisher's form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BlockHash {
-    /// 64 bits. Dynamo's indexer takes no other form.
+    /// 64 bits, the only form that Dynamo's indexer accepts.
     Number(u64),
     /// Any number of bytes.
     Bytes(Box<[u8]>),
 }
 
 impl BlockHash {
-    /// What an index knows the block by: the number, or the first eight bytes, little-endian.
+    /// The key of the block in an index: the number, or the first eight bytes, little-endian.
     #[must_use]
     pub fn key(&self) -> u64 {
         match self {
@@ -95,18 +96,18 @@ impl From<u64> for BlockHash {
     }
 }
 
-/// What blocks depend on beside their tokens: msgpack as it came, of any form; it is passed on and not looked at.
+/// The dependencies of blocks besides their tokens: msgpack in any form, passed on unread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtraKeys(pub(super) Vec<u8>);
 
 impl ExtraKeys {
-    /// For each block its keys, or none.
+    /// Encodes the keys of each block; `None` for a block without any.
     #[must_use]
     pub fn of_texts(blocks: &[Option<Vec<String>>]) -> Self {
         super::encode::extra_keys(blocks)
     }
 
-    /// The msgpack.
+    /// The msgpack bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

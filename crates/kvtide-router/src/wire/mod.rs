@@ -1,11 +1,11 @@
-//! KV events as vLLM publishes them, in msgpack.
+//! KV events in vLLM's msgpack format.
 //!
 //! ```text
 //! [ts, [ {type: "BlockStored", block_hashes, parent_block_hash, token_ids, block_size, …}, … ], data_parallel_rank]
 //! ```
 //!
-//! event has the types, encode writes that form, decode reads that and the older ones, over reader, which takes no memory that a message
-//! only promises.
+//! event has the types, encode writes this form, decode reads it and older forms. reader parses msgpack and never
+//! allocates memory based on a length that a message merely claims.
 
 mod decode;
 mod encode;

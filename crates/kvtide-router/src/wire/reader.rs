@@ -1,7 +1,7 @@
-//! msgpack, value by value, from bytes that nobody vouches for.
+//! Reads msgpack value by value, from untrusted bytes.
 //!
-//! A length is a promise: memory is taken for no more elements than there are bytes left, and grows as they come. What nobody asked for
-//! is passed over without recursion. O(bytes).
+//! A claimed length is not trusted: memory is allocated for no more elements than there are bytes left, and grows as
+//! elements are read. Unneeded values are skipped without recursion. O(bytes).
 
 use rmp::Marker;
 use rmp::decode::{
@@ -10,7 +10,7 @@ use rmp::decode::{
 
 use crate::error::{Error, Result};
 
-/// The most elements for which memory is taken before any was read.
+/// The most elements for which memory is allocated before any has been read.
 const AHEAD: usize = 1024;
 
 pub(super) struct Reader<'a> {
@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// What the next value is; nothing is read.
+    /// The type of the next value; reads nothing.
     pub(super) fn peek(&self, what: &'static str) -> Result<Marker> {
         self.rest.first().map(|&byte| Marker::from_u8(byte)).ok_or_else(|| ended(what))
     }
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         self.peek("").is_ok_and(|marker| matches!(marker, Marker::FixArray(_) | Marker::Array16 | Marker::Array32))
     }
 
-    /// Reads a value, or a nil as none.
+    /// Reads a value; nil becomes `None`.
     pub(super) fn optional<T>(
         &mut self,
         what: &'static str,
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         self.there(what, length as usize)
     }
 
-    /// An array, read element by element.
+    /// Reads an array, element by element.
     pub(super) fn list<T>(
         &mut self,
         what: &'static str,
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         u32::try_from(number).map_err(|_| Error::corrupt(what, number, "a number of 32 bits"))
     }
 
-    /// 64 bits, with a sign or without.
+    /// Reads 64 bits, signed or unsigned.
     pub(super) fn bits(&mut self, what: &'static str) -> Result<u64> {
         let is_signed =
             matches!(self.peek(what)?, Marker::FixNeg(_) | Marker::I8 | Marker::I16 | Marker::I32 | Marker::I64);
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over a value, and gives its bytes.
+    /// Skips a value and returns its bytes.
     pub(super) fn skip(&mut self, what: &'static str) -> Result<&'a [u8]> {
         let start = self.rest;
         let mut values = 1u64;
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
         Ok(&start[..start.len() - self.rest.len()])
     }
 
-    /// Passes over a value but not what is in it; says how many values that is.
+    /// Skips the head of a value, without the values inside it. Returns the number of those values.
     fn skip_head(&mut self, what: &'static str) -> Result<u64> {
         let marker = read_marker(&mut self.rest).map_err(|_| ended(what))?;
         let (length_bytes, own): (usize, u64) = match marker {
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// A length, if there are so many bytes at least.
+    /// Checks that at least `length` bytes are left.
     fn there(&self, what: &'static str, length: usize) -> Result<usize> {
         if length > self.rest.len() {
             return Err(ended(what));
@@ -175,5 +175,5 @@ impl<'a> Reader<'a> {
 }
 
 fn ended(what: &'static str) -> Error {
-    Error::corrupt(what, "cut short", "all of its bytes")
+    Error::corrupt(what, "truncated", "all of its bytes")
 }

@@ -1,22 +1,24 @@
-//! What a number means to someone who follows: the next batch, one that was seen, a gap, or that the publisher began anew. No I/O.
+//! Classifies a batch by its number for a follower: the next batch, one seen before, a gap, or a restarted publisher.
+//! No I/O.
 //!
 //! ```text
 //! seen      … 40  41  42          next is 43
-//! 43        Next                  42 with the same bytes    Seen: a replay overtook it
+//! 43        Next                  42 with the same bytes    Seen: a replay was faster
 //! 45        Gap                   42 with other bytes       Anew: another publisher counts from the beginning again
 //! ```
 //!
-//! A publisher that was started again counts from 0, and may have come as far as the old one before anybody looks: a number that fits is
-//! no proof. So the last batches are remembered by a hash of their bytes, which have the time in them, and every replay is asked from the
-//! last batch that was seen, not from the one behind it: if that comes back with the same bytes, the publisher is the same. O(1) each.
+//! A restarted publisher counts from 0, and may reach the old one's number before the follower looks, so a fitting
+//! number proves nothing. Therefore the last batches are remembered by a hash of their bytes, which contain the time,
+//! and every replay is requested from the last batch that was seen, not from the one after it. If that batch arrives
+//! with the same bytes, the publisher is the same. O(1) each.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
-/// How many batches are remembered.
+/// The number of batches that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// What a batch is to someone who has seen those before it.
+/// The class of a batch, given the batches seen before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Next,
@@ -31,7 +33,7 @@ pub(super) struct Cursor {
     /// Hashes of the last batches, the newest last.
     hashes: VecDeque<u64>,
     hasher: RandomState,
-    /// After a replay, until the next batch: those that it overtook may be older than what is remembered.
+    /// True after a replay until the next live batch: queued live batches may be older than the remembered ones.
     is_catching_up: bool,
 }
 
@@ -56,7 +58,7 @@ impl Cursor {
         if self.is_catching_up { Place::Seen } else { Place::Anew }
     }
 
-    /// Goes on with a batch; where it is not the next, those before it are forgotten.
+    /// Records a batch. If it is not the next one, the hashes of earlier batches are dropped.
     pub(super) fn take(&mut self, number: u64, batch: &[u8]) {
         if self.place(number, batch) != Place::Next {
             self.hashes.clear();
@@ -68,7 +70,7 @@ impl Cursor {
         self.last = Some(number);
     }
 
-    /// Nothing was seen.
+    /// Forgets all batches.
     pub(super) fn forget(&mut self) {
         (self.last, self.is_catching_up) = (None, false);
         self.hashes.clear();

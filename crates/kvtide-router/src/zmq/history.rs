@@ -1,10 +1,10 @@
-//! The last batches of a publisher, for those who missed some: so many, and so many bytes. Oldest first out; O(1) each.
+//! The last batches of a publisher, for replays: limited in number and bytes. The oldest is dropped first; O(1) each.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Batches with their numbers, which follow each other.
+/// Batches with consecutive numbers.
 #[derive(Debug)]
 pub(super) struct History {
     batches: VecDeque<(u64, Bytes)>,
@@ -27,14 +27,14 @@ impl History {
         }
     }
 
-    /// Takes out the oldest.
+    /// Removes the oldest batch.
     pub(super) fn pop(&mut self) -> Option<(u64, Bytes)> {
         let oldest = self.batches.pop_front()?;
         self.bytes -= oldest.1.len();
         Some(oldest)
     }
 
-    /// The oldest from a number on; numbers follow each other. O(1).
+    /// The oldest batch from a number on. O(1), since numbers are consecutive.
     pub(super) fn from(&self, number: u64) -> Option<(u64, Bytes)> {
         let (oldest, _) = self.batches.front()?;
         let skip = usize::try_from(number.saturating_sub(*oldest)).ok()?;

@@ -1,54 +1,51 @@
-//! Sends what happened to a worker's blocks to whoever listens, and again to whoever missed some.
+//! Sends the events of a worker's blocks to all subscribers, and sends them again to subscribers that missed some.
 //!
 //! ```text
-//! publish ──number──> history ─────────────> ROUTER   a task for each request
-//!                └──> queue (bytes bounded) ─> PUB     zeromq keeps 100,000 messages for each subscriber and drops those that come then
+//! publish ──number──> history ──────> ROUTER   a peer requests batches from a number on, and gets those that are kept
+//!                └──> queue ────────> PUB      subscribers read at their own pace; slow ones miss the oldest batches
 //! ```
 //!
-//! `publish` waits for nobody: it encodes, counts and leaves. Where the queue is full, the oldest goes, and subscribers see a gap in the
-//! numbers. O(bytes of the batch).
+//! Both are bounded in batches and bytes, and all peers share them: a publisher's memory depends neither on the number
+//! of peers nor on their pace. `publish` never waits: it encodes the batch and numbers it. O(bytes of the batch).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use kvtide_core::Error as CoreError;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use zeromq::{PubSocket, RouterRecvHalf, RouterSendHalf, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 use super::history::History;
-use super::{END, io};
+use super::{io, replays, subscriber};
 use crate::error::{Error, Result};
 use crate::wire::{Batch, Event, encode};
+use crate::zmtp::{Listener, MESSAGE_BYTES_MAX, TOPIC_BYTES_MAX};
 
-/// How many requests for a replay are answered at a time.
-const REPLAYS_MAX: usize = 8;
+/// The most batches that are queued for subscribers.
+const QUEUE_BATCHES: usize = 10_000;
 
-/// How long one answer of a replay may take to be sent.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
-
-/// Where and how to publish.
+/// Options of a publisher.
 #[derive(Clone, Debug)]
 pub struct PublisherOptions {
-    /// Where subscribers connect: `tcp://host:port`; port 0 takes a free one.
+    /// The endpoint for subscribers: `tcp://host:port`; port 0 picks a free one.
     pub endpoint: String,
-    /// Where replays are asked for, if anywhere.
+    /// The endpoint for replay requests, if any.
     pub replay_endpoint: Option<String>,
     /// The first part of each message, for instance `kv@pod@model`.
     pub topic: String,
-    /// Which of the workers that serve one model together.
+    /// The worker's rank among those that serve one model together.
     pub rank: Option<u32>,
-    /// The number of the first batch, 0 as in vLLM. Dynamo's indexer passes over numbers that it has seen: a publisher that is started again
-    /// on the same endpoint begins behind the last one's, and with `Event::Cleared`.
+    /// The number of the first batch, 0 as in vLLM. Dynamo's indexer ignores numbers that it has seen. So a publisher
+    /// that restarts on the same endpoint should continue after the last number, beginning with `Event::Cleared`.
     pub first: u64,
     /// The most batches that are kept for replays.
     pub history_batches: usize,
-    /// The most bytes of them.
+    /// The most bytes that are kept for replays.
     pub history_bytes: usize,
-    /// The most bytes that wait to be sent.
+    /// The most bytes that are queued for subscribers; slow subscribers miss older batches.
     pub queue_bytes: usize,
 }
 
@@ -67,7 +64,7 @@ impl Default for PublisherOptions {
     }
 }
 
-/// A publisher of events. Its tasks end when it is dropped.
+/// Publishes events. Its tasks end when it is dropped.
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<Shared>,
@@ -77,77 +74,108 @@ pub struct Publisher {
     tasks: Vec<JoinHandle<()>>,
 }
 
+/// State shared by the tasks of all peers.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     state: Mutex<State>,
-    wake: Notify,
-    closing: Notify,
-    /// Whether somebody asked for batches that are not kept any more.
+    pub(super) topic: Bytes,
+    /// Notifies tasks of each batch, and of the end.
+    progress: watch::Sender<Progress>,
+    /// True if a peer requested batches that are no longer kept.
     is_behind: AtomicBool,
     /// The number of the first batch.
-    first: u64,
+    pub(super) first: u64,
 }
 
 #[derive(Debug)]
-struct State {
-    next: u64,
-    history: History,
-    queue: History,
+pub(super) struct State {
+    /// The number of the next batch.
+    pub(super) next: u64,
+    /// Batches for replays.
+    pub(super) history: History,
+    /// Batches for subscribers.
+    pub(super) queue: History,
+}
+
+/// The progress of a publisher.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    batches: u64,
+    pub(super) is_closing: bool,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds it can panic half-way.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // No code that holds this lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notifies of new batches, and of the end.
+    pub(super) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    /// Waits for the end.
+    pub(super) async fn closing(&self) {
+        // This cannot fail, because the sender lives in this struct.
+        let _ = self.progress().wait_for(|progress| progress.is_closing).await;
+    }
+
+    /// Records that a peer requested batches that are no longer kept.
+    pub(super) fn note_behind(&self) {
+        self.is_behind.store(true, Ordering::Release);
     }
 }
 
 impl Publisher {
-    /// Binds the endpoints; tasks run on that runtime.
+    /// Binds the endpoints. Tasks run on this runtime.
     pub async fn bind(runtime: &Handle, options: PublisherOptions) -> Result<Self> {
         let PublisherOptions { endpoint, replay_endpoint, topic, rank, first, .. } = options;
+        if topic.len() > TOPIC_BYTES_MAX {
+            let expected = format!("at most {TOPIC_BYTES_MAX} bytes");
+            return Err(CoreError::argument("topic.length", topic.len() as u64, expected).into());
+        }
         let state = State {
             next: first,
             history: History::new(options.history_batches, options.history_bytes),
-            queue: History::new(usize::MAX, options.queue_bytes),
+            queue: History::new(QUEUE_BATCHES, options.queue_bytes),
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            wake: Notify::new(),
-            closing: Notify::new(),
+            topic: topic.into(),
+            progress: watch::Sender::default(),
             is_behind: AtomicBool::new(false),
             first,
         });
-        // Sockets are made on the runtime that they will live on.
+        // Sockets must be created on the runtime that uses them.
         let bind = async move {
-            let mut events = PubSocket::new();
-            let bound = events.bind(&endpoint).await.map_err(|reason| io("bind", &endpoint, reason))?;
-            let mut replays = None;
-            if let Some(endpoint) = replay_endpoint {
-                let mut socket = RouterSocket::new();
-                let bound = socket.bind(&endpoint).await.map_err(|reason| io("bind", &endpoint, reason))?;
-                replays = Some((socket, bound.to_string()));
-            }
-            Ok::<_, Error>((events, bound.to_string(), replays))
+            let events = listen(&endpoint).await?;
+            let replays = match replay_endpoint {
+                Some(endpoint) => Some(listen(&endpoint).await?),
+                None => None,
+            };
+            Ok::<_, Error>((events, replays))
         };
-        let (events, endpoint, replays) = runtime.spawn(bind).await.map_err(|reason| io("bind", "", reason))??;
-        let topic = Bytes::from(topic.into_bytes());
-        let mut tasks = vec![runtime.spawn(send(events, shared.clone(), topic))];
-        let mut replay_endpoint = None;
-        if let Some((socket, bound)) = replays {
-            tasks.push(runtime.spawn(answer(socket, shared.clone())));
-            replay_endpoint = Some(bound);
-        }
+        let (events, replays) = runtime.spawn(bind).await.map_err(|reason| io("bind", "", reason))??;
+        let endpoint = events.endpoint().to_string();
+        let replay_endpoint = replays.as_ref().map(|listener| listener.endpoint().to_string());
+        let mut tasks = vec![runtime.spawn(subscriber::serve(events, shared.clone()))];
+        tasks.extend(replays.map(|listener| runtime.spawn(replays::serve(listener, shared.clone()))));
         Ok(Publisher { shared, endpoint, replay_endpoint, rank, tasks })
     }
 
-    /// Publishes what happened just now, in order, as one batch; answers the batch's number. Waits for nobody.
+    /// Publishes events, in order, as one batch of at most 16 MiB. Returns the batch's number. Never waits.
     pub fn publish(&self, events: Vec<Event>) -> Result<u64> {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
         if events.len() > u32::MAX as usize {
-            return Err(CoreError::argument("events.length", events.len() as u64, "of 32 bits").into());
+            return Err(CoreError::argument("events.length", events.len() as u64, "a number of 32 bits").into());
         }
         let batch = Bytes::from(encode(&Batch { time, events, rank: self.rank }));
+        let bytes = self.shared.topic.len() + size_of::<u64>() + batch.len();
+        if bytes > MESSAGE_BYTES_MAX {
+            let expected = format!("a batch of at most {MESSAGE_BYTES_MAX} bytes");
+            return Err(CoreError::argument("events", bytes as u64, expected).into());
+        }
         let number = {
             let mut state = self.shared.state();
             let number = state.next;
@@ -156,43 +184,39 @@ impl Publisher {
             state.queue.push(number, batch);
             number
         };
-        self.shared.wake.notify_one();
+        self.shared.progress.send_modify(|progress| progress.batches += 1);
         Ok(number)
     }
 
-    /// Whether somebody has asked since the last call for batches that are not kept any more: who publishes everything anew, after
-    /// [`Event::Cleared`], is followed by that one as well.
+    /// Returns true if, since the last call, a peer requested batches that are no longer kept. The caller should then
+    /// publish the entire content again, after [`Event::Cleared`], so that this peer can follow as well.
     #[must_use]
     pub fn take_behind(&self) -> bool {
         self.shared.is_behind.swap(false, Ordering::AcqRel)
     }
 
-    /// Where it is bound.
+    /// The bound endpoint for subscribers.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Where replays are asked for.
+    /// The bound endpoint for replay requests.
     #[must_use]
     pub fn replay_endpoint(&self) -> Option<&str> {
         self.replay_endpoint.as_deref()
     }
 
-    /// The number that the next batch gets.
+    /// The number of the next batch.
     #[must_use]
     pub fn next_number(&self) -> u64 {
         self.shared.state().next
     }
 
-    /// Sends what waits, as far as subscribers take it, and gives the endpoints free.
+    /// Sends queued batches for up to a second, then closes the endpoints.
     pub async fn close(mut self) {
-        self.shared.closing.notify_waiters();
-        // For tasks that have not come to wait for it yet.
-        self.shared.closing.notify_one();
-        self.shared.wake.notify_one();
+        self.shared.progress.send_modify(|progress| progress.is_closing = true);
         for task in std::mem::take(&mut self.tasks) {
-            self.shared.closing.notify_one();
             let _ = task.await;
         }
     }
@@ -204,82 +228,6 @@ impl Drop for Publisher {
     }
 }
 
-async fn send(mut socket: PubSocket, shared: Arc<Shared>, topic: Bytes) {
-    loop {
-        while let Some((number, batch)) = { shared.state().queue.pop() } {
-            let mut message = ZmqMessage::from(topic.clone());
-            message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
-            message.push_back(batch);
-            // It cannot fail for others than this message, and never waits: zeromq drops what a subscriber does not take.
-            let _ = socket.send(message).await;
-        }
-        tokio::select! {
-            () = shared.wake.notified() => {}
-            () = shared.closing.notified() => break,
-        }
-    }
-    // What zeromq has taken goes out from its own tasks; they end with the socket.
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    socket.unbind_all().await;
-}
-
-async fn answer(mut socket: RouterSocket, shared: Arc<Shared>) {
-    let binds: Vec<_> = socket.binds().keys().cloned().collect();
-    let stops: Vec<_> = binds.iter().filter_map(|endpoint| socket.binds().remove(endpoint)).collect();
-    let (sender, mut receiver): (RouterSendHalf, RouterRecvHalf) = socket.split();
-    let replays = Arc::new(Semaphore::new(REPLAYS_MAX));
-    loop {
-        let message = tokio::select! {
-            message = receiver.recv() => message,
-            () = shared.closing.notified() => break,
-        };
-        let Ok(message) = message else {
-            // Nobody is connected; it is no reason to end.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
-        let frames = message.into_vec();
-        let (peer, first) = match frames.as_slice() {
-            [peer, delimiter, first] if delimiter.is_empty() => (peer, first),
-            [peer, first] => (peer, first),
-            _ => continue,
-        };
-        let Ok(first) = <[u8; 8]>::try_from(&first[..]) else { continue };
-        // Where all are taken, a request is dropped: who asked asks again.
-        let Ok(permit) = replays.clone().try_acquire_owned() else { continue };
-        let replay = replay(sender.clone(), shared.clone(), peer.clone(), u64::from_be_bytes(first));
-        tokio::spawn(async move {
-            replay.await;
-            drop(permit);
-        });
-    }
-    drop((sender, receiver, stops));
-}
-
-/// Sends what is kept from a number on, up to what there was when it was asked for.
-async fn replay(mut sender: RouterSendHalf, shared: Arc<Shared>, peer: Bytes, first: u64) {
-    let (behind, oldest) = {
-        let state = shared.state();
-        (state.next, state.history.from(first).map_or(state.next, |(number, _)| number))
-    };
-    if first.max(shared.first) < oldest.min(behind) {
-        shared.is_behind.store(true, Ordering::Release);
-    }
-    let mut next = first;
-    while let Some((number, batch)) = { shared.state().history.from(next) }.filter(|&(number, _)| number < behind) {
-        if !send_answer(&mut sender, &peer, number.to_be_bytes(), batch).await {
-            return;
-        }
-        next = number + 1;
-    }
-    send_answer(&mut sender, &peer, END, Bytes::new()).await;
-}
-
-/// Whether it went out.
-async fn send_answer(sender: &mut RouterSendHalf, peer: &Bytes, number: [u8; 8], batch: Bytes) -> bool {
-    let mut message = ZmqMessage::from(peer.clone());
-    for frame in [Bytes::new(), Bytes::copy_from_slice(&number), batch] {
-        message.push_back(frame);
-    }
-    matches!(tokio::time::timeout(ANSWER_TIME, sender.send(message)).await, Ok(Ok(())))
+async fn listen(endpoint: &str) -> Result<Listener> {
+    Listener::bind(endpoint).await.map_err(|reason| io("bind", endpoint, reason))
 }

@@ -1,5 +1,5 @@
 //! Property tests that name their seed: `KVTIDE_SEED` repeats a run, `KVTIDE_CASES` makes it longer or shorter.
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::env;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! What could be drawn, with which probability, and what is said of it.
+//! The tokens that can be drawn, their probabilities, and reported log-probabilities.
 
 use kvtide_sample::{Error, Options, Sampler, Workspace};
 use proptest::collection::vec;

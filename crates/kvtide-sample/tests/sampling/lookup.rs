@@ -1,4 +1,4 @@
-//! Prompt lookup against looking everywhere.
+//! Compares prompt lookup with an exhaustive search.
 
 use kvtide_sample::{Error, PromptLookup};
 use proptest::collection::vec;

@@ -1,4 +1,4 @@
-//! Sampling against a naive oracle, and what has to hold of draws, drafts and lookups.
+//! Compares sampling with a naive oracle, and checks properties of draws, drafts and lookups.
 
 mod filters;
 mod lookup;

@@ -1,14 +1,14 @@
-//! The oracle: everything is sorted, in doubles, one step after the other.
+//! The oracle: everything is sorted, in doubles, one step after another.
 
 use kvtide_sample::Options;
 
-/// What could be drawn.
+/// The tokens that could be drawn.
 pub struct Naive {
     /// The probability of each token of the vocabulary.
     pub probabilities: Vec<f64>,
     /// The logarithm of each one's probability before temperature and cuts.
     pub logprobs: Vec<f64>,
-    /// How far the nearest cut was from falling elsewhere.
+    /// The distance of the nearest cut from a different decision.
     pub margin: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What is refused, and that nothing has changed then.
+//! Errors, and that nothing has changed after them.
 
 use kvtide_sample::{Drafts, Error, Options, Sampler, VOCABULARY_MAX, Workspace};
 

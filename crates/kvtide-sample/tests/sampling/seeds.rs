@@ -1,4 +1,4 @@
-//! Seeds repeat: on every platform, whatever was drafted or computed again meanwhile.
+//! Seeds are reproducible: on every platform, even if tokens were drafted or computed again in between.
 
 use kvtide_sample::{Options, Sampler, Workspace};
 

@@ -1,4 +1,4 @@
-//! Drafts change no token where they are given, and no probability where a second model draws them.
+//! Drafts of prompt lookup change no token, and drafts of a second model change no probability.
 
 use kvtide_sample::{Drafts, Options, PromptLookup, Sampler, Workspace};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn model(which: u32, tokens: &[u32]) -> Vec<f32> {
     (0..VOCABULARY as u32).map(logit).collect()
 }
 
-/// How far counts are from what probabilities say: about as many as there are degrees of freedom, where they agree.
+/// The distance of counts from their probabilities: about the number of degrees of freedom if they agree.
 pub fn chi_square(counts: &[f64], probabilities: &[f64], draws: f64) -> f64 {
     let each = counts.iter().zip(probabilities).map(|(count, probability)| {
         let wanted = probability * draws;

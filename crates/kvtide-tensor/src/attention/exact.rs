@@ -1,63 +1,67 @@
-//! Rows that came out as no finite numbers, once more: in 64-bit floats, a key at a time.
+//! Recomputes rows whose results are not finite, in 64-bit floats, key by key.
 //!
-//! The kernels work in 32-bit floats, where sums may pass the largest one on the way to a mean that does not, and where the
-//! weight of a value may round to 0, which makes an infinity NaN. What is right is a softmax without such rounding:
+//! The kernels compute in 32-bit floats. There, sums may overflow although the mean does not, and the weight of a value may
+//! round to 0, so that an infinite value becomes NaN. The correct result is a softmax without such rounding:
 //!
 //! ```text
-//! score   a 32-bit float: NaN or +infinity makes the row NaN, -infinity is not seen
-//! value   an infinity or NaN counts wherever it is seen, however small its weight
+//! score   a 32-bit float: NaN or +infinity makes the row NaN, -infinity hides the key
+//! value   an infinity or NaN counts wherever it is visible, however small its weight
 //! ```
 //!
-//! O(keys) for each such row, and none for others.
+//! O(keys) for each such row, and free for others.
 
 use candle_core::Device;
 
 use super::call::asked::Asked;
 use super::call::kv_rows::KvRows;
 use super::output::{Output, Suspect};
+use super::own_page::OwnPage;
 use super::portable::{host, rows};
 use crate::base::error::Result;
 use crate::tensor::source::Source;
 
-/// Rows at once, and keys of a tile.
+/// The number of rows at once, and the keys of a tile.
 const ROWS: usize = 64;
 const TILE: usize = 256;
 
-/// A running softmax of one row.
+/// The running softmax of one row.
 struct SuspectRow {
     of: Suspect,
     query: Vec<f32>,
     max: f64,
     sum: f64,
-    /// What finite values add up to, weighed.
+    /// The weighted sum of finite values.
     out: Vec<f64>,
-    /// What the others do, whose weights do not matter.
+    /// The sum of the other values, whose weights do not matter.
     beyond: Vec<f64>,
-    /// It is NaN, whatever follows.
+    /// True once the row is NaN, whatever follows.
     is_lost: bool,
 }
 
-/// Works the rows out again that came out as no finite numbers.
+/// Recomputes the rows whose results are not finite.
 pub(super) fn redo(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, output: &mut Output<'_>) -> Result<()> {
     let mut suspects = std::mem::take(&mut output.suspects);
     suspects.sort_unstable_by_key(|of| (of.sequence, of.token, of.head));
-    for of_sequence in suspects.chunk_by(|one, other| one.sequence == other.sequence) {
-        for chunk in of_sequence.chunks(ROWS) {
+    let query = |of: &Suspect| of.token - asked.sequences[of.sequence].first_query;
+    let own = |of: &Suspect| OwnPage::of(asked, kv.pages(), of.sequence, query(of)).place;
+    let are_alike = |one: &Suspect, other: &Suspect| one.sequence == other.sequence && own(one) == own(other);
+    for alike in suspects.chunk_by(are_alike) {
+        for chunk in alike.chunks(ROWS) {
             let mut found = chunk.iter().map(|of| SuspectRow::new(asked, q, *of)).collect::<Result<Vec<_>>>()?;
-            attend(asked, kv, chunk[0].sequence, &mut found)?;
+            attend(asked, kv, (chunk[0].sequence, own(&chunk[0])), &mut found)?;
             for row in found {
                 let (values, lse) = row.end();
                 output.put(asked, row.of.sequence, row.of.token, row.of.head, &values, lse);
             }
         }
     }
-    // What is no finite number now is what is right.
+    // Results that are still not finite are correct.
     output.suspects.clear();
     Ok(())
 }
 
-/// Goes through the keys of a sequence with some of its rows.
-fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [SuspectRow]) -> Result<()> {
+/// Attends from some rows of a sequence, all with the same own page, to its keys.
+fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, (sequence, own): (usize, usize), found: &mut [SuspectRow]) -> Result<()> {
     let (of, sizes) = (&asked.sequences[sequence], asked.sizes);
     let batch = asked.batch(sequence);
     for start in (0..of.keys.len()).step_by(TILE) {
@@ -66,7 +70,7 @@ fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [Susp
             break;
         }
         let count = TILE.min(of.keys.len() - start);
-        let (keys, values) = kv.tile(sequence, batch, of.first_key + start, count)?;
+        let (keys, values) = kv.tile(own, sequence, batch, of.first_key + start, count)?;
         let (keys, values) = (host(&keys.to_device(&Device::Cpu)?)?, host(&values.to_device(&Device::Cpu)?)?);
         for row in found.iter_mut().filter(|row| !row.is_lost) {
             let head = row.of.head / sizes.group();
@@ -98,7 +102,7 @@ impl SuspectRow {
         })
     }
 
-    /// What it makes of a key: -infinity where it does not see it.
+    /// The score of a key; -infinity if the row does not attend to it.
     fn score(&self, asked: &Asked<'_>, key: &[f32], index: usize) -> f32 {
         let Suspect { sequence, token, head } = self.of;
         let query = token - asked.sequences[sequence].first_query;
@@ -142,7 +146,7 @@ impl SuspectRow {
         }
     }
 
-    /// Its output, and the logarithm of its sum.
+    /// The row's output, and the logarithm of its sum.
     fn end(&self) -> (Vec<f32>, f32) {
         if self.is_lost {
             return (vec![f32::NAN; self.out.len()], f32::NAN);

@@ -1,15 +1,16 @@
-//! Attention by the kernels of a device: keys and values are read where they lie, and the result stays on the device or comes to
-//! the host at the end.
+//! Attention with the kernels of a device: keys and values are read in place, and the result stays on the device or is
+//! downloaded at the end.
 //!
 //! ```text
-//! sources   tensors where they are; the host's memory where the device reads it
-//! launch    a checked call in plain numbers                   nothing of it knows where the result goes
-//! download  output and sums, once all work that was enqueued is done
+//! sources   tensors in place; host memory if the device can read it
+//! launch    a checked call in plain numbers                   does not depend on the place of the result
+//! download  output and sums, after all enqueued work is done
 //! ```
 //!
-//! O(sequences and pages) on the host, beside the result's bytes.
+//! O(sequences and pages) on the host, plus the result's bytes.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use candle_core::Tensor;
 use kvtide_core::paged::{KeyOrValue, PageFormat};
@@ -19,9 +20,10 @@ use kvtide_cuda::{
 };
 
 use super::call::Call;
-use super::call::asked::{Asked, Axes, CallSequence, Family};
+use super::call::asked::{Asked, Axes, CallSequence, Family, KeyPositions};
 use super::call::kv_rows::{KvRows, ResolvedRows};
 use super::output::Output;
+use super::own_page::OwnPage;
 use super::stem::{Stem, Stems};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
@@ -29,11 +31,11 @@ use crate::device::edit::{inspect_spans, launch as launch_on};
 use crate::paged::{PageRows, Slab};
 use crate::tensor::source::Resolved;
 
-/// Queries and keys of a sequence, and blocks, from which on the kernels' numbers are too small.
+/// The numbers of queries and keys of a sequence, and of blocks, from which on the kernels' integers are too small.
 const QUERIES_END: usize = 1 << 24;
 const INDEX_END: usize = 1 << 31;
 
-/// Runs a whole call; false where it is none for kernels.
+/// Runs a whole call; returns false if the kernels do not support it.
 pub(super) fn run(stream: &Stream, call: &Call<'_>, kv: &KvRows<'_>, output: &mut Output<'_>) -> Result<bool> {
     let mut out = stream.memory(output.bytes.len())?;
     let launched = enqueue(stream, call, kv, output.lse, |spans, sums| launch(stream, call, spans, out.span(), sums))?;
@@ -43,7 +45,7 @@ pub(super) fn run(stream: &Stream, call: &Call<'_>, kv: &KvRows<'_>, output: &mu
     Ok(launched)
 }
 
-/// The same, its output in a tensor of the device; nothing waits for it unless sums are wanted.
+/// Like [`run`], with the output in a tensor of the device. Waits for the device only if sums are requested.
 pub(super) fn run_onto(
     stream: &Stream,
     call: &Call<'_>,
@@ -61,7 +63,7 @@ pub(super) fn run_onto(
     })
 }
 
-/// Enqueues what `work` launches on the memory of a call's tensors, and brings the sums back if there is room for them.
+/// Enqueues the launches of `work` on the memory of a call's tensors, and downloads the sums if `lse` has room for them.
 fn enqueue(
     stream: &Stream,
     call: &Call<'_>,
@@ -93,16 +95,22 @@ fn enqueue(
     Ok(launched)
 }
 
-/// Enqueues a call; its tensors' memory comes in their order. False, and nothing was enqueued, where it is none for kernels.
+/// Enqueues a call; `spans` is the memory of its tensors, in their order. Returns false, and enqueues nothing, if the
+/// kernels do not support the call.
 fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, lse: Span<'_>) -> Result<bool> {
     let ResolvedRows::Pages(pages) = call.rows() else {
-        return launch_over(stream, call, &Blocks::default(), Words::Host(&[]), spans, out, lse);
+        let blocks = Blocks { parts: SequencePart::all(&call.asked, None), ..Blocks::default() };
+        return launch_over(stream, call, &blocks, Words::Host(&[]), spans, out, lse);
     };
-    let blocks = Blocks::new(pages);
+    let parts = SequencePart::all(&call.asked, Some(pages));
+    if parts.len() > call.asked.sequences.len() && call.asked.mask.is_some() {
+        return Ok(false);
+    }
+    let blocks = Blocks::new(pages, parts);
     pages.tables.with(stream, &blocks.tables, |tables| launch_over(stream, call, &blocks, tables, spans, out, lse))
 }
 
-/// The same, with the tables of its pages.
+/// Like [`launch`], with the block tables of its pages.
 fn launch_over(
     stream: &Stream,
     call: &Call<'_>,
@@ -140,48 +148,49 @@ fn launch_over(
     let (depths, seen) = trees(asked)?;
     let mask = mask.as_ref().zip(asked.mask.as_ref());
     let sequences = sequences(asked, blocks);
+    let positions = blocks.positions(asked);
     let call = Attend {
         queries,
         sizes: asked.sizes,
         rules: asked.rules,
         keys,
         sequences: &sequences,
-        stems: &stems(call, &sequences),
-        lengths: None,
+        stems: &if blocks.are_cut(asked) { Vec::new() } else { stems(call, &sequences) },
         trees: (!depths.is_empty()).then_some(AttendTrees { depths: &depths, seen: &seen }),
         mask: mask.map(|(memory, mask)| AttendMask { memory: memory.span(), strides: mask.strides }),
-        positions: asked.positions.as_deref(),
+        positions: positions.as_deref().or(asked.positions.as_deref()),
         out,
         lse,
     };
     Ok(attend(stream, &call)?)
 }
 
-/// The sequences.
+/// The sequences, divided where their queries read pages in different forms.
 fn sequences(asked: &Asked<'_>, blocks: &Blocks) -> Vec<AttendSequence> {
     let (mut tree, is_shared) = ([0; 2], asked.trees.len() == 1);
-    let of = |(index, of): (usize, &CallSequence)| {
-        let (found, at) = (asked.tree(index), tree);
+    let of = |(index, part): (usize, &SequencePart)| {
+        let of = &asked.sequences[part.sequence];
+        let (found, at) = (asked.tree(part.sequence), tree);
         if let Some(found) = found.filter(|_| !is_shared) {
             tree = [at[0] + found.len(), at[1] + found.bits().len()];
         }
         let (table, tail) = blocks.sequences.get(index).copied().unwrap_or_default();
         AttendSequence {
-            first_query: of.first_query,
-            queries: of.queries,
+            first_query: of.first_query + part.queries.start,
+            queries: part.queries.len(),
             first_key: of.first_key,
             table,
             tail,
-            keys: of.keys.runs(),
+            keys: part.keys.runs(),
             start: of.start,
             nodes: found.map_or(0, Family::len),
             tree: at,
         }
     };
-    asked.sequences.iter().enumerate().map(of).collect()
+    blocks.parts.iter().enumerate().map(of).collect()
 }
 
-/// What several sequences of pages begin with.
+/// The stems: common starts of several sequences of pages.
 fn stems(call: &Call<'_>, sequences: &[AttendSequence]) -> Vec<AttendStem> {
     let (asked, ResolvedRows::Pages(pages)) = (&call.asked, call.rows()) else { return Vec::new() };
     let stems = Stems::new(asked, pages, AttendStem::GRAIN);
@@ -197,13 +206,13 @@ fn stems(call: &Call<'_>, sequences: &[AttendSequence]) -> Vec<AttendStem> {
         sequence: stem.sequence,
         keys: stem.keys,
         members: members_of(index).collect(),
-        // Fewer than 2^32: no list of queries is longer.
+        // Below 2^32, because no list of queries is longer.
         queries: stem.queries.iter().map(|query| place(query).map(|at| at as u32)).collect(),
     };
     stems.all.iter().enumerate().map(of_stem).collect()
 }
 
-/// The depths and the bits of all trees, one behind the other.
+/// The depths and the bits of all trees, one after the other.
 fn trees(asked: &Asked<'_>) -> Result<(Vec<u32>, Vec<u64>)> {
     let (mut depths, mut seen) = (Vec::new(), Vec::new());
     for tree in asked.trees.iter().flatten() {
@@ -217,7 +226,7 @@ fn trees(asked: &Asked<'_>) -> Result<(Vec<u32>, Vec<u64>)> {
     Ok((depths, seen))
 }
 
-pub(super) fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>) -> HeadRows<'a> {
+fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>) -> HeadRows<'a> {
     let (strides, pieces) = source.layout();
     HeadRows {
         memory,
@@ -229,30 +238,78 @@ pub(super) fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>)
     }
 }
 
-/// Where pages lie: what all layers of a step share, and apart from it what differs from layer to layer.
+/// Queries of a sequence that read its pages in the same form: all of them, unless some pages are available both as floats
+/// and quantised.
+struct SequencePart {
+    sequence: usize,
+    queries: Range<usize>,
+    /// The index of the queries' own page.
+    own: usize,
+    /// The keys that they may attend to.
+    keys: KeyPositions,
+}
+
+impl SequencePart {
+    /// The parts of all sequences. A sequence without queries is a part too.
+    fn all(asked: &Asked<'_>, pages: Option<&PageRows<'_>>) -> Vec<SequencePart> {
+        let mut parts = Vec::with_capacity(asked.sequences.len());
+        for (sequence, of) in asked.sequences.iter().enumerate() {
+            let first = OwnPage::of(asked, pages, sequence, 0);
+            if first.queries.len() == of.queries {
+                parts.push(SequencePart { sequence, queries: first.queries, own: first.place, keys: of.keys });
+                continue;
+            }
+            let size = pages.map_or(1, PageRows::block_size);
+            parts.extend(OwnPage::all(asked, pages, sequence).map(|OwnPage { queries, place: own }| {
+                let keys = if asked.rules.is_causal { of.keys.first((own + 1).saturating_mul(size)) } else { of.keys };
+                SequencePart { sequence, queries, own, keys }
+            }));
+        }
+        parts
+    }
+}
+
+/// The block tables: those that all layers of a step share, and those that differ from layer to layer.
 #[derive(Default)]
 struct Blocks {
-    /// The blocks of all sequences, one behind the other.
+    parts: Vec<SequencePart>,
+    /// The blocks of all parts, one after the other.
     tables: Vec<u32>,
-    /// Of each sequence that has staged pages its entries from the first one on: those of the staging slab marked.
+    /// For each part with staged pages, its entries from the first staged page on; entries in the staging slab are marked.
     tails: Vec<u32>,
-    /// Where the blocks of each sequence begin, and from which of them on they are in the tails, and where there.
+    /// For each part, the start of its blocks, and, if it has staged pages, the index of the first one and its place in the
+    /// tails.
     sequences: Vec<(usize, Option<(usize, usize)>)>,
 }
 
 impl Blocks {
-    fn new(pages: &PageRows<'_>) -> Self {
+    fn new(pages: &PageRows<'_>, parts: Vec<SequencePart>) -> Self {
         let mut blocks = Blocks::default();
-        for sequence in 0..pages.count() {
-            let listed = pages.listed(sequence).map_or(&[][..], |(listed, _)| listed);
+        for part in &parts {
+            let listed = pages.listed(part.sequence).map_or(&[][..], |(listed, _)| listed);
+            let listed = &listed[..part.keys.len().div_ceil(pages.block_size()).min(listed.len())];
             let (first, place) = (blocks.tables.len(), blocks.tails.len());
             blocks.tables.extend(listed.iter().map(|page| page.block));
-            let staged = listed.iter().position(|page| page.staged.is_some());
-            let tail = &listed[staged.unwrap_or(listed.len())..];
-            blocks.tails.extend(tail.iter().map(|page| page.staged.map_or(page.block, |staged| staged | STAGED)));
-            blocks.sequences.push((first, staged.map(|block| (block, place))));
+            let staged = |place: usize| listed[place].staged.filter(|_| place >= part.own || !listed[place].is_sealed);
+            let first_staged = (0..listed.len()).find(|&place| staged(place).is_some());
+            let tail = first_staged.unwrap_or(listed.len())..listed.len();
+            blocks.tails.extend(tail.map(|at| staged(at).map_or(listed[at].block, |staged| staged | STAGED)));
+            blocks.sequences.push((first, first_staged.map(|block| (block, place))));
         }
-        blocks
+        Blocks { parts, ..blocks }
+    }
+
+    /// True if some sequence has several parts.
+    fn are_cut(&self, asked: &Asked<'_>) -> bool {
+        self.parts.len() > asked.sequences.len()
+    }
+
+    /// The position of each query, needed if a part does not end with its sequence.
+    fn positions(&self, asked: &Asked<'_>) -> Option<Vec<i64>> {
+        let of = |part: &SequencePart| {
+            part.queries.clone().map(|query| asked.position(part.sequence, query)).collect::<Vec<_>>()
+        };
+        self.are_cut(asked).then(|| self.parts.iter().flat_map(of).collect())
     }
 }
 
@@ -267,7 +324,7 @@ fn row_format(format: PageFormat) -> RowFormat {
     }
 }
 
-pub(super) fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>) -> PageMemory<'a> {
+fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>) -> PageMemory<'a> {
     let layout = &slab.layout;
     let section = |part: KeyOrValue| {
         let (section, place) = (layout.section(part), layout.head_in_page(part, 0));

@@ -1,4 +1,4 @@
-//! Puts the attention of the same queries over parts of the keys together, as if it had been one call.
+//! Merges the attention of the same queries over parts of the keys, as if it had been one call.
 //!
 //! ```text
 //! out = Σ part.out * exp(part.lse - lse)        lse = log Σ exp(part.lse)
@@ -17,7 +17,7 @@ use crate::tensor::host::HostTensor;
 use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
-/// What one call of attention gave: its output, and the logarithm of each row's sum.
+/// The result of one attention call: its output, and the logarithm of each row's sum.
 #[derive(Clone, Debug)]
 pub struct AttendedPart<'a> {
     /// `[batch, heads, n, dim]` or `[tokens, heads, dim]`.
@@ -32,8 +32,9 @@ impl<'a> From<&'a Attended> for AttendedPart<'a> {
     }
 }
 
-/// Merges parts that saw disjoint keys. Sink logits count in each part that had them: give them to one part alone. Shares are as
-/// precise as the sums, 32-bit floats: where those are in the millions, roughly right.
+/// Merges parts that attended to disjoint keys. Sink logits count in each part that had them, so pass them to one part only.
+/// Shares are as precise as the sums, which are 32-bit floats: if the sums are in the millions, the shares are only
+/// approximate.
 pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPart<'a>>>) -> Result<Attended> {
     let parts: Vec<AttendedPart<'a>> = parts.into_iter().map(Into::into).collect();
     let Some(first) = parts.first() else {
@@ -46,7 +47,7 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
     for part in &parts {
         let actual = self::shape(part)?;
         if actual != shape {
-            let expected = format!("{:?} {dtype}, as the first part", &dims[..]);
+            let expected = format!("{:?} {dtype}, as in the first part", &dims[..]);
             return Err(Error::ShapeMismatch { argument: "parts", value: actual.1.to_vec(), expected });
         }
         if part.lse.len() != rows {
@@ -66,13 +67,13 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
         let total: f64 = sums().map(|sum| weight(sum, max)).sum();
         lse[place] = if total == 0.0 { f32::NEG_INFINITY } else { (f64::from(max) + total.ln()) as f32 };
         for (part, sum) in outs.iter().zip(sums()) {
-            // A part that saw nothing is left out: its output is zeros.
+            // A part that attended to no key is left out: its output is zeros.
             if sum == f32::NEG_INFINITY {
                 continue;
             }
             let factor = weight(sum, max) / total;
             for (total, &value) in out[row * width..][..width].iter_mut().zip(&part[row * width..]) {
-                // However small its share, an infinity stays one.
+                // An infinity stays one, however small its share.
                 *total += if value.is_finite() || factor.is_nan() { (factor * f64::from(value)) as f32 } else { value };
             }
         }
@@ -83,12 +84,12 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
     Ok(Attended { out, lse })
 }
 
-/// `e^(sum - max)`, 0 where a part saw nothing; NaN where one of the parts is no number.
+/// `e^(sum - max)`; 0 if the part attended to no key, NaN if a part is NaN.
 fn weight(sum: f32, max: f32) -> f64 {
     if sum == f32::NEG_INFINITY { 0.0 } else { (f64::from(sum) - f64::from(max)).exp() }
 }
 
-/// The place in `[tokens, heads]` of a row of the output.
+/// The index in `[tokens, heads]` of a row of the output.
 fn place_of_sum(dims: &Dims, row: usize) -> usize {
     if dims.len() == Axes::RAGGED.rank {
         return row;

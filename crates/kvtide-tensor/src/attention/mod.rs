@@ -1,45 +1,44 @@
-//! Attention over a cache, where its keys and values lie: no gather, no matrix of scores.
+//! Attention over a cache, in place: no gathered copy of keys and values, no matrix of scores.
 //!
 //! ```text
-//! call    what was asked, checked                          nothing is read before everything fits
-//! split   units: some queries, some heads of K and V, a share of the keys
+//! call    the checked arguments                            nothing is read before everything fits
+//! split   units: some queries, some KV heads, a share of the keys
 //! unit    tile by tile, with a running softmax             the only code that computes
 //! output  rows divided by their sums, in the queries' dtype
-//! exact   rows that are no finite numbers, once more in 64-bit floats
+//! exact   rows that are not finite, recomputed in 64-bit floats
 //! ```
 //!
-//! A captured step has a form of its own (`captured.rs`): lengths and tables are those that the device holds when it is replayed.
+//! Several queries of a sequence, and all query heads that share a KV head, read each key and value once. Sequences that
+//! begin with the same pages share a *stem*, which is read once for all of them (`stem.rs`). A result depends on the call
+//! alone, never on the number of threads.
 //!
-//! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once; sequences that begin
-//! with the same pages share a *stem*, which is read once for all of them (`stem.rs`). A result depends on the call alone,
-//! never on how many threads there are.
-//!
-//! - Memory in its order. In a tensor a head has all its rows together, and a unit is one head; a page has all heads together,
-//!   and a unit of few queries is as many heads as keep its rows to 64. It reads the K of a page from front to back, all heads,
-//!   then that of the next page; at the end of the tile the V alike. Keys and values are asked for 16 KiB ahead of their use, which
-//!   at the end of a page is the start of the next.
-//! - Tiles. A tile is up to 128 keys, cut in *segments* whose rows lie at one distance: a piece of a tensor, a page. Where a
-//!   format's scale belongs to a row it is applied to scores and weights, where it belongs to a channel it is folded into the
-//!   queries; so codes become floats in registers. Many query rows over such a segment widen it once instead.
-//! - Rules are ranges of keys (`call/asked.rs`): positions grow with the index, so a tile is decided by its first and last key, and
-//!   only tiles on an edge are looked at key by key. A value that a row does not see is not read for it, whatever it holds.
-//! - Trees (`Family`) belong to sequences: the last keys are nodes, the queries the last of them, or more than there are. The pages of
-//!   a paged cache and the layers of a step bring along what is drafted in open transactions and in the step, unless it is a chain.
-//! - Threads. How a call is cut depends on its sizes alone; shares of one row are kept in at most 1 MiB and put together in
-//!   order. The same call gives the same bits on any number of threads.
-//! - Forms. The algorithms of `kernels/tile` are written once over `Lanes` (`kernels/simd`), and inlined into entries that have
-//!   their instructions enabled. `portable.rs` is the same in candle's operations, and an oracle of its own; another, in 64-bit
-//!   floats, is in the tests.
-//! - In the background JavaScript's memory is copied first, and caches are pinned: they refuse changes with `BUSY`.
+//! - Memory order. In a tensor, all rows of a head are together, and a unit is one head. In a page, all heads are together,
+//!   and a unit of few queries has as many heads as keep its rows to 64. It reads K of a page in ascending order, all heads,
+//!   then K of the next page; at the end of the tile V in the same way. Keys and values are prefetched 16 KiB ahead, which
+//!   at the end of a page is the start of the next page.
+//! - Tiles. A tile has up to 128 keys, divided into *segments* with equidistant rows: a piece of a tensor, or a page. A
+//!   scale that belongs to a row is applied to scores and weights, a scale that belongs to a channel is folded into the
+//!   queries; so codes become floats in registers. For many query rows, a segment is widened once instead.
+//! - Rules are ranges of keys (`call/asked.rs`). Positions grow with the index, so the first and last key of a tile decide
+//!   about the whole tile, and only tiles at an edge are checked key by key. A value that a row does not attend to is never
+//!   read for it, whatever it is.
+//! - Trees (`Family`) belong to sequences: the last keys are nodes, and the queries are the last of these, or more than the
+//!   nodes. The pages of a paged cache and the layers of a step provide the drafted tokens of open transactions and of the
+//!   step, unless they form a chain.
+//! - Threads. Sizes alone determine how a call is divided. The shares of one row use at most 1 MiB and are merged in order.
+//!   The same call gives the same bits on any number of threads.
+//! - Implementations. The algorithms of `kernels/tile` are written once over `Lanes` (`kernels/simd`), and inlined into
+//!   entry functions that have their instructions enabled. `portable.rs` does the same with candle's operations and serves
+//!   as a reference; another reference, in 64-bit floats, is in the tests.
+//! - Background calls. JavaScript's memory is copied first, and caches are pinned: they refuse changes with `BUSY`.
 
 mod bytes;
 mod call;
-#[cfg(feature = "captured-steps")]
-mod captured;
 mod exact;
 mod launched;
 mod merge;
 mod output;
+mod own_page;
 mod portable;
 mod stem;
 #[cfg(all(test, feature = "emulate"))]
@@ -47,8 +46,6 @@ mod tables_once;
 
 pub use call::kv_rows::KvRows;
 pub use call::options::{AttendOptions, Attended};
-#[cfg(feature = "captured-steps")]
-pub(crate) use captured::attend_captured;
 pub use merge::{AttendedPart, merge_attention};
 
 use crate::base::dims::Dims;
@@ -59,7 +56,6 @@ use crate::base::threads::threads;
 use crate::base::zeroed::{zeroed_bytes, zeroed_vec};
 use crate::device::edit::inspect_all;
 use crate::device::form::Form;
-use crate::device::memory::pass;
 use crate::kernels::tile::TileKernels;
 use crate::tensor::host::HostTensor;
 use crate::tensor::source::Source;
@@ -67,14 +63,14 @@ use crate::tensor::view::View;
 use call::Call;
 use output::Output;
 
-/// What the result of a call needs memory for.
+/// The memory that the result of a call needs.
 #[derive(Clone, Debug)]
 pub struct Room {
     /// The shape of the output.
     pub shape: Vec<usize>,
     /// Its element type.
     pub dtype: DType,
-    /// One number for each query and head; 0 where the options do not ask for them.
+    /// The number of sums, one for each query and head; 0 if the options do not ask for them.
     pub sums: usize,
 }
 
@@ -83,17 +79,17 @@ impl Room {
         Room { shape: call.out_shape(), dtype: call.dtype(), sums: if with_lse { call.rows_out() } else { 0 } }
     }
 
-    /// Refuses memory that is not as large.
+    /// Fails unless the given memory has these sizes.
     pub(crate) fn check(&self, out: &[u8], lse: &[f32]) -> Result<()> {
         let elements = self.shape.iter().product::<usize>();
         if out.len() != elements * self.dtype.bytes() {
-            let expected = format!("{elements} {} elements, for {:?}", self.dtype, self.shape);
+            let expected = format!("{elements} {} elements for {:?}", self.dtype, self.shape);
             let value = vec![out.len() / self.dtype.bytes()];
             return Err(Error::ShapeMismatch { argument: "out", value, expected });
         }
         if lse.len() != self.sums {
             let expected = match self.sums {
-                0 => "0: they are not asked for, or there is no query".to_owned(),
+                0 => "0: lse is not requested, or there is no query".to_owned(),
                 sums => format!("{sums}, one for each query and head"),
             };
             return Err(Error::ShapeMismatch { argument: "lse", value: vec![lse.len()], expected });
@@ -102,7 +98,7 @@ impl Room {
     }
 }
 
-/// Attends from `q`, `[batch, heads, n, dim]` or `[tokens, heads, dim]`, to keys and values where they lie.
+/// Attends from `q`, `[batch, heads, n, dim]` or `[tokens, heads, dim]`, to keys and values in place.
 pub fn attend<'a>(
     q: impl Into<Source<'a>>,
     kv: impl Into<KvRows<'a>>,
@@ -122,13 +118,12 @@ pub fn attend<'a>(
     Ok(Attended { out, lse })
 }
 
-/// The same where the queries lie on a device with kernels of its own, and its result stays there; nothing for other calls.
+/// Like [`attend`], for queries on a device with kernels, where the result stays; `None` for other calls.
 fn stay(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, with_lse: bool) -> Result<Option<Attended>> {
     if matches!(q, Source::Host(_)) || call.out_shape().contains(&0) {
         return Ok(None);
     }
     let Form::Launched(stream) = Form::of(call.device())? else { return Ok(None) };
-    let _pass = pass(call.device());
     let budget = Budget::of(call.device());
     let out = View::unwritten(Dims::new("out", &call.out_shape())?, call.dtype(), &budget)?;
     let sums = if with_lse { call.rows_out() } else { 0 };
@@ -137,8 +132,8 @@ fn stay(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, with_lse: bool) -> Res
     Ok(done.then_some(Attended { out, lse }))
 }
 
-/// The same, into the caller's memory: the output's elements in the queries' dtype, and one number for each query and head, where the
-/// options ask for them.
+/// Like [`attend`], into the caller's memory: the output's elements in the queries' dtype, and one number for each query and
+/// head if the options ask for them.
 pub fn attend_into<'a>(
     q: impl Into<Source<'a>>,
     kv: impl Into<KvRows<'a>>,
@@ -149,7 +144,7 @@ pub fn attend_into<'a>(
     attend_with(q, kv, options, |_| Ok((out, lse)))
 }
 
-/// The same, into memory that `take` gives, once everything else is known to fit.
+/// Like [`attend_into`], into memory that `take` returns once everything else is known to fit.
 pub fn attend_with<'a, 'o>(
     q: impl Into<Source<'a>>,
     kv: impl Into<KvRows<'a>>,
@@ -174,8 +169,6 @@ fn run(
 ) -> Result<()> {
     let threads = options.threads.unwrap_or(threads()?);
     let form = Form::of(call.device())?;
-    // In front of candle's locks and operations.
-    let _pass = pass(call.device());
     if let Form::Launched(stream) = &form
         && launched::run(stream, call, kv, &mut output)?
     {
@@ -197,6 +190,6 @@ fn run(
         return Ok(());
     }
     exact::redo(&call.asked, q, kv, &mut output)?;
-    // It has let go of the memory in between.
+    // The memory was unlocked in between.
     kv.check()
 }

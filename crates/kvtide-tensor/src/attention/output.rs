@@ -1,4 +1,4 @@
-//! Where results go: rows in the caller's dtype, and the logarithms of their sums.
+//! The results of a call: rows in the caller's dtype, and the logarithms of their sums.
 
 use super::call::asked::Asked;
 use crate::base::dtype::DType;
@@ -9,9 +9,9 @@ pub(super) struct Output<'a> {
     pub dtype: DType,
     /// `[batch, heads, n, dim]` or `[tokens, heads, dim]`.
     pub bytes: &'a mut [u8],
-    /// `[tokens, heads]`; nothing where nobody asked for them.
+    /// `[tokens, heads]`; empty if they are not requested.
     pub lse: &'a mut [f32],
-    /// Rows that came out as no finite numbers.
+    /// Rows whose results are not finite.
     pub suspects: Vec<Suspect>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Output<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspect {
     pub sequence: usize,
-    /// In the list of all queries.
+    /// The index in the list of all queries.
     pub token: usize,
     pub head: usize,
 }
@@ -29,15 +29,15 @@ impl<'a> Output<'a> {
         Output { dtype, bytes, lse, suspects: Vec::new() }
     }
 
-    /// Notes a row whose output or sum is no finite number.
+    /// Notes a row whose output or sum is not finite.
     pub fn check(&mut self, is_finite: bool, of: Suspect, lse: f32) {
-        // Where there is no memory for it, it stays as it is.
+        // If there is no memory to note it, the row stays as it is.
         if (!is_finite || lse.is_nan() || lse == f32::INFINITY) && self.suspects.try_reserve(1).is_ok() {
             self.suspects.push(of);
         }
     }
 
-    /// Writes one row: the query `token` of all, one query head.
+    /// Writes one row: query `token` of all queries, one query head.
     pub fn put(&mut self, asked: &Asked<'_>, sequence: usize, token: usize, head: usize, values: &[f32], lse: f32) {
         let (heads, of) = (asked.sizes.query_heads, &asked.sequences[sequence]);
         let place = match asked.sizes.is_ragged {
@@ -52,7 +52,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// The larger one, NaN where one is NaN.
+/// The larger one; NaN if one is NaN.
 pub(super) fn larger(one: f32, other: f32) -> f32 {
     if one.is_nan() || one > other { one } else { other }
 }

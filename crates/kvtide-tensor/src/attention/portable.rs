@@ -1,8 +1,7 @@
-//! Attention in candle's tensor operations alone: what a device without kernels of this crate's runs, and what the others are
-//! tested against.
+//! Attention in candle's tensor operations alone, for devices without kernels of this crate, and as the reference in tests.
 //!
-//! The same running softmax over tiles, for all heads at once. A tile has so many keys, and a chunk so many queries, that no
-//! tensor has more than 1 MiB.
+//! It is the same running softmax over tiles, for all heads at once. The keys of a tile and the queries of a chunk are few
+//! enough that no tensor has more than 1 MiB.
 
 use candle_core::{D, DType as CandleDType, Device, Tensor};
 use kvtide_core::paged::KeyOrValue;
@@ -10,14 +9,15 @@ use kvtide_core::paged::KeyOrValue;
 use super::call::asked::{Asked, Axes, CallSequence};
 use super::call::kv_rows::KvRows;
 use super::output::{Output, Suspect};
+use super::own_page::OwnPage;
 use crate::base::error::Result;
 use crate::tensor::host::HostTensor;
 use crate::tensor::source::Source;
 
-/// Floats of a tensor, at most: 1 MiB.
+/// The most floats of a tensor: 1 MiB.
 const FLOATS_MAX: usize = 1 << 18;
 
-/// Keys of a tile, at most.
+/// The most keys of a tile.
 const TILE: usize = 256;
 
 /// A running softmax, `[kv heads, rows, 1]` and `[kv heads, rows, value dim]`.
@@ -27,7 +27,7 @@ struct Running {
     out: Tensor,
 }
 
-/// Runs a whole call on a device, where its tensors lie.
+/// Runs a whole call on a device, with its tensors in place.
 pub(super) fn run(
     asked: &Asked<'_>,
     q: &Source<'_>,
@@ -39,15 +39,18 @@ pub(super) fn run(
     let widest = sizes.dim.max(sizes.value_dim).max(TILE);
     let chunk = (FLOATS_MAX / (sizes.query_heads * widest)).max(1);
     for (index, of) in asked.sequences.iter().enumerate() {
-        for first in (0..of.queries).step_by(chunk) {
-            let count = chunk.min(of.queries - first);
+        let alike = OwnPage::all(asked, kv.pages(), index);
+        let chunks = alike.flat_map(|OwnPage { queries, place }| {
+            queries.clone().step_by(chunk).map(move |first| (first, chunk.min(queries.end - first), place))
+        });
+        for (first, count, own) in chunks {
             let from = if sizes.is_ragged { of.first_query + first } else { first };
-            // [query heads, n, dim] is [kv heads, rows, dim]: the heads of a group lie together.
+            // [query heads, n, dim] is [kv heads, rows, dim], because the heads of a group are adjacent.
             let queries = rows(q, asked.axes(), asked.batch(index), from, count)?
                 .to_device(device)?
                 .reshape((sizes.kv_heads, sizes.group() * count, sizes.dim))?
                 .affine(f64::from(asked.rules.scale), 0.0)?;
-            let chunk = Chunk { asked, sequence: index, of, first, count };
+            let chunk = Chunk { asked, sequence: index, of, first, count, own };
             let running = chunk.run(&queries, kv)?;
             chunk.write(running, output)?;
         }
@@ -55,13 +58,15 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Some queries of one sequence.
+/// Some queries of one sequence that read pages in the same form.
 struct Chunk<'a> {
     asked: &'a Asked<'a>,
     sequence: usize,
     of: &'a CallSequence,
     first: usize,
     count: usize,
+    /// The index of their own page.
+    own: usize,
 }
 
 impl Chunk<'_> {
@@ -76,7 +81,7 @@ impl Chunk<'_> {
                 self.asked.check_stop()?;
                 let count = keys_max.min(range.end - start);
                 let batch = self.asked.batch(self.sequence);
-                let (keys, values) = kv.tile(self.sequence, batch, self.of.first_key + start, count)?;
+                let (keys, values) = kv.tile(self.own, self.sequence, batch, self.of.first_key + start, count)?;
                 let (keys, values) = (keys.to_device(queries.device())?, values.to_device(queries.device())?);
                 let mut scores = queries.matmul(&keys.t()?)?;
                 if let Some(cap) = self.asked.rules.softcap.map(f64::from) {
@@ -93,7 +98,7 @@ impl Chunk<'_> {
         self.asked.position(self.sequence, self.first + query)
     }
 
-    /// Nothing seen but the sinks' logits.
+    /// The state before any key: only the sinks' logits.
     fn start(&self, device: &Device) -> Result<Running> {
         let sizes = self.asked.sizes;
         let rows = sizes.group() * self.count;
@@ -108,7 +113,7 @@ impl Chunk<'_> {
         })
     }
 
-    /// Adds the mask and puts -infinity where a row does not see a key.
+    /// Adds the mask, and sets the score to -infinity where a row does not attend to a key.
     fn mask(&self, scores: &Tensor, start: usize, count: usize) -> Result<Tensor> {
         let (asked, sizes) = (self.asked, self.asked.sizes);
         let rules = asked.visible(self.sequence);
@@ -151,10 +156,10 @@ impl Chunk<'_> {
 }
 
 impl Running {
-    /// The same after a tile.
+    /// Adds a tile.
     fn add(self, scores: &Tensor, values: &Tensor) -> Result<Running> {
         let max = self.max.maximum(&scores.max_keepdim(D::Minus1)?)?;
-        // Where nothing was seen yet the base is a number too: infinity minus infinity is none.
+        // If no key was visible yet, the base is still finite: infinity minus infinity would be NaN.
         let base = max.maximum(&Tensor::full(f32::MIN, max.shape(), max.device())?)?;
         let weights = scores.broadcast_sub(&base)?.exp()?;
         let before = (&self.max - &base)?.exp()?;
@@ -164,8 +169,8 @@ impl Running {
     }
 }
 
-/// Weights times values. A value that is no finite number counts only where it is seen, and makes NaN there: such rows are worked
-/// out again (`exact.rs`).
+/// Weights times values. A value that is not finite counts only where it is visible, and makes the row NaN there; such rows
+/// are recomputed (`exact.rs`).
 fn weigh(scores: &Tensor, weights: &Tensor, values: &Tensor) -> Result<Tensor> {
     let zeros = values.zeros_like()?;
     let bad = (values * 0.0)?.ne(&zeros)?;
@@ -181,13 +186,21 @@ fn weigh(scores: &Tensor, weights: &Tensor, values: &Tensor) -> Result<Tensor> {
 }
 
 impl KvRows<'_> {
-    /// Keys and values of some tokens, `[kv heads, tokens, dim]`, as floats.
-    pub(super) fn tile(&self, sequence: usize, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
+    /// Keys and values of some tokens, `[kv heads, tokens, dim]`, as floats, in the form that queries with the page `own`
+    /// read.
+    pub(super) fn tile(
+        &self,
+        own: usize,
+        sequence: usize,
+        batch: usize,
+        first: usize,
+        count: usize,
+    ) -> Result<(Tensor, Tensor)> {
         let (k, v, axes) = match self {
             KvRows::Batched { k, v } => (k, v, Axes::BATCHED),
             KvRows::Ragged { k, v, .. } => (k, v, Axes::RAGGED),
             KvRows::Pages(pages) => {
-                let part = |part| pages.floats(sequence, part, first, count);
+                let part = |part| pages.floats(own, sequence, part, first..first + count);
                 return Ok((part(KeyOrValue::Key)?, part(KeyOrValue::Value)?));
             }
         };
@@ -211,7 +224,7 @@ pub(super) fn rows(source: &Source<'_>, axes: Axes, batch: usize, first: usize, 
     heads_first(tensor.narrow(axes.tokens, first, count)?, axes)
 }
 
-/// The same from the caller's memory.
+/// Like [`rows`], from the caller's memory.
 fn host_rows(host: &HostTensor<'_>, axes: Axes, batch: usize, first: usize, count: usize) -> Result<Tensor> {
     let (dims, strides) = (host.dims(), host.byte_strides());
     let (heads, dim) = (dims[axes.heads], dims[axes.rank - 1]);

@@ -1,16 +1,17 @@
-//! Stems: what several sequences begin with is read once for all of them.
+//! Stems: a prefix that several sequences share is read once for all of them.
 //!
 //! ```text
 //! sequence 0   [ shared pages ............ ][ own ]
 //! sequence 1   [ shared pages ............ ][ own ]      one unit: the queries of all three over the shared pages
-//! sequence 2   [ shared pages ............ ][ own ]      three units: each one's over its own
+//! sequence 2   [ shared pages ............ ][ own ]      three units: each sequence's queries over its own pages
 //! ```
 //!
-//! A unit is work of the host's, or blocks of a GPU.
+//! A unit is work of the host, or blocks of a GPU.
 //!
-//! Stems are found by comparing block tables. Every query of a member sees all of its stem, so that no rule has to be looked at there. What
-//! units find is put together as shares of the keys are (`split.rs`). Stems do not branch: of members that have more in common
-//! among each other, what all have is read once. O(pages) for calls of several sequences, else O(1).
+//! Stems are found by comparing block tables. Every query of a member attends to its whole stem, so no rule has to be
+//! checked there. The units' results are merged like shares of the keys (`split.rs`). Stems do not branch: if some members
+//! have a longer prefix in common, only the prefix of all members is read once. O(pages) for calls with several sequences,
+//! else O(1).
 
 use std::ops::Range;
 
@@ -18,32 +19,32 @@ use crate::attention::call::asked::Asked;
 use crate::kernels::tile::padded;
 use crate::paged::PageRows;
 
-/// Keys that are worth a unit of their own: below, putting shares together costs what reading saves.
+/// The fewest keys for a unit of their own: below, merging costs as much as the saved reads.
 const KEYS_MIN: usize = 256;
 
-/// Floats in which what stems' units find is kept, at most: 4 MiB. Where there are more rows, many share each key already.
+/// The most floats for the results of stems: 4 MiB. With more rows, each key is already read for many of them.
 const FLOATS_MAX: usize = 1 << 20;
 
-/// Sequences with a common start.
+/// Sequences with a common prefix.
 #[derive(Debug)]
 pub(in crate::attention) struct Stem {
-    /// Whose pages are read.
+    /// The sequence whose pages are read.
     pub sequence: usize,
-    /// Keys that all of them share.
+    /// The number of keys that all of them share.
     pub keys: usize,
-    /// The queries of all members: the sequence of each, and its place there.
+    /// The queries of all members: the sequence of each, and its index there.
     pub queries: Vec<(usize, usize)>,
 }
 
-/// A sequence's part in one.
+/// A sequence's place in a stem.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::attention) struct Member {
     pub stem: usize,
-    /// Its first query among those of the stem.
+    /// The index of its first query among the queries of the stem.
     pub first_query: usize,
 }
 
-/// The stems of a call, and of each sequence whether it belongs to one.
+/// The stems of a call, and for each sequence its place in one, if any.
 #[derive(Debug, Default)]
 pub(in crate::attention) struct Stems {
     pub all: Vec<Stem>,
@@ -51,7 +52,7 @@ pub(in crate::attention) struct Stems {
 }
 
 impl Stems {
-    /// Finds them among sequences of pages; each has a multiple of `grain` keys.
+    /// Finds the stems of sequences of pages; each has a multiple of `grain` keys.
     pub fn new(asked: &Asked<'_>, pages: &PageRows<'_>, grain: usize) -> Self {
         let mut stems = Stems::default();
         if asked.sequences.len() < 2 || asked.mask.is_some() {
@@ -70,17 +71,17 @@ impl Stems {
         stems
     }
 
-    /// A sequence's part in a stem; nothing for most.
+    /// A sequence's place in a stem; `None` if it is in none.
     pub fn member(&self, sequence: usize) -> Option<Member> {
         *self.members.get(sequence)?
     }
 
-    /// How many keys of a sequence its stem reads.
+    /// The number of keys of a sequence that its stem reads.
     pub fn shared(&self, sequence: usize) -> usize {
         self.member(sequence).map_or(0, |member| self.all[member.stem].keys)
     }
 
-    /// Makes a stem of those of these sequences that can be in one, whose first page is the same.
+    /// Makes a stem of those of these sequences that can share one; their first page is the same.
     fn add(&mut self, asked: &Asked<'_>, pages: &PageRows<'_>, grain: usize, mut sequences: Vec<usize>) {
         let first = sequences[0];
         let common = |&other: &usize| common_keys(pages, first, other);
@@ -104,19 +105,20 @@ impl Stems {
     }
 }
 
-/// Keys of full pages that two sequences begin with.
+/// The number of keys in the full pages that two sequences begin with, each of which all queries read in the same form.
 fn common_keys(pages: &PageRows<'_>, one: usize, other: usize) -> usize {
     let size = pages.block_size();
     let is_common = |&token: &usize| match (pages.page(one, token), pages.page(other, token)) {
         (Some(a), Some(b)) => {
-            (a.block, a.staged) == (b.block, b.staged) && [a, b].iter().all(|page| page.tokens as usize == size)
+            (a.block, a.staged) == (b.block, b.staged)
+                && [a, b].iter().all(|page| page.tokens as usize == size && !page.is_sealed)
         }
         _ => false,
     };
     (0..).step_by(size).take_while(is_common).count() * size
 }
 
-/// Whether every query of a sequence sees all these keys.
+/// True if every query of a sequence attends to all these keys.
 fn sees_all(asked: &Asked<'_>, sequence: usize, keys: Range<usize>) -> bool {
     let positions = (0..asked.sequences[sequence].queries).map(|query| asked.position(sequence, query));
     let (lowest, highest) = positions.fold((i64::MAX, i64::MIN), |(low, high), at| (low.min(at), high.max(at)));
@@ -134,14 +136,14 @@ mod tests {
     use crate::tensor::host::HostTensor;
     use crate::tensor::source::Source;
 
-    /// Writes zeros up to so many tokens.
+    /// Writes zeros up to this many tokens.
     fn grow(cache: &mut PageGroup, sequence: u64, from: usize, to: usize) {
         let zeros = vec![0; (to - from) * 8 * 4];
         let rows = || HostTensor::new("k", &zeros, DType::F32, &[1, to - from, 8]).unwrap().into();
         cache.write_tokens(sequence, 0, from as u32, [rows(), rows()]).unwrap();
     }
 
-    /// The stems of a call of one query each: keys and members of each stem.
+    /// The stems of a call with one query per sequence: the keys and members of each stem.
     fn found_in(
         cache: &mut PageGroup,
         sequences: &[u64],
@@ -179,7 +181,7 @@ mod tests {
         let kin = fork(&mut cache, other, 300, 310);
         let plain = AttendOptions::default();
         assert_eq!(found(&mut cache, &[one, long], &plain), [(496, vec![0, 1])]);
-        // Whole pages that all have, wherever they stand in the call.
+        // Only whole pages that all of them share, wherever they are in the call.
         assert_eq!(
             found(&mut cache, &[long, other, short, one, kin], &plain),
             [(320, vec![0, 2, 3]), (288, vec![1, 4])]
@@ -188,9 +190,9 @@ mod tests {
         assert_eq!(found_in(&mut cache, &[one, long], &plain, 64), [(448, vec![0, 1])]);
         assert_eq!(found(&mut cache, &[one, other], &plain), []);
         assert_eq!(found(&mut cache, &[one], &plain), []);
-        // The same sequence twice shares what both see: its last token is the query's own.
+        // The same sequence twice shares the keys that both attend to; the last token is the query itself.
         assert_eq!(found(&mut cache, &[one, one], &plain), [(592, vec![0, 1])]);
-        // Not everyone sees the start.
+        // Not every query attends to the start.
         let window = |window| AttendOptions { window: Some(window), ..Default::default() };
         assert_eq!(found(&mut cache, &[one, long], &window(599)), []);
         assert_eq!(found(&mut cache, &[one, long], &window(601)), [(496, vec![0, 1])]);

@@ -1,4 +1,4 @@
-//! A device gets the block tables of a step once, whatever the number of layers.
+//! Tests that the block tables of a step are uploaded to a device once, whatever the number of layers.
 
 use kvtide_core::paged::PageFormat;
 
@@ -17,7 +17,8 @@ fn rows<'a>(bytes: &'a [u8], shape: &[usize]) -> Source<'a> {
     HostTensor::new("rows", bytes, DType::F16, shape).unwrap().into()
 }
 
-/// Two sequences of so many tokens in pages of two, and a step of one token each: how often tables were written in each step.
+/// Runs steps of one token over two sequences of this many tokens in pages of two; returns how often tables were written in
+/// each step.
 fn writes(format: Option<PageFormat>, tokens: usize, steps: usize) -> Vec<u64> {
     let mut cache = PageGroup::new(PagedKvCacheOptions {
         capacity: 1024,
@@ -62,7 +63,7 @@ fn a_step_writes_its_tables_once_for_all_layers_and_only_when_they_have_changed(
         for format in [None, Some(PageFormat::Q8)] {
             // Pages of two: every second token takes another block.
             assert_eq!(writes(format, 200, 4), [1, 0, 1, 0], "{format:?}");
-            // Short ones go along with the call.
+            // Short tables are passed with the call.
             assert_eq!(writes(format, 20, 2), [0, 0], "{format:?}");
         }
     })

@@ -1,11 +1,11 @@
-//! A shape or a list of strides, kept without an allocation.
+//! A shape or a list of strides, stored without an allocation.
 
 use crate::base::error::{Error, Result};
 
-/// The most dimensions a tensor may have here.
+/// The largest number of dimensions that a tensor may have.
 pub const RANK_MAX: usize = 8;
 
-/// Up to [`RANK_MAX`] sizes or strides; what is not used of them is zero.
+/// Up to [`RANK_MAX`] sizes or strides; unused ones are zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dims {
     sizes: [usize; RANK_MAX],
@@ -13,7 +13,7 @@ pub struct Dims {
 }
 
 impl Dims {
-    /// These sizes, or a refusal when there are too many.
+    /// Stores these sizes; fails if there are more than [`RANK_MAX`].
     #[inline]
     pub fn new(argument: &'static str, sizes: &[usize]) -> Result<Self> {
         let mut dims = Dims { sizes: [0; RANK_MAX], rank: sizes.len() };
@@ -24,7 +24,7 @@ impl Dims {
         Ok(dims)
     }
 
-    /// The sizes of a tensor, or a refusal when there are too many, or more elements than memory can address.
+    /// Stores the shape of a tensor; fails if it has too many dimensions, or more elements than memory can address.
     #[inline]
     pub fn shape(argument: &'static str, sizes: &[usize]) -> Result<Self> {
         let dims = Dims::new(argument, sizes)?;
@@ -43,7 +43,7 @@ impl Dims {
         dims
     }
 
-    /// True when both have the same sizes, whatever stands at `axis`.
+    /// True if all sizes are equal, except the one at `axis`, which may differ.
     #[must_use]
     pub fn agrees(&self, other: &Dims, axis: usize) -> bool {
         self.rank == other.rank
@@ -82,14 +82,14 @@ impl Dims {
         self
     }
 
-    /// As many zeros.
+    /// The same number of zeros.
     #[must_use]
     pub fn zeros(self) -> Self {
         Dims { sizes: [0; RANK_MAX], rank: self.rank }
     }
 
-    /// The product of all sizes, unless memory cannot address K and V of so many elements. A size of 0 counts as 1 in that
-    /// check, so that strides are in bounds too.
+    /// The product of all sizes, or `None` if memory cannot address K and V with so many elements. A size of 0 counts as 1
+    /// in that check, so that strides are in bounds too.
     #[must_use]
     pub fn elements(&self) -> Option<usize> {
         const ELEMENTS_MAX: usize = isize::MAX as usize / 8;
@@ -104,7 +104,7 @@ impl Dims {
         Some(if empty { 0 } else { product })
     }
 
-    /// The strides of an array of this shape without gaps. Its elements have been counted.
+    /// The strides of a contiguous array of this shape. The caller has checked [`Dims::elements`].
     #[must_use]
     pub fn contiguous_strides(&self) -> Dims {
         let mut strides = self.zeros();

@@ -1,4 +1,4 @@
-//! The one table of element types, and rows of them as 32-bit floats and back.
+//! The table of element types, and conversions between rows of them and 32-bit floats.
 
 use bytemuck::Zeroable;
 use candle_core::{CpuStorage, DType as CandleDType, Device, Tensor};
@@ -19,10 +19,10 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// Every dtype there is.
+            /// All dtypes.
             pub const ALL: &[DType] = &[$(DType::$name,)+];
 
-            /// Its public name.
+            /// The public name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(DType::$name => $text,)+ }
@@ -34,31 +34,31 @@ macro_rules! dtypes {
                 match self { $(DType::$name => size_of::<$rust>(),)+ }
             }
 
-            /// The same type in candle's words.
+            /// The same type as a candle dtype.
             #[must_use]
             pub fn candle(self) -> CandleDType {
                 match self { $(DType::$name => CandleDType::$name,)+ }
             }
 
-            /// The dtype of a candle tensor, when there is one for it here.
+            /// The dtype of a candle tensor, or `None` if caches do not support it.
             #[must_use]
             pub fn of(dtype: CandleDType) -> Option<DType> {
                 match dtype { $(CandleDType::$name => Some(DType::$name),)+ _ => None }
             }
 
-            /// The same type as a form of pages.
+            /// The same type as a page format.
             #[must_use]
             pub fn page_format(self) -> PageFormat {
                 match self { $(DType::$name => PageFormat::$name,)+ }
             }
 
-            /// The element type of rows in this form, unless they are quantised.
+            /// The element type of rows in this format, or `None` if the format is quantised.
             #[must_use]
             pub fn of_format(format: PageFormat) -> Option<DType> {
                 match format { $(PageFormat::$name => Some(DType::$name),)+ _ => None }
             }
 
-            /// Memory for `elements` zeros, or nothing when there is none left.
+            /// Allocates `elements` zeros; `None` if the allocator has no memory for them.
             pub(crate) fn zeros(self, elements: usize) -> Option<CpuStorage> {
                 match self { $(DType::$name => Some(CpuStorage::$name(zeroed_vec::<$rust>(elements)?)),)+ }
             }
@@ -71,7 +71,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// A candle tensor on a device with these bytes' elements.
+            /// Makes a candle tensor on a device from the bytes of its elements.
             pub(crate) fn upload(self, bytes: &[u8], shape: &[usize], device: &Device) -> candle_core::Result<Tensor> {
                 match self {
                     $(DType::$name => {
@@ -91,7 +91,7 @@ macro_rules! dtypes {
             }
         }
 
-        /// The memory of a GPU's storage; to write to where it is borrowed for that.
+        /// The memory of a GPU's storage; writable only if it was borrowed for writing.
         #[cfg(feature = "cuda")]
         pub(crate) fn cuda_span(storage: &candle_core::CudaStorage, is_writable: bool) -> candle_core::Result<kvtide_cuda::Span<'_>> {
             match &storage.slice {
@@ -102,7 +102,7 @@ macro_rules! dtypes {
                 candle_core::cuda_backend::CudaStorageSlice::U32(values) => {
                     Ok(kvtide_cuda::Span::of_slice(values, is_writable))
                 }
-                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+                _ => candle_core::bail!("the storage has a dtype that caches do not support"),
             }
         }
 
@@ -112,16 +112,16 @@ macro_rules! dtypes {
                 $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice(values)),)+
                 // Lengths and tables of a step.
                 CpuStorage::U32(values) => Ok(bytemuck::cast_slice(values)),
-                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+                _ => candle_core::bail!("the storage has a dtype that caches do not support"),
             }
         }
 
-        /// The bytes of a storage, to change.
+        /// The bytes of a storage, for writing.
         pub(crate) fn bytes_mut(storage: &mut CpuStorage) -> candle_core::Result<&mut [u8]> {
             match storage {
                 $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice_mut(values)),)+
                 CpuStorage::U32(values) => Ok(bytemuck::cast_slice_mut(values)),
-                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+                _ => candle_core::bail!("the storage has a dtype that caches do not support"),
             }
         }
     };
@@ -134,7 +134,7 @@ dtypes! {
     U8, u8, "u8";
 }
 
-/// The dtype of a candle tensor, refused when there is none for it here.
+/// The dtype of a candle tensor; fails if caches do not support it.
 pub(crate) fn tensor_dtype(argument: &'static str, tensor: &Tensor) -> Result<DType> {
     DType::of(tensor.dtype()).ok_or_else(|| Error::DtypeMismatch {
         argument,
@@ -159,10 +159,10 @@ impl std::str::FromStr for DType {
     }
 }
 
-/// Elements that are converted at a time where the bytes are not aligned.
+/// The number of elements that are converted at a time when the bytes are not aligned.
 const CHUNK: usize = 64;
 
-/// The values of `bytes`, elements of `dtype`.
+/// Converts `bytes`, elements of `dtype`, to floats.
 pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
     let mut floats =
         zeroed_vec(bytes.len() / dtype.bytes()).ok_or_else(|| Budget::process().refusal(bytes.len() as u64))?;
@@ -170,7 +170,7 @@ pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
     Ok(floats)
 }
 
-/// The same in `out`.
+/// Like [`floats`], into `out`.
 pub(crate) fn to_f32(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(bytes.len(), out.len() * dtype.bytes(), "as many elements");
     match dtype {
@@ -181,7 +181,7 @@ pub(crate) fn to_f32(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The values as elements of `dtype` in `bytes`, rounded to nearest, halves to even.
+/// Converts the values to elements of `dtype` in `bytes`, rounding to nearest, ties to even.
 pub(crate) fn from_f32(dtype: DType, values: &[f32], bytes: &mut [u8]) {
     assert_eq!(bytes.len(), values.len() * dtype.bytes(), "as many elements");
     let each = |bytes: &mut [u8], convert: fn(&mut [u16], &[f32])| {
@@ -200,8 +200,8 @@ pub(crate) fn from_f32(dtype: DType, values: &[f32], bytes: &mut [u8]) {
     }
 }
 
-/// Brings what was quantised back into the range of `dtype`: a code may stand for a little more than the largest number that went
-/// in, and would be infinite as an element.
+/// Clamps dequantised values to the range of `dtype`. A code can stand for slightly more than the largest number that was
+/// quantised, and would become infinite as an element.
 pub(crate) fn saturate(dtype: DType, values: &mut [f32]) {
     let most = match dtype {
         DType::F16 => f16::MAX.to_f32(),

@@ -1,50 +1,50 @@
-//! Everything a cache can refuse: what its planner refuses, and what is wrong with a tensor, memory or a device.
+//! All errors of a cache: those of its planner, and those about tensors, memory and devices.
 
-use kvtide_core::{Code, Detail, DetailValue, counted, details, there_are};
+use kvtide_core::{BlockHolders, Code, Detail, DetailValue, counted, details, holding, there_are};
 
 /// The result of a call on a cache.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refusal. The cache that gave it is as it was, unless the error is [`Error::Poisoned`].
+/// An error. The cache that returned it is unchanged, unless the error is [`Error::Poisoned`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The planner's refusal.
+    /// An error of the planner.
     #[error(transparent)]
     Plan(#[from] kvtide_core::Error),
-    /// A tensor's shape does not fit.
+    /// A tensor has the wrong shape.
     #[error("{argument} {} {value:?}, expected {expected}", if *argument == "shape" { "is" } else { "has shape" })]
     ShapeMismatch {
         /// The argument's public name.
         argument: &'static str,
-        /// The shape given.
+        /// The given shape.
         value: Vec<usize>,
-        /// The shape it may have.
+        /// The shapes that are accepted.
         expected: String,
     },
-    /// A tensor's element type does not fit.
+    /// A tensor has the wrong element type.
     #[error("{argument} is {value}, expected {expected}")]
     DtypeMismatch {
         /// The argument's public name.
         argument: &'static str,
-        /// The dtype given.
+        /// The given dtype.
         value: String,
-        /// The dtype it may have.
+        /// The dtypes that are accepted.
         expected: String,
     },
-    /// A tensor lies on another device.
+    /// A tensor is on the wrong device.
     #[error("{argument} is on {value}, expected {expected}")]
     DeviceMismatch {
         /// The argument's public name.
         argument: &'static str,
-        /// The device it is on.
+        /// The device of the tensor.
         value: String,
-        /// The device it should be on.
+        /// The device that was expected.
         expected: String,
     },
-    /// The bytes of a view were asked for where the host does not see them.
-    #[error("data is on {device}, expected cpu: toArray() or readInto() copies it from there")]
+    /// The bytes of a view were requested, but the view is in device memory that the host cannot address.
+    #[error("data is on {device}, expected cpu; copy it with toArray() or readInto()")]
     NotOnHost {
-        /// The device it is on.
+        /// The device of the view.
         device: String,
     },
     /// One token's vector has the wrong number of elements.
@@ -52,104 +52,109 @@ pub enum Error {
     DimMismatch {
         /// The argument's public name.
         argument: &'static str,
-        /// Elements given.
+        /// The number of elements given.
         actual: u64,
-        /// Elements of one token.
+        /// The number of elements of one token.
         expected: u64,
     },
-    /// Too few free blocks in a group of layers; none was taken.
-    #[error("{} needed in group {group} of the layers, {} free", there_are(*needed, "block"), there_are(*free, ""))]
+    /// A group of layers has too few free blocks. No block was taken.
+    #[error(
+        "{} needed in group {group} of the layers, {} free{}",
+        there_are(*needed, "block"), there_are(*free, ""), holding(*holders)
+    )]
     OutOfBlocks {
-        /// The place of the group.
+        /// The index of the group.
         group: usize,
-        /// Blocks needed.
+        /// The number of blocks needed.
         needed: u64,
-        /// Blocks free.
+        /// The number of free blocks.
         free: u64,
+        /// The holders of the other blocks.
+        holders: Option<BlockHolders>,
     },
-    /// K or V of one of several layers does not fit.
+    /// K or V of one layer, in a call with several layers, does not fit.
     #[error("layers[{place}].{error}")]
     InLayer {
-        /// Its place among those given.
+        /// The layer's index in the call.
         place: usize,
-        /// What is wrong with it.
+        /// The error of that layer.
         error: Box<Error>,
     },
-    /// A view whose memory was overwritten since it was made.
+    /// The cache has overwritten a slot of the view.
     #[error("the view is stale: the cache has overwritten a slot that it shows; keep a copy with toArray() instead")]
     StaleView,
-    /// One piece of memory was asked of a view that lies in two.
-    #[error(
-        "{operation} needs one piece of memory, the view lies in {pieces}: readInto and toArray copy it from there"
-    )]
+    /// The call needs contiguous memory, and the view is not contiguous.
+    #[error("{operation} needs contiguous memory, but the view has {pieces}; copy it with toArray() or readInto()")]
     NotContiguous {
-        /// What was asked.
+        /// The requested operation.
         operation: &'static str,
-        /// How the view lies.
+        /// The layout of the view.
         pieces: &'static str,
     },
-    /// A memory limit, or memory itself, is exhausted.
-    #[error("cannot take {}: {used_bytes} bytes used, {}", bytes(*requested_bytes), limit(*limit_bytes))]
+    /// A memory limit is reached, or the allocator has no memory.
+    #[error("cannot allocate {}: {used_bytes} bytes used, {}", bytes(*requested_bytes), limit(*limit_bytes))]
     OutOfMemory {
-        /// Bytes asked for.
+        /// The number of bytes requested.
         requested_bytes: u64,
-        /// Bytes in use under the limit.
+        /// The number of bytes in use under the limit.
         used_bytes: u64,
         /// The limit.
         limit_bytes: u64,
     },
-    /// The object, or the cache that a view shows, was disposed of.
+    /// The object was disposed of, or the cache that a view shows.
     #[error("the {object} was disposed of")]
     Disposed {
-        /// What kind of object.
+        /// The kind of object.
         object: &'static str,
     },
     /// An earlier failure left the content undefined.
     #[error("the cache is poisoned: an earlier copy failed half-way")]
     Poisoned,
-    /// A step was committed before every layer was written.
-    #[error("layers {layers:?} of the step are not written")]
+    /// A step was committed before all layers were written.
+    #[error("the step cannot be committed: layers {layers:?} are not written")]
     StepIncomplete {
-        /// Those layers.
+        /// The layers that are not written.
         layers: Vec<usize>,
     },
-    /// Someone reads the cache, or computes a step of it, in the background, so that it cannot be changed.
-    #[error("work in the background still uses the cache: it can be changed when that has ended")]
+    /// The cache cannot be changed because a background call reads it or computes a step of it.
+    #[error("a background call still uses the cache; change it after that call has ended")]
     Busy,
-    /// The caller's signal ended the work.
+    /// The caller's abort signal ended the call.
     #[error("aborted by its signal")]
     Aborted,
-    /// The device is not there or cannot be used.
+    /// The device does not exist or cannot be used.
     #[error("device {device} cannot be used: {reason}")]
     DeviceUnavailable {
-        /// The device asked for.
+        /// The requested device.
         device: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A device did not do what it was told: what it was to write is in no known state.
+    /// A launch on a device failed: the memory that it was to write is in an unknown state.
     #[error("{0}")]
     Launch(#[from] kvtide_cuda::Error),
-    /// candle refused something that was checked: a defect of this library.
+    /// candle rejected an argument that was already checked: a bug in this library.
     #[error("internal error: {0}")]
     Candle(#[from] candle_core::Error),
 }
 
 impl Error {
-    /// An argument that is out of bounds.
+    /// Makes the error of an argument that is out of bounds.
     pub fn argument(argument: &'static str, value: impl Into<DetailValue>, expected: impl Into<String>) -> Self {
         Error::Plan(kvtide_core::Error::argument(argument, value, expected))
     }
 
-    /// The refusal of a group of layers, by its place.
+    /// Adds the index of the group of layers to an `OutOfBlocks` error; other errors stay as they are.
     pub(crate) fn in_group(self, group: usize) -> Self {
         match self {
-            Error::Plan(kvtide_core::Error::OutOfBlocks { needed, free }) => Error::OutOfBlocks { group, needed, free },
+            Error::Plan(kvtide_core::Error::OutOfBlocks { needed, free, holders }) => {
+                Error::OutOfBlocks { group, needed, free, holders }
+            }
             other => other,
         }
     }
 
-    /// The refusal of K or V of a layer, by its place among those given.
+    /// Adds the layer's index to an error about its K or V; other errors stay as they are.
     pub(crate) fn in_layer(self, place: usize) -> Self {
         let is_of =
             |detail: &Detail| detail.name == "argument" && ["k", "v"].map(DetailValue::from).contains(&detail.value);
@@ -159,7 +164,7 @@ impl Error {
         }
     }
 
-    /// The stable name of the refusal.
+    /// The stable code of the error.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -184,7 +189,7 @@ impl Error {
         }
     }
 
-    /// The refusal's fields, named as users of every language see them.
+    /// The error's fields, named as in the public API of every language.
     #[must_use]
     pub fn details(&self) -> Vec<Detail> {
         match self {
@@ -200,7 +205,11 @@ impl Error {
             Error::DimMismatch { argument, actual, expected } => {
                 details![argument: *argument, value: *actual, actual: *actual, expected: *expected]
             }
-            Error::OutOfBlocks { group, needed, free } => details![needed: *needed, free: *free, group: *group],
+            &Error::OutOfBlocks { group, needed, free, holders } => {
+                let mut details = kvtide_core::Error::OutOfBlocks { needed, free, holders }.details();
+                details.extend(details![group: group]);
+                details
+            }
             Error::InLayer { place, error } => {
                 let mut details = error.details();
                 for detail in details.iter_mut().filter(|detail| detail.name == "argument") {
@@ -241,19 +250,19 @@ impl Error {
     }
 }
 
-/// The driver's name for what candle met, which it keeps in its text.
+/// Finds the name of the driver's error in candle's message.
 fn driver_error(reason: &str) -> Option<&str> {
     let name = &reason[reason.find("CUDA_ERROR_")?..];
     let end = name.find(|of: char| !of.is_ascii_uppercase() && of != '_').unwrap_or(name.len());
     Some(&name[..end])
 }
 
-/// A number of bytes in a message; the largest one stands for more than can be counted.
+/// Formats a number of bytes; `u64::MAX` stands for more than can be counted.
 fn bytes(count: u64) -> String {
     if count == u64::MAX { "more bytes than can be addressed".to_owned() } else { format!("{count} bytes") }
 }
 
-/// A limit in a message.
+/// Formats a limit; `u64::MAX` means none.
 fn limit(count: u64) -> String {
     if count == u64::MAX { "no limit set".to_owned() } else { format!("{count} bytes allowed") }
 }
@@ -266,7 +275,7 @@ mod tests {
     fn bytes_of_a_device_say_how_to_get_them() {
         let error = Error::NotOnHost { device: "cuda:1".to_owned() };
         assert_eq!(error.code(), Code::DeviceMismatch);
-        assert_eq!(error.to_string(), "data is on cuda:1, expected cpu: toArray() or readInto() copies it from there");
+        assert_eq!(error.to_string(), "data is on cuda:1, expected cpu; copy it with toArray() or readInto()");
         assert_eq!(
             error.details().iter().map(|detail| detail.name).collect::<Vec<_>>(),
             ["argument", "value", "expected"]

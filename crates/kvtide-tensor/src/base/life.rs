@@ -1,63 +1,65 @@
-//! Whether a cache is still there, who reads it in the background, and whether a step of it is computed elsewhere.
+//! The state that a cache shares with its buffers and their views: whether it was disposed of, how many background calls
+//! read it, and whether another thread computes one of its steps.
 //!
-//! A cache shares its life with its buffers, and so with their views. While a [`Pin`] lives the cache refuses to change what
-//! it holds; while a [`RunPin`] lives it refuses to touch its pages. To be disposed of it accepts, and its memory then goes with the
-//! last pin.
+//! While a [`Pin`] lives, the cache refuses changes to its content. While a [`RunPin`] lives, it refuses writes to its
+//! pages. Under either pin, it refuses reads in place for which slots would have to be zeroed first; copies (`gather`,
+//! `read_kv`) succeed. The table in `paged/group.rs` has every call, with the exceptions. Disposal always succeeds; the
+//! memory is then freed with the last pin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::base::error::{Error, Result};
 
-/// The life of one cache.
+/// The shared state of one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
     closed: AtomicBool,
     readers: AtomicU32,
-    /// Steps that are computed elsewhere.
+    /// The number of steps that other threads compute.
     runs: AtomicU32,
-    /// A write elsewhere failed half-way.
+    /// Set when a write by another thread failed half-way.
     torn: AtomicBool,
 }
 
 impl Life {
-    /// True once the cache was disposed of.
+    /// True if the cache was disposed of.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Says that the cache was disposed of.
+    /// Marks the cache as disposed of.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses a change while someone reads.
+    /// Fails with [`Error::Busy`] while a background call reads the cache.
     pub fn check_idle(&self) -> Result<()> {
         if self.readers.load(Ordering::Acquire) > 0 { Err(Error::Busy) } else { Ok(()) }
     }
 
-    /// Refuses to touch pages while a step is computed elsewhere.
+    /// Fails with [`Error::Busy`] while another thread computes a step.
     pub fn check_no_run(&self) -> Result<()> {
         if self.runs.load(Ordering::Acquire) > 0 { Err(Error::Busy) } else { Ok(()) }
     }
 
-    /// True once a write elsewhere failed half-way.
+    /// True if a write by another thread failed half-way.
     pub fn is_torn(&self) -> bool {
         self.torn.load(Ordering::Acquire)
     }
 
-    /// A write elsewhere begins: pages are torn if it is dropped before it has ended.
+    /// Begins a write by another thread. If the guard is dropped without [`ElsewhereWrite::end`], the pages count as torn.
     pub fn begin_write(&self) -> ElsewhereWrite<'_> {
         ElsewhereWrite(self)
     }
 }
 
-/// Someone who reads a cache in the background, until it is dropped.
+/// A background reader of a cache, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin(Arc<Life>);
 
 impl Pin {
-    /// One more reader.
+    /// Registers a reader.
     pub fn new(life: &Arc<Life>) -> Arc<Self> {
         life.readers.fetch_add(1, Ordering::Relaxed);
         Arc::new(Pin(life.clone()))
@@ -70,11 +72,11 @@ impl Drop for Pin {
     }
 }
 
-/// A write to pages by who is not their cache.
+/// A write to pages by a thread other than the cache's.
 pub(crate) struct ElsewhereWrite<'a>(&'a Life);
 
 impl ElsewhereWrite<'_> {
-    /// All of it is done.
+    /// Ends the write: all of it succeeded.
     pub fn end(self) {
         std::mem::forget(self);
     }
@@ -86,12 +88,12 @@ impl Drop for ElsewhereWrite<'_> {
     }
 }
 
-/// A step that is computed elsewhere, in some groups of layers, until it is dropped.
+/// A step that another thread computes, in some groups of layers, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RunPin(Vec<Arc<Life>>);
 
 impl RunPin {
-    /// One more in each of these lives.
+    /// Registers the step with each of these groups.
     pub fn new(lives: impl Iterator<Item = Arc<Life>>) -> Arc<Self> {
         let lives: Vec<_> = lives.collect();
         for life in &lives {

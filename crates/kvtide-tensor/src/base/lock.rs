@@ -1,4 +1,5 @@
-//! Locks whose content is whole between calls, also after a panic elsewhere.
+//! Mutex helpers that ignore poisoning: the data behind these locks is consistent between calls, also after a panic in
+//! another thread.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +8,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a lock held.
+/// Unwraps the content of a lock.
 pub(crate) fn unlocked<T>(mutex: Mutex<T>) -> T {
     mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,15 @@
-//! How much memory of a device may be taken, and how much is.
+//! Memory limits of devices, and the bytes in use under them.
 //!
 //! ```text
-//! process  ← limit of the process (80 % of memory unless set); of each GPU one of its own (90 % of what was free)
+//! process  ← limit of the process (80 % of memory unless set); each GPU has its own (90 % of its free memory)
 //!   └ owner  ← memoryLimitBytes of one cache or pool
-//!       └ lease  one allocation, given back when it is dropped
+//!       └ lease  one allocation, released when it is dropped
 //! ```
 //!
-//! A lease is taken before the memory is. While its owner uses it, it is *live*; once only views, snapshots and copies keep it,
-//! it is *held*. What the owner cannot give back, since views or copies alone keep it, is *spared* by the owner's own limit. An
-//! owner that consists of others, as the layers of a model, is a [part](Budget::of_parts) budget: what they spare, it spares.
+//! A lease is taken before the memory is allocated. While the owner uses the memory, the lease is *live*; once only views,
+//! snapshots and copies keep it, it is *held*. Memory that the owner cannot free, because only views or copies keep it, is
+//! *spared*: the owner's own limit does not count it. An owner that consists of other owners, as a model consists of layers,
+//! has a budget [of parts](Budget::of_parts): it spares what its parts spare.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,12 +19,12 @@ use candle_core::Device;
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 
-/// A limit and what is used under it.
+/// A memory limit and the bytes in use under it.
 #[derive(Debug)]
 pub struct Budget {
     device: Device,
     parent: Option<Arc<Budget>>,
-    /// Whether those below are parts of one owner, whose limit this is.
+    /// True if the budgets below belong to parts of one owner, and this is the limit of that owner.
     has_parts: bool,
     limit: AtomicU64,
     used: AtomicU64,
@@ -32,13 +33,14 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget under that of the process; without a limit only that one counts.
+    /// Makes a budget under that of the process; without a limit only the process's limit applies.
     #[must_use]
     pub fn new(limit: Option<u64>) -> Arc<Self> {
         Budget::under(Budget::process(), limit)
     }
 
-    /// A budget for memory of a device: under `parent` where that is for the same, else under the one of all its memory.
+    /// Makes a budget for memory of a device: under `parent` if that is for the same device, else under the budget of the
+    /// whole device.
     #[must_use]
     pub fn within(device: &Device, parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
         let parent = parent.filter(|parent| parent.device.same_device(device)).cloned();
@@ -61,14 +63,14 @@ impl Budget {
         budget
     }
 
-    /// As [`Budget::within`], for an owner that consists of others, each with a budget under this one.
+    /// Like [`Budget::within`], for an owner that consists of parts, each with a budget under this one.
     #[must_use]
-    pub fn of_parts(device: &Device, parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
+    pub(crate) fn of_parts(device: &Device, parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
         let whole = Arc::into_inner(Budget::within(device, parent, limit)).expect("a budget that was just made");
         Arc::new(Budget { has_parts: true, ..whole })
     }
 
-    /// A budget under `parent`.
+    /// Makes a budget under `parent`.
     #[must_use]
     pub fn under(parent: Arc<Budget>, limit: Option<u64>) -> Arc<Self> {
         let root = Budget::root(parent.device.clone(), limit.unwrap_or(u64::MAX));
@@ -94,7 +96,7 @@ impl Budget {
         }
     }
 
-    /// Whose memory it counts.
+    /// The device whose memory is counted.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
@@ -106,41 +108,42 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes of these that only views and snapshots keep.
+    /// The part of the used bytes that only views and snapshots keep.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The limit; `u64::MAX` when there is none.
+    /// The limit; `u64::MAX` if there is none.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit. What is in use already stays.
+    /// Changes the limit. Memory that is already in use stays.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes in use that count against the limit.
+    /// The bytes in use that count against the limit.
     fn counted(&self) -> u64 {
         self.used() - self.spared.load(Ordering::Relaxed).min(self.used())
     }
 
-    /// The error of an allocation that does not fit.
+    /// Makes the error of an allocation that does not fit.
     #[must_use]
     pub fn refusal(&self, requested_bytes: u64) -> Error {
         Error::OutOfMemory { requested_bytes, used_bytes: self.counted(), limit_bytes: self.limit() }
     }
 
-    /// Takes `bytes` from this budget and those above it, or from none.
+    /// Takes `bytes` from this budget and all budgets above it. If one of them has too little, takes nothing.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
         self.take_as(bytes, false)
     }
 
-    /// The same for what the owner hands out and does not keep: held from the start, and spared by the owner's own limit.
-    pub fn take_given(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
+    /// Like [`Budget::take`], for memory that the owner hands out and does not keep: held from the start, and spared by the
+    /// owner's own limit.
+    pub(crate) fn take_given(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
         let lease = self.take_as(bytes, true)?;
         lease.set_held(true);
         Ok(lease)
@@ -183,23 +186,23 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// How many.
+    /// The number of bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Says whether only views and snapshots keep the memory now.
-    pub fn set_held(&self, held: bool) {
+    /// Sets whether only views and snapshots keep the memory.
+    pub(crate) fn set_held(&self, held: bool) {
         self.note(&self.held, &self.budget.held, held);
         if let Some(above) = &self.above {
             above.set_held(held);
         }
     }
 
-    /// Says whether the owner's own limit no longer counts these bytes, since the owner cannot give them back: views alone
-    /// keep them. The limits above go on counting.
-    pub fn set_spared(&self, spared: bool) {
+    /// Sets whether the owner's own limit ignores these bytes, because only views keep them and the owner cannot free them.
+    /// The limits above still count them.
+    pub(crate) fn set_spared(&self, spared: bool) {
         self.note(&self.spared, &self.budget.spared, spared);
         if let Some(above) = self.above.as_ref().filter(|above| above.budget.has_parts) {
             above.set_spared(spared);
@@ -225,7 +228,7 @@ impl Drop for Lease {
     }
 }
 
-/// 90 % of what is free on a GPU, where its driver tells; otherwise no limit.
+/// 90 % of a GPU's free memory if its driver reports it; otherwise no limit.
 fn free_memory(device: &Device) -> u64 {
     match device {
         #[cfg(feature = "cuda")]
@@ -236,7 +239,7 @@ fn free_memory(device: &Device) -> u64 {
     }
 }
 
-/// 80 % of the smaller of RAM and the control group's limit, where the system tells; otherwise no limit.
+/// 80 % of the smaller of RAM and the control group's limit, if the system reports them; otherwise no limit.
 fn default_limit() -> u64 {
     let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
     let ram = std::fs::read_to_string("/proc/meminfo")

@@ -1,4 +1,4 @@
-//! What all else stands on: dtypes, sizes, memory and its limits, threads, errors.
+//! Foundations of the crate: dtypes, sizes, memory and its limits, threads, errors.
 
 pub(crate) mod dims;
 pub(crate) mod dtype;

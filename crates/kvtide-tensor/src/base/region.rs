@@ -1,21 +1,21 @@
-//! Boxes in memory: where one lies in bytes, and one inside an array without gaps. What `narrow` and `reshape` do to a view, in
-//! integers.
+//! Boxes in memory: their place in bytes, and boxes inside a contiguous array. The index arithmetic of `narrow` and
+//! `reshape`, done in integers.
 
 use candle_core::Tensor;
 
 use crate::base::dims::Dims;
 
-/// Where a box lies in bytes.
+/// The place of a box in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// The byte of its first element.
+    /// The byte offset of its first element.
     pub offset: usize,
-    /// Bytes from an element to the next, for each axis.
+    /// The distance from one element to the next in bytes, for each axis.
     pub strides: Dims,
 }
 
 impl Place {
-    /// The same, from the element at `index` on.
+    /// Moves the start to the element at `index`.
     #[must_use]
     pub fn at(self, index: &Dims) -> Place {
         let skipped: usize = index.iter().zip(self.strides.iter()).map(|(index, stride)| index * stride).sum();
@@ -23,7 +23,7 @@ impl Place {
     }
 }
 
-/// `dims` elements of an array of shape `base` from `start` on; the array begins `offset` elements into its memory.
+/// A box of size `dims` at `start` in an array of shape `base`; the array begins `offset` elements into its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub offset: usize,
@@ -45,23 +45,23 @@ impl Region {
         self
     }
 
-    /// Elements from one index to the next, for each axis.
+    /// The distance from one index to the next in elements, for each axis.
     pub fn strides(&self) -> Dims {
         self.base.contiguous_strides()
     }
 
-    /// The element where it begins.
+    /// The index in memory of its first element.
     pub fn first(&self) -> usize {
         self.start.iter().zip(self.strides().iter()).fold(self.offset, |at, (start, stride)| at + start * stride)
     }
 
-    /// Where it lies in bytes, for elements of this size.
+    /// The place in bytes, for elements of this size.
     pub fn place(&self, element: usize) -> Place {
         let strides = self.strides().scaled(element);
         Place { offset: self.offset * element, strides }.at(&self.start)
     }
 
-    /// It as a tensor in `memory`.
+    /// The box as a tensor in `memory`.
     pub fn tensor(&self, memory: &Tensor) -> candle_core::Result<Tensor> {
         let elements = self.base.iter().product();
         let mut tensor = memory.flatten_all()?.narrow(0, self.offset, elements)?.reshape(&self.base[..])?;
@@ -73,7 +73,7 @@ impl Region {
         Ok(tensor)
     }
 
-    /// True when its elements are neighbours in memory, in order.
+    /// True if its elements are contiguous in memory, in order.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1;
         for (axis, &stride) in self.strides().iter().enumerate().rev() {
@@ -86,7 +86,7 @@ impl Region {
         true
     }
 
-    /// The same elements in another shape; it must be contiguous and of as many elements.
+    /// The same elements in another shape. The box must be contiguous, and the shape must have as many elements.
     pub fn reshaped(&self, dims: Dims) -> Self {
         Region::whole(self.first(), dims)
     }

@@ -1,28 +1,28 @@
-//! What a cache costs, as plain numbers.
+//! Costs of a cache, as plain numbers.
 
-/// Copies of rows that were there already, each kind counted apart, and the memory in use.
+/// Counts of the copies of existing rows, by kind, and the memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes of the cache's own buffer, slack included.
     pub buffer_bytes: u64,
-    /// Bytes that views and snapshots keep besides.
+    /// Further bytes that views and snapshots keep.
     pub held_bytes: u64,
-    /// Bytes in use in all.
+    /// All bytes in use.
     pub used_bytes: u64,
-    /// The limit of this cache; `u64::MAX` when it has none of its own.
+    /// The limit of this cache; `u64::MAX` if it has none of its own.
     pub limit_bytes: u64,
-    /// Times the buffer was replaced by a larger one.
+    /// The number of times the buffer was replaced by a larger one.
     pub growths: u64,
-    /// Times the window moved to the front.
+    /// The number of times the window was moved to the front of the buffer.
     pub compactions: u64,
-    /// Times rows were copied to keep a snapshot whole.
+    /// The number of times rows were copied to preserve a snapshot.
     pub copies_on_write: u64,
-    /// Bytes that these three copied.
+    /// Bytes copied by growths, compactions and copies on write.
     pub copied_bytes: u64,
 }
 
 impl Stats {
-    /// What two caches cost together.
+    /// The sum of two caches' costs.
     #[must_use]
     pub(crate) fn plus(self, other: Stats) -> Stats {
         Stats {

@@ -1,11 +1,11 @@
-//! The threads that large operations share: one pool for the process, which outlives whoever used it first.
+//! The threads of large operations: one pool per process, created at first use.
 //!
-//! The caller works too, so a pool of `n` threads has `n - 1` workers. Workers are reserved before they get anything to do:
-//! a call that finds them all taken works alone and waits for nobody. A pool that cannot start is a pool without workers.
+//! The caller works too, so a pool of `n` threads has `n - 1` workers. A call reserves idle workers before it starts; if all
+//! are reserved, it runs on the caller's thread alone and never waits. If the pool cannot start, it has no workers.
 //!
-//! Who computes on threads of its own, as a runtime of models does, lends them with [`with_host`]: what a thread calls inside shares its
-//! work through them, and the pool rests. Work is cut by sizes alone, so the bits are the same. No panic leaves what they run: it goes
-//! on in the thread that called.
+//! A runtime that has threads of its own lends them with [`with_host`]: calls inside share their work over those threads,
+//! and the pool stays idle. Work is divided by sizes alone, so results are bit-identical for every number of threads. A
+//! panic on a lent thread never reaches the host: it continues in the calling thread.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -19,10 +19,10 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use crate::base::error::{Error, Result};
 use crate::base::lock::{lock, unlocked};
 
-/// The environment variable that says how many threads to use.
+/// The environment variable with the number of threads.
 const VARIABLE: &str = "KVTIDE_THREADS";
 
-/// More threads than any machine has.
+/// The upper limit of the number of threads.
 const THREADS_MAX: usize = 1024;
 
 struct Pool {
@@ -32,15 +32,15 @@ struct Pool {
 
 static POOL: Mutex<Option<Arc<Pool>>> = Mutex::new(None);
 
-/// Says how many threads large operations use from now on, the caller's among them; 1 turns workers off.
+/// Sets the number of threads that large operations use from now on, including the caller's; 1 turns workers off.
 pub fn set_threads(count: usize) -> Result<()> {
     let pool = Pool::new(checked("threads", count as u64, &count.to_string())?);
     *lock(&POOL) = Some(Arc::new(pool));
     Ok(())
 }
 
-/// How many threads large operations use, the caller's among them: inside [`with_host`] as many as that says, else what
-/// [`set_threads`] said, else `KVTIDE_THREADS`, else as many as the machine gives this process.
+/// The number of threads that large operations use, including the caller's: inside [`with_host`] the number given there,
+/// else that of [`set_threads`], else `KVTIDE_THREADS`, else the number of CPUs that the machine gives this process.
 pub fn threads() -> Result<usize> {
     match present() {
         Some(host) => Ok(host.threads),
@@ -48,11 +48,11 @@ pub fn threads() -> Result<usize> {
     }
 }
 
-/// Somebody else's threads: calls the function with each number below the count, each once and on any of them, and returns when all
-/// calls have.
+/// A function of the host: calls its argument with each number below the count, each once and on any thread, and returns
+/// after all calls have returned.
 type Share = dyn Fn(usize, &(dyn Fn(usize) + Sync));
 
-/// Somebody else's threads, for what one thread calls.
+/// The threads of a host, lent to one calling thread.
 struct Host {
     threads: usize,
     share: Box<Share>,
@@ -66,9 +66,9 @@ fn present() -> Option<Rc<Host>> {
     HOST.with_borrow(Clone::clone)
 }
 
-/// Calls of this thread inside `work` use so many of somebody else's threads, the caller's among them, and none of the pool's. `share`
-/// calls what it is given with each number below its count, on any threads, and returns when all calls have; what it leaves out is
-/// done by the caller.
+/// Runs `work`; inside it, calls of this thread use `threads` threads of a host, including the caller's, and none of the
+/// pool's. `share` calls its argument with each number below the count, on any threads, and returns after all calls have
+/// returned. The caller does the work that `share` leaves out.
 ///
 /// ```
 /// use kvtide_tensor::{threads, with_host};
@@ -86,7 +86,7 @@ pub fn with_host<R>(
     under(Host { threads: threads.max(1), share: Box::new(share) }, work)
 }
 
-/// Runs `work` with these threads, and those from before afterwards, also after a panic.
+/// Runs `work` with this host, and reinstates the previous one afterwards, also after a panic.
 fn under<R>(host: Host, work: impl FnOnce() -> R) -> R {
     struct Before(Option<Rc<Host>>);
     impl Drop for Before {
@@ -99,16 +99,16 @@ fn under<R>(host: Host, work: impl FnOnce() -> R) -> R {
 }
 
 impl Host {
-    /// Nobody but the caller.
+    /// Uses the calling thread only.
     fn alone() -> Host {
         Host { threads: 1, share: Box::new(|_, _| ()) }
     }
 
-    /// Calls `drain` on so many threads, this one among them, at most; then here, for what is left.
+    /// Calls `drain` on at most `threads` threads, including this one, and then once here for the rest.
     fn run(&self, threads: usize, drain: impl Fn() + Sync) {
         let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
         (self.share)(threads, &|_| {
-            // Its threads know nothing of panics, and what is called inside a call is done alone.
+            // The host's threads do not handle panics; nested calls run on one thread.
             let caught = catch_unwind(AssertUnwindSafe(|| under(Host::alone(), &drain)));
             if let Err(panic) = caught {
                 lock(&panicked).get_or_insert(panic);
@@ -160,7 +160,7 @@ pub(crate) fn share(count: usize, limit: usize, work: impl Fn(usize) + Sync) -> 
     Ok(())
 }
 
-/// The same with work that may fail. Everything is tried; the answer is a failure of it, if there is one.
+/// Like [`share`], for work that may fail. All indices are tried; returns the first error, if any.
 pub(crate) fn try_share(count: usize, limit: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let failed = Mutex::new(None);
     share(count, limit, |index| {
@@ -186,7 +186,7 @@ impl Pool {
     }
 }
 
-/// Workers that are this call's until it ends.
+/// Workers that are reserved for one call.
 struct Reserved<'a> {
     pool: &'a Pool,
     count: usize,
@@ -219,7 +219,7 @@ fn pool() -> Result<Arc<Pool>> {
     Ok(pool)
 }
 
-/// The number of threads that the environment asks for.
+/// The number of threads from the environment.
 fn asked_for() -> Result<usize> {
     static ASKED: OnceLock<Option<String>> = OnceLock::new();
     let asked = ASKED.get_or_init(|| std::env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned()));
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(pool.idle.load(Ordering::Relaxed), 2);
     }
 
-    /// Threads of the standard library's.
+    /// Threads of the standard library.
     fn scoped(count: usize, call: &(dyn Fn(usize) + Sync)) {
         std::thread::scope(|scope| (0..count).for_each(|place| drop(scope.spawn(move || call(place)))));
     }
@@ -304,7 +304,7 @@ mod tests {
             with_host(0, scoped, || assert_eq!(threads().unwrap(), 1));
             assert_eq!(threads().unwrap(), many);
             std::thread::spawn(move || assert_eq!(threads().unwrap(), outside)).join().unwrap();
-            // What is called inside a call is done where it is.
+            // Nested calls run on the thread that makes them.
             share(8, 8, |_| assert_eq!(threads().unwrap(), 1)).unwrap();
         });
         assert_eq!(threads().unwrap(), outside);

@@ -1,8 +1,9 @@
-//! Zeroed memory that may be refused.
+//! Zeroed memory whose allocation may fail.
 //!
-//! `vec![0; n]` and candle's `zeros` abort the process when memory is out. This asks the allocator and looks at its answer;
-//! large pieces come as lazily zeroed pages, and on Linux as huge ones where the system has them: the pages of a growing buffer
-//! are touched for the first time by the append that waits for them, and one huge page is touched once instead of 512 times.
+//! `vec![0; n]` and candle's `zeros` abort the process if memory is exhausted. This module calls the allocator directly and
+//! checks its answer. Large allocations come as lazily zeroed pages, and on Linux as huge pages if the system has them: the
+//! append that needs them is the first to touch the pages of a grown buffer, and touching one huge page replaces touching
+//! 512 small ones.
 #![expect(unsafe_code, reason = "the allocator's own interface is unsafe; nothing safe answers instead of aborting")]
 
 use std::alloc::{Layout, alloc_zeroed};
@@ -12,38 +13,38 @@ use bytemuck::Zeroable;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 
-/// `len` bytes of zeros that come and go within one call.
+/// Allocates `len` zero bytes for use within one call.
 pub(crate) fn zeroed_bytes(len: usize) -> Result<Vec<u8>> {
     zeroed_vec(len).ok_or_else(|| Budget::process().refusal(len as u64))
 }
 
-/// `len` zeros, or nothing when the allocator has no memory for them.
+/// Allocates `len` zeros; `None` if the allocator has no memory for them.
 pub(crate) fn zeroed_vec<T: Zeroable>(len: usize) -> Option<Vec<T>> {
     if len == 0 || size_of::<T>() == 0 {
         return Some(Vec::new());
     }
     let layout = Layout::array::<T>(len).ok()?;
-    // SAFETY: the layout has a size over zero: neither `len` nor the type's size is zero.
+    // SAFETY: the layout's size is not zero, because neither `len` nor the type's size is zero.
     let memory = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if memory.is_null() {
         return None;
     }
     advise_huge_pages(memory.cast(), layout.size());
-    // SAFETY: the global allocator gave this memory with the layout of `len` values of `T`, which is the layout `Vec` gives
-    // back; every value is initialised, since all zeros are a valid `T`.
+    // SAFETY: the global allocator returned this memory for the layout of `len` values of `T`, which is the layout that
+    // `Vec` passes back; every value is initialised, because all zeros are a valid `T`.
     Some(unsafe { Vec::from_raw_parts(memory, len, len) })
 }
 
-/// Asks for huge pages in large memory that nobody has touched yet. A refusal changes nothing but speed.
+/// Asks for huge pages in large memory that was not touched yet. If the system refuses, only speed suffers.
 #[cfg(target_os = "linux")]
 fn advise_huge_pages(memory: *mut u8, bytes: usize) {
-    /// Below this a piece lies in a page or two, and is not worth a call of the system.
+    /// A smaller allocation has at most a few huge pages and is not worth a system call.
     const LARGE: usize = 4 << 20;
     const PAGE: usize = 4096;
     if bytes >= LARGE {
         let lead = memory.align_offset(PAGE);
-        // SAFETY: the range lies within memory that belongs to the caller, since `lead` is less than a page and `bytes` is
-        // many; the advice changes how it is backed, and nothing of its content.
+        // SAFETY: the range is within memory that belongs to the caller, because `lead` is less than a page and `bytes` is
+        // many pages; the advice changes how the memory is backed and not its content.
         unsafe { libc::madvise(memory.add(lead).cast(), (bytes - lead) / PAGE * PAGE, libc::MADV_HUGEPAGE) };
     }
 }

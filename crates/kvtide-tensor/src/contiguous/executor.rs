@@ -1,13 +1,13 @@
-//! The executor of the contiguous caches: carries a plan out on one buffer, and keeps the rows of snapshots whole.
+//! The executor of the contiguous caches: carries out a plan on one buffer, and saves rows for snapshots.
 //!
 //! ```text
-//! take memory   new buffer? saved rows for snapshots? a result of its own?   refused: nothing has changed
-//! move, write   in the new buffer, or in place after noting the slots        failed in place: poisoned
+//! take memory   new buffer? saved rows for snapshots? a result of its own?   fails: nothing has changed
+//! move, write   in the new buffer, or in place after logging the slots       failed in place: poisoned
 //! adopt         the new buffer is the cache's; the old one is its views'
 //! ```
 //!
-//! The caller commits its planner afterwards. Work is O(new tokens), but for what [`Stats`] counts: growth, compaction and
-//! copies on write.
+//! The caller commits its planner afterwards. The cost is O(new tokens), plus the copies that [`Stats`] counts: growth,
+//! compaction and copies on write.
 
 use std::sync::Arc;
 
@@ -24,28 +24,29 @@ use crate::tensor::shown::Shown;
 use crate::tensor::source::Resolved;
 use crate::tensor::view::CacheWindow;
 
-/// One buffer, what keeps it whole, and the drafts behind its tokens. The first tokens say its shape, unless it is reserved.
+/// One buffer, the state that snapshots need, and the drafts after its tokens. The first tokens determine its shape, unless
+/// the buffer is reserved.
 #[derive(Debug)]
 pub(crate) struct Contiguous {
     /// The open transactions.
     pub drafts: Drafts,
-    /// For each of them, whether the shape was still open when it began.
+    /// For each open transaction, true if the shape was still undetermined when it began.
     blank: Vec<bool>,
-    /// The shape of its rows, once it is known.
+    /// The shape of its rows, once known.
     pub shape: Option<RowShape>,
     buffer: Option<Arc<Buffer>>,
     budget: Arc<Budget>,
-    /// The window that its cache is, which goes with what it shows.
+    /// The window of its cache, which is passed on to views.
     window: Option<CacheWindow>,
     life: Arc<Life>,
     poisoned: bool,
     stats: Stats,
 }
 
-/// A snapshot's rows; none when the cache was empty.
+/// The rows of a snapshot; `None` if the cache was empty.
 pub(crate) type HeldRows = Option<Arc<Held>>;
 
-/// What views and snapshots still keep of a cache that is dropped is held by them.
+/// Memory that views and snapshots still keep of a dropped cache counts as held.
 impl Drop for Contiguous {
     fn drop(&mut self) {
         self.release();
@@ -53,7 +54,7 @@ impl Drop for Contiguous {
 }
 
 impl Contiguous {
-    /// No buffer yet; memory is taken from `budget`.
+    /// An executor without a buffer; memory is taken from `budget`.
     pub fn new(budget: Arc<Budget>) -> Self {
         Contiguous {
             drafts: Drafts::default(),
@@ -68,18 +69,18 @@ impl Contiguous {
         }
     }
 
-    /// The rows of a window.
+    /// Sets the window.
     pub fn sliding(mut self, window: Window) -> Self {
         self.window = Some(CacheWindow { window, is_tree: false });
         self
     }
 
-    /// The window of its cache, if that has one.
+    /// The window of its cache, if any.
     pub fn window(&self) -> Option<Window> {
         self.window.map(|of| of.window)
     }
 
-    /// Refuses a cache that was disposed of, or whose content is undefined.
+    /// Fails if the cache was disposed of, or its content is undefined.
     pub fn check(&self) -> Result<()> {
         if self.life.is_closed() {
             return Err(Error::Disposed { object: "cache" });
@@ -87,37 +88,37 @@ impl Contiguous {
         if self.poisoned { Err(Error::Poisoned) } else { Ok(()) }
     }
 
-    /// Refuses a change besides, while someone reads it in the background.
+    /// Like [`Contiguous::check`]; also fails while a background call reads the cache.
     pub fn check_change(&self) -> Result<()> {
         self.check()?;
         self.life.check_idle()
     }
 
-    /// Refuses a change besides, while a transaction is open.
+    /// Like [`Contiguous::check_change`]; also fails while a transaction is open.
     pub fn check_undrafted(&self) -> Result<()> {
         self.check_change()?;
         Ok(self.drafts.check_none()?)
     }
 
-    /// Takes the first buffer before there are tokens.
+    /// Allocates the first buffer before there are tokens.
     pub fn reserve(&mut self, shape: RowShape, slots: u32) -> Result<()> {
         let buffer = self.allocate(shape, slots)?;
         self.adopt(buffer);
         Ok(())
     }
 
-    /// Makes room for the bookkeeping of one more transaction.
+    /// Reserves memory for the bookkeeping of one more transaction.
     pub fn reserve_draft(&mut self) -> Result<()> {
         self.blank.try_reserve(1).map_err(|_| Budget::process().refusal(1))
     }
 
-    /// Opens a transaction, with room for so many tokens, for whose bookkeeping there is room.
+    /// Opens a transaction for up to `room` tokens. [`Contiguous::reserve_draft`] has succeeded before.
     pub fn begin_draft(&mut self, room: u32) -> TransactionId {
         self.blank.push(self.shape.is_none());
         self.drafts.begin(room)
     }
 
-    /// Ends a transaction. Where it leaves nothing of the first tokens, the shape is open again.
+    /// Ends a transaction. If none of the first tokens remain, the shape is undetermined again.
     pub fn end_draft(&mut self, ending: &Ending) {
         self.drafts.end(ending);
         let was_blank = self.blank.get(self.drafts.depth()).copied().unwrap_or(false);
@@ -128,19 +129,19 @@ impl Contiguous {
         }
     }
 
-    /// The present slots `runs`, the last one at position `end - 1`; nothing before the first append.
+    /// The current slots `runs`, the last one at position `end - 1`; `None` before the first append.
     pub fn show(&self, runs: Runs, end: u64) -> Option<Shown> {
         let buffer = self.buffer.clone()?;
         let stamp = buffer.stamp();
         Some(Shown::new(buffer, runs, end, Some(stamp)).in_window(self.window))
     }
 
-    /// No tokens, of the shape of `sources`, which stays open.
+    /// A result without tokens, in the shape of `sources`. Does not determine the shape of the cache.
     pub fn show_none(&self, sources: &[Resolved<'_>]) -> Result<Shown> {
         Ok(Shown::new(self.allocate(self.shape_with(sources), 0)?, Runs::default(), 0, None))
     }
 
-    /// The whole buffer, whatever it holds from now on: slots, which are no window.
+    /// The whole buffer, with all later writes: plain slots without a window.
     pub fn show_all(&self) -> Option<Shown> {
         let buffer = self.buffer.clone()?;
         let runs = Runs::one(Run::new(0, buffer.slots));
@@ -148,25 +149,25 @@ impl Contiguous {
         Some(Shown::new(buffer, runs, end, None))
     }
 
-    /// Notes that someone else has written these slots.
+    /// Logs that these slots were written by another caller.
     pub fn record(&self, run: Run) {
         if let Some(buffer) = &self.buffer {
             buffer.record(run);
         }
     }
 
-    /// The number of its buffer, as [`Shown::buffer_id`] has it; nothing where there is none.
+    /// The number of its buffer, as in [`Shown::buffer_id`]; `None` if there is no buffer.
     pub fn buffer_id(&self) -> Option<u64> {
         self.buffer.as_ref().map(|buffer| buffer.id)
     }
 
-    /// Ends the cache: its views are refused from now on, its memory goes with the last of them.
+    /// Closes the cache: its views fail from now on, and its memory is freed with the last of them.
     pub fn close(&mut self) {
         self.life.close();
         self.release();
     }
 
-    /// What it costs.
+    /// The cache's costs.
     pub fn stats(&self) -> Stats {
         Stats {
             buffer_bytes: self.buffer.as_ref().map_or(0, |buffer| buffer.bytes()),
@@ -177,7 +178,7 @@ impl Contiguous {
         }
     }
 
-    /// Checks that the buffer is as large as the planner says and holds the slots that it shows.
+    /// Checks that the buffer is as large as the planner says and contains the slots that it shows.
     pub fn check_invariants(&self, slots: u32, live: Runs) -> std::result::Result<(), String> {
         self.drafts.check_invariants()?;
         let Some(buffer) = &self.buffer else {
@@ -212,7 +213,7 @@ impl Contiguous {
         self.buffer = Some(buffer);
     }
 
-    /// Lets go of the buffer, of which nothing is live: the next append takes another, of any shape.
+    /// Drops the buffer, which has no live rows: the next append allocates another one, of any shape.
     fn release(&mut self) {
         if let Some(before) = self.buffer.take() {
             before.set_held(true);
@@ -224,7 +225,7 @@ impl Contiguous {
         self.buffer.as_ref().is_some_and(|buffer| !buffer.snapshots(None).is_empty())
     }
 
-    /// Runs `work`, which overwrites live rows: when it fails, or panics, the cache is poisoned.
+    /// Runs `work`, which overwrites live rows. If it fails or panics, the cache is poisoned.
     fn guarded(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         self.poisoned = true;
         work()?;
@@ -232,7 +233,7 @@ impl Contiguous {
         Ok(())
     }
 
-    /// Carries out an append. The buffer has `slots` slots afterwards, the last token shown is at position `end - 1`.
+    /// Carries out an append. Afterwards the buffer has `slots` slots, and the last token shown is at position `end - 1`.
     pub fn carry_out<S>(
         &mut self,
         plan: &Plan<S>,
@@ -275,7 +276,7 @@ impl Contiguous {
         self.guarded(|| move_rows(&buffer, moves.iter().copied()))
     }
 
-    /// The result that is more than the buffer holds: the rows `before`, and all of `sources`.
+    /// Assembles a result that is larger than the buffer: the rows `before`, and all of `sources`.
     fn assemble(&self, before: Runs, end: u64, shape: RowShape, sources: &[Resolved<'_>]) -> Result<Shown> {
         let tokens = sources[0].tokens();
         let result = Arc::new(Buffer::new(shape, before.len() + tokens, &self.budget, None)?);
@@ -299,7 +300,7 @@ impl Contiguous {
         Ok(Shown::new(result, runs, end, None))
     }
 
-    /// Carries out a plan in the present buffer. Answers the buffer, and the moment after it.
+    /// Carries out a plan in the current buffer. Returns the buffer, and the moment after the write.
     fn write_in_place<S>(&mut self, plan: &Plan<S>, sources: &[Resolved<'_>]) -> Result<(Arc<Buffer>, Stamp)> {
         let Contiguous { buffer: Some(buffer), budget, stats, poisoned, .. } = self else {
             return Err(Error::Disposed { object: "cache" });
@@ -317,14 +318,14 @@ impl Contiguous {
             stats.compactions += 1;
         }
         let stamp = plan.writes().map(|write| buffer.record(write.target)).last().unwrap_or_else(|| buffer.stamp());
-        // Where live rows are overwritten, a failure, or a panic, leaves the cache poisoned; new rows alone are nobody's yet.
+        // If live rows are overwritten, a failure or panic leaves the cache poisoned; new rows alone are not visible yet.
         *poisoned = compacts;
         write(buffer, moves().filter(|_| compacts), sources, plan.writes)?;
         *poisoned = false;
         Ok((buffer.clone(), stamp))
     }
 
-    /// Carries out a plan in a new buffer, which becomes the cache's. Answers it, and the moment after it.
+    /// Carries out a plan in a new buffer, which becomes the cache's. Returns it, and the moment after the write.
     fn write_afresh<S>(
         &mut self,
         plan: &Plan<S>,
@@ -349,18 +350,19 @@ impl Contiguous {
         Ok((fresh, stamp))
     }
 
-    /// Keeps the present rows of `runs`. O(1).
+    /// Keeps the current rows of `runs` for a snapshot. O(1).
     pub fn hold(&self, runs: Runs) -> HeldRows {
         let buffer = self.buffer.clone()?;
         Some(Held::new(buffer, runs))
     }
 
-    /// True when `held` was taken from this cache, so that [`Contiguous::restore`] can take its buffer back.
+    /// True if `held` was taken from this cache, so that [`Contiguous::restore`] can use its buffer again.
     pub fn owns(&self, held: &Held) -> bool {
         held.buffer.is_of(&self.life)
     }
 
-    /// Makes the buffer hold again what a snapshot of this cache saw. Rows that it has are not written: a view of them stays.
+    /// Restores the rows of a snapshot of this cache. Rows that the buffer still has are not written, so views of them stay
+    /// valid.
     pub fn restore(&mut self, held: &Arc<Held>) -> Result<()> {
         self.check_change()?;
         let overwritten = held.overwritten();
@@ -379,8 +381,8 @@ impl Contiguous {
         Ok(())
     }
 
-    /// Fills a buffer of `slots` slots with the tokens `taken` of a snapshot followed by `sources`, from slot 0 on: the
-    /// present buffer when it has that size, so that its address stays. The sources lie elsewhere.
+    /// Fills a buffer of `slots` slots with the tokens `taken` of a snapshot followed by `sources`, from slot 0 on. Uses the
+    /// current buffer if it has that size, so that its address stays. The sources must not overlap it.
     pub fn fill(
         &mut self,
         held: Option<&Held>,
@@ -415,7 +417,7 @@ impl Contiguous {
     }
 }
 
-/// Saves the rows of `run` for every snapshot that reads them in `buffer`, before they are written over.
+/// Saves the rows of `run` for every snapshot that reads them from `buffer`, before they are overwritten.
 pub(super) fn save(buffer: &Buffer, run: Run, budget: &Arc<Budget>, stats: &mut Stats) -> Result<()> {
     let snapshots = buffer.snapshots(Some(run));
     if snapshots.is_empty() {
@@ -447,7 +449,7 @@ fn fill_from_start(buffer: &Buffer, held: Option<&Held>, taken: Runs, sources: &
     let new = |run: Run| Run::new(run.start.max(kept) - kept, run.len - old(run).len);
     let mut runs = taken.iter();
     let (first, second) = (runs.next().unwrap_or_default(), runs.next().unwrap_or_default());
-    // A run that has tokens of both has the snapshot's first, so the new ones of a run go behind its old ones.
+    // In a run with both, the snapshot's tokens come first, so the new tokens go after them.
     let rows = |before: u32, run: Run| Run::new(before + old(run).len, new(run).len);
     if let Some(held) = held {
         copy_held(held, Runs::two(old(first), old(second)), buffer)?;
@@ -459,7 +461,7 @@ fn fill_from_start(buffer: &Buffer, held: Option<&Held>, taken: Runs, sources: &
     write(buffer, std::iter::empty(), sources, writes)
 }
 
-/// Copies the tokens `taken` of what a snapshot saw to the front of `target`, in order.
+/// Copies the tokens `taken` of a snapshot to the front of `target`, in order.
 fn copy_held(held: &Held, taken: Runs, target: &Buffer) -> Result<()> {
     let mut slot = 0;
     for part in taken.iter() {

@@ -1,7 +1,7 @@
-//! K and V of one attention layer, growing.
+//! K and V of one attention layer, in a growing buffer.
 //!
-//! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append, of a draft too, is O(new tokens), and a copy of what is
-//! there when the buffer doubles; a truncate, a snapshot and a restore are O(1).
+//! The buffer is `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append, also of a draft, is O(new tokens), plus a copy
+//! of the existing rows when the buffer doubles. Truncate, snapshot and restore are O(1).
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub struct KvCache {
     dtype: DType,
 }
 
-/// What a [`KvCache`] held at one moment. Immutable.
+/// The content of a [`KvCache`] at one moment. Immutable.
 #[derive(Clone, Debug)]
 pub struct KvSnapshot {
     state: GrowableState,
@@ -51,7 +51,7 @@ pub struct KvSnapshot {
 }
 
 impl KvSnapshot {
-    /// Tokens in it.
+    /// The number of its tokens.
     #[must_use]
     pub fn seq_len(&self) -> u32 {
         self.state.len()
@@ -59,7 +59,7 @@ impl KvSnapshot {
 }
 
 impl KvCache {
-    /// An empty cache, its first buffer reserved.
+    /// An empty cache with its first buffer allocated.
     pub fn new(options: KvCacheOptions) -> Result<Self> {
         let KvCacheOptions { batch_size, num_kv_heads, head_dim, dtype, .. } = options;
         for (argument, value) in [("batchSize", batch_size), ("numKvHeads", num_kv_heads), ("headDim", head_dim)] {
@@ -76,25 +76,25 @@ impl KvCache {
         Ok(KvCache { planner, rows, dtype })
     }
 
-    /// Tokens in it.
+    /// The number of its tokens.
     #[must_use]
     pub fn seq_len(&self) -> u32 {
         self.planner.state().len()
     }
 
-    /// Slots of the buffer.
+    /// The number of slots in the buffer.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.planner.state().slots()
     }
 
-    /// The most tokens it may hold.
+    /// The largest number of tokens.
     #[must_use]
     pub fn max_seq_len(&self) -> u32 {
         self.planner.max()
     }
 
-    /// True when it holds no token.
+    /// True if it has no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.seq_len() == 0
@@ -106,24 +106,24 @@ impl KvCache {
         self.dtype
     }
 
-    /// Rows of its batch, heads of K and V, and elements of one head.
+    /// The batch size, the number of KV heads, and the head dim.
     #[must_use]
     pub fn sizes(&self) -> [u32; 3] {
         let shape = self.rows.shape.as_ref().expect("a cache that was made with its sizes");
         [0, 1, 3].map(|axis| shape.dims[axis] as u32)
     }
 
-    /// Refuses while a transaction is open.
+    /// Fails while a transaction is open.
     pub fn check_undrafted(&self) -> Result<()> {
         self.rows.check_undrafted()
     }
 
-    /// Adds tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
+    /// Appends tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
     pub fn update<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
         Ok(self.update_shown(k, v)?.into_kv())
     }
 
-    /// As [`update`](Self::update), before anyone looks at it.
+    /// Like [`update`](Self::update), without making views.
     pub fn update_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
@@ -131,12 +131,12 @@ impl KvCache {
         self.add(&mut sources, 0)
     }
 
-    /// The tokens in it.
+    /// Views of its tokens.
     pub fn get_kv(&self) -> Result<Kv> {
         Ok(self.get_kv_shown()?.into_kv())
     }
 
-    /// As [`get_kv`](Self::get_kv), before anyone looks at it.
+    /// Like [`get_kv`](Self::get_kv), without making views.
     pub fn get_kv_shown(&self) -> Result<Shown> {
         self.rows.check()?;
         let state = self.planner.state();
@@ -146,14 +146,14 @@ impl KvCache {
         self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })
     }
 
-    /// The whole buffers `[batch, kv_heads, capacity, head_dim]`: live windows, never stale.
+    /// Views of the whole buffers `[batch, kv_heads, capacity, head_dim]`, which show later writes and are never stale.
     ///
-    /// Their address does not change while the capacity does not.
+    /// Their address stays the same as long as the capacity does.
     pub fn raw(&self) -> Result<Kv> {
         Ok(self.raw_shown()?.into_kv())
     }
 
-    /// As [`raw`](Self::raw), before anyone looks at it.
+    /// Like [`raw`](Self::raw), without making views.
     pub fn raw_shown(&self) -> Result<Shown> {
         self.rows.check()?;
         self.rows.show_all().ok_or(Error::Disposed { object: "KvCache" })
@@ -162,14 +162,13 @@ impl KvCache {
     /// The whole buffers as candle tensors, for a kernel that writes rows itself and then calls
     /// [`increment_seq_len`](Self::increment_seq_len).
     ///
-    /// Such rows cannot be saved before they are written: a snapshot that shows their slots (taken before a truncate) no
-    /// longer holds what it saw.
+    /// Such writes bypass copy on write: a snapshot that shows these slots (taken before a truncate) loses its content.
     pub fn raw_tensors(&self) -> Result<(Tensor, Tensor)> {
         let raw = self.raw()?;
         Ok((raw.k.tensor()?, raw.v.tensor()?))
     }
 
-    /// Counts tokens that a kernel wrote itself, behind the last one.
+    /// Counts tokens that a kernel wrote itself, after the last token.
     pub fn increment_seq_len(&mut self, tokens: u32) -> Result<()> {
         self.rows.check_undrafted()?;
         let written = self.planner.increment(tokens)?;
@@ -177,32 +176,34 @@ impl KvCache {
         Ok(())
     }
 
-    /// Drops all but the first `len` tokens.
+    /// Drops all tokens after the first `len`.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
         self.rows.check_undrafted()?;
         Ok(self.planner.truncate(len)?)
     }
 
-    /// Drops every token; the memory stays.
+    /// Drops all tokens; the memory stays allocated.
     pub fn reset(&mut self) -> Result<()> {
         self.truncate(0)
     }
 
-    /// What it holds now, whatever happens to it later.
+    /// A snapshot of its current content, which later changes do not affect.
     pub fn snapshot(&self) -> Result<KvSnapshot> {
         self.rows.check()?;
         let state = self.planner.state();
         Ok(KvSnapshot { state, held: self.rows.hold(state.live()) })
     }
 
-    /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
+    /// Restores the content of a snapshot: O(1) for a snapshot of this cache, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &KvSnapshot) -> Result<()> {
         self.rows.check_undrafted()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
-        let Some(held) = &snapshot.held else { return refused("its cache was disposed of before it was taken") };
+        let Some(held) = &snapshot.held else {
+            return refused("its cache was disposed of before the snapshot was taken");
+        };
         let shape = held.buffer.shape;
         if self.rows.shape != Some(shape) {
-            return refused("it is of a cache with another shape or dtype");
+            return refused("its cache has another shape or dtype");
         }
         if self.rows.owns(held) {
             self.rows.restore(held)?;
@@ -210,7 +211,7 @@ impl KvCache {
             return Ok(());
         }
         if snapshot.seq_len() > self.max_seq_len() {
-            return refused("it holds more tokens than maxSeqLen allows");
+            return refused("it has more tokens than maxSeqLen allows");
         }
         let mut foreign = self.planner.clone();
         foreign.truncate(0)?;
@@ -220,24 +221,24 @@ impl KvCache {
         Ok(())
     }
 
-    /// The number of the buffer that it has now, as [`Shown::buffer_id`] has it.
+    /// The number of its current buffer, as in [`Shown::buffer_id`].
     #[must_use]
     pub fn buffer_id(&self) -> Option<u64> {
         self.rows.buffer_id()
     }
 
-    /// What it costs.
+    /// The cache's costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.rows.stats()
     }
 
-    /// Ends it: its views are refused from now on.
+    /// Closes it: its views fail from now on.
     pub fn close(&mut self) {
         self.rows.close();
     }
 
-    /// Checks what must hold between calls.
+    /// Checks the invariants that hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }

@@ -1,4 +1,4 @@
-//! The contiguous caches: a few policies over one executor.
+//! The contiguous caches: several planners over one executor.
 
 pub(crate) mod executor;
 pub(crate) mod kv_cache;

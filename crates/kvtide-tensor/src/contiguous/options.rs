@@ -1,4 +1,4 @@
-//! What the caches are made with. Every field has a default, so that callers name what they mean.
+//! Options of the contiguous caches. Every field has a default.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::base::dtype::DType;
 use crate::base::memory::Budget;
 use crate::tensor::source::SEQUENCE;
 
-/// What a [`KvCache`](crate::KvCache) is made with.
+/// Options of a [`KvCache`](crate::KvCache).
 #[derive(Clone, Debug)]
 pub struct KvCacheOptions {
-    /// Rows of the batch.
+    /// The batch size.
     pub batch_size: u32,
-    /// Heads of K and V.
+    /// The number of KV heads.
     pub num_kv_heads: u32,
-    /// Slots at the start, cut to `max_seq_len`.
+    /// The initial number of slots; `max_seq_len` if that is smaller.
     pub initial_capacity: u32,
-    /// The most tokens it may hold.
+    /// The largest number of tokens.
     pub max_seq_len: u32,
     /// Elements of one head.
     pub head_dim: u32,
@@ -26,11 +26,11 @@ pub struct KvCacheOptions {
     pub dtype: DType,
     /// The device; see [`crate::device()`].
     pub device: Device,
-    /// Reserves `max_seq_len` slots at the start, so that no address ever changes.
+    /// Allocates `max_seq_len` slots at the start, so that no address ever changes.
     pub stable_addresses: bool,
-    /// The most bytes it may keep, snapshots and copies included.
+    /// The most bytes that it may use, including snapshots and copies.
     pub memory_limit_bytes: Option<u64>,
-    /// The budget that this cache's memory is taken from; none: that of the process.
+    /// The budget that the cache's memory is taken from; the process's by default.
     pub budget: Option<Arc<Budget>>,
 }
 
@@ -51,24 +51,24 @@ impl Default for KvCacheOptions {
     }
 }
 
-/// What a rotating cache is made with.
+/// Options of a rotating cache.
 #[derive(Clone, Debug)]
 pub struct RotatingCacheOptions {
-    /// The axis of the sequence. K and V have it at 2.
+    /// The axis of the sequence; 2 for K and V.
     pub dim: usize,
-    /// Tokens in the window, at least 1.
+    /// The number of tokens in the window, at least 1.
     pub max_seq_len: u32,
-    /// Slots at the start, cut to `sinks + max_seq_len`; none: 256.
+    /// The initial number of slots, 256 by default; `sinks + max_seq_len` if that is smaller.
     pub capacity_seq_len: Option<u32>,
     /// Tokens at the start that are never dropped, in addition to the window.
     pub sinks: u32,
-    /// Free slots behind a full window; none: a quarter of it, at least 64.
+    /// The number of free slots behind a full window; a quarter of the window by default, at least 64.
     pub slack: Option<u32>,
     /// The device; see [`crate::device()`].
     pub device: Device,
-    /// The most bytes it may keep, snapshots and copies included.
+    /// The most bytes that it may use, including snapshots and copies.
     pub memory_limit_bytes: Option<u64>,
-    /// The budget that this cache's memory is taken from; none: that of the process.
+    /// The budget that the cache's memory is taken from; the process's by default.
     pub budget: Option<Arc<Budget>>,
 }
 
@@ -87,14 +87,14 @@ impl Default for RotatingCacheOptions {
     }
 }
 
-/// What a [`RollbackCache`](crate::RollbackCache) is made with.
+/// Options of a [`RollbackCache`](crate::RollbackCache).
 #[derive(Clone, Debug)]
 pub struct RollbackCacheOptions {
     /// The device; see [`crate::device()`].
     pub device: Device,
-    /// The most bytes it may keep.
+    /// The most bytes that it may use.
     pub memory_limit_bytes: Option<u64>,
-    /// The budget that this cache's memory is taken from; none: that of the process.
+    /// The budget that the cache's memory is taken from; the process's by default.
     pub budget: Option<Arc<Budget>>,
 }
 

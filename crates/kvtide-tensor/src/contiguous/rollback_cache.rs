@@ -1,8 +1,8 @@
-//! K and V with tentative tokens: speculative decoding takes back what was rejected.
+//! K and V with tentative tokens, for speculative decoding: rejected tokens are rolled back.
 //!
-//! A snapshot is a mark: it holds no memory, and is refused once its tokens were overwritten. Rolling back is O(1), accepting
-//! a path of a draft tree O(path), an append O(new tokens) amortised. What a draft keeps becomes like the token that it follows:
-//! committed, or tentative behind tentative tokens.
+//! A snapshot is a mark: it uses no memory, and cannot be restored once its tokens were overwritten. A rollback is O(1),
+//! accepting a path of a draft tree O(path), an append O(new tokens) amortised. Tokens that a draft commits become like the
+//! token that they follow: committed, or tentative after tentative tokens.
 
 use kvtide_core::{Ending, Mark, RollbackPlanner, Tree};
 
@@ -17,7 +17,7 @@ use crate::tensor::source::{Resolved, Source, check_pair, resolve_pair};
 use crate::tensor::tree_mask::TreeMask;
 use crate::tensor::view::Kv;
 
-/// A cache of committed tokens, and tentative ones behind them.
+/// A cache of committed tokens followed by tentative ones.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -40,7 +40,7 @@ pub struct RollbackCache {
     id: u64,
 }
 
-/// A committed length of one [`RollbackCache`] to come back to.
+/// A committed length of one [`RollbackCache`] to return to.
 #[derive(Clone, Copy, Debug)]
 pub struct RollbackMark {
     mark: Mark,
@@ -56,7 +56,7 @@ impl RollbackMark {
 }
 
 impl RollbackCache {
-    /// An empty cache; its shape and dtype come with the first append.
+    /// An empty cache; the first append determines its shape and dtype.
     pub fn new(options: RollbackCacheOptions) -> Result<Self> {
         use std::sync::atomic::{AtomicU64, Ordering};
         static CACHES: AtomicU64 = AtomicU64::new(0);
@@ -68,19 +68,19 @@ impl RollbackCache {
         })
     }
 
-    /// Committed and tentative tokens.
+    /// The number of committed and tentative tokens.
     #[must_use]
     pub fn total_len(&self) -> u32 {
         self.planner.total()
     }
 
-    /// Committed tokens.
+    /// The number of committed tokens.
     #[must_use]
     pub fn committed_len(&self) -> u32 {
         self.planner.committed()
     }
 
-    /// Adds tentative tokens: a chain, or the nodes of a draft tree with these `parents`.
+    /// Appends tentative tokens: a chain, or the nodes of a draft tree with these `parents`.
     pub fn append<'a>(
         &mut self,
         k: impl Into<Source<'a>>,
@@ -90,7 +90,7 @@ impl RollbackCache {
         Ok(self.append_shown(k, v, parents)?.into_kv())
     }
 
-    /// As [`append`](Self::append), before anyone looks at it.
+    /// Like [`append`](Self::append), without making views.
     pub fn append_shown<'a>(
         &mut self,
         k: impl Into<Source<'a>>,
@@ -108,8 +108,8 @@ impl RollbackCache {
         Ok(shown)
     }
 
-    /// Fills an empty cache with what another one held: the first `committed` tokens are committed, the others are tentative, with these
-    /// parents.
+    /// Fills an empty cache with the content of another one: the first `committed` tokens are committed, the others are
+    /// tentative, with the parents of the other cache's [`tree`](Self::tree).
     pub fn resume<'a>(
         &mut self,
         k: impl Into<Source<'a>>,
@@ -118,52 +118,62 @@ impl RollbackCache {
         parents: &[i32],
     ) -> Result<()> {
         if self.total_len() > 0 {
-            return Err(Error::argument("totalLen", self.total_len(), "0, to be filled"));
+            return Err(Error::argument("totalLen", self.total_len(), "0: only an empty cache can be filled"));
         }
-        let tree = Tree::new(parents)?;
+        let tree = Tree::behind(committed, parents)?;
+        let (k, v) = (k.into(), v.into());
+        let tokens = u64::from(resolve_pair(&k, &v)?[0].tokens());
+        if tokens.checked_sub(committed.into()) != Some(tree.len() as u64) {
+            let expected = format!("one for each of {tokens} tokens but the {committed} committed ones");
+            return Err(Error::argument("parents.length", tree.len(), expected));
+        }
         self.append_shown(k, v, None)?;
-        Ok(self.planner.resume(committed, tree)?)
+        self.planner.resume(committed, tree);
+        Ok(())
     }
 
-    /// Refuses while a transaction is open.
+    /// Fails while a transaction is open.
     pub fn check_undrafted(&self) -> Result<()> {
         self.rows.check_undrafted()
     }
 
-    /// Makes the tokens before `len` committed.
+    /// Commits the tokens before `len`. The tokens after it stay tentative. A tentative token whose parent is a committed
+    /// token other than the last one keeps its position and its mask, but [`accept_path`](Self::accept_path) can no longer
+    /// accept it.
     pub fn commit(&mut self, len: u64) -> Result<()> {
         self.rows.check_undrafted()?;
         Ok(self.planner.commit(len)?)
     }
 
-    /// A mark on the committed length.
+    /// Marks the committed length.
     #[must_use]
     pub fn snapshot(&self) -> RollbackMark {
         RollbackMark { mark: self.planner.mark(), cache: self.id }
     }
 
-    /// Goes back to a mark.
+    /// Returns to a mark.
     pub fn rollback(&mut self, mark: &RollbackMark) -> Result<()> {
         self.rows.check_undrafted()?;
         if mark.cache != self.id {
-            return Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into());
+            return Err(kvtide_core::Error::SnapshotInvalid { reason: "it belongs to another cache" }.into());
         }
         Ok(self.planner.rollback(&mark.mark)?)
     }
 
-    /// All tokens, or nothing when none was ever appended.
+    /// Views of all tokens; `None` if none was ever appended.
     pub fn current(&self) -> Result<Option<Kv>> {
         Ok(self.current_shown()?.map(Shown::into_kv))
     }
 
-    /// As [`current`](Self::current), before anyone looks at it.
+    /// Like [`current`](Self::current), without making views.
     pub fn current_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;
         let state = self.planner.state();
         Ok(self.rows.show(state.live(), state.len().into()))
     }
 
-    /// Keeps the tentative tokens on `path`, in order, right after the committed ones, commits them and drops the rest.
+    /// Moves the tentative tokens on `path`, in order, directly after the committed ones, commits them, and drops the other
+    /// tentative tokens.
     pub fn accept_path(&mut self, path: &[u32]) -> Result<()> {
         self.rows.check_undrafted()?;
         let (moves, written) = self.planner.plan_path(path)?;
@@ -171,13 +181,13 @@ impl RollbackCache {
         Ok(self.planner.commit_path(path.len() as u32, written)?)
     }
 
-    /// The tentative tokens' tree.
+    /// The tree of the tentative tokens; parents below -1 are earlier committed tokens.
     #[must_use]
     pub fn tree(&self) -> &Tree {
         self.planner.tree()
     }
 
-    /// The attention mask of a draft with these parents, `[n, committed + n]`, 0 where a token sees and -inf elsewhere.
+    /// The attention mask of a draft with these parents, `[n, committed + n]`: 0 where a token attends, -inf elsewhere.
     pub fn tree_mask(&self, parents: &[i32]) -> Result<Vec<f32>> {
         let mask = TreeMask {
             before: [0..self.committed_len().into(), 0..0],
@@ -188,30 +198,30 @@ impl RollbackCache {
         mask.values(0)
     }
 
-    /// The position of each token of a draft with these parents: committed + depth.
+    /// The positions of the tokens of a draft with these parents: committed + depth.
     pub fn tree_positions(&self, parents: &[i32]) -> Result<Vec<u32>> {
         let tree = Tree::new(parents)?;
-        Ok(tree.depths().into_iter().map(|depth| self.committed_len() + depth).collect())
+        Ok(tree.depths().into_iter().map(|depth| self.committed_len() + depth as u32).collect())
     }
 
-    /// The number of the buffer that it has now, as [`Shown::buffer_id`] has it.
+    /// The number of its current buffer, as in [`Shown::buffer_id`].
     #[must_use]
     pub fn buffer_id(&self) -> Option<u64> {
         self.rows.buffer_id()
     }
 
-    /// What it costs.
+    /// The cache's costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.rows.stats()
     }
 
-    /// Ends it: its views are refused from now on.
+    /// Closes it: its views fail from now on.
     pub fn close(&mut self) {
         self.rows.close();
     }
 
-    /// Checks what must hold between calls.
+    /// Checks the invariants that hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         let (total, committed, drafted) = (self.total_len(), self.committed_len(), self.rows.drafts.drafted());
         let nodes = self.planner.tree().len();
@@ -240,7 +250,7 @@ impl Drafting for RollbackCache {
     }
 
     fn make_room(&mut self, tokens: u32) -> Result<()> {
-        // Without a shape, the first tokens take it.
+        // If the shape is not known yet, the first tokens allocate the room.
         if self.rows.shape.is_none() {
             return Ok(());
         }

@@ -6,16 +6,16 @@
 //! draft.commit(Some(2))?                the cache's tokens, a b
 //! ```
 //!
-//! [`KvTransaction`] is what every kind has, with one meaning. [`Transactional`] is the cache's side of it, by number: for whoever
-//! cannot hold a borrow of the cache, such as a language binding. [`Transaction`] is the guard over it that Rust users hold: it
-//! rolls back when it is dropped. [`Drafting`] is what differs between the contiguous caches: there a draft lies in one run right
-//! behind the cache's tokens, one draft behind the other. So an end is bookkeeping, after the rows of a path have moved to the
-//! front of their draft; and the planner decides alone what room a draft takes.
+//! [`KvTransaction`] is the interface that all kinds of transactions share. [`Transactional`] is the cache's side of it, by
+//! transaction number, for callers that cannot hold a borrow of the cache, such as a language binding. [`Transaction`] is
+//! the guard over it for Rust users: it rolls back when it is dropped. [`Drafting`] has the differences between the
+//! contiguous caches: there, drafts are in one run directly after the cache's tokens, one after the other. So the end of a
+//! transaction is bookkeeping, after the rows of a path have moved to the front of their draft, and the planner alone
+//! decides how much room a draft takes.
 //!
-//! What always holds: while a transaction is open all else that would change the cache is refused with `TRANSACTION_OPEN`, and
-//! reads go on, of what an append of the drafted tokens would have left there. A refused call leaves the transaction open, and
-//! as it was. Beginning, committing and rolling back are O(1), but for O(tree) and the rows of a path; an append is O(new
-//! tokens) amortised.
+//! While a transaction is open, all other changes to the cache fail with `TRANSACTION_OPEN`; reads succeed, and include the
+//! drafted tokens as if they had been appended. A call that fails leaves the transaction open and unchanged. Begin, commit
+//! and rollback are O(1), plus O(tree) and the rows of a path; an append is O(new tokens) amortised.
 
 use std::sync::Arc;
 
@@ -29,27 +29,28 @@ use crate::tensor::source::{Resolved, Source, check_pair, resolve_pair};
 use crate::tensor::tree_mask::TreeMask;
 use crate::tensor::view::{Kv, View};
 
-/// How a transaction is opened.
+/// Options of a transaction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BeginOptions {
-    /// Takes room for so many tokens at once, so that no append up to them has to, or is refused as an append of so many would
-    /// be; more may be drafted. A cache that has had no tokens and knows no shape takes it with the first. None: room is made as
-    /// it is needed.
+    /// Reserves room for this many tokens at once, so that appends up to that number neither allocate nor run out of room;
+    /// more tokens may be drafted. If the cache has had no tokens and does not know its shape, the first tokens reserve the
+    /// room. By default, room is taken as needed.
     pub max_tokens: Option<u32>,
 }
 
 /// A draft on top of a cache, or of another draft.
 pub trait KvTransaction {
-    /// What an append shows.
+    /// The result of an append.
     type Seen;
     /// A transaction on top of this one.
     type Child<'a>: KvTransaction<Seen = Self::Seen>
     where
         Self: 'a;
 
-    /// Adds tokens, a chain, or nodes of a draft tree with these parents: they count the tokens drafted here from 0, and -1 is
-    /// the last token before the draft. Shows what the cache's own append would; once it was given parents a window shows
-    /// everything that it keeps instead, which is what [`tree_mask`](Self::tree_mask) is over.
+    /// Appends tokens: a chain, or nodes of a draft tree with these parents, which are indices of tokens drafted here,
+    /// counted from 0; -1 is the last token before the draft. Returns the same as the cache's own append, with one
+    /// exception: once parents were given, a window returns everything that it keeps, in the order of the columns of
+    /// [`tree_mask`](Self::tree_mask).
     fn append<'a>(
         &mut self,
         k: impl Into<Source<'a>>,
@@ -57,27 +58,27 @@ pub trait KvTransaction {
         parents: Option<&[i32]>,
     ) -> Result<Self::Seen>;
 
-    /// Keeps the first `tokens` drafted tokens, all unless said otherwise, drops the rest, and ends. Those of a child become
-    /// its parent's.
+    /// Keeps the first `tokens` drafted tokens (all by default), drops the rest, and ends the transaction. The tokens of a
+    /// child become its parent's.
     fn commit(&mut self, tokens: Option<u64>) -> Result<()>;
 
-    /// Keeps the nodes of `path`, each the child of the one before, in order right behind what was there before the draft;
-    /// drops the rest, and ends. Refused with `INVALID_PATH` when it is no path.
+    /// Keeps the nodes of `path`, each the child of the one before, in order directly after the tokens before the draft;
+    /// drops the rest, and ends the transaction. Fails with `INVALID_PATH` if it is not a path.
     fn commit_path(&mut self, path: &[u32]) -> Result<()>;
 
-    /// Drops what was drafted, and ends: the cache is as it was before.
+    /// Drops the drafted tokens and ends the transaction: the cache is as it was before.
     fn rollback(&mut self) -> Result<()>;
 
-    /// Opens a transaction on top of this one, which can be asked for nothing but its length until that one has ended.
+    /// Opens a transaction on top of this one. Until the child has ended, only the length of this one can be read.
     fn begin(&mut self, options: BeginOptions) -> Result<Self::Child<'_>>;
 
-    /// Tokens drafted.
+    /// The number of drafted tokens.
     fn drafted(&self) -> Result<u32>;
 
-    /// The attention mask of the draft, `[n, before + n]`: 0 where a token sees, and -inf elsewhere.
+    /// The attention mask of the draft, `[n, before + n]`: 0 where a token attends, -inf elsewhere.
     fn tree_mask(&self) -> Result<View>;
 
-    /// The position of each drafted token: that of the first one, and its depth.
+    /// The positions of the drafted tokens: the position of the first one plus their depth.
     fn tree_positions(&self) -> Result<Vec<u64>>;
 }
 
@@ -109,7 +110,7 @@ pub struct Transaction<'c, C: Transactional> {
 }
 
 impl<C: Transactional> Transaction<'_, C> {
-    /// The cache, with what is drafted.
+    /// The cache, including the drafted tokens.
     #[must_use]
     pub fn cache(&self) -> &C {
         self.cache
@@ -168,11 +169,11 @@ impl<C: Transactional> Drop for Transaction<'_, C> {
     }
 }
 
-/// A cache that tokens can be drafted on, by the numbers of transactions.
+/// A cache with transactions that are identified by numbers.
 pub trait Transactional {
-    /// What an append shows, before anyone looks at it.
+    /// The result of an append, without views.
     type Shown: Into<Self::Seen>;
-    /// What an append shows.
+    /// The result of an append, as views.
     type Seen;
 
     /// Opens a transaction on the cache, or on its open transaction `parent`. See [`KvTransaction::begin`](KvTransaction::begin).
@@ -196,20 +197,20 @@ pub trait Transactional {
     /// See [`KvTransaction::rollback`](KvTransaction::rollback).
     fn rollback_draft(&mut self, id: TransactionId) -> Result<()>;
 
-    /// Rolls a transaction back, with its children, if it is still open. Never refused, also while someone reads the cache:
-    /// no token is written.
+    /// Rolls a transaction and its children back, if it is still open. Always succeeds, even while a background call reads
+    /// the cache, because no token is written.
     fn drop_draft(&mut self, id: TransactionId);
 
     /// See [`KvTransaction::drafted`](KvTransaction::drafted).
     fn drafted(&self, id: TransactionId) -> Result<u32>;
 
-    /// See [`KvTransaction::tree_mask`](KvTransaction::tree_mask); its memory is taken from `budget`.
+    /// See [`KvTransaction::tree_mask`](KvTransaction::tree_mask); the memory is taken from `budget`.
     fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View>;
 
     /// See [`KvTransaction::tree_positions`](KvTransaction::tree_positions).
     fn draft_positions(&self, id: TransactionId) -> Result<Vec<u64>>;
 
-    /// Opens a transaction, which is rolled back when it is dropped before it was committed.
+    /// Opens a transaction, which is rolled back if it is dropped before it is committed.
     fn begin(&mut self, options: BeginOptions) -> Result<Transaction<'_, Self>>
     where
         Self: Sized,
@@ -219,37 +220,39 @@ pub trait Transactional {
     }
 }
 
-/// A contiguous cache that drafts can lie behind. Arguments have been checked; what fails leaves everything as it was.
+/// A contiguous cache with drafts after its tokens. The arguments of its methods have been checked; a method that fails
+/// changes nothing.
 pub(crate) trait Drafting {
     /// Its rows, and the open transactions.
     fn rows(&self) -> &Contiguous;
 
-    /// Its rows, to be changed.
+    /// Its rows, for changes.
     fn rows_mut(&mut self) -> &mut Contiguous;
 
-    /// Keeps what a roll-back brings back besides the tokens. Called right before a transaction is opened, which cannot fail.
+    /// Saves state other than tokens that a rollback restores. Called directly before a transaction is opened, which cannot
+    /// fail.
     fn keep_before(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Takes room for so many tokens behind those there are.
+    /// Reserves room for this many tokens after the existing ones.
     fn make_room(&mut self, tokens: u32) -> Result<()>;
 
-    /// Adds tokens to the innermost draft.
+    /// Appends tokens to the innermost draft.
     fn draft(&mut self, sources: &mut [Resolved<'_>; 2], has_parents: bool) -> Result<Shown>;
 
     /// The slot of the outermost draft's first token.
     fn draft_slot(&self) -> u32;
 
-    /// Makes room for the bookkeeping of an end.
+    /// Reserves memory for the bookkeeping at the end of a transaction.
     fn reserve_end(&mut self, _ending: &Ending) -> Result<()> {
         Ok(())
     }
 
-    /// Ends a transaction whose kept tokens lie at the front of its draft.
+    /// Ends a transaction whose kept tokens are at the front of its draft.
     fn end(&mut self, ending: &Ending);
 
-    /// The tree of all drafts, and of what is tentative before them.
+    /// The tree of all drafts, and of the tentative tokens before them.
     fn tree_mask(&self) -> Result<TreeMask>;
 }
 
@@ -299,7 +302,7 @@ impl<C: Drafting> Transactional for C {
         self.rows().check_change()?;
         let (ending, moves, written) = self.rows().drafts.plan_path(id, path, self.draft_slot())?;
         self.reserve_end(&ending)?;
-        // Behind every mark of a `RollbackCache`, and its append has noted these positions already.
+        // These slots are after every mark of a `RollbackCache`, and its append has already logged them.
         self.rows_mut().move_rows(&moves, written)?;
         self.end(&ending);
         Ok(())

@@ -1,15 +1,15 @@
-//! NVIDIA's GPUs: each opened once for the process, and only where nothing stands against it.
+//! NVIDIA GPUs: each is opened once per process, after checks that it can be used.
 //!
 //! ```text
-//! open(index)  a fork of the process that used CUDA?    refused: CUDA cannot be used in it
-//!              open already?                            that device
-//!              libraries, driver, index, GPU            refused with the reason (driver.rs)
-//!              else                                     a device with a stream of its own, kept for ever
+//! open(index)  a fork of the process that used CUDA?    fails: CUDA cannot be used in it
+//!              open already?                            returns that device
+//!              libraries, driver, index, GPU            fails with the reason (driver.rs)
+//!              else                                     opens a device with a stream of its own, kept for ever
 //! ```
 //!
-//! candle's per-thread streams would let work of two threads pass each other; here all work of a GPU goes to one stream, in
-//! the order in which it was given. candle and cudarc panic where they meet what they did not expect: that is caught.
-//! O(1) for a GPU that is open.
+//! All work of a GPU goes to one stream, in the order of the calls; with candle's per-thread streams, work of two threads
+//! could overtake each other. candle and cudarc panic on unexpected results; these panics are caught. O(1) for a GPU that is
+//! open.
 #![expect(unsafe_code, reason = "turning off candle's bookkeeping of streams is marked unsafe")]
 
 use std::any::Any;
@@ -28,10 +28,10 @@ mod driver;
 /// Opened GPUs by their index.
 static OPENED: Mutex<Option<HashMap<usize, Device>>> = Mutex::new(None);
 
-/// The process that used CUDA first, or zero. A fork has the same memory and another number.
+/// The process that used CUDA first, or zero. A fork has a copy of this memory and another process id.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// The GPU of this index, or why it cannot be used.
+/// Opens the GPU of this index, or returns the reason why it cannot be used.
 pub(super) fn open(index: usize) -> Result<Device, String> {
     claim(&OWNER, process::id())?;
     let mut opened = lock(&OPENED);
@@ -44,20 +44,11 @@ pub(super) fn open(index: usize) -> Result<Device, String> {
     Ok(device)
 }
 
-/// Keeps what candle's operations upload beside their tensors, until it is dropped.
-#[cfg(feature = "captured-steps")]
-pub(super) fn keep_uploads(device: &Device) -> impl Sized + use<> {
-    match device {
-        Device::Cuda(device) => Some(device.enable_cuda_graph_htod_cache()),
-        _ => None,
-    }
-}
-
-/// Makes `process` the one that uses CUDA; refused when it was forked from the one that does.
+/// Makes `process` the user of CUDA; fails if it was forked from the process that uses CUDA.
 fn claim(owner: &AtomicU32, process: u32) -> Result<(), String> {
     match owner.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {
         Err(other) if other != process => Err(format!(
-            "process {process} is a fork of process {other}, which has used CUDA: start a new process instead of forking"
+            "process {process} is a fork of process {other}, which has used CUDA; start a new process instead of forking"
         )),
         _ => Ok(()),
     }
@@ -67,8 +58,8 @@ fn open_new(index: usize) -> Result<Device, String> {
     driver::check(index)?;
     let device = Device::new_cuda_with_stream(index).map_err(|error| error.to_string())?;
     if let Device::Cuda(cuda) = &device {
-        // SAFETY: events order the uses of a tensor by several streams. This device has one stream, there is one device for
-        // each GPU in the process, and no tensor of it is given to a stream of anyone else.
+        // SAFETY: events order the uses of a tensor by several streams. This device has one stream, there is one device per
+        // GPU in the process, and no tensor of it is used on another stream.
         unsafe { cuda.disable_event_tracking() };
         driver::keep_freed(&cuda.cuda_stream());
     }

@@ -1,8 +1,8 @@
-//! The one door to a tensor's bytes.
+//! Access to the bytes of tensors. All access goes through this module.
 //!
-//! candle keeps storage behind a lock, taken here for a whole operation. A writer notes its slots in the buffer's log
-//! *before* it takes the lock, and a reader looks at the log *after*: so a view that is read while another thread writes gives
-//! what it saw or is stale, and never a mixture.
+//! candle keeps storage behind a lock, which an operation holds from start to end. A writer logs its slots in the buffer's
+//! log *before* it takes the lock, and a reader checks the log *after* it has taken the lock. So a view that is read while
+//! another thread writes gives what it saw or is stale, and never a mixture.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -18,10 +18,10 @@ use crate::base::dtype::{DType, bytes, bytes_mut};
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::device::form::{Form, is_seen};
-use crate::device::memory::{DeviceTensor, pass, zeroed};
+use crate::device::memory::zeroed;
 
-/// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it. Nothing is done to a target
-/// without bytes: candle takes its strides of zero for elements that overlap.
+/// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it. Does nothing for an empty
+/// target: candle takes its strides of zero for overlapping elements.
 pub(crate) fn edit(target: &Tensor, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
     if target.elem_count() > 0 {
         check_bytes(target.device())?;
@@ -51,8 +51,6 @@ pub(crate) fn launch(
     if target.elem_count() > 0 {
         check_launched(target.device())?;
     }
-    // In front of candle's locks, for which whoever captures may wait.
-    let _pass = pass(target.device());
     let outcome = RefCell::new(Ok(()));
     change(target, sources, |storages| {
         let mut found = [Span::of(&[]); SOURCES_MAX];
@@ -90,21 +88,20 @@ fn look<T>(tensor: &Tensor, work: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> 
     }
 }
 
-/// A tensor on a device with these bytes' elements, in memory that `budget` does not count: it lives as long as a call.
-pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<DeviceTensor> {
+/// Uploads bytes as a tensor, in memory that `budget` does not count: for tensors that live as long as one call.
+pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
     let Form::Launched(stream) = Form::of(device)? else {
-        return Ok(DeviceTensor::new(dtype.upload(bytes, shape, device)?));
+        return Ok(dtype.upload(bytes, shape, device)?);
     };
-    let _pass = pass(device);
     let tensor = zeroed(dtype, shape, &Budget::of(device))?;
     launch(&tensor, &[], |memory, _| Ok(stream.upload(bytes, memory)?))?;
     Ok(tensor)
 }
 
-/// Copies bytes of a whole storage from `start` on to the host's memory; on a device without kernels, of a tensor that is all of it.
+/// Copies bytes of a whole storage, from `start` on, to host memory. On a device without kernels, the tensor must cover the
+/// whole storage.
 pub(crate) fn download(tensor: &Tensor, start: usize, out: &mut [u8]) -> Result<()> {
     let range = start..start + out.len();
-    let _pass = pass(tensor.device());
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(storage) if is_seen(tensor.device()) => out.copy_from_slice(&bytes(storage)?[range]),
@@ -121,21 +118,22 @@ pub(crate) fn download(tensor: &Tensor, start: usize, out: &mut [u8]) -> Result<
     Ok(())
 }
 
-/// Refuses bytes of memory whose form is another: a defect of this library, shown by the CPU that stands in for a device as well.
+/// Fails if memory of this device is not accessed as bytes. Such a call is a bug in this library; the CPU that stands in for
+/// a device detects it too.
 fn check_bytes(device: &Device) -> Result<()> {
     if matches!(Form::of(device)?, Form::Bytes(_)) { Ok(()) } else { Err(elsewhere()) }
 }
 
-/// Refuses launches on memory whose form is another.
+/// Fails if memory of this device is not accessed by launches.
 fn check_launched(device: &Device) -> Result<()> {
     if matches!(Form::of(device)?, Form::Launched(_)) { Ok(()) } else { Err(elsewhere()) }
 }
 
 fn elsewhere() -> Error {
-    Error::Candle(candle_core::Error::Msg("the bytes of a device's memory were asked for".to_owned()))
+    Error::Candle(candle_core::Error::Msg("bytes were requested of memory that the host cannot address".to_owned()))
 }
 
-/// Runs `work` on the bytes of several whole storages at once. One that is named twice is locked once.
+/// Runs `work` on the bytes of several whole storages at once. A storage that is named twice is locked once.
 pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) -> Result<T>) -> Result<T> {
     tensors.iter().try_for_each(|tensor| check_bytes(tensor.device()))?;
     let (places, guards) = locked(tensors);
@@ -146,10 +144,9 @@ pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) ->
     work(&places.iter().map(of).collect::<Result<Vec<_>>>()?)
 }
 
-/// The same wherever they are.
+/// Like [`inspect_all`], with spans, for devices whose operations are launches.
 pub(crate) fn inspect_spans<T>(tensors: &[&Tensor], work: impl FnOnce(&[Span<'_>]) -> Result<T>) -> Result<T> {
     tensors.iter().try_for_each(|tensor| check_launched(tensor.device()))?;
-    let _pass = tensors.first().and_then(|tensor| pass(tensor.device()));
     let (places, guards) = locked(tensors);
     let of = |&place: &usize| match guards[place].as_deref() {
         Some(Storage::Cpu(storage)) => Ok(Span::of(bytes(storage)?)),
@@ -160,11 +157,11 @@ pub(crate) fn inspect_spans<T>(tensors: &[&Tensor], work: impl FnOnce(&[Span<'_>
     work(&places.iter().map(of).collect::<Result<Vec<_>>>()?)
 }
 
-/// Takes the lock of each storage once. Answers the place of each tensor's guard, and the guards.
+/// Takes the lock of each storage once. Returns the index of each tensor's guard, and the guards.
 fn locked<'t>(tensors: &[&'t Tensor]) -> (Vec<usize>, Vec<Option<impl Deref<Target = Storage> + use<'t>>>) {
     let mut places: Vec<usize> = tensors.iter().map(|tensor| identity(tensor)).collect();
     for index in (0..places.len()).rev() {
-        // Those before it are still identities.
+        // The entries before it are still identities.
         places[index] = places[..index].iter().position(|&other| other == places[index]).unwrap_or(index);
     }
     let lock = |(index, tensor): (usize, &&'t Tensor)| (places[index] == index).then(|| tensor.storage_and_layout().0);
@@ -172,27 +169,27 @@ fn locked<'t>(tensors: &[&'t Tensor]) -> (Vec<usize>, Vec<Option<impl Deref<Targ
     (places, guards)
 }
 
-/// What tells two storages apart while both live, on any device: views of one share it.
+/// A number that tells two live storages apart, on any device. Views of one storage have the same number.
 pub(crate) fn identity(tensor: &Tensor) -> usize {
     std::ptr::from_ref(&*tensor.storage_and_layout().0).addr()
 }
 
-/// The first byte of a storage that the host sees.
+/// The address of the first byte of a storage that the host can address.
 pub(crate) fn first_byte(tensor: &Tensor) -> Result<*const u8> {
     if is_seen(tensor.device()) { look(tensor, |bytes| Ok(bytes.as_ptr())) } else { Err(elsewhere()) }
 }
 
-/// One tensor for K and one for V.
+/// At most one tensor for K and one for V.
 const SOURCES_MAX: usize = 2;
 
-/// The storages of a target and of its sources, where they lie.
+/// The storages of a target and its sources, by device.
 enum Storages<'a> {
     Cpu(&'a mut CpuStorage, &'a [&'a CpuStorage]),
     #[cfg(feature = "cuda")]
     Cuda(&'a mut CudaStorage, &'a [&'a CudaStorage]),
 }
 
-/// Runs `work` on the storages of a target that has elements, and of its sources.
+/// Runs `work` on the storages of a target and its sources. Does nothing for an empty target.
 fn change(target: &Tensor, sources: &[&Tensor], work: impl Fn(Storages<'_>) -> candle_core::Result<()>) -> Result<()> {
     let change = Change(work);
     match sources {

@@ -1,9 +1,9 @@
-//! Which form of an operation runs where its memory lies. Every operation asks here, and nowhere else.
+//! Selects the implementation of operations by device. Every operation asks this module and nothing else.
 //!
-//! On the CPU it is the widest that the machine has, chosen once. `KVTIDE_KERNELS` names another: `portable` runs what a device
-//! without kernels of its own would run, in candle's tensor operations alone. `opaque` does the same with the CPU's memory as a
-//! device's, which nobody sees: there is a copy to it and a copy from it, and tensors have no `data`. [`with_kernels`] chooses for
-//! one thread and one call, which is how tests compare the forms.
+//! On the CPU, the widest vector instructions of the machine are used, detected once. `KVTIDE_KERNELS` names another
+//! implementation: `portable` uses candle's tensor operations alone, as on a device without kernels. `opaque` does the same
+//! and treats the CPU's memory as device memory that the host cannot address: data is copied to and from it, and tensors
+//! have no `data`. [`with_kernels`] chooses for one thread and one call; tests compare the implementations with it.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -13,14 +13,14 @@ use kvtide_cuda::Stream;
 
 use crate::base::error::{Error, Result};
 
-/// The forms that an operation has.
+/// The implementations of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
-    /// On bytes that the host sees, with these vectors.
+    /// On bytes that the host can address, with these vector instructions.
     Bytes(Kernels),
-    /// In candle's operations alone: a device without kernels of its own.
+    /// With candle's operations alone, on a device without kernels.
     Portable,
-    /// By kernels of a GPU.
+    /// With the kernels of a GPU.
     #[cfg_attr(
         not(any(feature = "cuda", feature = "emulate")),
         expect(dead_code, reason = "a build without such kernels takes the other forms")
@@ -29,7 +29,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The form for memory of this device.
+    /// The implementation for memory of this device.
     pub fn of(device: &Device) -> Result<Form> {
         match device {
             Device::Cpu if Kernels::current()? == Kernels::Opaque => Ok(Form::Portable),
@@ -40,7 +40,7 @@ impl Form {
         }
     }
 
-    /// The form for memory that the host sees.
+    /// The implementation for memory that the host can address.
     pub fn of_host() -> Result<Form> {
         Ok(match Kernels::current()? {
             #[cfg(feature = "emulate")]
@@ -52,18 +52,18 @@ impl Form {
     }
 }
 
-/// Whether the host sees the memory of a device: its addresses may be handed out.
+/// True if the host can address the memory of a device, so that pointers to it may be handed out.
 pub(crate) fn is_seen(device: &Device) -> bool {
     device.is_cpu() && !matches!(Kernels::current(), Ok(Kernels::Opaque))
 }
 
-/// A form of the kernels.
+/// A set of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernels {
-    /// Those of GPUs, on the CPU in a GPU's stead: thread by thread, for tests.
+    /// The GPU kernels, run on the CPU thread by thread, for tests.
     #[cfg(feature = "emulate")]
     Emulated,
-    /// candle's tensor operations alone, over memory that nobody sees, for tests.
+    /// candle's tensor operations alone, on memory that is treated as not addressable by the host, for tests.
     Opaque,
     /// candle's tensor operations alone.
     Portable,
@@ -75,7 +75,7 @@ pub enum Kernels {
     Avx512,
 }
 
-/// The environment variable that names the form to take.
+/// The environment variable that names the kernels to use.
 const VARIABLE: &str = "KVTIDE_KERNELS";
 
 thread_local! {
@@ -83,7 +83,7 @@ thread_local! {
 }
 
 impl Kernels {
-    /// Every form there is, the widest last.
+    /// All kernels, the widest last.
     pub const ALL: &[Kernels] = &[
         #[cfg(feature = "emulate")]
         Kernels::Emulated,
@@ -94,7 +94,7 @@ impl Kernels {
         Kernels::Avx512,
     ];
 
-    /// Its public name.
+    /// The public name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -108,9 +108,9 @@ impl Kernels {
         }
     }
 
-    /// True when this machine can run it.
+    /// True if this machine can run them.
     #[must_use]
-    pub fn is_supported(self) -> bool {
+    pub(crate) fn is_supported(self) -> bool {
         match self {
             #[cfg(feature = "emulate")]
             Kernels::Emulated => true,
@@ -133,12 +133,12 @@ impl Kernels {
         }
     }
 
-    /// The forms that this machine can run, the widest last.
+    /// The kernels that this machine can run, the widest last.
     pub fn supported() -> impl Iterator<Item = Kernels> {
         Kernels::ALL.iter().copied().filter(|form| form.is_supported())
     }
 
-    /// The form that runs: the one chosen for this thread, else the one that `KVTIDE_KERNELS` names, else the widest.
+    /// The kernels in use: those chosen for this thread, else those that `KVTIDE_KERNELS` names, else the widest.
     pub fn current() -> Result<Kernels> {
         static NAMED: OnceLock<std::result::Result<Kernels, String>> = OnceLock::new();
         if let Some(chosen) = CHOSEN.get() {
@@ -171,7 +171,7 @@ fn widest() -> Kernels {
     Kernels::supported().last().unwrap_or(Kernels::Portable)
 }
 
-/// Runs `work` with this form of the kernels on this thread; refused when the machine does not have it.
+/// Runs `work` with these kernels on this thread; fails if the machine cannot run them.
 pub fn with_kernels<T>(kernels: Kernels, work: impl FnOnce() -> T) -> Result<T> {
     struct Restore(Option<Kernels>);
     impl Drop for Restore {
@@ -180,7 +180,7 @@ pub fn with_kernels<T>(kernels: Kernels, work: impl FnOnce() -> T) -> Result<T> 
         }
     }
     if !kernels.is_supported() {
-        return Err(Error::argument("kernels", kernels.name(), "a form that this machine can run"));
+        return Err(Error::argument("kernels", kernels.name(), "kernels that this machine can run"));
     }
     let _restore = Restore(CHOSEN.replace(Some(kernels)));
     Ok(work())

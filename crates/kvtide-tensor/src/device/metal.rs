@@ -1,4 +1,4 @@
-//! Apple's GPU, by candle's own operations: opened once for the process.
+//! Apple GPUs through candle's operations: opened once per process.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use candle_core::Device;
 
 use crate::base::lock::lock;
 
-/// The GPU, or why it cannot be used.
+/// Opens the GPU, or returns the reason why it cannot be used.
 pub(super) fn open() -> Result<Device, String> {
     static OPENED: Mutex<Option<Device>> = Mutex::new(None);
     let mut opened = lock(&OPENED);

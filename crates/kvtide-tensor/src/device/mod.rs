@@ -1,4 +1,4 @@
-//! Which device a cache lives on.
+//! The devices of caches.
 //!
 //! ```text
 //! "cpu"              always
@@ -7,8 +7,8 @@
 //! "auto"             the first of cuda:0, metal and cpu that can be used
 //! ```
 //!
-//! The same name gives the same device for as long as the process runs, so that all caches of a GPU share its stream. A
-//! device that is open costs a look into a map; the first call of a GPU opens it, which can take a second.
+//! The same name gives the same device for as long as the process runs, so that all caches of a GPU share its stream. For a
+//! device that is open, a call costs a map lookup. The first call for a GPU opens it, which can take a second.
 
 use candle_core::{Device, DeviceLocation};
 
@@ -26,9 +26,9 @@ mod metal;
 #[cfg(any(feature = "cuda", test))]
 mod ptx;
 
-/// The device of this name: `cpu`, `auto`, `cuda`, `cuda:N`, `metal`.
+/// Returns the device of this name: `cpu`, `auto`, `cuda`, `cuda:N`, `metal`.
 ///
-/// `auto` is the best device that can be used, the CPU where there is no other.
+/// `auto` is the first of `cuda:0`, `metal` and `cpu` that can be used.
 pub fn device(name: &str) -> Result<Device> {
     let unavailable = |reason: String| Error::DeviceUnavailable { device: name.to_owned(), reason };
     match name {
@@ -42,7 +42,7 @@ pub fn device(name: &str) -> Result<Device> {
     }
 }
 
-/// The full name of a device that need not be one of this machine. `auto` is refused: which device that is depends on the machine.
+/// The full name of a device, which this machine need not have. Fails for `auto`, whose device depends on the machine.
 pub fn full_name(name: &str) -> Result<String> {
     match (name, cuda_index(name)) {
         ("cpu" | "metal", _) => Ok(name.to_owned()),
@@ -61,13 +61,7 @@ pub fn device_name(device: &Device) -> String {
     }
 }
 
-/// Keeps what candle's operations upload beside their tensors, until it is dropped: a graph that was captured reads it again.
-#[cfg(feature = "captured-steps")]
-pub(crate) fn keep_uploads(device: &Device) -> impl Sized + use<> {
-    cuda::keep_uploads(device)
-}
-
-/// Refuses kernels and threads that the environment asks for in vain.
+/// Fails if the environment requests kernels or threads that cannot be used.
 pub(crate) fn check_kernels(device: &Device) -> Result<()> {
     if device.is_cpu() {
         Form::of_host()?;
@@ -76,7 +70,7 @@ pub(crate) fn check_kernels(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// The index in `cuda` or `cuda:N`; one that no number holds stands for the highest.
+/// The index in `cuda` or `cuda:N`; the largest `usize` if it does not fit.
 fn cuda_index(name: &str) -> Option<usize> {
     match name.strip_prefix("cuda")? {
         "" => Some(0),

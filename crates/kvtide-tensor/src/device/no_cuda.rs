@@ -1,8 +1,8 @@
-//! CUDA in a build without it: what to install.
+//! CUDA in a build without it: every call fails and says what to install.
 
 use candle_core::Device;
 
-/// Whether there is an addon with CUDA for this system.
+/// True if there is an addon with CUDA for this system.
 const EXISTS: bool = cfg!(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"));
 
 const INSTALL: &str = concat!(
@@ -11,11 +11,8 @@ const INSTALL: &str = concat!(
     "`"
 );
 
-/// Refuses every GPU.
+/// Fails for every GPU.
 pub(super) fn open(_index: usize) -> Result<Device, String> {
-    Err(if EXISTS { INSTALL } else { "this build has no CUDA support, and there is none for this system" }.to_owned())
+    Err(if EXISTS { INSTALL } else { "this build has no CUDA support, and there is no CUDA build for this system" }
+        .to_owned())
 }
-
-/// Nothing is uploaded.
-#[cfg(feature = "captured-steps")]
-pub(super) fn keep_uploads(_device: &Device) {}

@@ -1,25 +1,25 @@
-//! What PTX, NVIDIA's portable assembly, asks of the machine that it runs on: its head says it.
+//! Requirements of PTX, NVIDIA's portable assembly, read from its header.
 //!
 //! ```text
-//! .version 9.0          the driver has to know CUDA 13.0
-//! .target sm_80         the GPU has to be an 8.0 or newer; sm_90a: a 9.0 and no other
+//! .version 9.0          the driver must support CUDA 13.0
+//! .target sm_80         the GPU must be an 8.0 or newer; sm_90a: a 9.0 and no other
 //! ```
 //!
-//! O(length of the head).
+//! O(length of the header).
 
 use std::fmt;
 
 /// A version of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CudaVersion {
-    /// In front of the dot.
+    /// The number before the dot.
     pub major: u32,
-    /// Behind it.
+    /// The number after the dot.
     pub minor: u32,
 }
 
 impl CudaVersion {
-    /// From the number that a driver gives: 13000 is 13.0.
+    /// Parses a driver's version number: 13000 is 13.0.
     pub fn from_driver(number: u32) -> Self {
         CudaVersion { major: number / 1000, minor: number % 1000 / 10 }
     }
@@ -31,17 +31,17 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// Which GPUs can run a piece of PTX.
+/// The GPUs that can run a piece of PTX.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// This compute capability, tens and ones, and every later one.
+    /// This compute capability (times ten), and every later one.
     From(u32),
-    /// This one alone.
+    /// This compute capability only.
     Only(u32),
 }
 
 impl Target {
-    /// Whether a GPU of this compute capability runs it.
+    /// True if a GPU of this compute capability can run it.
     pub fn runs_on(&self, capability: u32) -> bool {
         match *self {
             Target::From(oldest) => capability >= oldest,
@@ -59,22 +59,22 @@ impl fmt::Display for Target {
     }
 }
 
-/// The oldest CUDA whose drivers take this PTX; nothing when its head does not say.
+/// The oldest CUDA version whose drivers accept this PTX; `None` if its header has none.
 pub(super) fn cuda_needed(ptx: &str) -> Option<CudaVersion> {
     let (major, minor) = directive(ptx, ".version")?.split_once('.')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
     Some(match (major, minor) {
-        // From 9.0 on PTX counts along with CUDA, four ahead of it.
+        // From 9.0 on, PTX versions are four behind CUDA versions.
         (9.., _) => CudaVersion { major: major + 4, minor },
         (8, 7..) => CudaVersion { major: 12, minor: minor + 1 },
         (8, 6) => CudaVersion { major: 12, minor: 7 },
         (8, _) => CudaVersion { major: 12, minor },
-        // Older than any compiler that candle's kernels build with.
+        // Older than any compiler that can build candle's kernels.
         _ => CudaVersion { major: 11, minor: 0 },
     })
 }
 
-/// The GPUs that this PTX is for; nothing when its head does not say.
+/// The GPUs that this PTX is for; `None` if its header has none.
 pub(super) fn target(ptx: &str) -> Option<Target> {
     let name = directive(ptx, ".target")?.split(',').next()?.trim().strip_prefix("sm_")?;
     let digits = name.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -82,7 +82,7 @@ pub(super) fn target(ptx: &str) -> Option<Target> {
     Some(if digits.len() == name.len() { Target::From(capability) } else { Target::Only(capability) })
 }
 
-/// What follows `name` on the first line that begins with it.
+/// The text after `name` on the first line that begins with it.
 fn directive<'a>(ptx: &'a str, name: &str) -> Option<&'a str> {
     ptx.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

@@ -4,8 +4,8 @@
 //! for each index of dims:  target[t.offset + Σ index * t.strides] = source[s.offset + Σ index * s.strides]
 //! ```
 //!
-//! Neighbouring axes that lie without a gap on both sides are joined first, so that a write of K or V is one `memcpy` per
-//! head and a copy of a whole buffer is one `memcpy`. Bounds are checked before the first byte moves.
+//! Neighbouring axes that are contiguous on both sides are joined first, so that a write of K or V is one `memcpy` per head
+//! and a copy of a whole buffer is one `memcpy`. Bounds are checked before the first byte moves.
 
 use super::rows::{Stretches, rows};
 use crate::base::dims::{Dims, RANK_MAX};
@@ -76,7 +76,7 @@ mod tests {
         Place { offset, strides: Dims::new("strides", strides).unwrap() }
     }
 
-    /// The same, element by element.
+    /// The same copy, element by element.
     fn oracle(dims: &[usize], element: usize, target: &mut [u8], to: Place, source: &[u8], from: Place) {
         let count: usize = dims.iter().product();
         for mut index in 0..count {

@@ -1,14 +1,15 @@
-//! The operations that move bytes, one file each. They know memory, strides and stretches, and nothing of buffers or caches.
+//! Operations that move bytes, one file each. They work on memory, strides and stretches; buffers and caches are unknown
+//! here.
 //!
 //! ```text
-//! rows, copy, stream            on bytes that the host sees
+//! rows, copy, stream            on bytes that the host can address
 //! pages                         rows of tokens into pages of bytes, and back
 //! portable                      in candle's operations alone
 //! quantise/                     low-bit formats
-//! simd/, tile/                  vectors, and attention on a tile of keys
+//! simd/, tile/                  vector instructions, and attention on a tile of keys
 //! ```
 //!
-//! The form that a device launches is the crate `kvtide-cuda`.
+//! The device kernels are in the crate `kvtide-cuda`.
 
 mod copy;
 pub(crate) mod pages;

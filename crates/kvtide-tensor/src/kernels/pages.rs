@@ -1,13 +1,13 @@
-//! Rows of tokens into the pages of a slab, and back.
+//! Copies rows of tokens into the pages of a slab, and back.
 //!
 //! ```text
 //! source   layer 0: head 0 [ token 0, 1, 2, ... ]  head 1 [ ... ]     rows at three strides
-//! page     head 0 [ slot 0, 1, ... ]  head 1 [ ... ]                  rows of a head without gaps
+//! page     head 0 [ slot 0, 1, ... ]  head 1 [ ... ]                  rows of a head are contiguous
 //! ```
 //!
-//! A run of a head within a block is one copy where its tokens follow each other in the source as well. Bounds are checked
-//! once a call, before the first byte moves. Large calls are shared by the threads, block by block or head by head, and
-//! stream.
+//! A run of one head within a block is one copy if its tokens are also contiguous in the source. Bounds are checked once per
+//! call, before the first byte moves. Large calls are shared among threads, by block or by head, and use non-temporal
+//! stores.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -19,41 +19,41 @@ use crate::base::error::Result;
 use crate::base::lock::lock;
 use crate::base::threads::{threads, try_share};
 
-/// Bytes that one thread takes at a time. Less than twice that is not shared.
+/// The bytes that one thread takes at a time. Fewer than twice as many are not shared.
 const SHARE_BYTES: usize = 1 << 20;
 
-/// Pieces of a large write for each thread: enough that the threads end together.
+/// Jobs per thread in a large write: enough that the threads finish at about the same time.
 const JOBS: usize = 4;
 
-/// Where the rows of K or V of a call lie in its source.
+/// The places in a source of a call's rows of K or V.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rows {
-    /// The byte of the first one.
+pub(crate) struct RowPlaces {
+    /// The byte offset of the first row.
     pub offset: usize,
-    /// Bytes from a layer to the next.
+    /// The distance from one layer to the next in bytes.
     pub layer: usize,
-    /// Bytes from a head to the next.
+    /// The distance from one head to the next in bytes.
     pub head: usize,
-    /// Bytes from a token to the next.
+    /// The distance from one token to the next in bytes.
     pub token: usize,
-    /// Bytes of a row.
+    /// The bytes of a row.
     pub row: usize,
 }
 
-impl Rows {
-    /// The first byte of a row.
+impl RowPlaces {
+    /// The byte offset of a row.
     pub fn at(&self, layer: usize, head: usize, token: usize) -> usize {
         self.offset + layer * self.layer + head * self.head + token * self.token
     }
 
-    /// Bytes up to the end of the last of so many rows.
+    /// The byte offset after the last of these rows.
     fn reach(&self, layers: usize, heads: usize, tokens: usize) -> usize {
         if layers * heads * tokens * self.row == 0 { 0 } else { self.at(layers - 1, heads - 1, tokens - 1) + self.row }
     }
 }
 
-/// Copies `count` rows that lie `rows.token` bytes apart in `source`, the first at `from`, to rows without gaps.
-fn copy_rows(stores: Carrier, target: &mut [u8], source: &[u8], from: usize, rows: &Rows, count: usize) {
+/// Copies `count` rows, which are `rows.token` bytes apart in `source` from `from` on, to contiguous rows.
+fn copy_rows(stores: Carrier, target: &mut [u8], source: &[u8], from: usize, rows: &RowPlaces, count: usize) {
     if rows.token == rows.row || count == 1 {
         return stores.carry(&mut target[..count * rows.row], &source[from..from + count * rows.row]);
     }
@@ -63,10 +63,10 @@ fn copy_rows(stores: Carrier, target: &mut [u8], source: &[u8], from: usize, row
     }
 }
 
-/// A call's rows: K's and V's bytes, and where the rows lie in them.
-pub(crate) type Sources<'a> = [(&'a [u8], Rows); 2];
+/// The rows of a call: the bytes of K and of V, and the places of the rows in them.
+pub(crate) type Sources<'a> = [(&'a [u8], RowPlaces); 2];
 
-/// Copies tokens into the layers `layers` of the pages of a slab of rows as they come in.
+/// Copies tokens into the layers `layers` of the pages of a slab that keeps rows unquantised.
 pub(crate) fn scatter(
     target: &mut [u8],
     layout: &PageLayout,
@@ -82,7 +82,7 @@ pub(crate) fn scatter(
         for layer in layers.clone() {
             let start = layer as usize * layout.page_bytes();
             for (part, head) in heads(layout) {
-                // Neighbouring tokens of a head, block by block: the source is read in order.
+                // Neighbouring tokens of a head, block by block, so that the source is read in order.
                 for (run, block) in pieces.iter_mut() {
                     let page = &mut block[start..start + layout.page_bytes()];
                     write_rows(page, layout, (part, head), (layer - layers.start) as usize, run, sources, stores);
@@ -94,7 +94,7 @@ pub(crate) fn scatter(
     })
 }
 
-/// Every head of K, then of V.
+/// Every head of K, then every head of V.
 pub(crate) fn heads(layout: &PageLayout) -> impl Iterator<Item = (KeyOrValue, u32)> + use<> {
     let heads = layout.shape().num_kv_heads;
     KeyOrValue::BOTH.into_iter().flat_map(move |part| (0..heads).map(move |head| (part, head)))
@@ -132,7 +132,7 @@ pub(crate) fn write_rows(
     }
 }
 
-/// Refuses rows that are not as wide as the layout's, or that reach outside their memory.
+/// Panics if rows reach outside their memory.
 pub(crate) fn check_sources(layout: &PageLayout, layers: Range<u32>, runs: &[SlotRun], sources: &Sources<'_>) {
     let tokens = runs.iter().map(|run| (run.token + run.len) as usize).max().unwrap_or(0);
     let heads = layout.shape().num_kv_heads as usize;
@@ -141,28 +141,28 @@ pub(crate) fn check_sources(layout: &PageLayout, layers: Range<u32>, runs: &[Slo
     }
 }
 
-/// Bytes of one token of one layer, K and V.
+/// The bytes of one token of one layer, K and V.
 fn token_bytes(layout: &PageLayout) -> usize {
     let heads = layout.shape().num_kv_heads as usize;
     KeyOrValue::BOTH.iter().map(|&part| heads * layout.section(part).row_bytes).sum()
 }
 
-/// A run, and the bytes of its block.
-pub(crate) type Piece<'r, 'b> = (&'r SlotRun, &'b mut [u8]);
+/// A run and the bytes of its block.
+pub(crate) type BlockRun<'r, 'b> = (&'r SlotRun, &'b mut [u8]);
 
-/// How many threads work at once when so many bytes are moved.
+/// The number of threads for a call that moves this many bytes.
 pub(crate) fn jobs_at_once(bytes: usize) -> Result<usize> {
     if bytes < 2 * SHARE_BYTES { Ok(1) } else { threads() }
 }
 
-/// Calls `work` with all runs and the bytes of their blocks: with some at a time, on several threads, when `bytes`, the bytes
-/// that are moved in all, are worth it.
+/// Calls `work` with all runs and the bytes of their blocks. If `bytes`, the number of bytes that are moved in all, is large
+/// enough, the runs are divided among several threads.
 pub(crate) fn each_block(
     target: &mut [u8],
     block_bytes: usize,
     runs: &[SlotRun],
     bytes: usize,
-    work: impl Fn(&mut [Piece<'_, '_>]) -> Result<()> + Sync,
+    work: impl Fn(&mut [BlockRun<'_, '_>]) -> Result<()> + Sync,
 ) -> Result<()> {
     let mut sorted: Vec<&SlotRun> = runs.iter().collect();
     sorted.sort_unstable_by_key(|run| run.block);
@@ -182,14 +182,14 @@ pub(crate) fn each_block(
     each_job(&mut pieces.chunks_mut(per_job).collect::<Vec<_>>(), |pieces| work(pieces))
 }
 
-/// Calls `work` with each piece, on several threads.
+/// Calls `work` with each job, on several threads.
 fn each_job<T: Send>(pieces: &mut [T], work: impl Fn(&mut T) -> Result<()> + Sync) -> Result<()> {
     let jobs: Vec<_> = pieces.iter_mut().map(Mutex::new).collect();
     try_share(jobs.len(), jobs.len(), |job| work(&mut lock(&jobs[job])))
 }
 
-/// Calls `work` with pages and the rows that they fill in each head of `out`: with some pages at a time, on several threads, when
-/// that is worth it. `out` is `[heads, tokens, row]`, and the pages hold its tokens in order, `block_size` each but for the last.
+/// Calls `work` with pages and the rows of each head in `out` that they fill; divided among several threads if large enough.
+/// `out` is `[heads, tokens, row]`, and the pages have its tokens in order, `block_size` each except the last.
 pub(crate) fn each_rows(
     out: &mut [u8],
     heads: usize,

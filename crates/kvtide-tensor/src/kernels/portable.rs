@@ -1,19 +1,18 @@
-//! The kernels in candle's tensor operations alone: what a device without kernels of its own runs, and what tests hold the
-//! others against.
+//! The kernels in candle's tensor operations alone: used on devices without kernels, and as the reference in tests.
 //!
 //! ```text
 //! source  (host memory, a candle tensor, a view)
 //!   boxes of at most 1 MiB, row by row        boxes
 //!   each one made contiguous on the device
-//!   and set in its place                      put      or given back to the host: fetch
+//!   and written to its place                  put      or downloaded to the host: fetch
 //! ```
 //!
-//! A box keeps its inner axes whole as long as they fit, one axis is cut, and the axes before it count one by one: so each small
-//! box is one piece of a row-major array.
+//! A box keeps its inner axes whole as long as they fit; one axis is divided, and the axes before it have size one. So each
+//! small box is contiguous in a row-major array.
 //!
-//! No operation allocates more than that. Rows that move inside a buffer go through such a piece of memory too, in the order in
-//! which nothing is written over that is still to be read. Each operation takes candle's lock for itself, so a reader looks at
-//! the buffer's log behind the last one. O(bytes moved).
+//! No operation allocates more than that. Rows that move inside a buffer also go through such a temporary tensor, in an
+//! order in which no row is overwritten before it was read. Each operation takes candle's lock separately, so a reader
+//! checks the buffer's log after the last one. O(bytes moved).
 
 use candle_core::{Device, Tensor};
 
@@ -24,21 +23,21 @@ use crate::base::region::Place;
 use crate::base::zeroed::zeroed_bytes;
 use crate::kernels::copy;
 
-/// Rows of tokens as a tensor of two dimensions: the stretches, and the elements of each. It shares its memory.
+/// Rows of tokens as a tensor of two dimensions: the stretches, and the elements of each. It shares the tensor's memory.
 pub(crate) struct RowTensor {
     tensor: Tensor,
 }
 
-/// Tokens to read: sizes, and where they lie.
+/// Tokens to read: their sizes and place.
 pub(crate) enum HostOrTensor<'a> {
-    /// In the host's memory.
+    /// In host memory.
     Host { bytes: &'a [u8], dims: Dims, dtype: DType, from: Place },
-    /// On the device, whatever the strides.
+    /// On the device, with any strides.
     Tensor(Tensor),
 }
 
 impl RowTensor {
-    /// `tensor`, which has no gaps, as `stretches` stretches; none when it is empty.
+    /// `tensor`, which must be contiguous, as `stretches` stretches; `None` if it is empty.
     pub fn new(tensor: &Tensor, stretches: usize) -> Result<Option<RowTensor>> {
         let elements = tensor.elem_count();
         if elements == 0 {
@@ -78,7 +77,7 @@ impl HostOrTensor<'_> {
         }
     }
 
-    /// A part of it without gaps, on the device.
+    /// A contiguous part of it, on the device.
     fn part(&self, part: &SubBox, device: &Device) -> Result<Tensor> {
         match self {
             HostOrTensor::Tensor(tensor) => Ok(narrowed(tensor, part)?.contiguous()?),
@@ -102,7 +101,7 @@ fn narrowed(tensor: &Tensor, part: &SubBox) -> Result<Tensor> {
     Ok(narrowed)
 }
 
-/// Sets the tokens of `source` along `axis`, from the slot `slot` on. `target` has a stretch for each index before `axis`.
+/// Writes the tokens of `source` along `axis`, from slot `slot` on. `target` has one stretch for each index before `axis`.
 pub(crate) fn put(target: &RowTensor, axis: usize, slot: usize, source: &HostOrTensor<'_>) -> Result<()> {
     let dims = source.dims()?;
     let strides = dims.contiguous_strides();
@@ -119,7 +118,7 @@ pub(crate) fn put(target: &RowTensor, axis: usize, slot: usize, source: &HostOrT
     Ok(())
 }
 
-/// Copies the elements of `source` to `to` in `target`.
+/// Copies the elements of `source` to the place `to` in `target`.
 pub(crate) fn fetch(source: &Tensor, dtype: DType, target: &mut [u8], to: Place) -> Result<()> {
     let element = dtype.bytes();
     for part in boxes(Dims::new("view", source.dims())?, CHUNK_BYTES / element) {
@@ -130,8 +129,8 @@ pub(crate) fn fetch(source: &Tensor, dtype: DType, target: &mut [u8], to: Place)
     Ok(())
 }
 
-/// Copies `len` elements of `element` bytes in each of `count` stretches from `from` in `source` to `to` in `target`, which may
-/// be the same memory, overlapping.
+/// Copies `len` elements of `element` bytes in each of `count` stretches from `from` in `source` to `to` in `target`, which
+/// may overlap in the same memory.
 pub(crate) fn relay(
     count: usize,
     len: usize,
@@ -147,11 +146,11 @@ pub(crate) fn relay(
         let rows = source.copied(first, part.dims[0], from + start, part.dims[1])?;
         target.set(first, to + start, &rows)
     };
-    // Upwards, the last part goes first: what a part is written over was read before.
+    // When rows move up, the last part goes first, so that every row is read before it is overwritten.
     if to > from { parts.iter().rev().try_for_each(move_part) } else { parts.iter().try_for_each(move_part) }
 }
 
-/// The most bytes that an operation allocates. Unit tests have few bytes to move, and cut them all the same.
+/// The most bytes that an operation allocates. Small in unit tests, so that they exercise the division too.
 const CHUNK_BYTES: usize = if cfg!(test) { 64 } else { 1 << 20 };
 
 /// A part of a larger box.
@@ -163,7 +162,7 @@ struct SubBox {
     dims: Dims,
 }
 
-/// The boxes of at most `elements_max` elements, at least 1, that make up `dims`, in row-major order; none when it is empty.
+/// Divides `dims` into boxes of at most `elements_max` elements, at least 1, in row-major order; none if `dims` is empty.
 fn boxes(dims: Dims, elements_max: usize) -> impl Iterator<Item = SubBox> {
     let mut step = dims;
     let mut room = elements_max.max(1);

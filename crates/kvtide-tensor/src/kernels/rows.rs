@@ -1,14 +1,14 @@
-//! Copies rows of tokens between two places that are cut in stretches alike, one stretch for each row of the batch and head; and
-//! moves rows inside one buffer: a compaction, or the accepted path of a draft tree.
+//! Copies rows of tokens between two places with equal stretches, one stretch for each batch row and head; and moves rows
+//! inside one buffer, for a compaction or the accepted path of a draft tree.
 //!
 //! ```text
-//! target  |....AAAA......|....BBBB......|     each stretch `stride` bytes behind the one before
+//! target  |....AAAA......|....BBBB......|     each stretch `stride` bytes after the one before
 //! source  |AAAA|BBBB|
 //! ```
 //!
-//! The shape of nearly every copy: K or V without gaps into a buffer, one buffer into another, a view into the caller's
-//! memory. What is strided otherwise goes through [`copy`](super::copy()). Bounds are checked once, before the first byte
-//! moves. O(bytes); large copies and moves go past the caches and are shared among threads.
+//! Nearly every copy has this shape: contiguous K or V into a buffer, one buffer into another, a view into the caller's
+//! memory. Other strides go through [`copy`](super::copy()). Bounds are checked once, before the first byte moves. O(bytes);
+//! large copies and moves bypass the CPU caches and are shared among threads.
 
 use std::sync::Mutex;
 
@@ -18,18 +18,18 @@ use crate::base::dims::Dims;
 use crate::base::lock::lock;
 use crate::kernels::stream::{Carrier, SHARE_BYTES, STREAM_BYTES, spread};
 
-/// Where the rows of the first stretch are, and how far it is to the next.
+/// The place of the rows in the first stretch, and the distance to the next stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stretches {
-    /// The byte of the first row.
+    /// The byte offset of the first row.
     pub offset: usize,
-    /// Bytes from a stretch to the next.
+    /// The distance from one stretch to the next in bytes.
     pub stride: usize,
 }
 
 impl Stretches {
-    /// Bytes from a stretch to the next in an array of tokens along `axis`, when tokens follow each other without gaps within a
-    /// stretch, and stretches at one distance.
+    /// The distance from one stretch to the next in bytes, in an array of tokens along `axis`; `None` unless tokens are
+    /// contiguous within a stretch and stretches are equidistant.
     pub fn stride(dims: &Dims, strides: &Dims, axis: usize, element: usize) -> Option<usize> {
         let (dims, strides) = (&dims[..], &strides[..dims.len()]);
         let mut row = element;
@@ -74,7 +74,7 @@ pub(crate) fn rows(count: usize, bytes: usize, target: &mut [u8], to: Stretches,
     }
 }
 
-/// As [`rows`], both from their first byte on.
+/// Like [`rows`], with both slices starting at their first row.
 fn large(count: usize, bytes: usize, target: &mut [u8], target_stride: usize, source: &[u8], source_stride: usize) {
     let carrier = Carrier::of(count * bytes);
     if target_stride < bytes || count * bytes < SHARE_BYTES {
@@ -84,7 +84,7 @@ fn large(count: usize, bytes: usize, target: &mut [u8], target_stride: usize, so
         }
         return;
     }
-    // A stretch is cut too, so that one alone can be shared.
+    // Stretches are divided too, so that a single one can be shared among threads.
     let piece = bytes.div_ceil(PIECES).next_multiple_of(PIECE_ALIGN);
     let stretches = target.chunks_mut(target_stride).take(count).enumerate();
     let pieces: Vec<_> = stretches
@@ -100,15 +100,15 @@ fn large(count: usize, bytes: usize, target: &mut [u8], target_stride: usize, so
     });
 }
 
-/// How many pieces a large stretch is cut in.
+/// The number of pieces of a large stretch.
 const PIECES: usize = 8;
 
-/// Pieces begin at multiples of a page, so that no line is written by two threads where stretches begin at one.
+/// Pieces begin at multiples of a page, so that no two threads write the same cache line if stretches are page-aligned.
 const PIECE_ALIGN: usize = if cfg!(test) { 64 } else { 4096 };
 
 /// Carries out `moves` in each of the stretches of `slots` rows of `row` bytes that make up `bytes`.
 ///
-/// Moves are done in order; source and target of one may overlap.
+/// Moves are carried out in order; the source and target of a move may overlap.
 pub(crate) fn shift(bytes: &mut [u8], slots: usize, row: usize, moves: impl Iterator<Item = SlotMove> + Clone + Sync) {
     let mut rows = 0;
     for moved in moves.clone() {

@@ -1,8 +1,8 @@
-//! Moves large pieces of memory past the caches.
+//! Moves large amounts of memory with non-temporal stores, which bypass the CPU caches.
 //!
-//! A plain store reads the line that it is about to replace, and pushes out of the caches what someone still needs.
-//! Non-temporal stores do neither. Measured with rows of 512 bytes in 16 stretches on a Zen 4 machine (1 MiB of L2, 32 MiB of
-//! L3), huge pages, one thread, in GB/s; a compaction moves a window down by its slack:
+//! A plain store first reads the cache line that it replaces, and evicts other data from the caches. Non-temporal stores do
+//! neither. Measured with rows of 512 bytes in 16 stretches on a Zen 4 machine (1 MiB of L2, 32 MiB of L3), huge pages, one
+//! thread, in GB/s; a compaction moves a window down by its slack:
 //!
 //! ```text
 //!                           libc   plain 512 bits   non-temporal 512 bits
@@ -17,35 +17,35 @@
 //! compact 256 MiB           15.4             14.9                    21.1
 //! ```
 //!
-//! So they pay from about 16 MiB on. A second thread adds 5 to 15 % there, which is what the memory of that machine has left; it
-//! is asked for from 32 MiB on.
-#![expect(unsafe_code, reason = "the instructions that store past the caches work on raw pointers")]
+//! So they pay from about 16 MiB on. A second thread adds 5 to 15 % there, which is the rest of that machine's memory
+//! bandwidth; it is used from 32 MiB on.
+#![expect(unsafe_code, reason = "the instructions for non-temporal stores work on raw pointers")]
 
 use crate::base::threads::share;
 use crate::device::form::{Form, Kernels};
 
-/// Operations that move this many bytes in all go past the caches. Unit tests move few bytes, both ways.
+/// Operations that move at least this many bytes use non-temporal stores. Small in unit tests, which cover both ways.
 pub(super) const STREAM_BYTES: usize = if cfg!(test) { 256 } else { 16 << 20 };
 
-/// Operations that move this many bytes in all are shared among threads.
+/// Operations that move at least this many bytes are shared among threads.
 pub(super) const SHARE_BYTES: usize = 2 * STREAM_BYTES;
 
-/// Calls `work` with each index below `count`, on all threads there are; on this one alone when there is no pool.
+/// Calls `work` with each index below `count`, on all threads; on this thread alone if there is no pool.
 pub(super) fn spread(count: usize, work: impl Fn(usize) + Sync) {
     if share(count, usize::MAX, &work).is_err() {
         (0..count).for_each(work);
     }
 }
 
-/// Moves bytes upwards from their first one on. `target` may overlap `source` when it begins below it.
+/// Copies bytes in ascending order. `target` may overlap `source` if it begins below it.
 type Forward = unsafe fn(target: *mut u8, source: *const u8, bytes: usize);
 
-/// How the pieces of one operation are moved.
+/// The way in which one operation moves bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier(Option<Forward>);
 
 impl Carrier {
-    /// The fastest way for pieces of `bytes` bytes in all.
+    /// The fastest way for an operation on `bytes` bytes in all.
     pub fn of(bytes: usize) -> Carrier {
         if bytes < STREAM_BYTES {
             return Carrier(None);
@@ -56,7 +56,7 @@ impl Carrier {
         }
     }
 
-    /// The way past the caches that these kernels have, if they have one.
+    /// Non-temporal stores, if these kernels have them.
     fn past_caches(kernels: Kernels) -> Carrier {
         match kernels {
             #[cfg(target_arch = "x86_64")]
@@ -67,17 +67,17 @@ impl Carrier {
         }
     }
 
-    /// Through the caches.
+    /// Plain stores.
     pub const PLAIN: Carrier = Carrier(None);
 
-    /// Copies `source` to `target`, which is as long.
+    /// Copies `source` to `target`, which has the same length.
     pub fn copy(self, target: &mut [u8], source: &[u8]) {
         self.carry(target, source);
         self.settle();
     }
 
-    /// Makes what this thread has carried visible to the others before what it writes next. Stores past the caches are not
-    /// ordered with what follows them, such as the release of a lock.
+    /// Makes the stores of this thread visible to other threads before its next stores. Non-temporal stores are not ordered
+    /// with later ones, such as the release of a lock.
     pub fn settle(self) {
         #[cfg(target_arch = "x86_64")]
         if self.0.is_some() {
@@ -86,14 +86,14 @@ impl Carrier {
         }
     }
 
-    /// As [`Carrier::copy`], for a caller that settles after its last piece.
+    /// Like [`Carrier::copy`], for a caller that calls [`Carrier::settle`] after its last copy.
     pub fn carry(self, target: &mut [u8], source: &[u8]) {
         match self.0 {
             None => target.copy_from_slice(source),
             Some(forward) => {
                 assert_eq!(target.len(), source.len(), "a copy of another length");
-                // SAFETY: both are as long as is said, and a mutable slice overlaps no other. The machine was asked for the
-                // instructions when the carrier was made.
+                // SAFETY: both have the given length, and a mutable slice overlaps no other slice. The machine was checked
+                // for the instructions when the carrier was made.
                 unsafe { forward(target.as_mut_ptr(), source.as_ptr(), source.len()) }
             }
         }
@@ -105,8 +105,8 @@ impl Carrier {
             Some(forward) if target < source => {
                 assert!(source + len <= bytes.len(), "a move reaches outside its memory");
                 let start = bytes.as_mut_ptr();
-                // SAFETY: source and target lie within `bytes`, the target below the source, as `forward` asks. The machine
-                // was asked for the instructions when the carrier was made.
+                // SAFETY: source and target are within `bytes`, the target below the source, as `forward` requires. The
+                // machine was checked for the instructions when the carrier was made.
                 unsafe { forward(start.add(target), start.add(source), len) };
                 self.settle();
             }
@@ -122,20 +122,20 @@ mod x86 {
         _mm512_stream_si512,
     };
 
-    /// Bytes of one turn of the loop. Everything of a turn is loaded before anything is stored, so that a target below its
-    /// source is never read again once it was written.
+    /// Bytes per iteration. An iteration loads everything before it stores anything, so that a target below its source is
+    /// never read after it was written.
     const TURN: usize = 256;
 
-    /// How far ahead the source is asked for.
+    /// The prefetch distance in bytes.
     const AHEAD: usize = 1024;
 
     macro_rules! forward {
         ($name:ident, $features:literal, $vector:ty, $load:ident, $store:ident) => {
-            /// Moves `bytes` bytes upwards from the first one on.
+            /// Copies `bytes` bytes in ascending order.
             ///
             /// # Safety
             ///
-            /// Both must be valid for `bytes` bytes, and `target` may overlap `source` only when it begins below it. The
+            /// Both must be valid for `bytes` bytes, and `target` may overlap `source` only if it begins below it. The
             /// machine must have the instructions.
             #[target_feature(enable = $features)]
             pub unsafe fn $name(mut target: *mut u8, mut source: *const u8, mut bytes: usize) {
@@ -150,18 +150,18 @@ mod x86 {
                     for line in 0..TURN / 64 {
                         _mm_prefetch::<_MM_HINT_T0>(source.wrapping_add(AHEAD + line * 64).cast());
                     }
-                    // SAFETY: a whole turn is left to load, and loads need no alignment.
+                    // SAFETY: at least one iteration's bytes are left to load, and loads need no alignment.
                     let loaded: [$vector; LANES] =
                         std::array::from_fn(|lane| unsafe { $load(source.cast::<$vector>().add(lane)) });
                     for (lane, vector) in loaded.into_iter().enumerate() {
-                        // SAFETY: a whole turn is left to store, and the lead has aligned the target.
+                        // SAFETY: at least one iteration's bytes are left to store, and the lead has aligned the target.
                         unsafe { $store(target.cast::<$vector>().add(lane), vector) };
                     }
-                    // SAFETY: a whole turn was left, so both stay within their memory or at its end.
+                    // SAFETY: at least one iteration's bytes were left, so both stay within their memory or at its end.
                     unsafe { (target, source) = (target.add(TURN), source.add(TURN)) };
                     bytes -= TURN;
                 }
-                // SAFETY: so many bytes are left of both.
+                // SAFETY: this many bytes are left in both.
                 unsafe { std::ptr::copy(source, target, bytes) };
             }
         };

@@ -1,6 +1,8 @@
-//! Blocks of a group on their way down: copied before something else is written to them, once they got a name, or when they are found.
+//! Offloading of a group's blocks: they are copied before they are evicted, once they are hashed, or on a cache hit, as the
+//! offload policy says.
 //!
-//! Whoever takes them says first whether it wants a block. One copy each, on the thread of the cache; O(bytes) of those that are wanted.
+//! The tiers first say whether they want a block. Each wanted block is copied once, on the cache's thread; O(bytes) of the
+//! wanted blocks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,54 +14,55 @@ use super::hold::Hold;
 use super::saved::PageWriter;
 use crate::base::error::Result;
 
-/// Why a block could go down.
+/// The reason for which a block may be offloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Descent {
-    /// It got its name.
+    /// The block was hashed.
     Named,
-    /// A prompt found it.
+    /// A prompt hit the block.
     Found,
-    /// Another block takes its place.
+    /// The block is evicted.
     Evicted,
 }
 
-/// What lies below a cache and takes its blocks. It is called on the cache's thread: it has to answer at once, and must not panic.
+/// The tiers below a cache, which take its blocks. Its methods are called on the cache's thread: they must return at once,
+/// and must not panic.
 pub trait Below: Send + Sync + std::fmt::Debug {
-    /// Whether it would take a block of a group now.
+    /// True if the tiers would take a block of a group now.
     fn wants(&self, group: usize, key: &BlockKey, why: Descent) -> bool;
 
-    /// Takes a block that it wanted. `copy` adds as many bytes as a block of the group has, all layers, for which there must be room.
+    /// Takes a block that was wanted. `copy` appends the block's bytes, all layers, to a vector with enough capacity.
     fn take(&self, group: usize, name: &BlockName<'_>, why: Descent, copy: &mut dyn FnMut(&mut Vec<u8>) -> Result<()>);
 
-    /// Nothing of what it took is to be found any more.
+    /// Invalidates all blocks that were taken: they must not be hit any more.
     fn forget(&self);
 }
 
-/// What lies below a group.
+/// The tiers below a group.
 #[derive(Debug)]
 pub(crate) struct BelowGroup {
     taker: Arc<dyn Below>,
-    /// Which of the cache's groups it is.
+    /// The index of the group in its cache.
     at: usize,
-    /// Blocks that got a name and were not handed down yet, the oldest first; some may have lost it since.
+    /// Blocks that were hashed and not offloaded yet, the oldest first; some may have lost their key since.
     named: VecDeque<u32>,
 }
 
 impl PageGroup {
-    /// Hands blocks down from now on, as the `at`th group of its cache.
+    /// Offloads blocks from now on, as group `at` of its cache.
     pub fn set_below(&mut self, below: Arc<dyn Below>, at: usize) {
         self.planner.note_named();
         self.below = Some(BelowGroup { taker: below, at, named: VecDeque::new() });
     }
 
-    /// Hands down the blocks that make room for those that memory was just reserved for: before anything is written to them.
+    /// Offloads the blocks that the last reservation evicts, before they are overwritten.
     pub(super) fn hand_down_evicted(&mut self) {
         if self.below.is_some() {
             self.hand_down(self.planner.evicted_next().collect::<Vec<_>>(), Descent::Evicted);
         }
     }
 
-    /// Hands down blocks that [`PageGroup::collect_named`] collected, the oldest first, until `most` bytes were copied.
+    /// Offloads blocks that [`PageGroup::collect_named`] collected, the oldest first, until `most` bytes were copied.
     pub fn hand_down_named(&mut self, most: usize) {
         let mut copied = 0;
         while copied < most
@@ -69,19 +72,20 @@ impl PageGroup {
         }
     }
 
-    /// Collects the blocks that got a name. Answers the bytes of those that were not handed down yet; some may have lost their name since.
+    /// Collects newly hashed blocks. Returns the bytes of those that were not offloaded yet; some may have lost their key
+    /// since.
     pub fn collect_named(&mut self) -> usize {
         let Some(below) = &mut self.below else { return 0 };
         below.named.extend(self.planner.take_named());
         below.named.len() * self.slabs.slab.layout.block_bytes()
     }
 
-    /// Whether some that got a name were not handed down yet.
+    /// True if some hashed blocks were not offloaded yet.
     pub fn has_named(&self) -> bool {
         self.below.as_ref().is_some_and(|below| !below.named.is_empty() || self.planner.has_named())
     }
 
-    /// Hands down the blocks of a prefix that was found.
+    /// Offloads the blocks of a prefix that was hit.
     pub fn hand_down_found(&self, hold: &Hold) {
         if self.below.is_some()
             && let Some(held) = self.held.get(&hold.id())
@@ -94,7 +98,7 @@ impl PageGroup {
         let Some(BelowGroup { taker, at, .. }) = &self.below else { return 0 };
         let mut copied = 0;
         for block in blocks {
-            // A prefix may end within a block, which then has a name of more tokens.
+            // A prefix may end within a block, whose key then stands for more tokens.
             if let Some(name) = self.planner.block_name(block)
                 && taker.wants(*at, &name.key, why)
             {
@@ -105,7 +109,7 @@ impl PageGroup {
         copied
     }
 
-    /// Says that nothing of what went down is to be found any more.
+    /// Invalidates all offloaded blocks: they must not be hit any more.
     pub(super) fn forget_below(&mut self) {
         if let Some(below) = &mut self.below {
             below.named.clear();
@@ -113,14 +117,14 @@ impl PageGroup {
         }
     }
 
-    /// Holds blocks that are found.
+    /// Holds blocks that prompts can hit.
     pub fn keep_found(&mut self, blocks: &[u32]) -> Result<Hold> {
         self.change()?;
         let held = self.planner.keep(blocks)?;
         self.keep(held)
     }
 
-    /// Names some of the new blocks, whose bytes were all written, where prompts do not find such a name already.
+    /// Hashes some of the new blocks, whose bytes were all written, unless prompts can already hit such a block.
     pub fn name_new<'a>(&mut self, pages: &PageWriter, rows: impl Iterator<Item = (u32, BlockName<'a>)>) -> Result<()> {
         self.change()?;
         for (row, name) in rows {

@@ -1,8 +1,8 @@
-//! Copies of blocks that others hold as well, before they are written, of rows that go to another slot, and of a staging slab that
-//! grows.
+//! Copies of shared blocks before they are written (copy on write), of rows that move to another slot, and of a growing
+//! staging slab.
 //!
-//! A block is one piece of the slab, all its layers; what of it lies in floats is copied in the staging slab. O(bytes of the
-//! blocks and rows).
+//! A block is one contiguous piece of the slab, with all its layers; pages of it that are still floats are copied in the
+//! staging slab. O(bytes of the blocks and rows).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::device::form::Form;
 use crate::kernels::pages::heads;
 
 impl Slabs {
-    /// The targets are in nobody's hands yet: what fails half-way is seen by nobody.
+    /// Copies blocks. The targets are not visible yet, so a copy that fails half-way has no effect on readers.
     pub(super) fn copy_blocks(&self, plan: &CopyPlan) -> Result<()> {
         let slab = plan.copies().iter().map(|copy| (copy.source, copy.target));
         let staged = plan.copies().iter().flat_map(|copy| copy.staged.iter().map(|&(_, from, to)| (from, to)));
@@ -36,7 +36,7 @@ impl Slabs {
         Ok(())
     }
 
-    /// Makes the staging slab larger, of so many pages: twice as many as there were if that fits. Answers how many bytes were copied.
+    /// Grows the staging slab to this many pages, or to twice its size if that fits. Returns the number of bytes copied.
     pub(super) fn grow_staging(&mut self, pages: u32, budget: &Arc<Budget>) -> Result<u64> {
         let old = &self.staging;
         let wanted = old.blocks.saturating_mul(2).max(pages);
@@ -58,7 +58,7 @@ impl Slabs {
         Ok(kept as u64)
     }
 
-    /// Moves rows of all layers, one after the other.
+    /// Moves rows of all layers, in order.
     pub(super) fn move_rows(&self, planner: &PagedPlanner, moves: &[RowMove]) -> Result<()> {
         if let Form::Launched(stream) = self.slab.form()? {
             return Launched { stream, slabs: self }.move_rows(planner, moves);

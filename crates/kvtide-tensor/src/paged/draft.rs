@@ -1,4 +1,4 @@
-//! Transactions on a sequence of a group: what is drafted leaves no trace in its blocks unless it is committed.
+//! Transactions on a sequence of a group: drafted tokens leave no trace in its blocks unless they are committed.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::contiguous::transaction::BeginOptions;
 use crate::tensor::tree_mask::{Sight, TreeMask};
 use crate::tensor::view::View;
 
-/// The end of a draft whose memory is there.
+/// The planned end of a draft, whose memory is reserved.
 #[derive(Debug)]
-#[must_use = "nothing has ended until it is carried out"]
+#[must_use = "the draft has not ended until the plan is carried out"]
 pub(crate) struct PlannedEnd {
     copies: CopyPlan,
     plan: EndPlan,
@@ -23,7 +23,7 @@ pub(crate) struct PlannedEnd {
 }
 
 impl PageGroup {
-    /// Refuses what opening a transaction would refuse, but for the blocks that it asks for.
+    /// Checks everything that opening a transaction checks, except the blocks that it reserves.
     pub fn check_begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<()> {
         Ok(self.planner.check_begin(sequence, parent)?)
     }
@@ -34,12 +34,12 @@ impl PageGroup {
         Ok(self.planner.begin(sequence, parent)?)
     }
 
-    /// Refuses what committing its tokens would refuse.
+    /// Checks everything that committing all its tokens checks.
     pub fn check_end(&self, sequence: u64, id: TransactionId) -> Result<()> {
         self.planner.plan_end(sequence, id, Keep::All).map(drop).map_err(Into::into)
     }
 
-    /// Refuses what [`PageGroup::reserve_draft`] would refuse, but for memory of the bookkeeping.
+    /// Checks everything that [`PageGroup::reserve_draft`] checks, except memory for bookkeeping.
     pub fn check_reserve(&self, sequence: u64, options: BeginOptions) -> Result<()> {
         match self.draft_end(sequence, options)? {
             Some(tokens) => Ok(self.planner.check_room(sequence, tokens)?),
@@ -47,7 +47,7 @@ impl PageGroup {
         }
     }
 
-    /// Takes the blocks that a transaction which was opened asks for.
+    /// Reserves the blocks that a transaction asks for after it was opened.
     pub fn reserve_draft(&mut self, sequence: u64, options: BeginOptions) -> Result<()> {
         match self.draft_end(sequence, options)? {
             Some(tokens) => Ok(self.planner.reserve_draft(sequence, tokens)?),
@@ -55,16 +55,16 @@ impl PageGroup {
         }
     }
 
-    /// The tokens of a sequence that there is to be room for.
+    /// The number of tokens for which a sequence needs room.
     fn draft_end(&self, sequence: u64, options: BeginOptions) -> Result<Option<u32>> {
         let wanted = |tokens: u32| u64::from(self.planner.sequence_length(sequence)) + u64::from(tokens);
         Ok(options.max_tokens.map(|tokens| kvtide_core::count("maxTokens", wanted(tokens))).transpose()?)
     }
 
-    /// Plans the end of a draft, and takes the memory of it: nothing is refused after that.
+    /// Plans the end of a draft and reserves its memory: after that, the end cannot fail for lack of memory.
     ///
-    /// Pages that it fills are quantised. One that a snapshot or a fork holds too stays as it is for them: the sequence gets a copy,
-    /// if there is a block for it, and else the page stays in floats.
+    /// Pages that the draft fills are quantised. A page that a snapshot or a fork also holds stays as it is for them: the
+    /// sequence gets a copy if there is a free block, else the page stays in floats.
     pub fn plan_end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<PlannedEnd> {
         self.change()?;
         let moved = match keep {
@@ -87,7 +87,7 @@ impl PageGroup {
         Ok(PlannedEnd { copies, plan, scratch })
     }
 
-    /// The kept tokens of an outermost draft in low-bit pages that they fill, with those of a path that move.
+    /// The kept tokens of an outermost draft in the low-bit pages that they fill, including those of a path that move.
     fn filled(
         &self,
         sequence: u64,
@@ -124,15 +124,15 @@ impl PageGroup {
         Ok(())
     }
 
-    /// Ends a transaction as if it had never been; nothing where it has ended.
+    /// Rolls a transaction back; does nothing if it has ended.
     pub fn drop_draft(&mut self, sequence: u64, id: TransactionId) {
-        // A sequence that was dropped took its transactions along, and a cache without memory for this says so elsewhere.
+        // If the sequence was dropped, its transactions are gone too, and that is no error.
         if self.planner.undo(sequence, id).is_err() && self.planner.gap(sequence).is_ok() {
             self.poisoned = true;
         }
     }
 
-    /// What the tokens of a transaction see, in memory of `budget`.
+    /// The attention mask of a transaction's tokens, in memory of `budget`.
     pub fn draft_mask(&self, sequence: u64, id: TransactionId, budget: &Arc<Budget>) -> Result<View> {
         let (mask, first) = self.mask(sequence, id)?;
         mask.view(first, budget)
@@ -144,7 +144,7 @@ impl PageGroup {
         Ok(mask.positions(first))
     }
 
-    /// The mask of all drafts, and the first node of one of them. Refused while a step brings more nodes.
+    /// The mask of all drafts, and the first node of one of them. Fails while a step adds more nodes.
     fn mask(&self, sequence: u64, id: TransactionId) -> Result<(TreeMask, usize)> {
         self.check()?;
         let planner = &self.planner;

@@ -1,13 +1,13 @@
-//! What was dropped and is taken back at the cache's next call, be it a change or a read.
+//! Dropped handles, which are reclaimed at the cache's next call, whether it changes or reads.
 //!
-//! A snapshot, a prefix and a step can outlive a borrow of their cache, and be dropped anywhere. Then they leave their number in a
-//! list that they share with the cache.
+//! A snapshot, a prefix and a step can outlive a borrow of their cache, and can be dropped anywhere. They then leave their
+//! number in a list that they share with the cache.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_core::paged::WritePlan;
 
-/// Something that has ended.
+/// A dropped handle.
 #[derive(Debug)]
 pub(super) enum Dropped {
     /// Blocks that were held under this number.
@@ -18,7 +18,7 @@ pub(super) enum Dropped {
     Sequence(u64),
 }
 
-/// The list of a cache. Whoever shares it belongs to that cache.
+/// The list of a cache. Objects that share it belong to that cache.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DroppedList(Arc<Mutex<Vec<Dropped>>>);
 
@@ -27,7 +27,7 @@ impl DroppedList {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(dropped);
     }
 
-    /// Everything that ended since the last call.
+    /// All handles that were dropped since the last call.
     pub fn take(&self) -> Vec<Dropped> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,21 +1,22 @@
-//! A group of layers that are alike: K and V of many sequences, in one slab of blocks.
+//! A group of layers with the same sizes: K and V of many sequences, in one slab of blocks.
 //!
-//! Its fields are open to the files of this folder alone. Outside, its planner can be read, and every change is a call of the group.
-//! Each call takes back first what was dropped since the last one, be it a change or a read.
+//! Its fields are visible to this folder only. Other code can read its planner; every change is a call of the group. Each
+//! call, reading or changing, first reclaims handles that were dropped since the last one.
 //!
-//! What is refused with `BUSY`, and when:
+//! Calls that fail with `BUSY`:
 //!
-//! | calls | someone reads in the background | a step is computed elsewhere |
+//! | calls | while a background call reads | while another thread computes a step |
 //! | --- | --- | --- |
 //! | copies of tokens: `gather`, `read_kv` | | |
-//! | pages in place | where slots are zeroed for it | where slots are zeroed for it: so those that the step writes |
-//! | what ends without a trace, or is dropped | | |
-//! | [`PageGroup::change`]: sequences, prefixes, snapshots, transactions, capacity, priorities | refused | |
-//! | the end of a transaction, or of another step | refused | where rows are copied, moved or quantised |
-//! | [`PageGroup::change_pages`]: appends, writes, new steps, layers of a step | refused | refused |
+//! | pages in place | if slots have to be zeroed first | if slots have to be zeroed first, as for those that the step writes |
+//! | rollbacks and drops | | |
+//! | [`PageGroup::change`]: sequences, prefixes, snapshots, transactions, capacity, priorities | fails | |
+//! | the end of a transaction | fails | if rows are copied, moved or quantised |
+//! | the end of another step | fails | |
+//! | [`PageGroup::change_pages`]: appends, writes, new steps, layers of a step | fails | fails |
 //!
-//! So nobody but the step writes to pages while it is computed elsewhere, whoever gets the blocks of a sequence that is dropped: what
-//! they hold is looked at only once it is zeroed.
+//! So while another thread computes a step, only that step writes to pages. The blocks of a dropped sequence may go to
+//! another sequence meanwhile: their old content is never read, because slots are zeroed first.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -35,30 +36,30 @@ use crate::base::stats::Stats;
 use crate::device::check_kernels;
 use crate::device::form::Form;
 
-/// A pool of blocks for layers that are alike, and the sequences that write in them.
+/// A pool of blocks for layers with the same sizes, and the sequences that write to them.
 #[derive(Debug)]
 pub(crate) struct PageGroup {
     pub(super) planner: PagedPlanner,
     pub(super) slabs: Slabs,
-    /// The tables that a device was handed last.
+    /// The block tables that were last uploaded to a device.
     pub(crate) tables: Arc<KeptWords>,
     pub(super) budget: Arc<Budget>,
     growths: u64,
     pub(super) copied_bytes: u64,
     pub(super) poisoned: bool,
-    /// Who reads its pages in the background.
+    /// Tracks background readers of its pages.
     pub(super) life: Arc<Life>,
-    /// What snapshots and prefixes hold, by their numbers.
+    /// The blocks of snapshots and prefixes, by number.
     pub(super) held: HashMap<u64, HeldContent>,
     pub(super) next_held: u64,
-    /// What was dropped since the last call.
+    /// Handles that were dropped since the last call.
     pub(super) dropped: DroppedList,
-    /// What takes blocks that leave.
+    /// The tiers that take offloaded blocks.
     pub(super) below: Option<BelowGroup>,
 }
 
 impl PageGroup {
-    /// An empty group, its slab reserved.
+    /// An empty group with its slab allocated.
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
         check_kernels(&options.device)?;
         let shape = PagedShape::new(&options)?;
@@ -91,12 +92,12 @@ impl PageGroup {
         })
     }
 
-    /// The bookkeeping as it is, whatever was dropped since the last call.
+    /// The bookkeeping, without reclaiming dropped handles first.
     pub fn planner(&self) -> &PagedPlanner {
         &self.planner
     }
 
-    /// The bookkeeping, once what was dropped is taken back: where there is no memory for that, as it was before.
+    /// The bookkeeping after dropped handles were reclaimed; unchanged if there is no memory for that.
     pub fn current(&mut self) -> &PagedPlanner {
         let _ = self.collect();
         &self.planner
@@ -112,12 +113,12 @@ impl PageGroup {
         &self.slabs.slab
     }
 
-    /// What its memory is taken from.
+    /// The budget of its memory.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
-    /// What it costs.
+    /// Its costs.
     pub fn stats(&self) -> Stats {
         Stats {
             buffer_bytes: self.slabs.slab.bytes() + self.slabs.staging.bytes(),
@@ -131,48 +132,48 @@ impl PageGroup {
         }
     }
 
-    /// Checks what must hold between calls.
+    /// Checks the invariants that hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.planner.check_invariants(&self.held.values().collect::<Vec<_>>())?;
         let (staged, room) = (self.planner.staged_count(), self.slabs.staging.blocks);
         if staged > room { Err(format!("{staged} pages are staged, there is room for {room}")) } else { Ok(()) }
     }
 
-    /// Refuses every call once a copy has failed half-way.
+    /// Fails if a copy has failed half-way.
     pub fn check(&self) -> Result<()> {
         if self.poisoned || self.life.is_torn() { Err(Error::Poisoned) } else { Ok(()) }
     }
 
-    /// Refuses a change when the group cannot be used, or while someone reads it in the background.
+    /// Fails if the group cannot be used, or while a background call reads it.
     pub fn check_change(&self) -> Result<()> {
         self.check()?;
         self.life.check_idle()
     }
 
-    /// Refuses a change when there can be none now; else takes back what was dropped since the last call.
+    /// Prepares a change: fails if none is possible now, else reclaims dropped handles.
     pub fn change(&mut self) -> Result<()> {
         self.check_change()?;
         self.collect()
     }
 
-    /// The same for a change that touches pages, which none does while a step is computed elsewhere.
+    /// Like [`PageGroup::change`], for changes to pages, which also fail while another thread computes a step.
     pub fn change_pages(&mut self) -> Result<()> {
         self.check_pages()?;
         self.collect()
     }
 
-    /// Refuses a change that touches pages, as [`PageGroup::change_pages`] does.
+    /// Checks what [`PageGroup::change_pages`] checks.
     pub fn check_pages(&self) -> Result<()> {
         self.check_change()?;
         self.life.check_no_run()
     }
 
-    /// Takes back what was dropped since the last call. Reads do so too: what is shown is never of a step that is gone.
+    /// Reclaims handles that were dropped since the last call. Reads do so too, so that they never show a step that is gone.
     pub fn collect(&mut self) -> Result<()> {
         self.check()?;
         let mut dropped = self.dropped.take().into_iter();
         let done = dropped.by_ref().try_for_each(|of| self.take_back(of));
-        // What comes after a failure is taken back another time.
+        // If one fails, the handles after it are reclaimed at a later call.
         dropped.for_each(|of| self.dropped.add(of));
         done
     }
@@ -186,7 +187,7 @@ impl PageGroup {
                 return Ok(());
             }
             Dropped::Sequence(sequence) => match self.planner.drop_sequence(*sequence) {
-                // It was dropped before.
+                // It was already dropped.
                 Err(kvtide_core::Error::SequenceNotFound { .. }) => Ok(()),
                 done => done,
             },
@@ -198,7 +199,7 @@ impl PageGroup {
         })
     }
 
-    /// A new, empty sequence of this identity.
+    /// Creates an empty sequence with this identity.
     pub fn create_sequence(&mut self, identity: Identity) -> Result<u64> {
         self.change()?;
         Ok(self.planner.create_sequence_of(identity)?)
@@ -229,14 +230,14 @@ impl PageGroup {
         Ok(self.planner.truncate(sequence, length)?)
     }
 
-    /// How many blocks sequences are short of, as [`PagedPlanner::missing_blocks`] says.
+    /// The number of blocks that sequences lack, as in [`PagedPlanner::missing_blocks`].
     pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
         let missing = self.planner.missing_blocks(wanted)?;
         self.hand_down_evicted();
         Ok(missing)
     }
 
-    /// Takes blocks that [`PageGroup::missing_blocks`] has counted just before.
+    /// Takes the blocks that [`PageGroup::missing_blocks`] has just counted.
     pub fn take_missing(&mut self, wanted: &[(u64, u32)], missing: &[u32]) {
         self.planner.take_missing(wanted, missing);
     }
@@ -259,7 +260,7 @@ impl PageGroup {
         Ok(())
     }
 
-    /// Makes room for so many staging pages.
+    /// Grows the staging slab to at least this many pages.
     pub(super) fn reserve_staging(&mut self, pages: u32) -> Result<()> {
         if pages <= self.slabs.staging.blocks {
             return Ok(());

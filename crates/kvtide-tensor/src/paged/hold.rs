@@ -1,17 +1,17 @@
-//! What holds blocks beside sequences: snapshots, and prefixes that were found.
+//! Blocks that are held by snapshots and by matches, in addition to those of sequences.
 //!
-//! Each has a number under which the cache keeps its blocks; dropped, it gives them back. O(1), but for the blocks that are let go
-//! of.
+//! The cache keeps the blocks of each under a number; dropping the handle releases them. O(1), plus the released blocks.
 
 use kvtide_core::paged::{
-    Admission, AdmissionRequest, Admitted, HeldContent, Identity, PagedPlanner, admit_in_groups, find_in_groups,
+    Admission, AdmissionRequest, Admitted, HeldContent, Identity, PagedPlanner, PromptBlocks, admit_in_groups,
+    find_in_groups, find_named_in_groups,
 };
 
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
 use crate::base::error::Result;
 
-/// Blocks of a group that stay as they are while this lives.
+/// Blocks of a group that are held, and so stay unchanged, while this lives.
 #[derive(Debug)]
 pub(crate) struct Hold {
     id: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Tokens in them.
+    /// The number of tokens in them.
     pub fn length(&self) -> u32 {
         self.length
     }
@@ -37,15 +37,22 @@ impl Drop for Hold {
 }
 
 impl PageGroup {
-    /// The longest prefix of a prompt that is in all groups, as [`find_in_groups`] says.
+    /// The longest prefix of a prompt that is cached in all groups, as in [`find_in_groups`].
     pub fn find_prefix(groups: &mut [PageGroup], tokens: &[u32], of: &Identity, partial: bool) -> Result<Vec<Hold>> {
         let mut planners: Vec<&mut PagedPlanner> = groups.iter_mut().map(|group| &mut group.planner).collect();
         let held = find_in_groups(&mut planners, tokens, of, partial)?;
         PageGroup::keep_all(groups, held)
     }
 
-    /// The same, where there is room for all that is asked for, with the tokens that each group has to have blocks for; or what is
-    /// lacking.
+    /// As [`PageGroup::find_prefix`], for a prompt whose keys were computed before.
+    pub fn find_named(groups: &mut [PageGroup], blocks: &PromptBlocks, partial: bool) -> Result<Vec<Hold>> {
+        let mut planners: Vec<&mut PagedPlanner> = groups.iter_mut().map(|group| &mut group.planner).collect();
+        let held = find_named_in_groups(&mut planners, blocks, partial)?;
+        PageGroup::keep_all(groups, held)
+    }
+
+    /// Like [`PageGroup::find_prefix`], if there is room for the whole request, with the number of tokens for which each
+    /// group must have blocks; or else the shortage.
     pub fn admit(
         groups: &mut [PageGroup],
         asked: AdmissionRequest<'_>,
@@ -58,13 +65,13 @@ impl PageGroup {
         }
     }
 
-    /// All of them are kept or given back, also where one of them is refused.
+    /// Keeps all of them, or releases all of them if one fails.
     fn keep_all(groups: &mut [PageGroup], held: Vec<HeldContent>) -> Result<Vec<Hold>> {
         let holds: Vec<_> = groups.iter_mut().zip(held).map(|(group, held)| group.keep(held)).collect();
         holds.into_iter().collect()
     }
 
-    /// A new sequence that starts with a prefix.
+    /// Creates a sequence that starts with a prefix.
     pub fn create_sequence_from(&mut self, prefix: Hold) -> Result<u64> {
         self.change()?;
         self.check_own(&prefix)?;
@@ -72,21 +79,21 @@ impl PageGroup {
         Ok(self.planner.create_from(held)?)
     }
 
-    /// What a sequence holds now.
+    /// Takes a snapshot of a sequence.
     pub fn snapshot(&mut self, sequence: u64) -> Result<Hold> {
         self.change()?;
         let held = self.planner.snapshot(sequence)?;
         self.keep(held)
     }
 
-    /// Gives a sequence what a snapshot holds; any sequence of the cache with the same salt and extras.
+    /// Restores a sequence from a snapshot of any sequence of this cache with the same salt and extras.
     pub fn restore(&mut self, sequence: u64, snapshot: &Hold) -> Result<()> {
         self.change()?;
         self.check_own(snapshot)?;
         Ok(self.planner.restore(sequence, &self.held[&snapshot.id])?)
     }
 
-    /// Refuses what [`PageGroup::restore`] would refuse.
+    /// Checks everything that [`PageGroup::restore`] checks.
     pub fn check_restore(&mut self, sequence: u64, snapshot: &Hold) -> Result<()> {
         self.change()?;
         self.check_own(snapshot)?;
@@ -109,6 +116,6 @@ impl PageGroup {
         if self.dropped.is_same(&hold.dropped) {
             return Ok(());
         }
-        Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into())
+        Err(kvtide_core::Error::SnapshotInvalid { reason: "it belongs to another cache" }.into())
     }
 }

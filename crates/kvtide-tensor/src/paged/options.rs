@@ -1,4 +1,4 @@
-//! What a cache of pages is made with, where all its layers are alike. Every field has a default, so that callers name what they mean.
+//! Options of a paged cache whose layers all have the same sizes. Every field has a default.
 
 use std::sync::Arc;
 
@@ -8,45 +8,46 @@ use kvtide_core::paged::{EvictionPolicy, PageFormat, Window};
 use crate::base::dtype::DType;
 use crate::base::memory::Budget;
 
-/// What a [`PagedKvCache`](crate::PagedKvCache) is made with.
+/// Options of a [`PagedKvCache`](crate::PagedKvCache).
 #[derive(Clone, Debug)]
 pub struct PagedKvCacheOptions {
-    /// Blocks in the pool.
+    /// The number of blocks in the pool.
     pub capacity: u32,
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     pub block_size: u32,
-    /// Layers of the model.
+    /// The number of layers of the model.
     pub num_layers: u32,
-    /// Heads of K and V.
+    /// The number of KV heads.
     pub num_kv_heads: u32,
-    /// Elements of one head of K.
+    /// The number of elements in one head of K.
     pub head_dim: u32,
-    /// Elements of one head of V, 0 when there is no V; none: as in K.
+    /// The number of elements in one head of V, 0 if there is no V; by default as in K.
     pub value_head_dim: Option<u32>,
-    /// The element type of what goes in, and of what comes out of pages that are not low-bit.
+    /// The element type of inputs, and of outputs from pages that are not low-bit.
     pub dtype: DType,
-    /// How pages keep K: in `dtype`, or low-bit; none: in `dtype`.
+    /// The format of K in pages: `dtype` (the default) or low-bit.
     pub key_format: Option<PageFormat>,
-    /// How pages keep V: in `dtype`, or low-bit; none: in `dtype`.
+    /// The format of V in pages: `dtype` (the default) or low-bit.
     pub value_format: Option<PageFormat>,
-    /// Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out.
+    /// Rotates K by a Hadamard matrix before it is quantised, which spreads outlier channels.
     pub hadamard: bool,
-    /// The window of its layers: blocks that left it are given back. None: every token is seen by all that follow.
+    /// The window of its layers: blocks outside it are freed. By default, every token is visible to all later ones.
     pub window: Option<Window>,
-    /// What the tokens mean: the model, its rope settings. It is in the names of prompts, with the form of the pages; see
-    /// [`PrefixNamer`](crate::PrefixNamer).
+    /// The meaning of token ids: the model, its rope settings. It is part of block keys, together with the form of the
+    /// pages; see [`PrefixNamer`](crate::PrefixNamer).
     pub namespace: String,
-    /// Under which key prompts are found; none: a random one of this process. A stable one is for stores that outlive it.
+    /// The secret under which block keys are made; by default a random one per process. Stores that outlive the process need
+    /// a stable one.
     pub prefix_key: Option<[u8; 32]>,
-    /// In which order blocks that nobody holds make room; none: the least recently used first, by priority.
+    /// The order in which free cached blocks are evicted; by default by priority, then the least recently used first.
     pub eviction: Option<Arc<dyn EvictionPolicy>>,
-    /// Events that are kept for those who follow which blocks can be found; 0: none.
+    /// The number of cache events to keep for followers of the prefix cache; 0 for none.
     pub events: u32,
     /// The device; see [`crate::device()`].
     pub device: Device,
-    /// The most bytes it may keep, staging included.
+    /// The most bytes that it may use, including staging pages.
     pub memory_limit_bytes: Option<u64>,
-    /// The budget that this cache's memory is taken from; none: that of the process.
+    /// The budget that the cache's memory is taken from; the process's by default.
     pub budget: Option<Arc<Budget>>,
 }
 

@@ -1,4 +1,4 @@
-//! The bytes of a page: quantised, back in floats, and with slots that are zero.
+//! Operations on the bytes of a page: quantising, dequantising, and zeroing slots.
 
 use std::ops::Range;
 
@@ -7,7 +7,10 @@ use kvtide_core::paged::{HeadPlace, KeyOrValue, SlotRun};
 use super::slabs::PagedShape;
 use crate::kernels::Carrier;
 use crate::kernels::pages::{Sources, heads, write_rows};
-use crate::kernels::quantise::{from_f32, saturate, to_f32};
+use crate::kernels::quantise::{Codec, from_f32, saturate, to_f32};
+
+/// Clears slots in the codes and the scales of one head.
+type ClearSlots = fn(&Codec, &mut [u8], &mut [u8], &[Range<u32>]);
 
 impl PagedShape {
     /// Codes and scales of a head in a page of the slab.
@@ -40,7 +43,7 @@ impl PagedShape {
         }
     }
 
-    /// Puts the rows of a page of the slab into a staging page.
+    /// Dequantises a page of the slab into a staging page.
     pub(super) fn unseal(&self, page: &[u8], staged: &mut [u8], scratch: &mut [f32]) {
         for (part, head) in heads(&self.pages) {
             let rows = &mut staged[self.staged_head(part, head)];
@@ -60,8 +63,17 @@ impl PagedShape {
         }
     }
 
-    /// Makes slots of a page of the slab zero.
+    /// Sets slots of a page of the slab to zero.
     pub(super) fn zero(&self, page: &mut [u8], runs: &[Range<u32>]) {
+        self.clear(page, runs, Codec::zero);
+    }
+
+    /// Erases slots of a page of the slab. The other slots keep their bits.
+    pub(super) fn erase(&self, page: &mut [u8], runs: &[Range<u32>]) {
+        self.clear(page, runs, Codec::erase);
+    }
+
+    fn clear(&self, page: &mut [u8], runs: &[Range<u32>], of: ClearSlots) {
         if runs.iter().map(Range::len).sum::<usize>() == self.pages.shape().block_size as usize {
             return page.fill(0);
         }
@@ -69,13 +81,13 @@ impl PagedShape {
             let row = self.pages.section(part).row_bytes;
             let (codes, scales) = self.head_mut(page, part, head);
             match &self.codecs[part as usize] {
-                Some(codec) => codec.zero(codes, scales, runs),
+                Some(codec) => of(codec, codes, scales, runs),
                 None => runs.iter().for_each(|run| codes[run.start as usize * row..run.end as usize * row].fill(0)),
             }
         }
     }
 
-    /// Quantises the tokens of one head that fill a page as they come in.
+    /// Quantises the tokens of one head that fill a whole page, directly from the source.
     pub(super) fn write_whole(
         &self,
         page: &mut [u8],

@@ -1,12 +1,12 @@
-//! What attention reads of a paged cache: the pages of some sequences in one layer, in place.
+//! The pages of some sequences in one layer, in place, for attention.
 //!
 //! ```text
 //! cache.pages(layer, &[sequence])     page 0: block 7    page 1: block 2    page 2: staging page 0
 //! ```
 //!
-//! Nobody's old bytes are in them: what a sequence has not written, inside its length, is zeroed when they are asked for. The
-//! cache is borrowed meanwhile, so that nothing changes; pages that are pinned make it refuse changes instead. Asking costs
-//! O(pages), and O(bytes) of each page that is zeroed, once.
+//! Old bytes are never visible in them: slots within the length of a sequence that it has not written are zeroed when the
+//! pages are requested. The cache is borrowed meanwhile, so that nothing changes; pinned pages make it refuse changes
+//! instead. A request costs O(pages), plus O(bytes) once for each page that is zeroed.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -18,6 +18,7 @@ use kvtide_core::paged::{KeyOrValue, NO_BLOCK, PageRead, Window};
 use kvtide_cuda::KeptWords;
 
 use super::group::PageGroup;
+use super::run::StagedAt;
 use super::slabs::{Holes, Slabs};
 use crate::base::error::{Error, Result};
 use crate::base::life::{Life, Pin};
@@ -30,35 +31,35 @@ use crate::kernels::quantise::to_f32;
 pub struct PageRows<'a> {
     cache: PhantomData<&'a PageGroup>,
     life: Arc<Life>,
-    /// Keeps the cache from changing, when nothing else does.
+    /// Keeps the cache from changing once it is no longer borrowed.
     _pin: Option<Arc<Pin>>,
     pub(crate) slabs: Slabs,
-    /// The tables that a device was handed last.
+    /// The block tables that were last uploaded to a device.
     pub(crate) tables: Arc<KeptWords>,
     layer: u32,
-    /// What a query sees unless it is said otherwise.
+    /// The default window of queries.
     window: Option<Window>,
-    /// Whether rows of the caller's say where the pages are.
+    /// True if the pages come from the caller's block tables.
     are_of_tables: bool,
     pages: Arc<Vec<PageRead>>,
-    /// Of each sequence.
+    /// The content of each sequence.
     sequences: Arc<Vec<ShownSequence>>,
 }
 
-/// What of a sequence is there.
+/// The content of one sequence.
 #[derive(Clone, Debug)]
 struct ShownSequence {
-    /// Its first page.
+    /// The index of its first page.
     first: usize,
     tokens: usize,
-    /// The positions that left its window, whole pages.
+    /// The positions outside its window that were dropped, whole pages.
     gap: Range<u32>,
-    /// The tree that its last tokens are.
+    /// The tree of its last tokens.
     tree: Option<Tree>,
 }
 
 impl PageGroup {
-    /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
+    /// The pages of these sequences in a layer, with the trees at their ends: those of open transactions and steps.
     pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
         self.collect()?;
         let mut rows = self.no_pages(layer);
@@ -70,8 +71,8 @@ impl PageGroup {
         Ok(rows)
     }
 
-    /// The pages that a block table names: for each sequence a row of block indices, as many in each, and its length in
-    /// tokens. Where blocks left the window of the cache, a row has [`NO_BLOCK`].
+    /// The pages of block tables: for each sequence one row of block indices, all rows equally long, and its length in
+    /// tokens. Blocks outside the window of the cache are [`NO_BLOCK`] in a row.
     pub fn pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<PageRows<'_>> {
         self.collect()?;
         let width = tables.len().checked_div(lengths.len()).unwrap_or(0);
@@ -82,7 +83,7 @@ impl PageGroup {
         let mut rows = PageRows { are_of_tables: true, ..self.no_pages(layer) };
         for (index, &length) in lengths.iter().enumerate() {
             let length = u32::try_from(length)
-                .map_err(|_| Error::argument("lengths", format!("{length} at {index}"), "lengths from 0 on"))?;
+                .map_err(|_| Error::argument("lengths", format!("{length} at {index}"), "lengths of at least 0"))?;
             let blocks = &tables[index * width..(index + 1) * width];
             let gap = self.planner.check_table(index, layer, blocks, length)?;
             let held = blocks.iter().filter(|&&block| block != NO_BLOCK).map(|&block| block as u32);
@@ -92,14 +93,14 @@ impl PageGroup {
         Ok(rows)
     }
 
-    /// Zeroes the slots of these pages that nobody wrote, where a read in place would show what lies there.
+    /// Zeroes the unwritten slots of these pages if a read in place would show their old content.
     pub(super) fn zero_unwritten(&mut self, pages: &[PageRead], layer: u32) -> Result<()> {
         let is_exposed = |page: &&PageRead| self.planner.exposes(page.block, layer, page.tokens);
         let exposed: Vec<&PageRead> = pages.iter().filter(is_exposed).collect();
         if exposed.is_empty() {
             return Ok(());
         }
-        // Whoever reads in the background would be waited for, and what a step writes elsewhere would be lost.
+        // Zeroing would race with background readers, and could overwrite what a step writes on another thread.
         self.check_pages()?;
         for slab in [&self.slabs.staging, &self.slabs.slab] {
             let holes = exposed.iter().filter_map(|page| {
@@ -130,8 +131,8 @@ impl PageGroup {
 }
 
 impl PageRows<'_> {
-    /// The same, apart from the cache: until they and their clones are dropped, calls that would change it are refused with
-    /// `BUSY`. They can be read when the cache is gone.
+    /// The same pages, independent of the borrow of the cache: until they and their clones are dropped, calls that would
+    /// change the cache fail with `BUSY`. They can be read after the cache is gone.
     #[must_use]
     pub fn pinned(self) -> PageRows<'static> {
         let _pin = Some(Pin::new(&self.life));
@@ -139,12 +140,12 @@ impl PageRows<'_> {
         PageRows { cache: PhantomData, life, _pin, slabs, tables, layer, window, are_of_tables, pages, sequences }
     }
 
-    /// The same blocks in another layer, where none of their pages is staged but these: the place of each among the pages, and its
-    /// staging page.
-    pub(super) fn in_layer(&self, layer: u32, staged: impl Iterator<Item = (usize, u32)>) -> Self {
+    /// The same blocks in another layer, where only the pages of `staged` are staged.
+    pub(super) fn in_layer<'s>(&self, layer: u32, staged: impl Iterator<Item = &'s StagedAt>) -> Self {
         let mut rows = PageRows { layer, ..self.clone() };
-        for (place, page) in staged {
-            Arc::make_mut(&mut rows.pages)[place].staged = Some(page);
+        for of in staged {
+            let page = &mut Arc::make_mut(&mut rows.pages)[of.place];
+            (page.staged, page.is_sealed) = (Some(of.staged), of.is_sealed);
         }
         rows
     }
@@ -156,7 +157,7 @@ impl PageRows<'_> {
         gap: Range<u32>,
         tree: Option<Tree>,
     ) -> Result<()> {
-        // Nobody shares them while they are listed.
+        // They are not shared while they are being listed.
         let listed = Arc::make_mut(&mut self.pages);
         let (first, mut tokens) = (listed.len(), 0);
         for page in pages {
@@ -171,34 +172,34 @@ impl PageRows<'_> {
         Ok(())
     }
 
-    /// Whether rows of the caller's say where the pages are, and that tokens have none.
+    /// True if the pages come from the caller's block tables, in which tokens may have no block.
     pub(crate) fn are_of_tables(&self) -> bool {
         self.are_of_tables
     }
 
-    /// How many sequences.
+    /// The number of sequences.
     pub(crate) fn count(&self) -> usize {
         self.sequences.len()
     }
 
-    /// The pages of a sequence, and their places among all pages; nothing where there is no such sequence.
+    /// The pages of a sequence, and their indices among all pages; `None` if there is no such sequence.
     pub(crate) fn listed(&self, sequence: usize) -> Option<(&[PageRead], Range<usize>)> {
         let first = self.sequences.get(sequence)?.first;
         let end = self.sequences.get(sequence + 1).map_or(self.pages.len(), |next| next.first);
         Some((&self.pages[first..end], first..end))
     }
 
-    /// Tokens of a sequence.
+    /// The number of tokens of a sequence.
     pub(crate) fn tokens(&self, sequence: usize) -> usize {
         self.sequences[sequence].tokens
     }
 
-    /// The positions of a sequence that left its window; its tokens are those before and behind them.
+    /// The positions outside the window of a sequence that were dropped; its tokens are those before and after them.
     pub(crate) fn gap(&self, sequence: usize) -> Range<u32> {
         self.sequences[sequence].gap.clone()
     }
 
-    /// The tree that the last tokens of a sequence are; nothing where each follows the one before.
+    /// The tree of the last tokens of a sequence; `None` if they form a chain.
     pub(crate) fn tree(&self, sequence: usize) -> Option<&Tree> {
         self.sequences[sequence].tree.as_ref()
     }
@@ -208,47 +209,71 @@ impl PageRows<'_> {
         self.layer
     }
 
-    /// What a query sees unless it is said otherwise: the window of the cache.
+    /// The default window of queries: that of the cache.
     pub(crate) fn window(&self) -> Option<Window> {
         self.window
     }
 
-    /// Heads of K, and of V.
+    /// The number of KV heads.
     pub(crate) fn heads(&self) -> usize {
         self.slabs.shape.heads()
     }
 
-    /// Elements of a row of K or V.
+    /// The number of elements in a row of K or V.
     pub(crate) fn head_dim(&self, part: KeyOrValue) -> usize {
         self.slabs.shape.pages.section(part).head_dim
     }
 
-    /// Slots of a page.
+    /// The number of slots in a page.
     pub(crate) fn block_size(&self) -> usize {
         self.slabs.shape.pages.shape().block_size as usize
     }
 
-    /// The page with a token of a sequence, if it has so many.
+    /// True if some pages of a sequence are available both as floats and quantised: each query then reads the pages before
+    /// its own page quantised, and its own page as floats. A draft tree reads floats wherever they exist.
+    pub(crate) fn has_two_forms(&self, sequence: usize) -> bool {
+        let size = self.block_size() as u32;
+        let pages = self.listed(sequence).map_or(&[][..], |(pages, _)| pages);
+        self.tree(sequence).is_none() && pages.iter().any(|page| page.is_sealed && page.tokens == size)
+    }
+
+    /// For each page of a sequence, true if queries behind it read its quantised form and its own queries read floats: for tests.
+    #[doc(hidden)]
+    pub fn two_forms(&self, sequence: usize) -> Vec<bool> {
+        let has_two_forms = self.has_two_forms(sequence);
+        let (pages, _) = self.listed(sequence).unwrap_or_default();
+        pages.iter().map(|page| has_two_forms && page.is_sealed && page.staged.is_some()).collect()
+    }
+
+    /// The page with a token of a sequence, if there is such a token, in the form in which queries whose own page has the
+    /// index `own` read it: quantised before their own page, if it has a quantised form.
+    pub(crate) fn page_for(&self, own: usize, sequence: usize, token: usize) -> Option<PageRead> {
+        let page = *self.page(sequence, token)?;
+        let is_before = page.is_sealed && token / self.block_size() < own;
+        Some(PageRead { staged: page.staged.filter(|_| !is_before), ..page })
+    }
+
+    /// The page with a token of a sequence, if there is such a token.
     pub(crate) fn page(&self, sequence: usize, token: usize) -> Option<&PageRead> {
         let shown = &self.sequences[sequence];
         (token < shown.tokens).then(|| &self.pages[shown.first + token / self.block_size()])
     }
 
-    /// The first byte of a page: of the staging slab when it is staged, else of the slab.
+    /// The byte offset of a page: in the staging slab if it is staged, else in the slab.
     pub(crate) fn start(&self, page: &PageRead) -> usize {
         let (slab, block, layer) = self.slabs.page(page.block, self.layer, page.staged);
         slab.layout.page_offset(block, layer)
     }
 
-    /// Some tokens of a sequence, `[heads, tokens, dim]`, as floats: with candle's tensor operations where nothing is
-    /// quantised.
-    pub(crate) fn floats(&self, sequence: usize, part: KeyOrValue, first: usize, count: usize) -> Result<Tensor> {
-        let (mut pieces, mut token) = (Vec::new(), first);
-        while token < first + count {
-            let page = self.page(sequence, token).expect("a token of the sequence");
+    /// Some tokens of a sequence, `[heads, tokens, dim]`, as floats, in the form that queries with the own page `own` read.
+    /// Uses candle's tensor operations if nothing is quantised.
+    pub(crate) fn floats(&self, own: usize, sequence: usize, part: KeyOrValue, tokens: Range<usize>) -> Result<Tensor> {
+        let (mut pieces, mut token) = (Vec::new(), tokens.start);
+        while token < tokens.end {
+            let page = self.page_for(own, sequence, token).expect("a token of the sequence");
             let slot = token % self.block_size();
-            let taken = (page.tokens as usize - slot).min(first + count - token);
-            pieces.push(self.page_floats(page, part)?.narrow(1, slot, taken)?);
+            let taken = (page.tokens as usize - slot).min(tokens.end - token);
+            pieces.push(self.page_floats(&page, part)?.narrow(1, slot, taken)?);
             token += taken;
         }
         Ok(Tensor::cat(&pieces, 1)?.contiguous()?)
@@ -266,7 +291,7 @@ impl PageRows<'_> {
         let rows = self.block_size() * dims.2;
         let mut floats = zeroed_vec::<f32>(self.heads() * rows)
             .ok_or_else(|| Budget::process().refusal((4 * self.heads() * rows) as u64))?;
-        // What is quantised becomes floats on the host.
+        // Quantised pages are converted to floats on the host.
         let mut bytes = zeroed_bytes(slab.layout.page_bytes())?;
         slab.fetch(slab.layout.page_offset(block, layer), &mut bytes)?;
         for (head, floats) in floats.chunks_exact_mut(rows.max(1)).enumerate() {
@@ -324,14 +349,14 @@ mod tests {
             (0..2).for_each(|layer| write(&mut cache, first, layer, 0, 14));
             cache.drop_sequence(first).unwrap();
             let second = cache.create_sequence(Default::default()).unwrap();
-            // A page with a hole, one that nobody wrote, and the beginning of one.
+            // A page with a hole, an unwritten page, and a partly written one.
             write(&mut cache, second, 0, 1, 2);
             write(&mut cache, second, 0, 9, 1);
             for layer in [0, 1] {
                 let gathered = cache.gather(second, layer).unwrap();
                 let pages = cache.pages(layer, &[second]).unwrap();
                 for (part, view) in KeyOrValue::BOTH.into_iter().zip([&gathered.k, &gathered.v]) {
-                    let floats = pages.floats(0, part, 0, pages.tokens(0)).unwrap();
+                    let floats = pages.floats(0, 0, part, 0..pages.tokens(0)).unwrap();
                     let floats: Vec<f32> = floats.flatten_all().unwrap().to_vec1().unwrap();
                     assert_eq!(floats, view.to_f32().unwrap(), "{format:?}");
                     assert!(layer == 0 || floats.iter().all(|&v| v == 0.));
@@ -348,17 +373,18 @@ mod tests {
             (0..2).for_each(|layer| write(&mut cache, sequence, layer, 0, 8));
             cache.truncate(sequence, 6).unwrap();
             let before = cache.gather(sequence, 0).unwrap();
-            // The sequence grows past it in one layer, and leaves two slots that nobody wrote.
+            // The sequence grows past it in one layer, and leaves two unwritten slots.
             write(&mut cache, sequence, 0, 8, 2);
             assert_eq!(cache.planner().staged_count(), u32::from(format.is_some()));
             let pages = cache.pages(0, &[sequence]).unwrap();
             for (part, view) in KeyOrValue::BOTH.into_iter().zip([&before.k, &before.v]) {
-                let floats: Vec<f32> = pages.floats(0, part, 0, 10).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+                let floats: Vec<f32> =
+                    pages.floats(0, 0, part, 0..10).unwrap().flatten_all().unwrap().to_vec1().unwrap();
                 let before = view.to_f32().unwrap();
                 for head in 0..2 {
                     let rows = &floats[head * 60..][..60];
                     assert!(rows[36..48].iter().all(|&value| value == 0.), "{format:?} {part:?}: {rows:?}");
-                    // K in q4 has its scales for all rows of the page, and gets one that has a zero.
+                    // In q4, the rows of K in a page share their scales, which change to some that have a zero.
                     let moved =
                         if format == Some(PageFormat::Q4) && part == KeyOrValue::Key { 0.5 * 37. / 15. } else { 0. };
                     let off = rows[..36].iter().zip(&before[head * 36..]).map(|(a, b)| (a - b).abs());

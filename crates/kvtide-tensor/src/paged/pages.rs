@@ -1,13 +1,14 @@
-//! Pages on their way: rows into pages, pages into their low-bit form and back, slots to zeros; in the form that their device takes.
+//! Operations on pages, in the implementation of their device: rows into pages, pages into their low-bit form and back,
+//! slots to zero.
 //!
 //! ```text
 //! open     slab page -> staging page     before a part of a quantised page is written
 //! write    rows -> slab page, or staging page
-//! seal     staging page -> slab page     when all slots are written
+//! seal     staging page -> slab page     when all slots are written, at the end of the write
 //! ```
 //!
-//! Sealing rounds each value once; opening gives what the codes say, so that what is sealed again moves by at most one more
-//! step. A part that is not quantised is copied both ways.
+//! Sealing rounds each value once. Opening gives the values of the codes, so sealing them again changes a value by at most
+//! one more step. A part that is not quantised is copied both ways.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -28,7 +29,8 @@ use crate::kernels::pages::{Sources, check_sources, each_block, heads, jobs_at_o
 use crate::kernels::quantise::Codec;
 
 impl Slabs {
-    /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
+    /// Prepares the staging pages of a plan for its rows: zeroes those with rows of another page, and dequantises pages that
+    /// were sealed.
     pub(super) fn open(&self, plan: &WritePlan, scratch: &Scratch) -> Result<()> {
         let opened = |write: &&PageWrite| matches!(write.before, StagingContent::Other | StagingContent::Sealed);
         if !plan.pages().iter().any(|write| opened(&write)) {
@@ -53,7 +55,7 @@ impl Slabs {
         })
     }
 
-    /// Moves rows of some layers of a plan where it says.
+    /// Writes rows of some layers to the places in a plan, and quantises the pages that are then full.
     pub(super) fn write(
         &self,
         plan: &WritePlan,
@@ -62,10 +64,25 @@ impl Slabs {
         scratch: &Scratch,
     ) -> Result<()> {
         match self.slab.form()? {
-            Form::Launched(stream) => return Launched { stream, slabs: self }.write(plan, layers, rows),
-            Form::Portable => return Portable { slabs: self }.write(plan, layers, rows, scratch),
-            Form::Bytes(_) => {}
+            Form::Launched(stream) => Launched { stream, slabs: self }.write(plan, layers.clone(), rows)?,
+            Form::Portable => Portable { slabs: self }.write(plan, layers.clone(), rows, scratch)?,
+            Form::Bytes(_) => self.write_bytes(plan, layers.clone(), rows, scratch)?,
         }
+        if !self.shape.pages.is_low_bit() {
+            return Ok(());
+        }
+        let seals: Vec<_> = plan.completed(layers, self.shape.block_size()).collect();
+        self.seal(&seals, scratch)
+    }
+
+    /// Like [`Slabs::write`], on bytes that the host can address.
+    fn write_bytes(
+        &self,
+        plan: &WritePlan,
+        layers: Range<u32>,
+        rows: &[TokenRows<'_>; 2],
+        scratch: &Scratch,
+    ) -> Result<()> {
         if !self.shape.pages.is_low_bit() {
             return edit_with_rows(&self.slab, rows, |slab, sources| {
                 scatter(slab, &self.shape.pages, layers.clone(), plan.runs(), sources)
@@ -81,7 +98,7 @@ impl Slabs {
         })
     }
 
-    /// Quantises the pages that a plan fills with one run each.
+    /// Quantises whole pages that runs of a plan cover.
     fn write_whole(
         &self,
         plan: &WritePlan,
@@ -91,7 +108,7 @@ impl Slabs {
         scratch: &Scratch,
     ) -> Result<()> {
         let shape = &self.shape;
-        let whole: Vec<SlotRun> = plan.runs().iter().filter(|run| !run.staged).copied().collect();
+        let whole: Vec<SlotRun> = plan.whole_runs(shape.block_size()).copied().collect();
         if whole.is_empty() {
             return Ok(());
         }
@@ -100,7 +117,7 @@ impl Slabs {
             scratch.with(|scratch| {
                 for layer in layers.clone() {
                     for head in heads(&shape.pages) {
-                        // Neighbouring tokens of a head, block by block: the source is read in order.
+                        // Neighbouring tokens of a head, block by block, so that the source is read in order.
                         for (run, block) in blocks.iter_mut() {
                             let page = &mut block[page_range(&shape.pages, 0, layer)];
                             shape.write_whole(page, head, (layer - layers.start) as usize, run, sources, scratch);
@@ -111,7 +128,7 @@ impl Slabs {
         })
     }
 
-    /// Puts a plan's rows into its staging pages.
+    /// Writes a plan's rows to its staging pages.
     fn stage(&self, plan: &WritePlan, layers: Range<u32>, staging: &mut [u8], sources: &Sources<'_>) {
         let (first, layout) = (layers.start, &self.shape.staged);
         for write in plan.pages().iter().filter(|write| layers.contains(&write.page.layer)) {
@@ -121,7 +138,7 @@ impl Slabs {
         }
     }
 
-    /// Quantises pages that are full now.
+    /// Quantises pages that are now full.
     pub(super) fn seal(&self, seals: &[Seal], scratch: &Scratch) -> Result<()> {
         if seals.is_empty() {
             return Ok(());
@@ -184,7 +201,7 @@ fn page_range(layout: &PageLayout, block: u32, layer: u32) -> Range<usize> {
     start..start + layout.page_bytes()
 }
 
-/// Runs `work` on the pages of one slab, those of the other, and room for the values of a head.
+/// Runs `work` on the pages of one slab, those of the other, and scratch memory for the values of a head.
 fn edit_with_scratch(
     target: &Slab,
     source: &Slab,
@@ -199,7 +216,7 @@ fn edit_with_scratch(
     })?
 }
 
-/// Runs `work` on a slab's pages and on the bytes of the rows that go there.
+/// Runs `work` on a slab's pages and on the bytes of the rows to be written there.
 fn edit_with_rows(
     slab: &Slab,
     rows: &[TokenRows<'_>; 2],
@@ -215,8 +232,8 @@ fn edit_with_rows(
     done.into_inner()
 }
 
-/// Rooms for the values of one head while it is quantised, one for each thread: taken before anything changes. Where threads are added
-/// in the middle of a call, theirs are taken as they come.
+/// Scratch memory for the values of one head during quantisation, one piece per thread, allocated before anything changes.
+/// If threads are added in the middle of a call, theirs are allocated on demand.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     elements: usize,
@@ -224,7 +241,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// So many rooms; none where nothing is quantised.
+    /// Allocates this many pieces; none if nothing is quantised.
     pub(super) fn new(shape: &PagedShape, rooms: usize) -> Result<Self> {
         let elements = shape.codecs.iter().flatten().map(Codec::elements).max().unwrap_or(0);
         let rooms = if elements == 0 { 0 } else { rooms };
@@ -232,10 +249,10 @@ impl Scratch {
         Ok(Scratch { elements, free: Mutex::new(free) })
     }
 
-    /// Rooms for what a plan quantises, or puts back in floats, after the copies that it needs.
+    /// Allocates the memory for the pages that a plan quantises or dequantises, including its copies on write.
     pub(super) fn of(shape: &PagedShape, plan: &WritePlan, has_copies: bool) -> Result<Self> {
-        let whole = plan.runs().iter().filter(|run| !run.staged).count();
-        let opens = plan.pages().iter().any(|write| write.fills || write.before != StagingContent::Own);
+        let whole = plan.whole_runs(shape.block_size()).count();
+        let opens = plan.pages().iter().any(|write| write.completes || write.before != StagingContent::Own);
         let rooms = match whole {
             0 => usize::from(opens || has_copies),
             _ => jobs_at_once(whole * plan.layers().len() * shape.staged.page_bytes())?,
@@ -243,7 +260,7 @@ impl Scratch {
         Scratch::new(shape, rooms)
     }
 
-    /// Runs `work` with a room that nobody else has meanwhile.
+    /// Runs `work` with a piece of memory that no other thread uses meanwhile.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> Result<T> {
         let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = free().pop();

@@ -1,13 +1,13 @@
-//! Pages on a device without kernels of its own: in candle's tensor operations, and two copies.
+//! Pages on a device without kernels: with candle's tensor operations, and with two copies.
 //!
 //! ```text
 //! one float type      rows are set and read on the device, as neighbouring elements of the slab
-//! other pages         rows and pages come to the host, are quantised or put in order there, and go back as bytes
+//! other pages         rows and pages are copied to the host, quantised or reordered there, and copied back as bytes
 //! ```
 //!
-//! Nothing else looks at the memory. A slab of bytes, that of low-bit pages or of K and V of two sizes or types, has no element that a tensor
-//! operation could put a float in, so its pages go the second way: a page for each that is quantised, put back, or zeroed in part, and the rows
-//! alone where they stay as they are. At most 1 MiB at a time.
+//! The memory is never accessed directly. A slab of bytes, for low-bit pages or for K and V of different sizes or types, has
+//! no float elements for tensor operations, so its pages take the second way: whole pages if they are quantised, dequantised
+//! or partly zeroed, and only the rows if they keep their format. At most 1 MiB at a time.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -23,9 +23,9 @@ use crate::base::error::Result;
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::edit::{download, upload};
 use crate::kernels::Carrier;
-use crate::kernels::pages::{Rows, Sources, check_sources, heads, write_run};
+use crate::kernels::pages::{RowPlaces, Sources, check_sources, heads, write_run};
 
-/// Bytes of one operation.
+/// The most bytes of one operation.
 const MOST: usize = 1 << 20;
 
 /// The pages of a cache on such a device.
@@ -34,7 +34,7 @@ pub(super) struct Portable<'a> {
 }
 
 impl Portable<'_> {
-    /// Makes staging pages ready: zeros, or what was quantised.
+    /// Prepares staging pages: zeroes them, or dequantises pages that were sealed.
     pub fn open(&self, writes: &[PageWrite], scratch: &Scratch) -> Result<()> {
         let Slabs { shape, slab, staging } = self.slabs;
         for write in writes {
@@ -53,7 +53,7 @@ impl Portable<'_> {
         Ok(())
     }
 
-    /// Puts rows of some layers where a plan says.
+    /// Writes rows of some layers to the places in a plan.
     pub fn write(
         &self,
         plan: &WritePlan,
@@ -81,7 +81,7 @@ impl Portable<'_> {
             }
             return Ok(());
         }
-        for run in plan.runs().iter().filter(|run| !run.staged) {
+        for run in plan.whole_runs(shape.block_size()) {
             for layer in layers.clone() {
                 let mut page = zeroed_bytes(layout.page_bytes())?;
                 scratch.with(|scratch| {
@@ -112,7 +112,7 @@ impl Portable<'_> {
         Ok(())
     }
 
-    /// Zeroes slots of pages that are quantised.
+    /// Zeroes slots of quantised pages.
     pub fn zero(&self, pages: &[Holes]) -> Result<()> {
         let Slabs { shape, slab, .. } = self.slabs;
         for Holes { block, layer, runs } in pages {
@@ -124,7 +124,7 @@ impl Portable<'_> {
     }
 }
 
-/// Puts a plan's rows where it says, on the device.
+/// Writes a plan's rows to their places, on the device.
 fn scatter(slab: &Slab, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {
     let first = layers.start;
     for (layer, run) in layers.flat_map(|layer| plan.runs().iter().map(move |run| (layer, run))) {
@@ -161,7 +161,7 @@ fn piece(tensor: &Tensor, layer: usize, head: usize, token: usize, count: usize)
 }
 
 /// Copies as many neighbouring tokens of one head as `out` has room for.
-fn copy_rows(bytes: &[u8], rows: &Rows, (layer, head, token): (usize, u32, u32), out: &mut [u8]) {
+fn copy_rows(bytes: &[u8], rows: &RowPlaces, (layer, head, token): (usize, u32, u32), out: &mut [u8]) {
     for (at, row) in out.chunks_exact_mut(rows.row.max(1)).enumerate() {
         let from = rows.at(layer, head as usize, token as usize + at);
         row.copy_from_slice(&bytes[from..from + rows.row]);
@@ -175,11 +175,11 @@ fn page(slab: &Slab, block: u32, layer: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Copies neighbouring bytes of the slab to `out`, from the byte `at` on: whole elements.
+/// Copies neighbouring bytes of the slab, from the byte `at` on, to `out`: whole elements.
 pub(super) fn read(slab: &Slab, at: usize, out: &mut [u8]) -> Result<()> {
     for (place, out) in out.chunks_mut(MOST).enumerate() {
         let (first, end) = (slab.element(at + place * MOST), slab.element(at + place * MOST + out.len()));
-        // Not `copy`, which takes the whole allocation along.
+        // Not `copy`, which would copy the whole allocation.
         let piece = Tensor::zeros(end - first, slab.tensor.dtype(), slab.tensor.device())?;
         piece.slice_set(&slab.storage().narrow(0, first, end - first)?, 0, 0)?;
         download(&piece, 0, out)?;
@@ -197,11 +197,11 @@ pub(super) fn put(slab: &Slab, at: usize, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Copies bytes of a slab to a place in it, or in another one of the same type.
+/// Copies bytes of a slab to a place in the same slab, or in another one of the same type.
 pub(super) fn copy(source: &Slab, from: Range<usize>, target: &Slab, to: usize) -> Result<()> {
     for done in (0..from.len()).step_by(MOST) {
         let (first, end) = (source.element(from.start + done), source.element(from.end.min(from.start + done + MOST)));
-        // A tensor cannot be set from itself.
+        // candle cannot set a tensor from itself.
         let piece = Tensor::zeros(end - first, source.tensor.dtype(), source.tensor.device())?;
         piece.slice_set(&source.storage().narrow(0, first, end - first)?, 0, 0)?;
         target.storage().slice_set(&piece, 0, target.element(to + done))?;
@@ -209,7 +209,7 @@ pub(super) fn copy(source: &Slab, from: Range<usize>, target: &Slab, to: usize) 
     Ok(())
 }
 
-/// Zeroes neighbouring slots of a page of rows, in each head of K and V, on the device.
+/// Zeroes neighbouring slots of an unquantised page, in each head of K and V, on the device.
 pub(super) fn zero(slab: &Slab, block: u32, layer: u32, slots: Range<u32>) -> Result<()> {
     for (part, head) in heads(&slab.layout) {
         let (start, bytes) = (
@@ -226,8 +226,8 @@ pub(super) fn zero(slab: &Slab, block: u32, layer: u32, slots: Range<u32>) -> Re
 }
 
 impl TokenRows<'_> {
-    /// Its bytes on the host, and where the rows lie in them: those of a tensor without gaps.
-    fn on_host(&self, layers: usize, heads: usize) -> Result<(Cow<'_, [u8]>, Rows)> {
+    /// Its bytes on the host, and the places of the rows in them; a tensor is downloaded without gaps.
+    fn on_host(&self, layers: usize, heads: usize) -> Result<(Cow<'_, [u8]>, RowPlaces)> {
         let Some(tensor) = self.tensor() else {
             return Ok((Cow::Borrowed(self.bytes(&mut std::iter::empty())), self.rows));
         };
@@ -235,6 +235,6 @@ impl TokenRows<'_> {
         let [head, layer] = [tokens * row, heads * tokens * row];
         let copy = self.dtype.download(tensor)?;
         debug_assert_eq!(copy.len(), layers * layer, "all rows of the call");
-        Ok((Cow::Owned(copy), Rows { offset: 0, layer, head, token: row, row }))
+        Ok((Cow::Owned(copy), RowPlaces { offset: 0, layer, head, token: row, row }))
     }
 }

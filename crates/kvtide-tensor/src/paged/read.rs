@@ -1,11 +1,11 @@
-//! Reads: one token, or all tokens of a layer, as the caller's own copies.
+//! Reads of one token, or of all tokens of a layer, as copies for the caller.
 //!
 //! ```text
 //! pages   [ block 7: all 16 ][ block 2: staged, 5 ]  ->  [heads, 21, dim]
 //! ```
 //!
-//! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk,
-//! whatever lies there; one by one they are refused. O(bytes of the tokens).
+//! Tokens outside the window are not included: copies know the positions of their tokens. Unwritten slots are zeros in a
+//! bulk read, whatever the memory has there; a read of a single one fails. O(bytes of the tokens).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -31,7 +31,7 @@ use crate::tensor::view::{CacheWindow, Kv, View};
 /// K or V of one layer in the bytes of both slabs.
 struct Reader<'a> {
     slabs: &'a Slabs,
-    /// Whether they are read in candle's operations, and not seen.
+    /// True if the slabs are read with candle's operations, because the host cannot address them.
     is_portable: bool,
     slab: &'a [u8],
     staging: &'a [u8],
@@ -53,7 +53,8 @@ impl PageGroup {
         self.check_out("key", KeyOrValue::Key, key, 1)?;
         self.check_out("value", KeyOrValue::Value, value, 1)?;
         let slot = self.planner.locate(sequence, layer, position)?;
-        let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
+        let staged = self.planner.staged(slot.block, layer);
+        let page = PageRead { block: slot.block, tokens: 1, staged, is_sealed: false };
         if let Form::Launched(stream) = self.slab().form()? {
             let launched = Launched { stream, slabs: &self.slabs };
             let run = ReadRun { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
@@ -71,15 +72,15 @@ impl PageGroup {
         })
     }
 
-    /// All tokens of a layer that are still there: K and V `[kvHeads, tokens, headDim]`, in memory of their own. Where blocks left
-    /// the window behind sinks, they are two runs.
+    /// All tokens of a layer that are still in the cache: K and V `[kvHeads, tokens, headDim]`, in memory of their own. If
+    /// blocks between the sinks and the window were dropped, they are two runs.
     pub fn gather(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
         let kv = Kv { k: k.with_gap(1, gap.clone()), v: v.with_gap(1, gap) };
         Ok(kv.in_window(self.window_of(sequence)?))
     }
 
-    /// The same, `[1, kvHeads, tokens, headDim]`.
+    /// Like [`PageGroup::gather`], as `[1, kvHeads, tokens, headDim]`.
     pub(crate) fn gather_batched(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
         let batched = |view: View| Ok::<_, Error>(view.batched()?.with_gap(2, gap.clone()));
@@ -98,7 +99,8 @@ impl PageGroup {
         self.slabs.gather(LayerPart { layer, pages: &pages, holes: &holes }, &self.budget)
     }
 
-    /// As [`PageGroup::gather`], into the caller's memory, which has room for just the tokens that are still there.
+    /// Like [`PageGroup::gather`], into the caller's memory, whose size must fit the tokens that are still in the cache
+    /// exactly.
     pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens = self.check_rooms(&pages, [k, v])?;
@@ -115,13 +117,13 @@ impl PageGroup {
         })
     }
 
-    /// Refuses what [`PageGroup::gather_into`] would refuse.
+    /// Checks everything that [`PageGroup::gather_into`] checks.
     pub fn check_gather(&mut self, sequence: u64, layer: u32, rooms: [&[u8]; 2]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         self.check_rooms(&pages, rooms).map(drop)
     }
 
-    /// Refuses memory for K and V that has not just room for the tokens of these pages, and says how many they are.
+    /// Checks that memory for K and V fits the tokens of these pages exactly, and returns the number of tokens.
     fn check_rooms(&self, pages: &[PageRead], [k, v]: [&[u8]; 2]) -> Result<usize> {
         let tokens = pages.iter().map(|page| page.tokens as usize).sum();
         self.check_out("k", KeyOrValue::Key, k, tokens)?;
@@ -129,7 +131,7 @@ impl PageGroup {
         Ok(tokens)
     }
 
-    /// Refuses memory that has not just room for so many tokens.
+    /// Checks that memory fits this many tokens exactly.
     fn check_out(&self, argument: &'static str, part: KeyOrValue, out: &[u8], tokens: usize) -> Result<()> {
         let element = self.shape().read_dtype(part).bytes();
         let expected = tokens * self.shape().token_elements(part);
@@ -139,7 +141,7 @@ impl PageGroup {
         Err(Error::DimMismatch { argument, actual: (out.len() / element) as u64, expected: expected as u64 })
     }
 
-    /// The pages of a sequence as it is now: a step that was dropped is undone first.
+    /// The pages of a sequence as it is now; a step that was dropped is rolled back first.
     fn read_pages(&mut self, sequence: u64, layer: u32) -> Result<Vec<PageRead>> {
         self.collect()?;
         Ok(self.planner.pages(sequence, layer)?.collect())
@@ -150,7 +152,7 @@ impl PageGroup {
 struct LayerPart<'a> {
     layer: u32,
     pages: &'a [PageRead],
-    /// The slots of a page that nobody wrote, among its tokens.
+    /// The unwritten slots among the tokens of a page.
     holes: &'a (dyn Fn(&PageRead) -> Vec<Range<u32>> + Sync),
 }
 
@@ -159,11 +161,11 @@ impl LayerPart<'_> {
         self.pages.iter().map(|page| page.tokens as usize).sum()
     }
 
-    /// The slots that were written, and where they go.
+    /// The written slots, and their places in the output.
     fn runs(&self) -> Vec<ReadRun> {
         let (mut runs, mut first) = (Vec::new(), 0);
         for page in self.pages {
-            let (&PageRead { block, tokens, staged }, mut start) = (page, 0);
+            let (&PageRead { block, tokens, staged, .. }, mut start) = (page, 0);
             for hole in (self.holes)(page).into_iter().chain(std::iter::once(tokens..tokens)) {
                 if start < hole.start {
                     runs.push(ReadRun { block, staged, slot: start, tokens: hole.start - start, token: first + start });
@@ -177,18 +179,18 @@ impl LayerPart<'_> {
 }
 
 impl GroupRun {
-    /// The tokens that a sequence had in a layer before the step: K and V `[kvHeads, tokens, headDim]`, in memory of their own. What
-    /// left its window is not among them.
+    /// The tokens that a sequence had in a layer before the step: K and V `[kvHeads, tokens, headDim]`, in memory of their
+    /// own. Tokens outside its window are not included.
     pub fn gather(&self, layer: u32, sequence: usize) -> Result<Kv> {
         self.check()?;
         let pages = self.pages_before(layer, sequence)?;
-        // What nobody wrote in them was zeroed when the run began.
+        // Their unwritten slots were zeroed when the run began.
         self.slabs.gather(LayerPart { layer, pages: &pages, holes: &|_| Vec::new() }, &self.budget)
     }
 }
 
 impl Slabs {
-    /// K and V of a layer in memory of their own.
+    /// Copies K and V of a layer to memory of their own.
     fn gather(&self, of: LayerPart<'_>, budget: &Arc<Budget>) -> Result<Kv> {
         let (layer, tokens) = (of.layer, of.tokens());
         let gathered = |part: KeyOrValue| {
@@ -220,7 +222,7 @@ impl Slabs {
         Ok(Kv { k: gathered(KeyOrValue::Key)?, v: gathered(KeyOrValue::Value)? })
     }
 
-    /// Runs `work` on the keys of a layer.
+    /// Runs `work` with a reader of the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
         let part = KeyOrValue::Key;
         if let Form::Portable = self.slab.form()? {
@@ -233,7 +235,7 @@ impl Slabs {
 }
 
 impl Reader<'_> {
-    /// The tokens of these pages, head by head.
+    /// Copies the tokens of these pages, head by head.
     fn read_part(&self, of: &LayerPart<'_>, out: &mut [u8]) -> Result<()> {
         let (stores, shape) = (Carrier::of(out.len()), &self.slabs.shape);
         let row = shape.pages.section(self.part).head_dim * shape.read_dtype(self.part).bytes();
@@ -258,7 +260,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The rows of a head of a page from `slot` on, as many as `out` has room for.
+    /// Copies the rows of a head of a page from `slot` on, as many as `out` has room for.
     fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Carrier) -> Result<()> {
         let (of, block, layer) = self.slabs.page(page.block, self.layer, page.staged);
         let (shape, layout) = (&self.slabs.shape, &of.layout);
@@ -286,7 +288,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Bytes of the slab in which a page lies.
+    /// Bytes of the slab that a page is in.
     fn bytes(&self, page: &PageRead, range: Range<usize>) -> Result<Cow<'_, [u8]>> {
         if !self.is_portable {
             return Ok(Cow::Borrowed(&if page.staged.is_some() { self.staging } else { self.slab }[range]));
@@ -297,8 +299,8 @@ impl Reader<'_> {
     }
 }
 
-/// Calls `work` with the first row and the floats of rows of `dim` elements that it fills: those of `out` itself when they are
-/// aligned, else some at a time, to be copied there.
+/// Calls `work` with the index of a row and floats for rows of `dim` elements from that row on: the memory of `out` itself
+/// if it is aligned, else one row at a time, which is then copied.
 fn as_floats(out: &mut [u8], dim: usize, mut work: impl FnMut(usize, &mut [f32])) {
     if let Ok(values) = bytemuck::try_cast_slice_mut(out) {
         return work(0, values);

@@ -1,4 +1,4 @@
-//! New tokens for pages, read where they lie.
+//! New tokens for pages, read in place.
 //!
 //! ```text
 //! one layer    [heads, tokens, dim], or with a 1 before it
@@ -6,8 +6,8 @@
 //! one token    layer and tokens 1, heads * dim elements in any shape
 //! ```
 //!
-//! Tensors whose last dimension is contiguous, and host tensors in either order of axes, are read in place; what lies
-//! otherwise, and views, are copied first: on the device where they lie on one, else row by row.
+//! Tensors with a contiguous last dimension, and host tensors in either order of axes, are read in place. Other tensors, and
+//! views, are copied first: on the device if they are on one, else row by row.
 
 use std::borrow::Cow;
 
@@ -19,14 +19,13 @@ use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
 use crate::device::form::is_seen;
-use crate::device::memory::{DeviceTensor, pass};
-use crate::kernels::pages::Rows;
+use crate::kernels::pages::RowPlaces;
 use crate::tensor::source::{Resolved, Source};
 
-/// The rows that a call expects.
+/// The expected shape and dtype of a call's rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
-    /// The number of layers; none: one, which may be left out of the shape.
+    /// The number of layers; if `None`, one, which may be left out of the shape.
     pub layers: Option<usize>,
     pub heads: usize,
     pub dim: usize,
@@ -36,8 +35,8 @@ pub(crate) struct Expected {
 /// K or V of a call.
 #[derive(Debug)]
 pub(crate) struct TokenRows<'a> {
-    pub rows: Rows,
-    /// Tokens of each layer.
+    pub rows: RowPlaces,
+    /// The number of tokens of each layer.
     pub tokens: u32,
     pub dtype: DType,
     memory: Memory<'a>,
@@ -48,19 +47,11 @@ enum Memory<'a> {
     Bytes(Cow<'a, [u8]>),
     Tensor(&'a Tensor),
     /// A copy on a device.
-    Made(DeviceTensor),
-}
-
-impl Memory<'_> {
-    /// What candle's operations make on a device.
-    fn made(device: &Device, make: impl FnOnce() -> Result<Tensor>) -> Result<Self> {
-        let _pass = pass(device);
-        Ok(Memory::Made(DeviceTensor::new(make()?)))
-    }
+    Made(Tensor),
 }
 
 impl<'a> TokenRows<'a> {
-    /// Looks at a source as rows, or refuses it.
+    /// Resolves a source as rows, or fails.
     pub fn new(source: &Source<'a>, argument: &'static str, expected: Expected) -> Result<Self> {
         let resolved = expected.look(source, argument)?;
         let (dims, rank) = (resolved.dims, resolved.dims.len());
@@ -69,12 +60,10 @@ impl<'a> TokenRows<'a> {
             None => {
                 let strides = dims.contiguous_strides().scaled(expected.dtype.bytes());
                 match source {
-                    // What lies on a device stays there.
-                    Source::View(view) if !is_seen(view.device()) => {
-                        (Memory::made(view.device(), || view.to_tensor())?, 0, strides)
-                    }
+                    // Device memory is copied on the device.
+                    Source::View(view) if !is_seen(view.device()) => (Memory::Made(view.to_tensor()?), 0, strides),
                     Source::Tensor(tensor) if !is_seen(tensor.device()) => {
-                        (Memory::made(tensor.device(), || Ok(tensor.force_contiguous()?))?, 0, strides)
+                        (Memory::Made(tensor.force_contiguous()?), 0, strides)
                     }
                     _ => (Memory::Bytes(Cow::Owned(resolved.to_row_major()?)), 0, strides),
                 }
@@ -82,12 +71,12 @@ impl<'a> TokenRows<'a> {
         };
         let layer = if rank == 4 { strides[0] } else { 0 };
         let row = expected.dim * expected.dtype.bytes();
-        let rows = Rows { offset, layer, head: strides[rank - 3], token: strides[rank - 2], row };
+        let rows = RowPlaces { offset, layer, head: strides[rank - 3], token: strides[rank - 2], row };
         Ok(TokenRows { rows, tokens: resolved.tokens(), dtype: expected.dtype, memory })
     }
 
-    /// Refuses what [`TokenRows::new`] and [`TokenRows::check_device`] would refuse, and copies nothing; answers how many tokens
-    /// there are.
+    /// Checks everything that [`TokenRows::new`] and [`TokenRows::check_device`] check, without copying; returns the number
+    /// of tokens.
     pub fn check(source: &Source<'a>, argument: &'static str, expected: Expected, device: &Device) -> Result<u32> {
         let resolved = expected.look(source, argument)?;
         if let Some((Memory::Tensor(tensor), ..)) = in_place(source, argument, &resolved.dims, expected)? {
@@ -106,23 +95,24 @@ impl<'a> TokenRows<'a> {
         }
         let row = expected.dim * dtype.bytes();
         Ok(TokenRows {
-            rows: Rows { offset: 0, layer: 0, head: row, token: row, row },
+            rows: RowPlaces { offset: 0, layer: 0, head: row, token: row, row },
             tokens: 1,
             dtype,
             memory: Memory::Bytes(bytes),
         })
     }
 
-    /// The same rows as elements of another float type, in memory of their own: rounded to nearest, halves to even, and to infinity
-    /// what is too large. As they are where they are of that type. O(bytes of the rows), on their device.
+    /// Converts the rows to elements of another float type, in memory of their own: rounded to nearest, ties to even, and to
+    /// infinity if too large. Rows that already have the type stay as they are. O(bytes of the rows), on their device.
     pub fn into_dtype(self, dtype: DType, layers: usize, heads: usize) -> Result<Self> {
         if dtype == self.dtype {
             return Ok(self);
         }
         let (tokens, dim) = (self.tokens as usize, self.rows.row / self.dtype.bytes());
         let row = dim * dtype.bytes();
-        let converted =
-            |tensor: &Tensor| Memory::made(tensor.device(), || Ok(tensor.to_dtype(dtype.candle())?.contiguous()?));
+        let converted = |tensor: &Tensor| -> Result<Memory<'a>> {
+            Ok(Memory::Made(tensor.to_dtype(dtype.candle())?.contiguous()?))
+        };
         let memory = match &self.memory {
             Memory::Tensor(tensor) => converted(tensor)?,
             Memory::Made(tensor) => converted(tensor)?,
@@ -138,11 +128,11 @@ impl<'a> TokenRows<'a> {
                 Memory::Bytes(Cow::Owned(out))
             }
         };
-        let rows = Rows { offset: 0, layer: heads * tokens * row, head: tokens * row, token: row, row };
+        let rows = RowPlaces { offset: 0, layer: heads * tokens * row, head: tokens * row, token: row, row };
         Ok(TokenRows { rows, dtype, memory, ..self })
     }
 
-    /// The candle tensor to read from, if it is one.
+    /// The candle tensor to read from, if there is one.
     pub fn tensor(&self) -> Option<&Tensor> {
         match &self.memory {
             Memory::Tensor(tensor) => Some(tensor),
@@ -151,12 +141,12 @@ impl<'a> TokenRows<'a> {
         }
     }
 
-    /// Refuses a tensor that lies on another device than the pages.
+    /// Fails for a tensor on another device than the pages.
     pub fn check_device(&self, argument: &'static str, device: &Device) -> Result<()> {
         self.tensor().map_or(Ok(()), |tensor| check_device(tensor, argument, device))
     }
 
-    /// The bytes to read from: its own, or those of the next candle tensor of an operation.
+    /// The bytes to read from: its own, or those of the operation's next candle tensor.
     pub fn bytes<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> &'b [u8] {
         match &self.memory {
             Memory::Bytes(bytes) => bytes,
@@ -166,7 +156,7 @@ impl<'a> TokenRows<'a> {
 }
 
 impl Expected {
-    /// A source whose shape and dtype are those of the rows.
+    /// Resolves a source with the shape and dtype of the rows, or fails.
     fn look<'a>(&self, source: &Source<'a>, argument: &'static str) -> Result<Resolved<'a>> {
         let rank = source.rank();
         if rank != 4 && (rank != 3 || self.layers.is_some()) {
@@ -199,7 +189,8 @@ impl Expected {
     }
 }
 
-/// Where rows lie that can be read in place: the memory, the first byte of them, and bytes from an element to the next.
+/// Rows that can be read in place: their memory, the byte offset of the first one, and the distances in bytes from one
+/// element to the next.
 fn in_place<'a>(
     source: &Source<'a>,
     argument: &'static str,
@@ -222,7 +213,7 @@ fn in_place<'a>(
     Ok(ends_without_gaps(dims, &strides, expected.dtype).then_some((memory, offset, strides)))
 }
 
-/// Refuses a tensor of another device.
+/// Fails for a tensor on another device.
 pub(crate) fn check_device(tensor: &Tensor, argument: &'static str, device: &Device) -> Result<()> {
     if tensor.device().same_device(device) {
         return Ok(());
@@ -231,7 +222,7 @@ pub(crate) fn check_device(tensor: &Tensor, argument: &'static str, device: &Dev
     Err(Error::DeviceMismatch { argument, value, expected })
 }
 
-/// True when the elements of a row are neighbours.
+/// True if the elements of a row are contiguous.
 fn ends_without_gaps(dims: &Dims, strides: &Dims, dtype: DType) -> bool {
     let last = dims.len() - 1;
     dims[last] <= 1 || strides[last] == dtype.bytes()

@@ -1,22 +1,24 @@
-//! A group's part in a step that is computed elsewhere: what its layers are written to and read from, apart from the group.
+//! A group's part in a step run, a step that another thread computes: writes and reads its layers without access to the
+//! group.
 //!
 //! ```text
-//! let mut run = group.run_step(&step)?     pages listed; what nobody wrote in them is zeros
+//! let mut run = group.run_step(&step)?     lists the pages; their unwritten slots become zeros
 //! run.write_layer(0, [k, v])?              on any thread
 //! run.layer(0)?                            the pages of the layer
 //! group.end_run(&mut step, run)?           its layers count as written
 //! ```
 //!
-//! Its pages are those of the step for as long as it lives: its sequences do not change, and nobody else writes to pages (`group.rs`
-//! says what is refused meanwhile). Should one of them be dropped, or the step be undone, it writes to slots that nobody reads before
-//! they were zeroed.
+//! Its pages stay those of the step for as long as it lives: its sequences do not change, and only it writes to pages
+//! (`group.rs` lists the calls that fail meanwhile). If one of its sequences is dropped, or the step is rolled back, it
+//! writes to slots that are zeroed before they are read again.
 //!
-//! To begin costs O(pages), and O(pages * layers) of those that are not written in all layers; a layer O(bytes of its tokens).
+//! The start costs O(pages), plus O(pages * layers) of those that are not written in all layers; a layer costs O(bytes of
+//! its tokens).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kvtide_core::paged::{PageRead, WritePlan};
+use kvtide_core::paged::{Page, PageRead, WritePlan};
 
 use super::group::PageGroup;
 use super::page_rows::PageRows;
@@ -27,7 +29,19 @@ use crate::base::life::{ElsewhereWrite, Life};
 use crate::base::memory::Budget;
 use crate::tensor::source::Source;
 
-/// The layers of a group in a step that is computed elsewhere.
+/// A page that is staged in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StagedAt {
+    layer: u32,
+    /// Its index among the pages.
+    pub place: usize,
+    /// Its staging page.
+    pub staged: u32,
+    /// True if the slab has its quantised form too.
+    pub is_sealed: bool,
+}
+
+/// The layers of a group in a step that another thread computes.
 #[derive(Debug)]
 pub(crate) struct GroupRun {
     life: Arc<Life>,
@@ -35,22 +49,22 @@ pub(crate) struct GroupRun {
     pub(super) budget: Arc<Budget>,
     plan: Arc<WritePlan>,
     written: Box<[bool]>,
-    /// The pages of any layer, none of them staged.
+    /// The pages of any layer, with none of them staged.
     pages: PageRows<'static>,
-    /// Those that are: layer, place among the pages, staging page; in this order.
-    staged: Vec<(u32, usize, u32)>,
-    /// How many tokens each page had before the step.
+    /// The staged pages, ordered by layer and index.
+    staged: Vec<StagedAt>,
+    /// The number of tokens in each page before the step.
     before: Vec<u32>,
 }
 
 impl PageGroup {
-    /// What writing and attending to a step's layers needs, apart from the group.
+    /// Makes the part of a step that writes its layers and attends to them without access to the group.
     pub fn run_step(&mut self, step: &GroupStep) -> Result<GroupRun> {
         self.change_pages()?;
         self.check_step(step)?;
         let plan = step.plan()?.clone();
         let mut pages = self.no_pages(0);
-        // How many tokens of each page were there before the step.
+        // The tokens of each page before the step.
         let mut before = Vec::new();
         for &sequence in &step.sequences {
             let (gap, tree) = (self.planner.gap(sequence)?, self.planner.tree(sequence)?);
@@ -59,19 +73,19 @@ impl PageGroup {
                 let tokens = left.min(page.tokens);
                 left -= tokens;
                 before.push(PageRead { tokens, ..page });
-                PageRead { staged: None, ..page }
+                PageRead { staged: None, is_sealed: false, ..page }
             });
             pages.add(listed, gap, tree)?;
         }
         self.zero_before(&before)?;
-        let staged = self.staged(&before);
+        let staged = self.staged(&before, &plan);
         self.planner.lend_step(&plan)?;
         let before = before.iter().map(|page| page.tokens).collect();
         let (life, slabs, written) = (self.life.clone(), self.slabs.clone(), step.written.clone());
         Ok(GroupRun { life, slabs, budget: self.budget.clone(), plan, written, pages, staged, before })
     }
 
-    /// Counts the layers that a run has written.
+    /// Marks the layers that a run has written.
     pub fn end_run(&mut self, step: &mut GroupStep, run: &GroupRun) -> Result<()> {
         self.check()?;
         let plan = step.plan()?.clone();
@@ -85,12 +99,12 @@ impl PageGroup {
         Ok(())
     }
 
-    /// What a run shares with its group.
+    /// The state that a run shares with its group.
     pub fn life(&self) -> &Arc<Life> {
         &self.life
     }
 
-    /// Zeroes what nobody wrote among these tokens, in all layers.
+    /// Zeroes unwritten slots among these tokens, in all layers.
     fn zero_before(&mut self, pages: &[PageRead]) -> Result<()> {
         let exposed = |page: &&PageRead| page.tokens > 0 && self.planner.exposes_block(page.block);
         let exposed: Vec<PageRead> = pages.iter().filter(exposed).copied().collect();
@@ -102,14 +116,21 @@ impl PageGroup {
         Ok(())
     }
 
-    /// Those of these pages that are staged in some layer.
-    fn staged(&self, pages: &[PageRead]) -> Vec<(u32, usize, u32)> {
+    /// The pages that are staged in some layer, in their state after the step has written them.
+    fn staged(&self, pages: &[PageRead], plan: &WritePlan) -> Vec<StagedAt> {
+        let written: HashMap<Page, bool> = plan.pages().iter().map(|write| (write.page, write.completes)).collect();
         let blocks: HashSet<u32> = self.planner.staged_pages().map(|page| page.block).collect();
         let places = pages.iter().enumerate().filter(|(_, page)| !blocks.is_empty() && blocks.contains(&page.block));
         let mut staged: Vec<_> = places
             .flat_map(|(place, page)| {
                 let layers = 0..self.planner.num_layers();
-                layers.filter_map(move |layer| Some((layer, place, self.planner.staged(page.block, layer)?)))
+                let written = &written;
+                layers.filter_map(move |layer| {
+                    let staged = self.planner.staged(page.block, layer)?;
+                    let completes = written.get(&Page { block: page.block, layer }).copied();
+                    let is_sealed = completes.unwrap_or_else(|| self.planner.is_sealed_copy(page.block, layer));
+                    Some(StagedAt { layer, place, staged, is_sealed })
+                })
             })
             .collect();
         staged.sort_unstable();
@@ -118,21 +139,21 @@ impl PageGroup {
 }
 
 impl GroupRun {
-    /// Tokens of all sequences.
+    /// The number of tokens of all sequences.
     pub fn tokens(&self) -> u32 {
         self.plan.tokens()
     }
 
-    /// Where the tokens of each sequence begin, and where the last ones end.
+    /// The index of the first token of each sequence, followed by the number of tokens.
     pub fn offsets(&self) -> Vec<i32> {
         self.plan.offsets().map(|offset| offset as i32).collect()
     }
 
-    /// As [`PageGroup::write_layer`].
+    /// Like [`PageGroup::write_layer`].
     pub fn write_layer(&mut self, layer: u32, sources: [Source<'_>; 2]) -> Result<()> {
         self.check()?;
         let (rows, scratch) = self.slabs.step_rows(&self.plan, sources)?;
-        // Where the group's own call would poison it, so does this one.
+        // If the group's own call would poison the group on failure, this one does so too.
         let is_hazard = self.slabs.shape.pages.is_low_bit() || self.written[layer as usize];
         let write = is_hazard.then(|| self.life.begin_write());
         self.slabs.write(&self.plan, layer..layer + 1, &rows, &scratch)?;
@@ -141,7 +162,7 @@ impl GroupRun {
         Ok(())
     }
 
-    /// The pages of a layer, the step's tokens included: once they are written.
+    /// The pages of a layer, including the step's tokens; fails until they are written.
     pub fn layer(&self, layer: u32) -> Result<PageRows<'static>> {
         self.check()?;
         if !self.written[layer as usize] {
@@ -151,16 +172,19 @@ impl GroupRun {
     }
 
     fn pages_in(&self, layer: u32) -> PageRows<'static> {
-        let first = self.staged.partition_point(|staged| staged.0 < layer);
-        let of_layer = self.staged[first..].iter().take_while(|staged| staged.0 == layer);
-        self.pages.in_layer(layer, of_layer.map(|&(_, place, page)| (place, page)))
+        let first = self.staged.partition_point(|staged| staged.layer < layer);
+        self.pages.in_layer(layer, self.staged[first..].iter().take_while(|staged| staged.layer == layer))
     }
 
-    /// The pages of a sequence in a layer, as far as they had tokens before the step.
+    /// The pages of a sequence in a layer, with the tokens that they had before the step.
     pub(super) fn pages_before(&self, layer: u32, sequence: usize) -> Result<Vec<PageRead>> {
         let pages = self.pages_in(layer);
         let (listed, of_sequence) = pages.listed(sequence).ok_or_else(|| {
-            Error::argument("sequence", sequence, format!("one of {} sequences of the step", pages.count()))
+            Error::argument(
+                "sequence",
+                sequence,
+                format!("below {}, the number of sequences of the step", pages.count()),
+            )
         })?;
         let before = listed.iter().zip(&self.before[of_sequence]).map(|(page, &tokens)| PageRead { tokens, ..*page });
         Ok(before.filter(|page| page.tokens > 0).collect())

@@ -1,50 +1,51 @@
-//! Pages that leave the cache, and come back: whole blocks as bytes, from any thread and while the cache goes on.
+//! Pages that are saved and loaded: whole blocks as bytes, from any thread, while the cache is in use.
 //!
 //! ```text
-//! PageReader   slab -> bytes    of blocks that are held, or whose names are looked at again afterwards
-//! PageWriter   bytes -> slab    of blocks that are held and that nobody sees yet
+//! PageReader   slab -> bytes    of blocks that are held, or whose keys are checked again afterwards
+//! PageWriter   bytes -> slab    of blocks that are held and not visible yet
 //! ```
 //!
-//! Each takes the lock of the slab for at most 1 MiB at a time: so long does someone who writes have to wait. What nobody wrote leaves
-//! as zeros: such blocks are read at once, when the reader is made. O(bytes).
+//! Each holds the lock of the slab for at most 1 MiB at a time, which bounds the delay of writers. Unwritten slots are saved
+//! as zeros: blocks that have some are copied at once, when the reader is made. O(bytes).
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_core::paged::{BlockKey, BlockName, HeldContent, Identity, SavedContent, SavedRow};
 
 use super::group::PageGroup;
 use super::hold::Hold;
-use super::slabs::{Holes, Slab};
+use super::slabs::Slab;
 use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::form::Form;
 
-/// Bytes of one look at a slab.
+/// The most bytes that are accessed under one lock.
 const MOST: usize = 1 << 20;
 
-/// Bytes of a piece that is added to others.
+/// The bytes of a piece that is appended to others.
 const ADDED: usize = 256 << 10;
 
-/// Blocks, one row each, to be read from any thread. Those of a sequence are held while this lives.
+/// Blocks, one row each, that can be read from any thread. Those of a sequence are held while this lives.
 #[derive(Debug)]
 pub struct PageReader {
     slab: Arc<Slab>,
     blocks: Vec<u32>,
-    /// Rows with slots that nobody wrote, or pages that lie in floats.
+    /// Copies of rows with unwritten slots, or with pages that are in the staging slab.
     copied: HashMap<u32, Vec<u8>>,
-    /// What keeps the blocks as they are.
+    /// Holds the blocks.
     _held: Option<Hold>,
 }
 
-/// A page that lies in floats: its row and layer, and its bytes.
+/// A page in the staging slab: its row and layer, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedPage {
     /// The row of its block.
     pub row: u32,
     /// The layer in its group.
     pub layer: u32,
-    /// As the layout of staged pages says; what nobody wrote is zeros.
+    /// The bytes in the layout of staging pages; unwritten slots are zeros.
     pub bytes: Vec<u8>,
 }
 
@@ -53,19 +54,19 @@ impl PageReader {
         PageReader { slab: slab.clone(), blocks, copied: HashMap::new(), _held: held }
     }
 
-    /// Blocks.
+    /// The number of blocks.
     #[must_use]
     pub fn rows(&self) -> u32 {
         self.blocks.len() as u32
     }
 
-    /// Bytes of a block, all layers.
+    /// The bytes of a block, all layers.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.slab.layout.block_bytes()
     }
 
-    /// Copies a row, whole.
+    /// Copies a whole row.
     pub fn read(&self, row: u32, out: &mut [u8]) -> Result<()> {
         check_row(row, self.rows(), out.len(), self.row_bytes())?;
         if let Some(copied) = self.copied.get(&row) {
@@ -84,7 +85,8 @@ impl Slab {
         pieces.into_iter().try_for_each(|(piece, out)| self.fetch(start + piece * MOST, out))
     }
 
-    /// As [`Slab::fetch_block`], behind what `out` holds. It passes over each piece twice, on the host while it lies in the processor's cache.
+    /// Like [`Slab::fetch_block`], appended to `out`. On the host, pieces are small because each is passed over twice, the
+    /// second time from the CPU cache.
     pub(super) fn add_block(&self, block: u32, out: &mut Vec<u8>) -> Result<()> {
         let (bytes, begin) = (self.layout.block_bytes(), out.len());
         let start = block as usize * bytes;
@@ -97,7 +99,7 @@ impl Slab {
     }
 }
 
-/// New blocks, one row each, to be written from any thread.
+/// New blocks, one row each, that can be written from any thread.
 #[derive(Debug)]
 pub struct PageWriter {
     slab: Arc<Slab>,
@@ -105,13 +107,13 @@ pub struct PageWriter {
 }
 
 impl PageWriter {
-    /// Blocks.
+    /// The number of blocks.
     #[must_use]
     pub fn rows(&self) -> u32 {
         self.blocks.len() as u32
     }
 
-    /// Bytes of a block, all layers.
+    /// The bytes of a block, all layers.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.slab.layout.block_bytes()
@@ -122,12 +124,12 @@ impl PageWriter {
         self.blocks[row as usize]
     }
 
-    /// The same blocks from the last to the first.
+    /// Reverses the order of the blocks.
     pub(crate) fn reverse(&mut self) {
         self.blocks.reverse();
     }
 
-    /// Writes a row, whole.
+    /// Writes a whole row.
     pub fn write(&self, row: u32, bytes: &[u8]) -> Result<()> {
         check_row(row, self.rows(), bytes.len(), self.row_bytes())?;
         let start = self.blocks[row as usize] as usize * self.row_bytes();
@@ -147,28 +149,31 @@ fn check_row(row: u32, rows: u32, bytes: usize, row_bytes: usize) -> Result<()> 
 }
 
 impl PageGroup {
-    /// The blocks that prompts find, those that make room first first.
+    /// The blocks that prompts can hit, in the order of eviction.
     pub fn found_pages(&mut self) -> Result<PageReader> {
         self.collect()?;
         Ok(PageReader::new(&self.slabs.slab, self.planner.found_blocks()?, None))
     }
 
-    /// What is held of a sequence: its blocks, what is known of them, and their pages in floats.
+    /// The held content of a sequence: its blocks, their bookkeeping, and their pages in the staging slab.
     pub fn held_pages(&mut self, hold: Hold) -> Result<(SavedContent, Vec<SavedRow>, PageReader, Vec<StagedPage>)> {
         self.collect()?;
         let held = self.content(&hold)?;
         let saved = self.planner.saved_content(held)?;
         let block = |&place: &u32| self.planner.held_block(held, place).expect("a block at each place");
         let blocks: Vec<u32> = saved.places.iter().map(block).collect();
-        let rows: Vec<SavedRow> = blocks.iter().map(|&block| self.planner.saved_row(block)).collect();
+        let size = self.planner.block_size();
+        let kept: Vec<u32> = saved.places.iter().map(|&place| saved.kept(place, size)).collect();
+        let rows = blocks.iter().zip(&kept).map(|(&block, &kept)| self.planner.saved_row(block, kept));
+        let rows: Vec<SavedRow> = rows.collect();
         let mut reader = PageReader::new(&self.slabs.slab, blocks.clone(), Some(hold));
         let mut staged = Vec::new();
-        for ((row, &block), of) in (0..).zip(&blocks).zip(&rows) {
+        for (((row, &block), &kept), of) in (0..).zip(&blocks).zip(&kept).zip(&rows) {
             for &layer in &of.staged {
-                staged.push(StagedPage { row, layer, bytes: self.staged_bytes(block, layer)? });
+                staged.push(StagedPage { row, layer, bytes: self.staged_bytes(block, layer, kept)? });
             }
             if of.marks.is_some() || !of.staged.is_empty() {
-                let bytes = self.written_bytes(block, of)?;
+                let bytes = self.written_bytes(block, kept)?;
                 reader.copied.insert(row, bytes);
             }
         }
@@ -180,38 +185,37 @@ impl PageGroup {
         Ok(&self.held[&hold.id()])
     }
 
-    /// A page in floats, zeros where nobody wrote.
-    fn staged_bytes(&self, block: u32, layer: u32) -> Result<Vec<u8>> {
+    /// The bytes of a staging page, with zeros for unwritten slots and after the first `kept` slots.
+    fn staged_bytes(&self, block: u32, layer: u32, kept: u32) -> Result<Vec<u8>> {
         let layout = &self.slabs.shape.staged;
         let place = self.planner.staged(block, layer).expect("a page that is staged");
         let mut bytes = zeroed_bytes(layout.page_bytes())?;
         self.slabs.staging.fetch(layout.page_offset(place, 0), &mut bytes)?;
-        self.holes(block, layer).runs.iter().for_each(|run| super::pages::zero_rows(&mut bytes, layout, run));
+        self.holes(block, layer, kept).iter().for_each(|run| super::pages::zero_rows(&mut bytes, layout, run));
         Ok(bytes)
     }
 
-    /// The bytes of a block that is not whole: zeros where nobody wrote, and for pages that lie in floats.
-    fn written_bytes(&self, block: u32, row: &SavedRow) -> Result<Vec<u8>> {
+    /// The bytes of a block of which the first `kept` slots belong to the sequence. Unwritten slots are erased, and pages in
+    /// the staging slab are zeros. Only a page with a staging page is in the staging slab; without one its rows are in the
+    /// slab, even if it was truncated since.
+    fn written_bytes(&self, block: u32, kept: u32) -> Result<Vec<u8>> {
         let (layout, slab) = (&self.slabs.shape.pages, &self.slabs.slab);
         let mut bytes = zeroed_bytes(layout.block_bytes())?;
         for (layer, page) in (0..self.planner.num_layers()).zip(bytes.chunks_exact_mut(layout.page_bytes())) {
-            let holes = self.holes(block, layer);
-            let is_whole = holes.runs.is_empty();
-            if row.staged.contains(&layer) || layout.is_low_bit() && !is_whole {
-                continue;
+            if self.planner.staged(block, layer).is_none() {
+                slab.fetch(layout.page_offset(block, layer), page)?;
+                self.slabs.shape.erase(page, &self.holes(block, layer, kept));
             }
-            slab.fetch(layout.page_offset(block, layer), page)?;
-            holes.runs.iter().for_each(|run| super::pages::zero_rows(page, layout, run));
         }
         Ok(bytes)
     }
 
-    fn holes(&self, block: u32, layer: u32) -> Holes {
-        let runs = self.planner.unwritten(block, layer, self.planner.block_size()).collect();
-        Holes { block, layer, runs }
+    /// The slots of a page that do not belong to the sequence, or are unwritten.
+    fn holes(&self, block: u32, layer: u32, kept: u32) -> Vec<Range<u32>> {
+        self.planner.unwritten(block, layer, kept).chain(std::iter::once(kept..self.planner.block_size())).collect()
     }
 
-    /// New blocks at some places of `length`, which nobody sees before they are named or settled.
+    /// Takes new blocks for some places of `length`; they are not visible until they are named or settled.
     pub fn new_pages(&mut self, places: &[u32], length: u32) -> Result<(Hold, PageWriter)> {
         self.change()?;
         self.planner.reserve_blocks(places.len())?;
@@ -223,7 +227,7 @@ impl PageGroup {
         Ok((hold, PageWriter { slab: self.slabs.slab.clone(), blocks }))
     }
 
-    /// Refuses names that new blocks cannot have.
+    /// Checks the names for new blocks.
     pub fn check_names<'a>(
         &self,
         pages: &PageWriter,
@@ -234,14 +238,14 @@ impl PageGroup {
         }
         for name in names {
             if name.tokens.len() != self.planner.block_size() as usize || !name.holds() {
-                let expected = "the key of its tokens behind its parent";
+                let expected = "the key of these tokens after its parent";
                 return Err(Error::argument("name", "another key", expected));
             }
         }
         Ok(())
     }
 
-    /// Lets prompts find new blocks, whose bytes were all written: these rows, with their names.
+    /// Makes these rows of new blocks, whose bytes were all written, visible to prompts under their names.
     pub fn name_pages<'a>(
         &mut self,
         pages: &PageWriter,
@@ -253,12 +257,12 @@ impl PageGroup {
         blocks.try_for_each(|(block, name)| Ok(self.planner.name_new(block, &name)?))
     }
 
-    /// Counts keys of no token among those that explanations look under.
+    /// Adds keys of empty prefixes to those under which explanations of misses search.
     pub fn note_roots(&mut self, roots: &[BlockKey]) {
         roots.iter().for_each(|root| self.planner.note_root(root));
     }
 
-    /// Puts pages that lie in floats where those of new blocks do.
+    /// Stores saved staging pages of new blocks.
     pub fn stage_saved(&mut self, pages: &PageWriter, staged: &[StagedPage]) -> Result<()> {
         if staged.is_empty() {
             return Ok(());
@@ -274,22 +278,34 @@ impl PageGroup {
         Ok(())
     }
 
-    /// A new sequence in new blocks, whose bytes were all written, and whose pages in floats are there.
-    pub fn settle(&mut self, hold: &Hold, saved: &SavedContent, rows: &[SavedRow], of: Identity) -> Result<u64> {
+    /// Makes a sequence of new blocks, whose bytes and staging pages were all written. The blocks get no keys if prefixes
+    /// were forgotten since the count `since`.
+    pub fn settle(
+        &mut self,
+        hold: &Hold,
+        saved: &SavedContent,
+        rows: &[SavedRow],
+        of: Identity,
+        since: u64,
+    ) -> Result<u64> {
         self.change()?;
         self.check_own(hold)?;
         let held = self.held.remove(&hold.id()).expect("blocks of a hold");
-        Ok(self.planner.settle(held, saved, rows, of)?)
+        Ok(self.planner.settle(held, saved, rows, of, since)?)
     }
 
-    /// Refuses what cannot have been saved of such a group.
+    /// Checks that this can have been saved from such a group.
     pub fn check_saved(&self, saved: &SavedContent, rows: &[SavedRow], staged: &[StagedPage]) -> Result<()> {
         self.planner.check_saved(saved, rows)?;
         let named = |page: &StagedPage| rows.get(page.row as usize).is_some_and(|row| row.staged.contains(&page.layer));
         let fits = |page: &StagedPage| named(page) && page.bytes.len() == self.slabs.shape.staged.page_bytes();
         let all: usize = rows.iter().map(|row| row.staged.len()).sum();
         if all != staged.len() || !staged.iter().all(fits) || all > 0 && !self.slabs.shape.pages.is_low_bit() {
-            return Err(Error::argument("staged", staged.len(), format!("the {all} pages that lie in floats")));
+            return Err(Error::argument(
+                "staged",
+                staged.len(),
+                format!("{all}, the number of staging pages in the rows"),
+            ));
         }
         Ok(())
     }

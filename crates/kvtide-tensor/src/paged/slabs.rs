@@ -1,7 +1,7 @@
-//! The memory of pages, and in what form K and V lie there: tensors laid out as a `PageLayout` says, the first page on a line of the
-//! caches.
+//! The memory of pages and the formats of K and V in it: tensors in the layout of `PageLayout`, with the first page aligned
+//! to a cache line.
 //!
-//! A group has two of them: the slab with its pages, and the staging slab, where low-bit pages lie in floats until they are full.
+//! A group has two slabs: one with its pages, and the staging slab, which has low-bit pages as floats until they are full.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::base::error::{Error, Result};
 use crate::base::memory::{Budget, Lease};
 use crate::device::edit::{download, edit, first_byte, inspect, launch};
 use crate::device::form::{Form, is_seen};
-use crate::device::memory::{DeviceTensor, zeroed};
+use crate::device::memory::zeroed;
 use crate::kernels::quantise::Codec;
 
-/// The layouts of both slabs, and how rows get from one to the other.
+/// The layouts of both slabs, and the conversion between them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PagedShape {
-    /// The element type of what goes in, and of staging pages of what is quantised.
+    /// The element type of inputs, and of staging pages of quantised parts.
     pub dtype: DType,
-    /// Of the slab.
+    /// The layout of the slab.
     pub pages: PageLayout,
-    /// Of the staging slab: one layer of one block each.
+    /// The layout of the staging slab: one layer of one block per page.
     pub staged: PageLayout,
-    /// How the low-bit ones of K and V are quantised.
+    /// The quantisation of K and V, if they are low-bit.
     pub codecs: [Option<Codec>; 2],
-    /// K is rotated before it is quantised.
+    /// True if K is rotated before it is quantised.
     pub hadamard: bool,
 }
 
 impl PagedShape {
-    /// What these options ask for, or why it cannot be.
+    /// The shape for these options; fails if they are not possible.
     pub fn new(options: &PagedKvCacheOptions) -> Result<Self> {
         let dtype = options.dtype;
         let own = dtype.page_format();
@@ -55,7 +55,7 @@ impl PagedShape {
             return Err(Error::argument("hadamard", "true", "false, unless keyFormat is one of f8e4m3, q8, q4"));
         }
         let pages = PageLayout::new(shape)?;
-        // What is not quantised lies there as it does in pages.
+        // Unquantised parts have the same format as in the slab.
         let staged = |format: PageFormat| if format.is_low_bit() { own } else { format };
         let (key_format, value_format) = (staged(shape.key_format), staged(shape.value_format));
         let staged = PageLayout::new(PageShape { num_layers: 1, key_format, value_format, ..shape })?;
@@ -63,39 +63,44 @@ impl PagedShape {
         Ok(PagedShape { dtype, pages, staged, codecs, hadamard: options.hadamard })
     }
 
-    /// Refuses what the kernels of a device do not take.
+    /// Fails if the kernels of a device do not support this shape.
     pub fn check_launched(&self) -> Result<()> {
         for (argument, part) in [("headDim", KeyOrValue::Key), ("valueHeadDim", KeyOrValue::Value)] {
             let head_dim = self.pages.section(part).head_dim;
             if self.codecs[part as usize].is_some() && head_dim > ROW_MAX {
-                let expected = format!("at most {ROW_MAX}, for low-bit pages on this device");
+                let expected = format!("at most {ROW_MAX} for low-bit pages on this device");
                 return Err(Error::argument(argument, head_dim, expected));
             }
         }
         Ok(())
     }
 
-    /// Heads of K, and of V.
+    /// The number of slots in a page.
+    pub fn block_size(&self) -> u32 {
+        self.pages.shape().block_size
+    }
+
+    /// The number of KV heads.
     pub fn heads(&self) -> usize {
         self.pages.shape().num_kv_heads as usize
     }
 
-    /// The type of the rows of K or V that come out: 32-bit floats where they were quantised, else as they lie in pages.
+    /// The element type of K or V in reads: 32-bit floats if quantised, else that of the pages.
     pub fn read_dtype(&self, part: KeyOrValue) -> DType {
         if self.codecs[part as usize].is_some() { DType::F32 } else { self.row_dtype(part) }
     }
 
-    /// The type of the rows of K or V on their way into pages: that of the pages, unless those are quantised.
+    /// The element type of K or V in writes: that of the pages, or if they are quantised that of the inputs.
     pub fn row_dtype(&self, part: KeyOrValue) -> DType {
         DType::of_format(self.pages.section(part).format).unwrap_or(self.dtype)
     }
 
-    /// Elements of one token of one layer in K or V.
+    /// The number of elements of one token of one layer in K or V.
     pub fn token_elements(&self, part: KeyOrValue) -> usize {
         self.heads() * self.pages.section(part).head_dim
     }
 
-    /// Bytes of so many tokens of one layer as they come out.
+    /// The bytes of this many tokens of one layer in reads.
     pub fn out_bytes(&self, part: KeyOrValue, tokens: usize) -> usize {
         tokens * self.token_elements(part) * self.read_dtype(part).bytes()
     }
@@ -105,19 +110,19 @@ impl PagedShape {
 #[derive(Debug)]
 pub(crate) struct Slab {
     pub layout: PageLayout,
-    /// Blocks in it.
+    /// The number of its blocks.
     pub blocks: u32,
-    /// As [`PageLayout::slab_shape`] says.
-    pub tensor: DeviceTensor,
+    /// The blocks in the shape of [`PageLayout::slab_shape`].
+    pub tensor: Tensor,
     /// The whole allocation in one dimension, which candle checks faster before each change.
-    flat: DeviceTensor,
-    /// The first byte of the first block in it.
+    flat: Tensor,
+    /// The byte offset of the first block.
     base: usize,
     lease: Lease,
 }
 
 impl Slab {
-    /// Zeroed pages for so many blocks.
+    /// Allocates zeroed pages for this many blocks.
     pub fn new(layout: PageLayout, blocks: u32, budget: &Arc<Budget>) -> Result<Self> {
         let refused = |_| budget.refusal(u64::MAX);
         let bytes = layout.slab_bytes(blocks).map_err(refused)?;
@@ -127,14 +132,14 @@ impl Slab {
         let spare = if bytes == 0 { 0 } else { ALIGNMENT / dtype.bytes() };
         let room = elements.checked_add(spare).ok_or_else(|| budget.refusal(u64::MAX))?;
         let flat = zeroed(dtype, &[room], budget)?;
-        // Memory of a device of its own starts on such a line.
+        // Device memory is always aligned like this.
         let start = if bytes > 0 && is_seen(flat.device()) { first_byte(&flat)?.addr() } else { 0 };
         let base = start.next_multiple_of(ALIGNMENT) - start;
         let tensor = flat.narrow(0, base / dtype.bytes(), elements)?.reshape(layout.slab_shape(blocks))?;
-        Ok(Slab { layout, blocks, tensor: DeviceTensor::new(tensor), flat, base, lease })
+        Ok(Slab { layout, blocks, tensor, flat, base, lease })
     }
 
-    /// Bytes of all its blocks.
+    /// The bytes of all its blocks.
     pub fn bytes(&self) -> u64 {
         self.lease.bytes()
     }
@@ -144,7 +149,7 @@ impl Slab {
         &self.flat
     }
 
-    /// Which element of the allocation starts at a byte of its blocks.
+    /// The index in the allocation of the element at this byte of its blocks.
     pub fn element(&self, byte: usize) -> usize {
         (self.base + byte) / self.tensor.dtype().size_in_bytes()
     }
@@ -154,18 +159,19 @@ impl Slab {
         &storage[self.base..self.base + self.bytes() as usize]
     }
 
-    /// Runs `work` on its blocks and on the bytes of `sources`, which must lie elsewhere. Nothing is done without blocks.
+    /// Runs `work` on its blocks and on the bytes of `sources`, which must not overlap them. Does nothing if there are no
+    /// blocks.
     pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
         let bytes = self.bytes() as usize;
         edit(&self.flat, sources, |storage, sources| work(&mut storage[self.base..self.base + bytes], sources))
     }
 
-    /// How its pages are moved.
+    /// The implementation that moves its pages.
     pub(super) fn form(&self) -> Result<Form> {
         Form::of(self.tensor.device())
     }
 
-    /// Copies bytes of its blocks to the host's memory, from the byte `at` on: whole elements.
+    /// Copies bytes of its blocks, from the byte `at` on, to host memory: whole elements.
     pub(super) fn fetch(&self, at: usize, out: &mut [u8]) -> Result<()> {
         match self.form()? {
             Form::Portable => portable::read(self, at, out),
@@ -173,7 +179,7 @@ impl Slab {
         }
     }
 
-    /// Copies bytes of the host's memory to its blocks, from the byte `at` on: whole elements.
+    /// Copies bytes of host memory to its blocks, from the byte `at` on: whole elements.
     pub(super) fn store(&self, at: usize, bytes: &[u8]) -> Result<()> {
         match self.form()? {
             Form::Portable => portable::put(self, at, bytes),
@@ -187,8 +193,8 @@ impl Slab {
         storage.from(self.base)
     }
 
-    /// Runs `work`, which launches kernels, on its blocks and on the memory of `sources`, which must lie elsewhere. Nothing is
-    /// done without blocks.
+    /// Runs `work`, which launches kernels, on its blocks and on the memory of `sources`, which must not overlap them. Does
+    /// nothing if there are no blocks.
     pub fn launch(&self, sources: &[&Tensor], work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>) -> Result<()> {
         launch(&self.flat, sources, |storage, sources| work(self.span(storage), sources))
     }
@@ -199,16 +205,16 @@ impl Slab {
     }
 }
 
-/// The slabs, and what their pages look like.
+/// The slabs, and the layouts of their pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Slabs {
     pub shape: PagedShape,
     pub slab: Arc<Slab>,
-    /// Low-bit pages that are not full: pages of one layer, in floats.
+    /// Low-bit pages that are not full: pages of one layer, as floats.
     pub staging: Arc<Slab>,
 }
 
-/// Slots of a page that nobody wrote.
+/// The unwritten slots of a page.
 pub(super) struct Holes {
     pub block: u32,
     pub layer: u32,
@@ -216,13 +222,13 @@ pub(super) struct Holes {
 }
 
 impl Slabs {
-    /// Zeroed pages for so many blocks, and a staging slab without pages.
+    /// Allocates zeroed pages for this many blocks, and a staging slab without pages.
     pub fn new(shape: PagedShape, blocks: u32, budget: &Arc<Budget>) -> Result<Self> {
         let slab = Arc::new(Slab::new(shape.pages, blocks, budget)?);
         Ok(Slabs { shape, slab, staging: Arc::new(Slab::new(shape.staged, 0, budget)?) })
     }
 
-    /// The slab in which a page lies, and its block and layer there: `staged` is its staging page, if it has one.
+    /// The slab that a page is in, and its block and layer there; `staged` is its staging page, if it has one.
     pub fn page(&self, block: u32, layer: u32, staged: Option<u32>) -> (&Slab, u32, u32) {
         match staged {
             Some(page) => (&self.staging, page, 0),
@@ -238,9 +244,9 @@ fn check_format(argument: &'static str, format: PageFormat, dtype: DType) -> Res
         return Ok(format);
     }
     let expected = match dtype {
-        DType::U8 => "u8, as dtype".to_owned(),
-        DType::F32 => "f32, as dtype, or f16, bf16, f8e4m3, q8, q4".to_owned(),
-        _ => format!("{own}, as dtype, or f8e4m3, q8, q4"),
+        DType::U8 => "u8, the dtype".to_owned(),
+        DType::F32 => "f32 (the dtype), f16, bf16, f8e4m3, q8 or q4".to_owned(),
+        _ => format!("{own} (the dtype), f8e4m3, q8 or q4"),
     };
     Err(Error::argument(argument, format.name(), expected))
 }

@@ -1,17 +1,18 @@
-//! A group's part in a step: some tokens of its layers, written and attended to layer by layer, counted once for all of them.
+//! A group's part in a step: some tokens of its layers, written and attended to layer by layer, and counted once for all
+//! layers.
 //!
 //! ```text
-//! let planned = group.plan_step(..)?             what it needs is known, and its memory is there
+//! let planned = group.plan_step(..)?             its needs are known, and its memory is reserved
 //! let mut step = group.open_step(planned, ..)?   slots of all layers are taken
 //! group.write_layer(&mut step, 0, [k, v])?       the queries of layer 0 attend to group.step_pages(&step, 0)?
-//! group.commit_step(&mut step, ids)?             lengths move on; a step that is dropped leaves no trace
+//! group.commit_step(&mut step, ids)?             lengths advance; a step that is dropped leaves no trace
 //! ```
 //!
-//! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
+//! The start costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
 use std::sync::Arc;
 
-use kvtide_core::paged::{Append, StepTableRows, StepTables, WritePlan, Writer};
+use kvtide_core::paged::{Append, CopyPlan, StepTableRows, StepTables, WritePlan, Writer};
 
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
@@ -23,30 +24,31 @@ use super::write::{PlannedWrite, check_count};
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;
 
-/// An open step of a [`PageGroup`]; dropped before it was committed, it is undone at the cache's next call.
+/// An open step of a [`PageGroup`]. If it is dropped before it was committed, the cache's next call rolls it back.
 #[derive(Debug)]
-#[must_use = "a step that is dropped is undone"]
+#[must_use = "a step that is dropped is rolled back"]
 pub(crate) struct GroupStep {
-    /// Nothing once it has ended.
+    /// `None` once it has ended.
     pub(super) plan: Option<Arc<WritePlan>>,
     pub(super) sequences: Box<[u64]>,
     pub(super) written: Box<[bool]>,
     dropped: DroppedList,
 }
 
-/// Which tokens a step is for.
+/// The tokens of a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepTokens<'a> {
     /// The sequences, each once.
     pub sequences: &'a [u64],
-    /// Sequence i gets the tokens `offsets[i]..offsets[i + 1]`; without offsets one each.
+    /// Sequence i gets the tokens `offsets[i]..offsets[i + 1]`; one token each without offsets.
     pub offsets: Option<&'a [u32]>,
-    /// For each token the one of its sequence's transaction that it follows, -1 for the one before it; without, a chain.
+    /// For each token the index of the token of its sequence's transaction that it follows, or -1 for the last token before
+    /// the transaction; by default a chain.
     pub parents: Option<&'a [i32]>,
 }
 
 impl StepTokens<'_> {
-    /// Tokens of all sequences.
+    /// The number of tokens of all sequences.
     pub(crate) fn count(&self) -> u32 {
         self.offsets.map_or(self.sequences.len() as u32, |offsets| offsets.last().copied().unwrap_or(0))
     }
@@ -59,29 +61,29 @@ impl GroupStep {
         &self.sequences
     }
 
-    /// Tokens of all sequences.
+    /// The number of tokens of all sequences.
     #[must_use]
     pub fn tokens(&self) -> u32 {
         self.plan.as_ref().map_or(0, |plan| plan.tokens())
     }
 
-    /// Where the tokens of each sequence begin, and where the last ones end.
+    /// The index of the first token of each sequence, followed by the number of tokens.
     pub(crate) fn offsets(&self) -> Result<Vec<i32>> {
         Ok(self.plan()?.offsets().map(|offset| offset as i32).collect())
     }
 
-    /// Whether it was neither committed nor undone.
+    /// True if it was neither committed nor rolled back.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.plan.is_some()
     }
 
-    /// Whether a layer was written.
+    /// True if a layer was written.
     pub fn has_written(&self, layer: u32) -> bool {
         self.written[layer as usize]
     }
 
-    /// Whether all layers were written.
+    /// True if all layers were written.
     pub fn has_written_all(&self) -> bool {
         !self.written.contains(&false)
     }
@@ -101,7 +103,7 @@ impl Drop for GroupStep {
 }
 
 impl PageGroup {
-    /// Plans a step, and takes the memory of it: opening it is not refused then.
+    /// Plans a step and reserves its memory: opening it can then no longer fail for lack of memory.
     pub(crate) fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<PlannedWrite> {
         self.change_pages()?;
         let StepTokens { sequences, offsets, parents } = tokens;
@@ -124,7 +126,7 @@ impl PageGroup {
         })
     }
 
-    /// Refuses tables that a step which is planned does not fit in.
+    /// Fails if the tables are too small for a planned step.
     pub(crate) fn prepare_tables(
         &self,
         planned: &PlannedWrite,
@@ -134,8 +136,8 @@ impl PageGroup {
         Ok(rows.prepare(&self.planner, &planned.plan, tables)?)
     }
 
-    /// Writes down where the step's tokens go and what its sequences hold, in arrays of the caller's. `rows` are kept between
-    /// steps: what has not changed since is not written again.
+    /// Fills arrays of the caller with the slots of the step's tokens and the blocks of its sequences. `rows` are kept
+    /// between steps: unchanged rows are not written again.
     pub fn fill_tables(&self, step: &GroupStep, rows: &mut StepTableRows, tables: StepTables<'_>) -> Result<()> {
         self.check()?;
         self.check_step(step)?;
@@ -148,7 +150,7 @@ impl PageGroup {
         Ok(self.planner.step_positions(step.plan()?)?)
     }
 
-    /// Writes the tokens of a layer: K and V `[kvHeads, tokens, headDim]`, the tokens of all sequences one behind the other.
+    /// Writes the tokens of a layer: K and V `[kvHeads, tokens, headDim]`, the tokens of all sequences one after the other.
     /// A layer may be written again while the step is open.
     pub fn write_layer(&mut self, step: &mut GroupStep, layer: u32, sources: [Source<'_>; 2]) -> Result<()> {
         self.change_pages()?;
@@ -156,7 +158,8 @@ impl PageGroup {
         let plan = step.plan()?;
         let (rows, scratch) = self.slabs.step_rows(plan, sources)?;
         self.planner.reserve_marks(plan)?;
-        // New rows of floats are nobody's until the layer is marked: when they fail, the step can still be undone.
+        // New rows of floats are not visible until the layer is marked: if writing them fails, the step can still be rolled
+        // back.
         self.poisoned = self.shape().pages.is_low_bit() || step.has_written(layer);
         self.slabs.write(plan, layer..layer + 1, &rows, &scratch)?;
         self.poisoned = true;
@@ -166,49 +169,60 @@ impl PageGroup {
         Ok(())
     }
 
-    /// Refuses what [`PageGroup::write_layer`] would refuse of the tokens of a layer, in a step of so many.
+    /// Checks everything that [`PageGroup::write_layer`] checks about the tokens of a layer, in a step of `tokens` tokens.
     pub(crate) fn check_rows(&self, sources: [&Source<'_>; 2], tokens: u32) -> Result<()> {
         check_count(self.tokens_of(sources)?, tokens, AS_THE_STEP)
     }
 
-    /// The pages of a layer that the step's queries attend to, its own tokens included: once it has written them.
+    /// The pages of a layer that the step's queries attend to, including its own tokens; fails until they are written.
     pub fn step_pages(&mut self, step: &GroupStep, layer: u32) -> Result<PageRows<'_>> {
         self.check_written(step, layer)?;
         self.pages(layer, &step.sequences)
     }
 
-    /// Refuses the end of a step that quantises pages while another is computed elsewhere.
-    pub fn check_seals(&self, step: &GroupStep) -> Result<()> {
-        let seals = step.plan()?.pages().iter().any(|write| write.fills);
-        if seals { self.check_pages() } else { Ok(()) }
-    }
-
-    /// Ends a step that was checked: its tokens count in all layers, and those of known `ids` can be found by others.
+    /// Commits a step that was checked: its tokens count in all layers, and prompts can hit full blocks of those with known
+    /// `ids`.
     pub fn commit_step(&mut self, step: &mut GroupStep, ids: Option<&[u32]>) -> Result<()> {
-        let plan = step.plan()?;
-        let scratch = Scratch::of(self.shape(), plan, false)?;
-        self.planner.reserve_close(plan, ids)?;
-        self.poisoned = true;
-        self.seal_filled(plan, &scratch)?;
-        self.planner.close_step(plan, ids)?;
+        self.planner.reserve_close(step.plan()?, ids)?;
+        if self.planner.fills_shared(step.plan()?) {
+            self.copy_to_close(step)?;
+        }
+        self.planner.close_step(step.plan()?, ids)?;
         self.poisoned = false;
         step.plan = None;
         Ok(())
     }
 
-    /// Makes a step one of the first `tokens` tokens of each sequence, written in all layers.
-    #[cfg(feature = "captured-steps")]
-    pub fn shorten_step(&mut self, step: &mut GroupStep, tokens: u32) -> Result<()> {
-        self.change()?;
-        let plan = Arc::make_mut(step.plan.as_mut().ok_or(kvtide_core::Error::StepClosed)?);
-        self.planner.check_step(plan)?;
-        self.planner.shorten_step(plan, tokens)?;
-        self.planner.mark_layers(plan, 0..self.planner.num_layers())?;
-        step.written.fill(true);
-        Ok(())
+    /// Gives the sequences of a step their own copies of pages that it fills and that forks hold by now. If there is no free
+    /// block or no staging memory, or if another thread computes a step, the page stays in floats.
+    fn copy_to_close(&mut self, step: &mut GroupStep) -> Result<()> {
+        let copies = self.copies_to_close(step.plan()?)?;
+        let scratch = Scratch::of(self.shape(), step.plan()?, true)?;
+        self.poisoned |= !copies.copies().is_empty();
+        self.copy_blocks(&copies)?;
+        let plan = Arc::make_mut(step.plan.as_mut().expect("a step that is open"));
+        self.planner.commit_copies_before_close(&copies, plan)?;
+        if copies.copies().is_empty() {
+            return Ok(());
+        }
+        let seals: Vec<_> = plan.completed(plan.layers(), self.shape().block_size()).collect();
+        self.slabs.seal(&seals, &scratch)
     }
 
-    /// Ends a step: its sequences are as if it had never been.
+    fn copies_to_close(&mut self, plan: &WritePlan) -> Result<CopyPlan> {
+        if self.check_pages().is_err() {
+            return Ok(self.planner.plan_copies(&[])?);
+        }
+        let copies = self.planner.plan_close(plan)?;
+        let room = self.planner.reserve_copies(&copies, plan)?;
+        self.hand_down_evicted();
+        match self.reserve_staging(room) {
+            Ok(()) => Ok(copies),
+            Err(_) => Ok(self.planner.plan_copies(&[])?),
+        }
+    }
+
+    /// Rolls a step back: its sequences are as if it had never been.
     pub fn undo_step(&mut self, step: &mut GroupStep) -> Result<()> {
         self.change()?;
         if let Some(plan) = &step.plan {
@@ -218,20 +232,20 @@ impl PageGroup {
         Ok(())
     }
 
-    /// Refuses a layer that a step has not written: what its queries would see of it is not there yet.
+    /// Fails for a layer that the step has not written, because its queries would attend to missing tokens.
     pub fn check_written(&self, step: &GroupStep, layer: u32) -> Result<()> {
         self.check_step(step)?;
         if step.has_written(layer) { Ok(()) } else { Err(not_written()) }
     }
 
-    /// Refuses a step that has ended, or one of whose sequences was dropped.
+    /// Fails if the step has ended, or one of its sequences was dropped.
     pub fn check_step(&self, step: &GroupStep) -> Result<()> {
         Ok(self.planner.check_step(step.plan()?)?)
     }
 }
 
 impl Slabs {
-    /// The rows of a layer of a step, and room to quantise them.
+    /// The rows of a layer of a step, and scratch memory to quantise them.
     pub(super) fn step_rows<'a>(
         &self,
         plan: &WritePlan,
@@ -243,9 +257,9 @@ impl Slabs {
     }
 }
 
-const AS_THE_STEP: &str = "as the step has";
+const AS_THE_STEP: &str = "the number in the step";
 
-/// The refusal of a layer that a step has not written.
-pub(crate) fn not_written() -> Error {
+/// The error for a layer that a step has not written.
+pub(super) fn not_written() -> Error {
     Error::argument("layer", "not written", "a layer that the step has written")
 }

@@ -1,20 +1,20 @@
-//! Writes: one token, tokens of one layer, or tokens of all layers of several sequences.
+//! Writes of one token, of tokens of one layer, or of tokens of all layers of several sequences.
 //!
 //! ```text
-//! check     what the caller can get wrong
-//! plan      which slots and staging pages, which blocks others see as well; memory for all of it
-//!                                                     refused: nothing has changed
-//! copy      blocks that others see as well
+//! check     the caller's arguments
+//! plan      slots and staging pages, shared blocks that need copies; reserves all memory
+//!           an error up to here changes nothing
+//! copy      shared blocks (copy on write)
 //! write     rows to pages, or to the staging slab
-//! commit    slots marked, lengths moved on
+//! commit    slots are marked, lengths advance
 //! ```
 //!
-//! So a call that is refused leaves no copy behind, and of several groups of layers all do what was asked, or none. What fails after
-//! the plan is a fault, and poisons the cache. O(bytes of the new tokens and of the copies); a low-bit page is quantised once, when
-//! it is full.
+//! So a call that fails its checks makes no copy, and of several groups of layers either all carry out the call or none. A
+//! failure after the plan is a fault and poisons the cache. O(bytes of the new tokens and of the copies); a low-bit page is
+//! quantised once, when it is full.
 
 use kvtide_core::counted;
-use kvtide_core::paged::{Append, CheckedWrite, CopyPlan, KeyOrValue, Seal, WritePlan, Writer};
+use kvtide_core::paged::{Append, CheckedWrite, CopyPlan, KeyOrValue, WritePlan, Writer};
 
 use super::group::PageGroup;
 use super::pages::Scratch;
@@ -23,7 +23,7 @@ use super::slabs::{PagedShape, Slabs};
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;
 
-/// A write whose memory is there.
+/// A write whose memory is reserved.
 #[derive(Debug)]
 #[must_use = "nothing is written until it is carried out"]
 pub(crate) struct PlannedWrite {
@@ -33,7 +33,7 @@ pub(crate) struct PlannedWrite {
 }
 
 impl PageGroup {
-    /// Writes one token of one layer; grows by itself.
+    /// Writes one token of one layer; the sequence grows as needed.
     pub fn write_kv(&mut self, sequence: u64, layer: u32, position: u32, [k, v]: [Source<'_>; 2]) -> Result<()> {
         self.change_pages()?;
         let rows = [
@@ -44,8 +44,8 @@ impl PageGroup {
         self.write_rows(sequence, layer, position, &rows)
     }
 
-    /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
-    /// Grows by itself.
+    /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 in front.
+    /// The sequence grows as needed.
     pub fn write_tokens(&mut self, sequence: u64, layer: u32, position: u32, sources: [Source<'_>; 2]) -> Result<()> {
         self.change_pages()?;
         let rows = self.rows(sources, None)?;
@@ -59,14 +59,14 @@ impl PageGroup {
         self.carry_out(planned, rows, None)
     }
 
-    /// Appends tokens of all layers to sequences: K and V `[layers, kvHeads, tokens, headDim]`, their ids where they are known.
+    /// Appends tokens of all layers to sequences: K and V `[layers, kvHeads, tokens, headDim]`, with their ids if known.
     pub fn append_rows(&mut self, append: &Append<'_>, sources: [Source<'_>; 2], ids: Option<&[u32]>) -> Result<()> {
         self.change_pages()?;
         let rows = self.rows(sources, Some(self.planner.num_layers() as usize))?;
         self.append_checked(append, &rows, ids)
     }
 
-    /// The same to one sequence: tokens that a transaction drafts may be a tree.
+    /// Like [`PageGroup::append_rows`], for one sequence; drafted tokens of a transaction may be a tree.
     pub fn append_to(
         &mut self,
         sequence: u64,
@@ -90,23 +90,23 @@ impl PageGroup {
 
     fn append_checked(&mut self, append: &Append<'_>, rows: &[TokenRows<'_>; 2], ids: Option<&[u32]>) -> Result<()> {
         let write = self.planner.check_append(append)?;
-        check_count(rows[0].tokens, write.tokens(), "as the offsets say")?;
+        check_count(rows[0].tokens, write.tokens(), "the number in the offsets")?;
         check_ids(ids, write.tokens())?;
         let planned = self.plan_write(write)?;
         self.carry_out(planned, rows, ids)
     }
 
-    /// What K or V of a call is to be: of one layer, unless it says how many.
+    /// The expected shape of K or V in a call, with one layer unless `layers` is given.
     pub(crate) fn expected(&self, part: KeyOrValue, layers: Option<usize>) -> Expected {
         self.slabs.expected(part, layers)
     }
 
-    /// K and V of a call, of as many tokens.
+    /// K and V of a call, with equally many tokens.
     fn rows<'a>(&self, sources: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
         self.slabs.rows(sources, layers)
     }
 
-    /// Refuses K and V of one layer as [`PageGroup::rows`] does, and copies nothing; answers how many tokens they are.
+    /// Checks K and V of one layer like [`PageGroup::rows`], without copying; returns the number of tokens.
     pub(super) fn tokens_of(&self, [k, v]: [&Source<'_>; 2]) -> Result<u32> {
         let device = self.slab().tensor.device();
         let keys = TokenRows::check(k, "k", self.expected(KeyOrValue::Key, None), device)?;
@@ -115,7 +115,8 @@ impl PageGroup {
         Ok(keys)
     }
 
-    /// Plans a write that was checked, with the copies before it, and takes the memory of both: nothing is refused after that.
+    /// Plans a write that was checked, with the copies before it, and reserves the memory of both: after that it cannot fail
+    /// for lack of memory.
     pub(super) fn plan_write(&mut self, write: CheckedWrite) -> Result<PlannedWrite> {
         let (copies, plan) = self.planner.plan_write(write)?;
         let scratch = Scratch::of(&self.slabs.shape, &plan, !copies.copies().is_empty())?;
@@ -125,7 +126,7 @@ impl PageGroup {
         Ok(PlannedWrite { copies, plan, scratch })
     }
 
-    /// Copies what others see as well, so that the plan writes where nobody else looks, and makes its staging pages ready.
+    /// Copies shared blocks, so that the plan writes only to blocks that are not shared, and prepares its staging pages.
     pub(super) fn prepare_write(&mut self, planned: &mut PlannedWrite) -> Result<()> {
         let PlannedWrite { copies, plan, scratch } = planned;
         if !copies.copies().is_empty() {
@@ -147,28 +148,20 @@ impl PageGroup {
         self.prepare_write(&mut planned)?;
         let PlannedWrite { plan, scratch, .. } = &planned;
         self.slabs.write(plan, plan.layers(), rows, scratch)?;
-        self.seal_filled(plan, scratch)?;
         self.planner.commit(plan, ids)?;
         self.poisoned = false;
         Ok(())
     }
-
-    /// Quantises the pages that a plan filled.
-    pub(super) fn seal_filled(&self, plan: &WritePlan, scratch: &Scratch) -> Result<()> {
-        let filled = plan.pages().iter().filter(|write| write.fills);
-        let seals: Vec<_> = filled.map(|write| Seal { page: write.page, staged: write.staged }).collect();
-        self.slabs.seal(&seals, scratch)
-    }
 }
 
 impl Slabs {
-    /// What K or V of a call is to be: of one layer, unless it says how many.
+    /// The expected shape of K or V in a call, with one layer unless `layers` is given.
     fn expected(&self, part: KeyOrValue, layers: Option<usize>) -> Expected {
         let PagedShape { dtype, pages, .. } = &self.shape;
         Expected { layers, heads: self.shape.heads(), dim: pages.section(part).head_dim, dtype: *dtype }
     }
 
-    /// K and V of a call, of as many tokens.
+    /// K and V of a call, with equally many tokens.
     pub(super) fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
         let rows = [
             TokenRows::new(&k, "k", self.expected(KeyOrValue::Key, layers))?,
@@ -181,7 +174,7 @@ impl Slabs {
         self.converted(rows, layers)
     }
 
-    /// The same rows as elements of what pages keep, where that is another float type.
+    /// Converts the rows to the float type of the pages, if that differs.
     fn converted<'a>(&self, [k, v]: [TokenRows<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
         let (layers, heads) = (layers.unwrap_or(1), self.shape.heads());
         let of = |rows: TokenRows<'a>, part| rows.into_dtype(self.shape.row_dtype(part), layers, heads);
@@ -189,7 +182,7 @@ impl Slabs {
     }
 }
 
-/// Refuses keys of another number of tokens than expected.
+/// Fails unless there are as many tokens as expected.
 pub(super) fn check_count(tokens: u32, expected: u32, why: &str) -> Result<()> {
     if tokens == expected {
         return Ok(());
@@ -198,7 +191,7 @@ pub(super) fn check_count(tokens: u32, expected: u32, why: &str) -> Result<()> {
     Err(Error::argument("k", counted(tokens.into(), "token"), expected))
 }
 
-/// Refuses ids of another number than tokens.
+/// Fails unless there are as many ids as tokens.
 pub(crate) fn check_ids(ids: Option<&[u32]>, tokens: u32) -> Result<()> {
     match ids {
         Some(ids) if ids.len() != tokens as usize => {
@@ -208,7 +201,7 @@ pub(crate) fn check_ids(ids: Option<&[u32]>, tokens: u32) -> Result<()> {
     }
 }
 
-/// Refuses values of other tokens than the keys.
+/// Fails unless there are as many values as keys.
 fn check_alike(keys: u32, values: u32, v: &Source<'_>) -> Result<()> {
     if keys == values {
         return Ok(());
@@ -216,6 +209,6 @@ fn check_alike(keys: u32, values: u32, v: &Source<'_>) -> Result<()> {
     Err(Error::ShapeMismatch {
         argument: "v",
         value: v.dims(),
-        expected: format!("{}, as k", counted(keys.into(), "token")),
+        expected: format!("{}, the number in k", counted(keys.into(), "token")),
     })
 }

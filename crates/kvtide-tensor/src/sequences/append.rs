@@ -1,12 +1,12 @@
-//! Tokens of all layers in one call.
+//! Appends tokens of all layers in one call.
 //!
 //! ```text
 //! one tensor of all layers    one group: planned, moved and committed as one write
 //! layer by layer              check the sequences and every layer -> begin_step -> write_layer, each -> commit_step
 //! ```
 //!
-//! A step that has begun may have evicted what others could find, and copied what they hold: so what a caller can get wrong is looked
-//! at before. O(tokens) in every layer.
+//! Beginning a step may evict cached blocks and copy shared ones, so the caller's arguments are checked before it. O(tokens)
+//! in every layer.
 
 use kvtide_core::paged::{Append, Writer};
 use kvtide_core::{TransactionId, counted};
@@ -21,9 +21,9 @@ use crate::tensor::source::Source;
 pub struct Tokens<'a> {
     /// Their keys and values.
     pub kv: TokensKv<'a>,
-    /// For each token the one of the transaction that it follows, as [`StepTokens::parents`] says.
+    /// For each token the index of the token of the transaction that it follows, as in [`StepTokens::parents`].
     pub parents: Option<&'a [i32]>,
-    /// The ids of the tokens, where they are known: full blocks of known tokens can be found by others.
+    /// The token ids, if known: prompts can then hit full blocks of them.
     pub ids: Option<&'a [u32]>,
 }
 
@@ -31,9 +31,9 @@ pub struct Tokens<'a> {
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each call, and it is not moved")]
 pub enum TokensKv<'a> {
-    /// K and V `[layers, kvHeads, tokens, headDim]`, of layers that are alike.
+    /// K and V `[layers, kvHeads, tokens, headDim]`, if all layers have the same sizes.
     All([Source<'a>; 2]),
-    /// K and V of each layer that has its own, as [`PagedKvCache::write_layer`] takes them.
+    /// K and V of each layer that stores its own, as for [`PagedKvCache::write_layer`].
     Layers(&'a [[Source<'a>; 2]]),
 }
 
@@ -51,8 +51,8 @@ impl<'a> Tokens<'a> {
 }
 
 impl PagedKvCache {
-    /// Appends tokens of all layers to sequences, or nothing: K and V `[layers, kvHeads, tokens, headDim]`. Sequence i gets the
-    /// tokens `offsets[i]..offsets[i + 1]`, without offsets one each.
+    /// Appends tokens of all layers to sequences: K and V `[layers, kvHeads, tokens, headDim]`. Sequence i gets the tokens
+    /// `offsets[i]..offsets[i + 1]`; one token each without offsets. A call that fails appends nothing.
     ///
     /// ```
     /// use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
@@ -76,7 +76,7 @@ impl PagedKvCache {
         self.append_known(sequences, k, v, offsets, None)
     }
 
-    /// The same of tokens whose ids are known: full blocks of them can be found by others from then on.
+    /// Like [`append`](Self::append), with token ids: prompts can hit full blocks of them from then on.
     pub fn append_known<'a>(
         &mut self,
         sequences: &[u64],
@@ -89,7 +89,8 @@ impl PagedKvCache {
         self.one_group("k")?.append_rows(&append, [k.into(), v.into()], ids)
     }
 
-    /// Appends tokens to a sequence, or nothing: refused while a transaction is open, unless it is `draft`, which then has them.
+    /// Appends tokens to a sequence; a call that fails appends nothing. While a transaction is open, only that transaction
+    /// can append: pass it as `draft`.
     pub fn append_to(&mut self, sequence: u64, draft: Option<TransactionId>, tokens: Tokens<'_>) -> Result<()> {
         let Tokens { kv, parents, ids } = tokens;
         let layers = match kv {
@@ -115,8 +116,8 @@ impl PagedKvCache {
         self.append_layers(StepTokens { sequences: &[sequence], offsets: Some(&[0, count]), parents }, layers, ids)
     }
 
-    /// Appends tokens to sequences layer by layer: K and V of each layer that has its own, as [`PagedKvCache::write_layer`] takes
-    /// them; all of it, or nothing. `ids` are those of the tokens, where they are known.
+    /// Appends tokens to sequences layer by layer: K and V of each layer that stores its own, as for
+    /// [`PagedKvCache::write_layer`]; a call that fails appends nothing. `ids` are the token ids, if known.
     pub fn append_layers(
         &mut self,
         tokens: StepTokens<'_>,
@@ -145,7 +146,7 @@ impl PagedKvCache {
         match written() {
             Ok(()) => Ok(()),
             Err(refusal) => {
-                // A cache that is poisoned by it says so at the next call.
+                // If this poisons the cache, the next call reports it.
                 drop(self.undo_step(&mut step));
                 Err(refusal)
             }

@@ -1,8 +1,8 @@
-//! The cache of many sequences: what its groups of layers do together.
+//! The paged cache of many sequences: the operations that its groups of layers carry out together.
 //!
-//! Each group has a planner, a slab and numbers of its own. Sequences are created and dropped in all of them at once, so that they
-//! have the same numbers and lengths everywhere. What one group refuses is refused before another has changed; of one group alone,
-//! the group's own call is atomic already. O(groups), and what each of them takes.
+//! Each group has its own planner, slab and counters. Sequences are created and dropped in all groups at once, so that they
+//! have the same numbers and lengths everywhere. A call is checked in all groups before the first one changes; with a single
+//! group, the group's own call is already atomic. O(groups), plus the cost of each group.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::{LAYERS_MAX, LayerDescription, LayerKind, LayerPlace, ModelDescription};
 use kvtide_core::paged::{
-    BlockKey, Explanation, KeyOrValue, PageLayout, PagedPlanner, UnseenEvents, can_allocate_in_groups,
-    explain_in_groups,
+    BlockKey, Explanation, GrowthRequest, KeyOrValue, PageLayout, PagedPlanner, Shortage, UnseenEvents,
+    can_allocate_in_groups, explain_in_groups, shortage_in_groups,
 };
 
 use super::layer_pages::{place, shared};
@@ -23,8 +23,8 @@ use crate::base::memory::Budget;
 use crate::base::stats::Stats;
 use crate::paged::{PageGroup, PagedKvCacheOptions};
 
-/// Keys and values of many sequences, all layers, in blocks that sequences share: one step, one transaction, one snapshot for all
-/// layers.
+/// Keys and values of many sequences, all layers, in blocks that sequences share. A step, a transaction and a snapshot cover
+/// all layers.
 ///
 /// ```
 /// use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
@@ -38,7 +38,7 @@ use crate::paged::{PageGroup, PagedKvCacheOptions};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Of a model, whose layers keep everything, slide, or read those of others:
+/// For a model whose layers are full, slide, or read those of other layers:
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -62,19 +62,19 @@ use crate::paged::{PageGroup, PagedKvCacheOptions};
 /// ```
 #[derive(Debug)]
 pub struct PagedKvCache {
-    /// At least one.
+    /// The groups, at least one.
     pub(super) groups: Vec<PageGroup>,
     pub(super) model: Arc<ModelDescription>,
-    /// One for each device.
+    /// One budget per device.
     budgets: Vec<Arc<Budget>>,
     pub(super) namer: PrefixNamer,
     pub(super) id: u64,
-    /// Whether somebody takes its blocks.
+    /// True if tiers take its blocks.
     pub(super) has_below: bool,
 }
 
 impl PagedKvCache {
-    /// An empty cache of layers that are alike: one group.
+    /// An empty cache whose layers all have the same sizes: one group.
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
         let PagedKvCacheOptions { num_layers, num_kv_heads, head_dim, value_head_dim, window, prefix_key, .. } =
             options;
@@ -92,7 +92,7 @@ impl PagedKvCache {
         Ok(PagedKvCache { groups, model, budgets, namer, id: next_id(), has_below: false })
     }
 
-    /// An empty cache of a model's layers, whose blocks have the same names in all groups.
+    /// An empty cache for a model's layers, whose blocks have the same keys in all groups.
     pub fn of_model(options: PagedModelOptions) -> Result<Self> {
         let devices = options.cache_devices()?;
         let budgets = devices.iter().map(|of| of.budget.clone()).collect();
@@ -107,127 +107,124 @@ impl PagedKvCache {
         &self.model
     }
 
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.namer.block_size()
     }
 
-    /// The element type of what goes in, and of what comes out of pages that are not low-bit.
+    /// The element type of inputs, and of outputs from pages that are not low-bit.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.first().shape().dtype
     }
 
-    /// The type in which tokens of K or V come out: 32-bit floats where they are quantised, else the cache's dtype.
-    #[must_use]
-    pub fn read_dtype(&self, part: KeyOrValue) -> DType {
-        self.first().shape().read_dtype(part)
-    }
-
-    /// Where everything lies in the slab of each group.
+    /// The layout of each group's slab.
     pub fn layouts(&self) -> impl Iterator<Item = PageLayout> + '_ {
         self.groups.iter().map(|group| group.shape().pages)
     }
 
-    /// Elements of one token's key, or value, in a layer.
+    /// The number of elements of one token's K or V in a layer.
     pub fn token_elements(&self, layer: u32, part: KeyOrValue) -> Result<usize> {
         let place = self.place(layer)?;
         Ok(self.group(place).shape().token_elements(part))
     }
 
-    /// Bytes of pages that one token of all layers takes, its share of scales included.
+    /// The bytes of pages for one token in all layers, including its share of scales.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
         self.layouts().map(|layout| layout.bytes_per_token()).sum()
     }
 
-    /// A new, empty sequence, of no salt. Ids count up from 0 and are never used again.
+    /// Creates an empty sequence without a salt. Ids count up from 0 and are never reused.
     pub fn create_sequence(&mut self) -> Result<u64> {
         self.create_sequence_of(PromptOptions::default())
     }
 
-    /// A new, empty sequence whose tokens are those of `options`.
+    /// Creates an empty sequence with the salt and extras of `options`.
     pub fn create_sequence_of(&mut self, options: PromptOptions<'_>) -> Result<u64> {
         self.check_all(|_| Ok(()))?;
         let identity = self.namer.identity(options)?;
         self.each(|group| group.create_sequence(identity.clone()))
     }
 
-    /// A new sequence with the tokens of another: O(1), all blocks are shared, and the first write into one copies it. What an
-    /// open transaction holds counts as committed in the fork, and is found by no prompt, nor is what follows it there.
+    /// Creates a sequence with the tokens of another one: O(1); all blocks are shared, and copied on the first write. The
+    /// tokens of an open transaction count as committed in the fork; prompts hit neither them nor later tokens of the fork.
+    /// Tokens of an open step are not included.
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
-        self.check(|group| Ok(group.planner().check_resting(sequence)?))?;
+        self.check(|group| Ok(group.planner().gap(sequence).map(drop)?))?;
         self.each(|group| group.fork(sequence))
     }
 
-    /// Ends a sequence and gives all its blocks back.
+    /// Drops a sequence and releases all its blocks.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
         self.check(|group| Ok(group.planner().gap(sequence).map(drop)?))?;
         self.each(|group| group.drop_sequence(sequence))
     }
 
-    /// Ends a sequence if there is one of this number: at once, or, while someone reads in the background, at the next change.
-    /// Never refused.
+    /// Drops a sequence, if there is one with this number: at once, or, while a background call reads the cache, at the next
+    /// change. Always succeeds.
     pub fn release_sequence(&mut self, sequence: u64) {
-        // In all groups at once, or in all of them at the next change. What refuses it now is told to whoever makes that one.
+        // In all groups at once, or in all of them at the next change, which then reports the reason.
         self.groups.iter().for_each(|group| group.release_sequence(sequence));
         let _ = self.check_change().and_then(|()| self.collect());
     }
 
-    /// Tokens of a sequence, those of open transactions included; 0 for an unknown one.
+    /// The number of tokens of a sequence, including those of open transactions; 0 for an unknown one.
     #[must_use]
     pub fn sequence_length(&self, sequence: u64) -> u32 {
         self.first().planner().sequence_length(sequence)
     }
 
-    /// Tokens of a sequence that no transaction can take back; 0 for an unknown one.
+    /// The number of tokens of a sequence that no transaction can roll back; 0 for an unknown one.
     #[must_use]
     pub fn committed_length(&self, sequence: u64) -> u32 {
         self.first().planner().committed_length(sequence)
     }
 
-    /// Tokens of a sequence that are still there in all groups: all, but for those whose blocks left a window. 0 where it is unknown.
+    /// The number of tokens of a sequence that are still in the cache in all groups: all except those in blocks outside a
+    /// window. 0 for an unknown one.
     #[must_use]
     pub fn retained_length(&mut self, sequence: u64) -> u32 {
         self.groups.iter_mut().map(|group| group.current().retained_length(sequence)).min().unwrap_or(0)
     }
 
-    /// Slots of its blocks, in the group with the fewest; 0 for an unknown sequence.
+    /// The number of slots in its blocks, in the group with the fewest; 0 for an unknown sequence.
     #[must_use]
     pub fn sequence_capacity(&mut self, sequence: u64) -> u64 {
         self.groups.iter_mut().map(|group| group.current().sequence_capacity(sequence)).min().unwrap_or(0)
     }
 
-    /// True when there is such a sequence.
+    /// True if there is such a sequence.
     #[must_use]
     pub fn has_sequence(&self, sequence: u64) -> bool {
         self.first().planner().gap(sequence).is_ok()
     }
 
-    /// The ids of the sequences there are, ascending.
+    /// The ids of all sequences, ascending.
     #[must_use]
     pub fn sequence_ids(&self) -> Vec<u64> {
         self.first().planner().sequence_ids()
     }
 
-    /// Refuses a sequence that is not there, or on which a transaction or a step is open.
+    /// Fails if there is no such sequence, or a transaction or a step is open on it.
     pub fn check_idle(&mut self, sequence: u64) -> Result<()> {
         self.check_all(|group| Ok(group.planner().check_idle(sequence)?))
     }
 
-    /// Drops a sequence's tokens from `length` on, in all layers or in none.
+    /// Drops a sequence's tokens from `length` on, in all layers or, if it fails, in none.
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
         self.check(|group| Ok(group.planner().check_truncate(sequence, length)?))?;
         self.each(|group| group.truncate(sequence, length))
     }
 
-    /// Gives a sequence blocks for `tokens` tokens in total; takes all that are missing in every group, or none.
+    /// Allocates blocks for `tokens` tokens of a sequence in total; takes all missing blocks in every group, or none.
     pub fn ensure_capacity(&mut self, sequence: u64, tokens: u32) -> Result<()> {
         self.ensure_capacities(&[(sequence, tokens)])
     }
 
-    /// Gives sequences blocks for so many tokens in total each; takes all that are missing in every group, or none.
+    /// Allocates blocks for sequences, up to a total number of tokens each; takes all missing blocks in every group, or
+    /// none.
     pub fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
         self.check_change()?;
         let missing = self.ask(|group| {
@@ -238,69 +235,98 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Whether there is room for `tokens` tokens of a new sequence in every group, and for `watermark` blocks beside.
+    /// True if every group has free blocks for `tokens` tokens of a new sequence, plus `watermark` blocks.
     pub fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
         self.collect()?;
         Ok(self.groups.iter().all(|group| group.planner().can_allocate(tokens, watermark)))
     }
 
-    /// The same for a prompt, whose start may be there: blocks that others hold cost nothing, and a sliding group needs of what is
-    /// there only what the next token sees.
+    /// Like [`can_allocate`](Self::can_allocate), for a prompt whose prefix may be cached: held blocks need no room, and a
+    /// sliding group needs only the cached blocks in the next token's window.
     pub fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool> {
         self.collect()?;
         let identity = self.namer.identity(options)?;
         Ok(can_allocate_in_groups(&self.planners(), tokens, &identity, watermark)?)
     }
 
-    /// Says which blocks make room first, once nobody holds them: those of some tokens of a sequence get a priority from 0 to 100,
-    /// 50 where none was given; until a time of [`PagedKvCache::advance_clock`], or for good. What follows from it says
+    /// Fails with `OUT_OF_BLOCKS` if some group has too few blocks for the growth of sequences. `prompt` is a prompt whose
+    /// cached prefix the last sequence takes over first, if that is longer than the sequence.
+    pub fn check_growth(
+        &mut self,
+        asked: GrowthRequest<'_>,
+        prompt: Option<(&[u32], PromptOptions<'_>)>,
+    ) -> Result<()> {
+        self.collect()?;
+        let prompt = match prompt {
+            Some((tokens, options)) => Some((tokens, self.namer.identity(options)?)),
+            None => None,
+        };
+        let prompt = prompt.as_ref().map(|(tokens, identity)| (*tokens, identity));
+        match shortage_in_groups(&self.planners(), GrowthRequest { prompt, ..asked })? {
+            Some(Shortage { group, needed, free, holders }) => {
+                Err(Error::OutOfBlocks { group, needed, free, holders: Some(holders) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the priority, from 0 to 100 and 50 by default, that decides the order of eviction for the blocks of some tokens
+    /// of a sequence; until a time of [`PagedKvCache::advance_clock`], or for good. For details see
     /// [`PagedPlanner::retain`](kvtide_core::paged::PagedPlanner::retain).
     pub fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
         self.check(|group| Ok(group.planner().gap(sequence).map(drop)?))?;
         self.each(|group| group.retain(sequence, tokens.clone(), priority, until))
     }
 
-    /// Tells the time, in whatever unit: priorities that were given until then are over.
+    /// Advances the clock, in any unit: priorities that were given until then end.
     pub fn advance_clock(&mut self, now: u64) -> Result<()> {
         self.check(|_| Ok(()))?;
         self.each(|group| group.advance_clock(now))
     }
 
-    /// How far a prompt is found in all groups, and why no further. For whoever runs the cache: it tells of other tenants' prompts.
+    /// Explains how much of a prompt is cached in all groups, and why not more. For operators of the cache only: the answer
+    /// reveals other tenants' prompts.
     pub fn explain(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
         self.collect()?;
         let identity = self.namer.identity(options)?;
         Ok(explain_in_groups(&self.planners(), tokens, &identity)?)
     }
 
-    /// Nothing that is there is found any more.
+    /// Empties the prefix cache: prompts hit nothing that is cached now, nor blocks that are being restored from tiers or
+    /// files, which get no key when they arrive.
     pub fn forget_prefixes(&mut self) -> Result<()> {
         self.check(|_| Ok(()))?;
         self.each(PageGroup::forget_prefixes)
     }
 
-    /// What happened to the blocks that can be found, from a number on: to those of the first group that keeps everything, which is
-    /// what a prompt needs most of, or of the first group where all slide.
+    /// The number of times the prefix cache was emptied.
+    #[must_use]
+    pub fn forgotten(&self) -> u64 {
+        self.first().planner().forgotten()
+    }
+
+    /// The cache events from a number on: those of the first group that keeps all tokens, which limits prompts most, or of
+    /// the first group if all slide.
     #[must_use]
     pub fn events(&self, since: u64) -> UnseenEvents<'_> {
         self.followed().events(since)
     }
 
-    /// The names of the whole blocks of a prompt, whether they are there or not; the same in all groups. What they depend on, and
-    /// how to have them without a cache, is said at [`PrefixNamer`](crate::PrefixNamer).
+    /// The keys of a prompt's full blocks, whether they are cached or not; the same in all groups.
+    /// [`PrefixNamer`](crate::PrefixNamer) says what keys depend on, and computes them without a cache.
     pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
         self.namer.keys(tokens, options)
     }
 
-    /// The names of all blocks that can be found in the group that [`PagedKvCache::events`] are of, in no order. O(blocks).
+    /// The keys of all cached blocks in the group of [`PagedKvCache::events`], in no order. O(blocks).
     pub fn indexed_keys(&self) -> Result<Vec<BlockKey>> {
         Ok(self.followed().indexed_keys()?)
     }
 
-    /// What it costs.
+    /// The cache's costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        // What views and snapshots keep of groups is no group's any more, but still the cache's.
+        // Memory of groups that only views and snapshots still keep belongs to no group, but to the cache.
         let sum = |of: fn(&Budget) -> u64| self.budgets.iter().map(|budget| of(budget)).sum();
         let stats = self.groups.iter().map(PageGroup::stats).fold(Stats::default(), Stats::plus);
         Stats {
@@ -311,7 +337,7 @@ impl PagedKvCache {
         }
     }
 
-    /// Checks what must hold between calls.
+    /// Checks the invariants that hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         for group in &self.groups {
             group.check_invariants()?;
@@ -326,27 +352,21 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Its groups of layers.
-    #[cfg(feature = "captured-steps")]
-    pub(crate) fn groups(&self) -> &[PageGroup] {
-        &self.groups
-    }
-
     pub(super) fn first(&self) -> &PageGroup {
         &self.groups[0]
     }
 
-    /// Where a layer's keys and values lie; refused where there is no such layer.
+    /// The group of a layer's keys and values, and the index there; fails if there is no such layer.
     pub(crate) fn place(&self, layer: u32) -> Result<LayerPlace> {
         place(&self.model, layer)
     }
 
-    /// The layer whose keys and values one reads that has none of its own.
+    /// The layer whose keys and values this layer reads, if it stores none.
     pub(crate) fn shared(&self, layer: u32) -> Option<u32> {
         shared(&self.model, layer)
     }
 
-    /// The layers with keys and values of their own.
+    /// The layers that store their own keys and values.
     pub(crate) fn own_layers(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.model.layers().len() as u32).filter(|&layer| self.shared(layer).is_none())
     }
@@ -355,31 +375,31 @@ impl PagedKvCache {
         &self.groups[place.group as usize]
     }
 
-    /// The group of a layer, and the layer's place in it.
+    /// The group of a layer, and the layer's index in it.
     pub(super) fn group_of(&mut self, layer: u32) -> Result<(&mut PageGroup, u32)> {
         let place = self.place(layer)?;
         Ok((&mut self.groups[place.group as usize], place.index))
     }
 
-    /// The only group: refused where layers differ, and one tensor cannot be that of all of them.
+    /// The only group; fails if there are several, because one tensor cannot have all layers then.
     pub(super) fn one_group(&mut self, argument: &'static str) -> Result<&mut PageGroup> {
         let groups = self.groups.len();
         match &mut self.groups[..] {
             [group] => Ok(group),
             _ => Err(Error::argument(
                 argument,
-                "all layers alike",
-                format!("layer by layer: they are of {groups} groups"),
+                "for layers of one group",
+                format!("layer by layer, because the layers form {groups} groups"),
             )),
         }
     }
 
-    /// The group whose blocks decide most of what is found.
+    /// The group that limits most how much of a prompt is cached.
     fn followed(&self) -> &PagedPlanner {
         self.groups[self.followed_group()].planner()
     }
 
-    /// The group that [`PagedKvCache::events`] are of.
+    /// The group of [`PagedKvCache::events`].
     #[must_use]
     pub fn followed_group(&self) -> usize {
         self.groups.iter().position(|group| group.planner().window().is_none()).unwrap_or(0)
@@ -389,7 +409,7 @@ impl PagedKvCache {
         self.groups.iter().map(PageGroup::planner).collect()
     }
 
-    /// Calls each group, the same answer from all.
+    /// Calls each group; all give the same answer.
     pub(super) fn each<T>(&mut self, mut call: impl FnMut(&mut PageGroup) -> Result<T>) -> Result<T> {
         let (first, others) = self.groups.split_first_mut().expect("a group");
         let answer = call(first)?;
@@ -399,23 +419,23 @@ impl PagedKvCache {
         Ok(answer)
     }
 
-    /// Refuses a change of any group while someone reads one of them in the background.
+    /// Fails while a background call reads one of the groups.
     pub(crate) fn check_change(&self) -> Result<()> {
         self.groups.iter().try_for_each(PageGroup::check_change)
     }
 
-    /// The same for a change that touches pages, which none does while a step is computed elsewhere.
+    /// Like [`PagedKvCache::check_change`], for changes to pages, which also fail while another thread computes a step.
     pub(crate) fn check_pages(&self) -> Result<()> {
         self.groups.iter().try_for_each(PageGroup::check_pages)
     }
 
-    /// Refuses a change that one of several groups would refuse; one alone refuses it by itself. Memory that runs out later poisons
-    /// the groups that are behind.
+    /// Checks a change in all groups, if there are several; a single group checks it by itself. If memory runs out later,
+    /// the remaining groups are poisoned.
     pub(super) fn check(&mut self, check: impl FnMut(&mut PageGroup) -> Result<()>) -> Result<()> {
         if self.groups.len() == 1 { Ok(()) } else { self.check_all(check) }
     }
 
-    /// The same, also of one group.
+    /// Like [`PagedKvCache::check`], also for a single group.
     pub(super) fn check_all(&mut self, mut check: impl FnMut(&mut PageGroup) -> Result<()>) -> Result<()> {
         self.check_change()?;
         self.ask(|group| {
@@ -425,7 +445,7 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Asks each group before the first one changes. A refusal says of which group it is, where there are several.
+    /// Asks each group before the first one changes. With several groups, an error names its group.
     pub(super) fn ask<T>(&mut self, mut ask: impl FnMut(&mut PageGroup) -> Result<T>) -> Result<Vec<T>> {
         let is_one = self.groups.len() == 1;
         let answers = self.groups.iter_mut().enumerate();
@@ -434,26 +454,27 @@ impl PagedKvCache {
         answers.collect()
     }
 
-    /// Takes back what was dropped, in all groups, so that they stay alike: before a read as before a change.
+    /// Reclaims dropped handles in all groups, so that they stay equal: before reads and before changes.
     pub(super) fn collect(&mut self) -> Result<()> {
         self.groups.iter_mut().try_for_each(PageGroup::collect)
     }
 
-    /// The same where there are several groups, before a call of one of them; one alone does so in its own calls.
+    /// Like [`PagedKvCache::collect`], if there are several groups, before a call of one of them; a single group does it in
+    /// its own calls.
     pub(super) fn align(&mut self) -> Result<()> {
         if self.groups.len() == 1 { Ok(()) } else { self.collect() }
     }
 
-    /// Refuses what another cache holds.
+    /// Fails for objects of another cache.
     pub(super) fn check_held(&self, cache: u64) -> Result<()> {
         if cache == self.id {
             return Ok(());
         }
-        Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into())
+        Err(kvtide_core::Error::SnapshotInvalid { reason: "it belongs to another cache" }.into())
     }
 }
 
-/// A number of a cache of its own, by which it knows what it made.
+/// A unique number, by which a cache recognises its own objects.
 fn next_id() -> u64 {
     static CACHES: AtomicU64 = AtomicU64::new(0);
     CACHES.fetch_add(1, Ordering::Relaxed)

@@ -1,7 +1,7 @@
-//! Transactions on a sequence: what is drafted leaves no trace in any layer unless it is committed.
+//! Transactions on a sequence: drafted tokens leave no trace in any layer unless they are committed.
 //!
-//! A transaction has the same number in all groups: what could be refused is checked in all of them before the first one opens it,
-//! and its end is planned in all of them before the first one ends it. O(groups), and what each of them takes.
+//! A transaction has the same number in all groups. Opening is checked in all groups before the first one opens it, and the
+//! end is planned in all groups before the first one ends it. O(groups), plus the cost of each group.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
 impl PagedKvCache {
-    /// Opens a transaction on a sequence, or on its innermost one: what is appended from then on may be taken back.
+    /// Opens a transaction on a sequence, or on its innermost transaction: tokens that are appended from then on can be
+    /// rolled back.
     pub fn begin(
         &mut self,
         sequence: u64,
@@ -28,7 +29,7 @@ impl PagedKvCache {
             group.check_begin(sequence, parent)?;
             group.check_reserve(sequence, options)
         })?;
-        // So that the numbers stay the same, it is opened in every group before room is taken in the first.
+        // It is opened in every group before the first one reserves blocks, so that the numbers stay the same.
         let id = self.each(|group| group.begin(sequence, parent))?;
         match self.each(|group| group.reserve_draft(sequence, options)) {
             Ok(()) => Ok(id),
@@ -39,18 +40,23 @@ impl PagedKvCache {
         }
     }
 
-    /// Tokens of a transaction.
+    /// The innermost open transaction of a sequence.
+    pub fn innermost(&self, sequence: u64) -> Result<Option<TransactionId>> {
+        Ok(self.first().planner().innermost(sequence)?)
+    }
+
+    /// The number of tokens in a transaction.
     pub fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.collect()?;
         Ok(self.first().planner().drafted(sequence, id)?)
     }
 
-    /// Refuses a transaction that has ended, or on which another or a step is open.
+    /// Fails if the transaction has ended, or if another transaction or a step is open on it.
     pub fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
         self.check_all(|group| group.check_end(sequence, id))
     }
 
-    /// Keeps the first `tokens` tokens of a transaction, all unless said otherwise, drops the rest, and ends it.
+    /// Keeps the first `tokens` tokens of a transaction (all by default), drops the rest, and ends it.
     pub fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
         self.end(sequence, id, tokens.map_or(Keep::All, Keep::First))
     }
@@ -60,42 +66,43 @@ impl PagedKvCache {
         self.end(sequence, id, Keep::Path(path))
     }
 
-    /// Ends a transaction, with those on top of it and an open step of the sequence, as if they had never been; nothing where it
-    /// has ended. Never refused.
+    /// Rolls a transaction back, with the transactions on top of it and an open step of the sequence; does nothing if it has
+    /// ended. Always succeeds.
     pub fn rollback(&mut self, sequence: u64, id: TransactionId) {
         let _ = self.collect();
         self.groups.iter_mut().for_each(|group| group.drop_draft(sequence, id));
     }
 
-    /// What the tokens of a transaction see in a layer: `[drafted, before + drafted]`, 0 where one sees and -infinity elsewhere; a
-    /// window counts positions. Refused while a transaction or a step is open on it. Its memory is taken from `budget`.
+    /// The attention mask of a transaction's tokens in a layer: `[drafted, before + drafted]`, 0 where a token attends and
+    /// -infinity elsewhere; a window counts positions. Fails while a transaction or a step is open on it. Its memory is
+    /// taken from `budget`.
     pub fn draft_mask(&mut self, sequence: u64, id: TransactionId, layer: u32, budget: &Arc<Budget>) -> Result<View> {
         let place = self.place(layer)?;
         self.collect()?;
         self.group(place).draft_mask(sequence, id, budget)
     }
 
-    /// The positions of a transaction's tokens, the same in all layers. Refused while a transaction or a step is open on it.
+    /// The positions of a transaction's tokens, the same in all layers. Fails while a transaction or a step is open on it.
     pub fn draft_positions(&mut self, sequence: u64, id: TransactionId) -> Result<Vec<u64>> {
         self.collect()?;
         self.first().draft_positions(sequence, id)
     }
 
-    /// A sequence, to open a transaction on.
+    /// Borrows a sequence, to open a transaction on it.
     pub fn sequence(&mut self, id: u64) -> Result<PagedSequence<'_>> {
         self.collect()?;
         self.first().planner().gap(id)?;
         Ok(PagedSequence { cache: self, id })
     }
 
-    /// Ends a draft in all groups, or in none.
+    /// Ends a draft in all groups or, if it fails, in none.
     fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
         let planned = self.ask(|group| group.plan_end(sequence, id, keep))?;
         self.groups.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }
 }
 
-/// One sequence of a cache, borrowed: what transactions are opened on.
+/// A borrowed sequence of a cache, on which transactions can be opened.
 ///
 /// ```
 /// use kvtide_tensor::{DType, HostTensor, KvTransaction, PagedKvCache, PagedKvCacheOptions, Transactional};
@@ -131,7 +138,7 @@ impl PagedSequence<'_> {
         self.cache
     }
 
-    /// Appends tokens of all layers, as [`PagedKvCache::append_to`].
+    /// Appends tokens of all layers, like [`PagedKvCache::append_to`].
     pub fn append(&mut self, tokens: Tokens<'_>) -> Result<()> {
         self.cache.append_to(self.id, None, tokens)
     }
@@ -177,7 +184,7 @@ impl Transactional for PagedSequence<'_> {
         Ok(self.cache.first().planner().drafted(self.id, id)?)
     }
 
-    /// That of the first layer.
+    /// The mask of the first layer.
     fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View> {
         self.cache.first().draft_mask(self.id, id, budget)
     }

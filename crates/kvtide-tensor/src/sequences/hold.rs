@@ -1,39 +1,40 @@
-//! What holds blocks beside sequences: snapshots, and prefixes that were found. Dropped, they give their blocks back. O(groups), but
-//! for the blocks that are let go of.
+//! Blocks that are held by snapshots and by matches, in addition to those of sequences. Dropping the handle releases them.
+//! O(groups), plus the released blocks.
 
-use kvtide_core::paged::{Admission, AdmissionRequest, Admitted};
+use kvtide_core::paged::{Admission, AdmissionRequest, Admitted, PromptBlocks};
 
 use super::cache::PagedKvCache;
 use super::prefix_namer::PromptOptions;
 use crate::base::error::Result;
 use crate::paged::{Hold, PageGroup};
 
-/// What a sequence held when it was made, whatever happens to the sequence: restoring it is O(1).
+/// The content of a sequence at one moment, whatever happens to the sequence: restoring it is O(1).
 #[derive(Debug)]
 pub struct PagedSnapshot {
-    /// Of each group.
+    /// The blocks of each group.
     groups: Vec<Hold>,
     cache: u64,
 }
 
 impl PagedSnapshot {
-    /// Tokens.
+    /// The number of its tokens.
     #[must_use]
     pub fn length(&self) -> u32 {
         self.groups[0].length()
     }
 }
 
-/// The start of a prompt that is there in all groups: it stays there while this lives, and a sequence can be made of it.
+/// A match: the prefix of a prompt that is cached in all groups. It is held while this lives, and a sequence can be created
+/// from it.
 #[derive(Debug)]
 pub struct PagedPrefix {
-    /// Of each group.
+    /// The blocks of each group.
     groups: Vec<Hold>,
     cache: u64,
 }
 
 impl PagedPrefix {
-    /// Tokens that are there, and need not be computed.
+    /// The number of cached tokens, which need not be computed.
     #[must_use]
     pub fn length(&self) -> u32 {
         self.groups[0].length()
@@ -41,8 +42,8 @@ impl PagedPrefix {
 }
 
 impl PagedKvCache {
-    /// The longest prefix of a prompt that is there, at most all tokens but the last, whose logits are needed. With `partial`
-    /// also the start of a block, which the sequence gets a copy of at its first write.
+    /// The longest cached prefix of a prompt, at most all tokens except the last, whose logits are needed. With `partial`,
+    /// the prefix may end within a block, which the sequence copies on its first write.
     pub fn find_prefix(&mut self, tokens: &[u32], options: PromptOptions<'_>, partial: bool) -> Result<PagedPrefix> {
         self.check_all(|_| Ok(()))?;
         let identity = self.namer.identity(options)?;
@@ -51,8 +52,18 @@ impl PagedKvCache {
         Ok(PagedPrefix { groups, cache: self.id })
     }
 
-    /// A new sequence that starts with what is there of a prompt, with room for the rest of it and for what follows: taken in all groups
-    /// at once. Or what is lacking for that; nothing has changed then, and the prompt does not count as asked for.
+    /// As [`PagedKvCache::find_prefix`], for a prompt whose [keys were computed](PagedKvCache::prompt_blocks) before:
+    /// nothing is hashed.
+    pub fn find_named_prefix(&mut self, blocks: &PromptBlocks, partial: bool) -> Result<PagedPrefix> {
+        self.check_all(|_| Ok(()))?;
+        let groups = PageGroup::find_named(&mut self.groups, blocks, partial)?;
+        self.hand_down_found(&groups);
+        Ok(PagedPrefix { groups, cache: self.id })
+    }
+
+    /// Creates a sequence that starts with the cached prefix of a prompt, with room for the rest of the prompt and the
+    /// answer, reserved in all groups at once. If there is too little room, returns the shortage, changes nothing, and does
+    /// not count the prompt.
     pub fn admit(&mut self, asked: AdmissionRequest<'_>, options: PromptOptions<'_>) -> Result<Admission<u64>> {
         self.check_all(|_| Ok(()))?;
         let identity = self.namer.identity(options)?;
@@ -68,17 +79,18 @@ impl PagedKvCache {
             group.take_missing(&wanted, &missing);
             Ok(())
         });
-        // There are enough blocks; what may lack is memory for the tables.
+        // There are enough blocks, but there may be too little memory for the block tables.
         taken.inspect_err(|_| self.release_sequence(sequence)).map(|()| Ok(sequence))
     }
 
-    /// Refuses a prefix that no sequence can start with now: of another cache, or while someone reads this one.
+    /// Fails if no sequence can be created from the prefix now: it belongs to another cache, or a background call reads this
+    /// one.
     pub fn check_prefix(&self, prefix: &PagedPrefix) -> Result<()> {
         self.check_change()?;
         self.check_held(prefix.cache)
     }
 
-    /// A new sequence that starts with a prefix.
+    /// Creates a sequence that starts with a prefix.
     pub fn create_sequence_from(&mut self, prefix: PagedPrefix) -> Result<u64> {
         self.check_prefix(&prefix)?;
         self.check(|_| Ok(()))?;
@@ -86,14 +98,14 @@ impl PagedKvCache {
         self.each(|group| group.create_sequence_from(prefixes.next().expect("one for each group")))
     }
 
-    /// What a sequence holds now.
+    /// Takes a snapshot of a sequence, without the tokens of an open step.
     pub fn snapshot(&mut self, sequence: u64) -> Result<PagedSnapshot> {
         self.check(|_| Ok(()))?;
         let groups = self.groups.iter_mut().map(|group| group.snapshot(sequence)).collect::<Result<_>>()?;
         Ok(PagedSnapshot { groups, cache: self.id })
     }
 
-    /// Gives a sequence what a snapshot holds; any sequence of the cache with the same salt and extras.
+    /// Restores a sequence from a snapshot of any sequence of this cache with the same salt and extras.
     pub fn restore(&mut self, sequence: u64, snapshot: &PagedSnapshot) -> Result<()> {
         self.check_held(snapshot.cache)?;
         let mut held = snapshot.groups.iter();

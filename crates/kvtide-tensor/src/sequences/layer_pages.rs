@@ -1,12 +1,12 @@
-//! What the queries of a step, or of sequences, see in one layer: its pages where they lie, and the model's rules.
+//! One layer for the queries of a step, or of sequences: its pages in place, and the model's attention rules.
 //!
 //! ```text
 //! pages = cache.step_layer(&step, layer)?     borrows the cache
-//! pages.pinned()                              changes of the cache are refused with BUSY until it is dropped
+//! pages.pinned()                              changes of the cache fail with BUSY until it is dropped
 //! pages.attend(q, &options)?                  here, or on another thread
 //! ```
 //!
-//! Asking costs O(pages).
+//! The request costs O(pages).
 
 use std::borrow::Cow;
 
@@ -22,16 +22,16 @@ use crate::paged::PageRows;
 use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
-/// A layer, to attend to.
+/// A layer to attend to.
 #[derive(Clone, Debug)]
 pub struct LayerPages<'a> {
     pub(super) pages: PageRows<'a>,
-    /// Where the queries of each sequence begin in a step.
+    /// The index of the first query of each sequence in a step, followed by the number of queries.
     pub(super) offsets: Option<Vec<i32>>,
     pub(super) rules: Rules,
 }
 
-/// What the model says of a layer's attention.
+/// The attention rules of a layer in the model's description.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rules {
     pub scale: Option<f32>,
@@ -52,17 +52,18 @@ impl Rules {
         Rules { scale, softcap, window, sinks, query_heads }
     }
 
-    /// Refuses queries of another number of heads than the model has; of another rank they are refused elsewhere.
+    /// Fails if the queries have another number of heads than the model; a wrong rank is reported elsewhere.
     fn check_heads(&self, q: &Source<'_>) -> Result<()> {
         let Some(heads) = self.query_heads else { return Ok(()) };
         if !(3..=4).contains(&q.rank()) || q.dims()[1] == heads as usize {
             return Ok(());
         }
-        let expected = format!("{}, as the model's description says", counted(heads.into(), "head"));
+        let expected = format!("{}, the number in the model's description", counted(heads.into(), "head"));
         Err(Error::ShapeMismatch { argument: "q", value: q.dims().to_vec(), expected })
     }
 
-    /// Where the call says nothing else, the model's hold. Of a draft tree under a mask, that says how far nodes see.
+    /// Fills missing options with the model's rules. A mask over a draft tree replaces the window: it says how far nodes
+    /// attend.
     pub fn or<'a>(&self, options: &AttendOptions<'a>, has_tree: bool) -> AttendOptions<'a> {
         let is_masked = has_tree && options.mask.is_some() && options.tree.is_none();
         let is_named = options.window.is_some() || is_masked;
@@ -77,29 +78,29 @@ impl Rules {
 }
 
 impl PagedKvCache {
-    /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
+    /// The pages of these sequences in a layer, with the trees at their ends: those of open transactions and steps.
     pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
         self.align()?;
         let (group, layer) = self.group_of(layer)?;
         group.pages(layer, sequences)
     }
 
-    /// The pages that a block table of the layer's group names: for each sequence a row of block indices, as many in each, and its
-    /// length in tokens. Where blocks left the window, a row has [`NO_BLOCK`](kvtide_core::paged::NO_BLOCK).
+    /// The pages of block tables of the layer's group: for each sequence one row of block indices, all rows equally long,
+    /// and its length in tokens. Blocks outside the window are [`NO_BLOCK`](kvtide_core::paged::NO_BLOCK) in a row.
     pub fn pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<PageRows<'_>> {
         self.align()?;
         let (group, layer) = self.group_of(layer)?;
         group.pages_of_tables(layer, tables, lengths)
     }
 
-    /// What queries of a layer see of these sequences, with the model's rules.
+    /// A layer of these sequences to attend to, with the model's rules.
     pub fn layer_pages(&mut self, layer: u32, sequences: &[u64]) -> Result<LayerPages<'_>> {
         self.place(layer)?;
         let rules = Rules::of(&self.model, layer);
         Ok(LayerPages { pages: self.pages(layer, sequences)?, offsets: None, rules })
     }
 
-    /// What queries of a layer see by a block table, with the model's rules.
+    /// A layer to attend to by block tables, with the model's rules.
     pub fn layer_pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<LayerPages<'_>> {
         self.place(layer)?;
         let rules = Rules::of(&self.model, layer);
@@ -108,19 +109,19 @@ impl PagedKvCache {
 }
 
 impl LayerPages<'_> {
-    /// The same, apart from the cache: until they and their clones are dropped, calls that would change the cache are refused with
-    /// `BUSY`. They can be read when the cache is gone.
+    /// The same pages, independent of the borrow of the cache: until they and their clones are dropped, calls that would
+    /// change the cache fail with `BUSY`. They can be read after the cache is gone.
     #[must_use]
     pub fn pinned(self) -> LayerPages<'static> {
         LayerPages { pages: self.pages.pinned(), offsets: self.offsets, rules: self.rules }
     }
 
-    /// As [`PagedKvCache::attend_layer`](super::PagedKvCache::attend_layer).
+    /// Like [`PagedKvCache::attend_layer`](super::PagedKvCache::attend_layer).
     pub fn attend<'q>(&self, q: impl Into<Source<'q>>, options: &AttendOptions<'_>) -> Result<Attended> {
         self.ask(q.into(), options, |queries, options| queries.attend((&self.pages).into(), options))
     }
 
-    /// The same, into memory that `take` gives, once everything else is known to fit.
+    /// Like [`attend`](Self::attend), into memory that `take` returns once everything else is known to fit.
     pub fn attend_with<'q, 'o>(
         &self,
         q: impl Into<Source<'q>>,
@@ -144,7 +145,7 @@ impl LayerPages<'_> {
     }
 }
 
-/// Where a layer's keys and values lie; refused where there is no such layer.
+/// The group of a layer's keys and values, and the index there; fails if there is no such layer.
 pub(super) fn place(model: &ModelDescription, layer: u32) -> Result<LayerPlace> {
     let layers = model.layers().len();
     if (layer as usize) < layers {
@@ -153,14 +154,14 @@ pub(super) fn place(model: &ModelDescription, layer: u32) -> Result<LayerPlace> 
     Err(Error::argument("layer", layer, format!("below {layers}")))
 }
 
-/// Refuses a layer that has no keys and values of its own.
+/// Fails for a layer that stores no keys and values of its own.
 pub(super) fn check_own(model: &ModelDescription, layer: u32) -> Result<()> {
     let Some(source) = shared(model, layer) else { return Ok(()) };
-    let expected = format!("a layer of its own keys and values: this one reads those of layer {source}");
+    let expected = format!("a layer with keys and values of its own; this one reads those of layer {source}");
     Err(Error::argument("layer", layer, expected))
 }
 
-/// The layer whose keys and values one reads that has none of its own.
+/// The layer whose keys and values this layer reads, if it stores none.
 pub(super) fn shared(model: &ModelDescription, layer: u32) -> Option<u32> {
     match model.layers()[layer as usize].kind {
         LayerKind::SharedWith(source) => Some(source),
@@ -168,19 +169,19 @@ pub(super) fn shared(model: &ModelDescription, layer: u32) -> Option<u32> {
     }
 }
 
-/// A source, or a tensor that was made of it.
+/// A source, or a tensor that was made from it.
 #[derive(Debug)]
 enum Shaped<'a> {
     Given(Source<'a>),
     Made(Cow<'a, Tensor>),
 }
 
-/// Queries of one sequence as pages take them, `[tokens, heads, headDim]`, that may have come as `[1, heads, tokens, headDim]`: what is
-/// answered is of the same shape.
+/// Queries of one sequence in the shape that pages need, `[tokens, heads, headDim]`. They may have been given as `[1, heads,
+/// tokens, headDim]`; the result then has that shape too.
 #[derive(Debug)]
 struct Queries<'a> {
     shaped: Shaped<'a>,
-    /// Whether a batch of one was taken away.
+    /// True if a batch axis of size one was removed.
     changed: bool,
 }
 
@@ -192,12 +193,12 @@ impl<'a> Queries<'a> {
         }
     }
 
-    /// Attends, and answers in the shape in which the queries came.
+    /// Attends, and returns the result in the shape of the given queries.
     fn attend(&self, kv: KvRows<'_>, options: &AttendOptions<'_>) -> Result<Attended> {
         restored(attend(self.source(), kv, options)?, self)
     }
 
-    /// The same, into memory that `take` gives.
+    /// Like [`Queries::attend`], into memory that `take` returns.
     fn attend_with<'o>(
         &self,
         kv: KvRows<'_>,
@@ -216,7 +217,7 @@ impl<'a> Queries<'a> {
         Ok(())
     }
 
-    /// `[tokens, heads, dim]`, whatever they were.
+    /// The queries as `[tokens, heads, dim]`, from either shape.
     fn tokens_first(source: &Source<'a>) -> Result<Self> {
         let changed = source.rank() == 4 && source.dims()[0] == 1;
         let shaped = match source {
@@ -229,7 +230,7 @@ impl<'a> Queries<'a> {
     }
 }
 
-/// What attention answered, in the shape in which the queries came.
+/// Restores the shape of the given queries in a result.
 fn restored(attended: Attended, queries: &Queries<'_>) -> Result<Attended> {
     if !queries.changed {
         return Ok(attended);

@@ -1,17 +1,18 @@
 //! Many sequences over groups of layers.
 //!
 //! ```text
-//! cache     the groups, and what they do together
+//! cache     the groups, and the operations on all of them
 //! step      tokens layer by layer                       append.rs: all layers in one call
-//! run       the same on another thread
-//! draft     transactions                                hold.rs: snapshots, prefixes that were found
+//! run       a step on another thread
+//! draft     transactions                                hold.rs: snapshots, matches
 //! read      tokens by position                          layer_pages.rs: pages in place, with the model's rules
-//! saved     what leaves the cache to be kept elsewhere, and comes back     below.rs: block by block, as they make room
+//! saved     saving and loading prefixes and sequences   below.rs: offloading and restoring single blocks
 //! options   a model's layers, and the room of each group
 //! ```
 //!
-//! Layers that keep the same tokens in the same sizes on one device are a group: all of them where they are alike. A layer that
-//! reads another's keys and values has none of its own: it is not written, and its queries attend to the other's.
+//! Layers that keep the same tokens in the same sizes on one device form a group; if all layers are like that, there is a
+//! single group. A layer that reads another layer's keys and values stores none of its own: it is not written, and its
+//! queries attend to the other layer's.
 
 mod append;
 mod below;
@@ -34,8 +35,6 @@ pub use cache::PagedKvCache;
 pub use draft::PagedSequence;
 pub use hold::{PagedPrefix, PagedSnapshot};
 pub use layer_pages::LayerPages;
-#[cfg(feature = "captured-steps")]
-pub(crate) use layer_pages::Rules;
 pub use options::{PagedModelOptions, PoolRoom};
 pub use prefix_namer::{PrefixNamer, PromptOptions};
 pub use run::StepRun;

@@ -1,4 +1,4 @@
-//! What a cache of a model's layers is made with, and how memory is split between their groups.
+//! Options of a cache for a model's layers, and the division of memory between their groups.
 
 use std::sync::Arc;
 
@@ -13,42 +13,42 @@ use crate::base::memory::Budget;
 use crate::device::check_kernels;
 use crate::paged::{PagedKvCacheOptions, PagedShape};
 
-/// What a cache of a model's layers is made with.
+/// Options of a cache for a model's layers.
 #[derive(Clone, Debug)]
 pub struct PagedModelOptions {
     /// The layers.
     pub model: ModelDescription,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub room: PoolRoom,
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     pub block_size: u32,
-    /// The element type of what goes in, and of what comes out of pages that are not low-bit.
+    /// The element type of inputs, and of outputs from pages that are not low-bit.
     pub dtype: DType,
-    /// How pages keep K: in `dtype`, or low-bit; none: in `dtype`.
+    /// The format of K in pages: `dtype` (the default) or low-bit.
     pub key_format: Option<PageFormat>,
-    /// How pages keep V: in `dtype`, or low-bit; none: in `dtype`.
+    /// The format of V in pages: `dtype` (the default) or low-bit.
     pub value_format: Option<PageFormat>,
     /// Rotates K by a Hadamard matrix before it is quantised.
     pub hadamard: bool,
-    /// What the tokens mean: the model, its rope settings.
+    /// The meaning of token ids: the model, its rope settings.
     pub namespace: String,
-    /// Under which key prompts are found; none: a random one of this process.
+    /// The secret under which block keys are made; by default a random one per process.
     pub prefix_key: Option<[u8; 32]>,
-    /// In which order blocks that nobody holds make room; none: the least recently used first, by priority.
+    /// The order in which free cached blocks are evicted; by default by priority, then the least recently used first.
     pub eviction: Option<Arc<dyn EvictionPolicy>>,
-    /// Events that are kept for those who follow which blocks can be found; 0: none.
+    /// The number of cache events to keep for followers of the prefix cache; 0 for none.
     pub events: u32,
-    /// The devices of its layers, by the numbers that [`ModelDescription::split`] gave them: one where it was not split. See
-    /// [`crate::device()`].
+    /// The devices of its layers, indexed by the numbers that [`ModelDescription::split`] gave them; one device if the model
+    /// was not split. See [`crate::device()`].
     pub devices: Vec<Device>,
-    /// The most bytes it may keep on each device.
+    /// The most bytes that it may use on each device.
     pub memory_limit_bytes: Option<u64>,
-    /// The budget that its memory is taken from, where that is of the same device; none: that of all the device's memory.
+    /// The budget that its memory is taken from, if that is for the same device; by default the budget of the whole device.
     pub budget: Option<Arc<Budget>>,
 }
 
 impl PagedModelOptions {
-    /// A cache for this model, with defaults.
+    /// Options for this model, with defaults.
     #[must_use]
     pub fn new(model: ModelDescription, room: PoolRoom) -> Self {
         let PagedKvCacheOptions { block_size, dtype, .. } = PagedKvCacheOptions::default();
@@ -71,7 +71,7 @@ impl PagedModelOptions {
     }
 }
 
-/// A device, and the budget of what a cache keeps there.
+/// A device, and the budget of the cache's memory there.
 #[derive(Clone, Debug)]
 pub(super) struct CacheDevice {
     pub device: Device,
@@ -83,7 +83,7 @@ impl PagedModelOptions {
     pub(super) fn cache_devices(&self) -> Result<Vec<CacheDevice>> {
         let needed = self.model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
         if self.devices.len() != needed {
-            let expected = format!("{needed}, one for each number that layers have");
+            let expected = format!("{needed}, one for each device number of the layers");
             return Err(Error::argument("devices.length", self.devices.len(), expected));
         }
         let made = |device: &Device| {
@@ -95,31 +95,33 @@ impl PagedModelOptions {
     }
 }
 
-/// How many blocks there are.
+/// The number of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolRoom {
-    /// So many for each group of layers, in the order of [`ModelDescription::groups`].
+    /// A number for each group of layers, in the order of [`ModelDescription::groups`].
     Blocks(Vec<u32>),
-    /// As many as fit in `bytes`, for at most so many sequences at once: a group that slides gets what its windows take in as
-    /// many sequences, two blocks more for each, and what one call appends beside, but at most half of the bytes; groups that
-    /// keep everything get the rest, the same number of tokens each.
+    /// As many as fit in `bytes`, for at most `max_sequences` sequences at once. A sliding group gets the blocks of its
+    /// windows for that many sequences, two further blocks for each, and the blocks for one call's tokens, but sliding
+    /// groups together get at most half of the bytes. Groups that keep all tokens get the rest, the same number of tokens
+    /// each.
     Memory {
-        /// Bytes of all blocks.
+        /// The bytes of all blocks.
         bytes: u64,
-        /// Sequences at once.
+        /// The number of sequences at once.
         max_sequences: u32,
-        /// Tokens that one call appends, of all its sequences: a window lets go of what it passes once they are all there.
+        /// The number of tokens that one call appends, in all its sequences: blocks outside the window are freed only after
+        /// all of them were written.
         max_prefill_tokens: u32,
     },
 }
 
 impl PoolRoom {
-    /// Tokens that one call appends where nothing was said.
+    /// The default of `max_prefill_tokens`.
     pub const PREFILL_TOKENS: u32 = 512;
 }
 
 impl PagedModelOptions {
-    /// The pages of each group: without their number, and on no device of their own.
+    /// The options of each group's pages, without the number of blocks and the device.
     pub(crate) fn page_options(&self) -> Result<Vec<PagedKvCacheOptions>> {
         let pages = |group: &LayerGroup| {
             Ok(PagedKvCacheOptions {
@@ -141,7 +143,7 @@ impl PagedModelOptions {
         self.model.groups().iter().map(pages).collect()
     }
 
-    /// What the cache of each group is made with.
+    /// The options of each group's cache.
     pub(super) fn of_groups(&self, devices: &[CacheDevice]) -> Result<Vec<PagedKvCacheOptions>> {
         let groups = self.model.groups();
         let mut made = self.page_options()?;
@@ -156,7 +158,7 @@ impl PagedModelOptions {
                 return Err(Error::argument("capacity.length", blocks.len(), expected));
             }
             &PoolRoom::Memory { bytes, max_sequences, max_prefill_tokens } => {
-                split(&made, groups, bytes, [max_sequences, max_prefill_tokens])?
+                Split::new(&made, groups, [max_sequences, max_prefill_tokens])?.blocks_of(bytes)?
             }
         };
         made.iter_mut().zip(blocks).for_each(|(of, blocks)| of.capacity = blocks);
@@ -172,38 +174,71 @@ fn window(group: &LayerGroup) -> Result<Option<Window>> {
     })
 }
 
-/// Blocks of each group, as [`PoolRoom::Memory`] says.
-fn split(
-    caches: &[PagedKvCacheOptions],
-    groups: &[LayerGroup],
-    bytes: u64,
-    [sequences, prefill]: [u32; 2],
-) -> Result<Vec<u32>> {
-    let block_bytes: Vec<u64> =
-        caches.iter().map(|of| Ok(PagedShape::new(of)?.pages.block_bytes() as u64)).collect::<Result<_>>()?;
-    let of_windows = |(of, group): (&PagedKvCacheOptions, &LayerGroup)| match group.kind {
-        LayerKind::Sliding { window, sinks } => {
-            let block = u64::from(of.block_size);
-            let each = u64::from(window).div_ceil(block) + u64::from(sinks).div_ceil(block) + 2;
-            each * u64::from(sequences.max(1)) + u64::from(prefill).div_ceil(block)
+/// Divides memory into blocks of each group, as in [`PoolRoom::Memory`].
+struct Split {
+    block_size: u32,
+    /// The bytes of a block of each group.
+    block_bytes: Vec<u64>,
+    /// The blocks for the windows of all sequences and for one call's tokens; 0 in a group that keeps all tokens.
+    window_blocks: Vec<u64>,
+}
+
+impl Split {
+    fn new(caches: &[PagedKvCacheOptions], groups: &[LayerGroup], [sequences, prefill]: [u32; 2]) -> Result<Self> {
+        let block_size = caches.first().map_or(1, |of| of.block_size);
+        let of_windows = |group: &LayerGroup| match group.kind {
+            LayerKind::Sliding { window, sinks } => {
+                let block = u64::from(block_size);
+                let each = u64::from(window).div_ceil(block) + u64::from(sinks).div_ceil(block) + 2;
+                each * u64::from(sequences.max(1)) + u64::from(prefill).div_ceil(block)
+            }
+            _ => 0,
+        };
+        let bytes_of = |of| Ok(PagedShape::new(of)?.pages.block_bytes() as u64);
+        let block_bytes = caches.iter().map(bytes_of).collect::<Result<_>>()?;
+        Ok(Split { block_size, block_bytes, window_blocks: groups.iter().map(of_windows).collect() })
+    }
+
+    /// The blocks of each group for this many bytes; fails if a group would get none.
+    fn blocks_of(&self, bytes: u64) -> Result<Vec<u32>> {
+        let blocks = self.split(bytes);
+        if blocks.contains(&0) {
+            let (least, tokens) = (self.least(), self.block_size);
+            let expected = format!("at least {least}, for a block of {tokens} tokens in each group of layers");
+            return Err(Error::argument("memoryBytes", bytes, expected));
         }
-        _ => 0,
-    };
-    let mut blocks: Vec<u64> = caches.iter().zip(groups).map(of_windows).collect();
-    let bytes_of = |blocks: &[u64]| -> u128 {
-        blocks.iter().zip(&block_bytes).map(|(count, each)| u128::from(*count) * u128::from(*each)).sum()
-    };
-    let all_slide = blocks.iter().all(|&count| count > 0);
-    let most = if all_slide { bytes } else { bytes / 2 };
-    let sliding = bytes_of(&blocks);
-    if sliding > most.into() {
-        let share = |count: &mut u64| *count = (u128::from(*count) * u128::from(most) / sliding) as u64;
-        blocks.iter_mut().for_each(share);
+        Ok(blocks.into_iter().map(|count| count.min(COUNT_MAX.into()) as u32).collect())
     }
-    let rest = u128::from(bytes).saturating_sub(bytes_of(&blocks)) as u64;
-    let full: u64 = caches.iter().zip(&block_bytes).filter(|(of, _)| of.window.is_none()).map(|(_, each)| each).sum();
-    for (_, count) in caches.iter().zip(&mut blocks).filter(|(of, _)| of.window.is_none()) {
-        *count = rest.checked_div(full).unwrap_or(0);
+
+    fn split(&self, bytes: u64) -> Vec<u64> {
+        let mut blocks = self.window_blocks.clone();
+        let all_slide = blocks.iter().all(|&count| count > 0);
+        let most = if all_slide { bytes } else { bytes / 2 };
+        let sliding = self.bytes_of(&blocks);
+        if sliding > most.into() {
+            let share = |count: &mut u64| *count = (u128::from(*count) * u128::from(most) / sliding) as u64;
+            blocks.iter_mut().for_each(share);
+        }
+        let rest = u128::from(bytes).saturating_sub(self.bytes_of(&blocks)) as u64;
+        let is_full = || self.window_blocks.iter().map(|&windows| windows == 0);
+        let full: u64 = self.block_bytes.iter().zip(is_full()).filter(|(_, full)| *full).map(|(each, _)| each).sum();
+        for (count, _) in blocks.iter_mut().zip(is_full()).filter(|(_, full)| *full) {
+            *count = rest.checked_div(full).unwrap_or(0);
+        }
+        blocks
     }
-    Ok(blocks.into_iter().map(|count| count.min(COUNT_MAX.into()) as u32).collect())
+
+    fn bytes_of(&self, blocks: &[u64]) -> u128 {
+        blocks.iter().zip(&self.block_bytes).map(|(count, each)| u128::from(*count) * u128::from(*each)).sum()
+    }
+
+    /// The fewest bytes with which every group gets a block. O(groups) for each bit of the result.
+    fn least(&self) -> u64 {
+        let (mut refused, mut enough) = (0, u64::MAX);
+        while enough - refused > 1 {
+            let middle = refused + (enough - refused) / 2;
+            *(if self.split(middle).contains(&0) { &mut refused } else { &mut enough }) = middle;
+        }
+        enough
+    }
 }

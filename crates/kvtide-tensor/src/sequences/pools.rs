@@ -1,4 +1,4 @@
-//! The blocks of all groups: how many there are, what each is, whose they are.
+//! Statistics about the blocks of all groups: their number, their states, and the sequences that use them.
 
 use kvtide_core::paged::PoolStats;
 
@@ -7,38 +7,40 @@ use crate::base::error::{Error, Result};
 use crate::paged::PageGroup;
 
 impl PagedKvCache {
-    /// The used share of all pools, 0 to 1.
+    /// The fraction of all pools that is in use, 0 to 1.
     #[must_use]
     pub fn pool_utilization(&mut self) -> f64 {
         let (free, total) = (self.free_count(), self.total_count());
         if total == 0 { 0. } else { f64::from(total - free) / f64::from(total) }
     }
 
-    /// Blocks that are free, of all groups.
+    /// The number of free blocks of all groups.
     #[must_use]
     pub fn free_count(&mut self) -> u32 {
         self.groups.iter_mut().map(|group| group.current().free_count()).fold(0, u32::saturating_add)
     }
 
-    /// Blocks in all.
+    /// The number of all blocks.
     #[must_use]
     pub fn total_count(&self) -> u32 {
         self.groups.iter().map(|group| group.planner().total_count()).fold(0, u32::saturating_add)
     }
 
-    /// What the pool of each group holds, and what it has done.
+    /// The content and the counters of each group's pool.
     pub fn pools(&mut self) -> Result<Vec<PoolStats>> {
         self.collect()?;
         Ok(self.groups.iter().map(|group| group.planner().pool_stats()).collect())
     }
 
-    /// What each block of a group is, as [`PagedPlanner::block_states`](kvtide_core::paged::PagedPlanner::block_states) says; O(blocks).
+    /// The state of each block of a group, as in
+    /// [`PagedPlanner::block_states`](kvtide_core::paged::PagedPlanner::block_states); O(blocks).
     pub fn block_states(&mut self, group: usize) -> Result<Vec<u8>> {
         self.collect()?;
         Ok(self.numbered(group)?.planner().block_states()?)
     }
 
-    /// The blocks that a sequence has in a group, in order, as [`PagedPlanner::blocks_of`](kvtide_core::paged::PagedPlanner::blocks_of) says.
+    /// The block table of a sequence in a group, as in
+    /// [`PagedPlanner::blocks_of`](kvtide_core::paged::PagedPlanner::blocks_of).
     pub fn blocks_of(&mut self, sequence: u64, group: usize) -> Result<Vec<i32>> {
         self.collect()?;
         Ok(self.numbered(group)?.planner().blocks_of(sequence)?)
@@ -49,7 +51,7 @@ impl PagedKvCache {
         self.groups.get(group).ok_or_else(|| Error::argument("group", group as u64, expected()))
     }
 
-    /// Low-bit pages that lie in floats because they are not full.
+    /// The number of staging pages: low-bit pages that are not full and still floats.
     #[must_use]
     pub fn staged_count(&mut self) -> u32 {
         self.groups.iter_mut().map(|group| group.current().staged_count()).fold(0, u32::saturating_add)

@@ -1,8 +1,8 @@
-//! The names of prompts: under which keys their blocks are found.
+//! The block keys of prompts.
 //!
-//! The root of every chain of keys is over a namespace, the form of the pages and the salt, keyed by bytes that nobody
-//! outside knows: who cannot name a prompt's tokens and salt finds none of its blocks. What it is over is a format: the same in
-//! every minor version.
+//! The root of every chain of keys is a keyed hash over a namespace, the form of the pages and the salt. Its secret is
+//! unknown outside, so a prompt can hit a block only with the right tokens and salt. The hashed content is a stable format:
+//! the same in every minor version.
 
 use std::sync::OnceLock;
 
@@ -13,26 +13,26 @@ use super::options::PagedModelOptions;
 use crate::base::error::{Error, Result};
 use crate::paged::{PagedKvCacheOptions, PagedShape};
 
-/// Whose tokens they are: a prompt finds the blocks of prompts with the same salt and extras alone.
+/// The salt and extras of a prompt: it hits only blocks of prompts with the same ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PromptOptions<'a> {
-    /// The tenant, or whatever keeps prompts apart.
+    /// The salt: the tenant, or another separation of prompts.
     pub salt: &'a [u8],
-    /// The first position that the salt keeps apart: blocks before it are those of prompts without a salt.
+    /// The first position to which the salt applies: blocks before it are shared with prompts without a salt.
     pub salt_from: u32,
-    /// What else decides what tokens mean: an adapter, an image; each over a range of positions.
+    /// Whatever else token ids depend on: an adapter, an image; each for a range of positions.
     pub extra: &'a [Extra],
 }
 
-/// Names the blocks of prompts as a cache does, and holds no memory for pages: for a router that sends prompts to where their
-/// blocks are.
+/// Computes the block keys of prompts as a cache does, without memory for pages: for a router that sends prompts to the
+/// workers that have their blocks cached.
 ///
-/// Names are alike where all of this is: `prefix_key`, where there is none the process; `namespace`; `block_size`; `dtype`, the formats
-/// of K and V, and `hadamard`; the numbers of layers and of heads, and both head dims, in a model those of each of its groups in
-/// their order; and the salt, the extras and the tokens of a prompt. Layers of a model are of one group where they slide by the same
-/// window, have the same sizes, and lie on the same device. Nothing else is in a name: neither capacities and limits, nor
-/// eviction and events, nor the device or a window by itself. A cache of layers that are alike and one
-/// of a model with one group name alike.
+/// Keys are equal if all of the following are equal: `prefix_key`, or without one the process; `namespace`; `block_size`;
+/// `dtype`, the formats of K and V, and `hadamard`; the numbers of layers and of KV heads, and both head dims, for a model
+/// those of each of its groups in order; and the salt, the extras and the tokens of a prompt. Layers of a model are in one
+/// group if they have the same window and the same sizes, and are on the same device. Keys depend on nothing else: neither
+/// on capacities and limits, nor on eviction and events, nor on the device or a window as such. A cache whose layers all
+/// have the same sizes and a cache of a model with one group have the same keys.
 ///
 /// ```
 /// use kvtide_tensor::{PagedKvCache, PagedKvCacheOptions, PrefixNamer, PromptOptions};
@@ -47,9 +47,9 @@ pub struct PromptOptions<'a> {
 #[derive(Clone, Debug)]
 pub struct PrefixNamer {
     key: [u8; 32],
-    /// Whether nobody chose the key: it is this process's, or came with what was saved.
+    /// True if the secret was not given: it is the process's, or was loaded with saved blocks.
     is_own: bool,
-    /// What the options said.
+    /// The namespace in the options.
     given: Box<str>,
     /// The namespace of the root: that of the options, and the form of the pages.
     namespace: Box<[u8]>,
@@ -57,18 +57,20 @@ pub struct PrefixNamer {
 }
 
 impl PrefixNamer {
-    /// Names as a [`PagedKvCache`](crate::PagedKvCache) of these options does.
+    /// Computes keys as a [`PagedKvCache`](crate::PagedKvCache) with these options does.
     pub fn of_pages(options: &PagedKvCacheOptions) -> Result<Self> {
         PrefixNamer::new(options.prefix_key, &options.namespace, [&PagedShape::new(options)?])
     }
 
-    /// Names as a cache of a model's layers does. Its `devices` may be missing: which layers share one is in the model.
+    /// Computes keys as a cache of a model's layers does. `devices` may be missing, because the model says which layers
+    /// share a device.
     pub fn of_model(options: &PagedModelOptions) -> Result<Self> {
         let shapes = options.page_options()?.iter().map(PagedShape::new).collect::<Result<Vec<_>>>()?;
         PrefixNamer::new(options.prefix_key, &options.namespace, &shapes)
     }
 
-    /// Names under a stable key, or one of this process, for pages of these forms: one for each group of layers.
+    /// Computes keys under a given secret, or under that of the process, for pages of these forms: one for each group of
+    /// layers.
     pub(super) fn new<'a>(
         stable: Option<[u8; 32]>,
         namespace: &str,
@@ -95,46 +97,46 @@ impl PrefixNamer {
         &self.given
     }
 
-    /// What tells its key apart from others, and does not show it.
+    /// A value that tells its secret apart from others without revealing it.
     #[must_use]
     pub fn key_check(&self) -> BlockKey {
         BlockKey::root(&self.key, b"kvtide: which key this is", b"")
     }
 
-    /// The key, where nobody chose it: without it, what was saved under it would not be found again.
+    /// The secret, if it was not given: blocks that were saved under it can only be hit again with it.
     #[must_use]
     pub fn own_key(&self) -> Option<[u8; 32]> {
         self.is_own.then_some(self.key)
     }
 
-    /// Names as what was saved was named, under a key that nobody chose.
+    /// Takes over the secret of saved blocks, which was not given by the caller.
     pub(super) fn adopt(&mut self, key: [u8; 32]) {
         (self.key, self.is_own) = (key, true);
     }
 
-    /// The same, under another key.
+    /// The same namer with another secret.
     #[must_use]
     pub fn under(&self, key: [u8; 32]) -> Self {
         PrefixNamer { key, ..self.clone() }
     }
 
-    /// Whose tokens a prompt's are: the same where salt and extras are, under one key.
+    /// The owner of a prompt's tokens: equal for equal salts and extras under one secret.
     pub fn owner(&self, options: PromptOptions<'_>) -> Result<BlockKey> {
         Ok(self.identity(options)?.owner()?)
     }
 
-    /// The names of the whole blocks of a prompt, as `keys` of the cache gives them. O(tokens).
+    /// The keys of the full blocks of a prompt, as `keys` of the cache returns them. O(tokens).
     pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
         Ok(self.identity(options)?.keys(tokens, self.block_size)?)
     }
 
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Whose tokens a prompt's are.
+    /// The identity of a prompt: its root and extras.
     pub(super) fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
         let PromptOptions { salt, salt_from: start, extra } = options;
         let root = |salt| BlockKey::root(&self.key, &self.namespace, salt);
@@ -144,7 +146,7 @@ impl PrefixNamer {
         if salt.is_empty() {
             return Err(Error::argument("saltFrom", start, "none without a salt"));
         }
-        // The root that the salt would have stands for it, from there on: no extra of the caller's has this key by chance.
+        // The root for the salt serves as an extra from that position on: no extra of a caller has this key by chance.
         let tenant = Extra { start, end: COUNT_MAX, key: root(salt).0.to_vec() };
         let extras = Extras::new(extra.iter().cloned().chain([tenant]).collect())?;
         Ok(Identity { root: root(&[]), extra: extras.into() })
@@ -159,7 +161,11 @@ fn process_key() -> Result<[u8; 32]> {
     }
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| {
-        Error::argument("prefixKey", "none", format!("32 bytes, where the system has no randomness: {error}"))
+        Error::argument(
+            "prefixKey",
+            "none",
+            format!("32 bytes, because the system has no source of randomness: {error}"),
+        )
     })?;
     Ok(*KEY.get_or_init(|| bytes))
 }

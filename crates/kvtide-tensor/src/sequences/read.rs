@@ -10,7 +10,8 @@ use crate::tensor::token_kv::TokenKv;
 use crate::tensor::view::Kv;
 
 impl PagedKvCache {
-    /// Writes one token of one layer; grows by itself. Of layers of one group: others would not grow with it.
+    /// Writes one token of one layer; the sequence grows as needed. Only for caches with one group of layers, because other
+    /// groups would not grow with it.
     pub fn write_kv<'a>(
         &mut self,
         sequence: u64,
@@ -22,8 +23,8 @@ impl PagedKvCache {
         self.one_group("layer")?.write_kv(sequence, layer, position, [key.into(), value.into()])
     }
 
-    /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
-    /// Grows by itself. Of layers of one group.
+    /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 in front.
+    /// The sequence grows as needed. Only for caches with one group of layers.
     pub fn write_tokens<'a>(
         &mut self,
         sequence: u64,
@@ -35,7 +36,7 @@ impl PagedKvCache {
         self.one_group("layer")?.write_tokens(sequence, layer, position, [k.into(), v.into()])
     }
 
-    /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.
+    /// Reads one token of one layer. Quantised parts are returned as 32-bit floats, others as the cache's dtype.
     pub fn read_kv(&mut self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
         let (group, _) = self.group_of(layer)?;
         let [key_dtype, value_dtype] = KeyOrValue::BOTH.map(|part| group.shape().read_dtype(part));
@@ -59,24 +60,25 @@ impl PagedKvCache {
         group.read_kv_into(sequence, layer, position, key, value)
     }
 
-    /// All tokens of a layer: K and V `[kvHeads, tokens, headDim]`, in memory of their own, but for those that left its window.
-    /// What is quantised comes as 32-bit floats, the rest as the cache's dtype; slots that nobody wrote are zeros. Where blocks left
-    /// the window behind sinks, they are two runs.
+    /// All tokens of a layer, except those outside its window: K and V `[kvHeads, tokens, headDim]`, in memory of their own.
+    /// Quantised parts are returned as 32-bit floats, others as the cache's dtype; unwritten slots are zeros. If blocks
+    /// between the sinks and the window were dropped, they are two runs.
     pub fn gather(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         self.align()?;
         let (group, layer) = self.group_of(layer)?;
         group.gather(sequence, layer)
     }
 
-    /// As [`PagedKvCache::gather`], into the caller's memory, which has room for just the tokens that are still there.
+    /// Like [`PagedKvCache::gather`], into the caller's memory, whose size must fit the tokens that are still in the cache
+    /// exactly.
     pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         self.align()?;
         let (group, layer) = self.group_of(layer)?;
         group.gather_into(sequence, layer, k, v)
     }
 
-    /// All layers with keys and values of their own, in order, into the caller's memory: K and V of each as
-    /// [`PagedKvCache::gather_into`] gives them. Where one has not the right size, nothing is written.
+    /// Reads all layers that store their own keys and values, in order, into the caller's memory: K and V of each as in
+    /// [`PagedKvCache::gather_into`]. If one has the wrong size, nothing is written.
     pub fn read_into(&mut self, sequence: u64, layers: &mut [[&mut [u8]; 2]]) -> Result<()> {
         self.collect()?;
         let own: Vec<u32> = self.own_layers().collect();
@@ -95,7 +97,7 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// As [`PagedKvCache::gather`], `[1, kvHeads, tokens, headDim]`.
+    /// Like [`PagedKvCache::gather`], as `[1, kvHeads, tokens, headDim]`.
     pub fn kv(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         self.place(layer)?;
         self.collect()?;

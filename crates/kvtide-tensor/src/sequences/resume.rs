@@ -1,19 +1,20 @@
-//! Going on with a sequence whose prompt was edited, or goes on: what both begin with is kept. Ids that are said later.
+//! Reuse of a sequence for an edited or longer prompt: the common prefix is kept. Also token ids that are given later.
 //!
 //! ```text
 //! sequence   a b c d e f g        prompt   a b c x y        kept   a b c
 //! ```
 //!
-//! Tokens are compared by their ids, and those that left a window by the name of their prefix. O(tokens).
+//! Tokens are compared by their ids, and tokens outside a window by the key of their prefix. O(tokens).
 
 use super::PagedKvCache;
 use crate::base::error::{Error, Result};
 use crate::paged::PageGroup;
 
 impl PagedKvCache {
-    /// Keeps what a sequence has of the start of a prompt, drops the rest, and says how many tokens it has then: never the last of the
-    /// prompt, whose logits the model needs. Ids tell which tokens those are; behind the first without one nothing is kept. Where a window
-    /// has dropped tokens that the next one would see, its sinks are kept.
+    /// Keeps the tokens that a sequence has in common with the start of a prompt, drops the rest, and returns the number of
+    /// kept tokens: never all of the prompt, because the model needs the logits of its last token. Tokens are compared by
+    /// id, so everything from the first token without an id on is dropped. If a window has dropped tokens to which the next
+    /// one would attend, the sinks are kept.
     pub fn resume(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
         self.collect()?;
         let most = u32::try_from(tokens.len().saturating_sub(1)).unwrap_or(u32::MAX);
@@ -35,8 +36,9 @@ impl PagedKvCache {
         Ok(kept)
     }
 
-    /// Notes the ids of a sequence's leading tokens, which were appended without, and says of how many they are known then: prompts
-    /// find their full blocks from now on. Blocks that others hold get no ids, nor does what was there when prefixes were forgotten.
+    /// Sets the ids of a sequence's leading tokens that were appended without ids, and returns the number of tokens with
+    /// known ids: prompts can hit their full blocks from then on. Blocks that others hold get no ids, nor do blocks from
+    /// before prefixes were forgotten.
     pub fn identify(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
         self.check_all(|group| Ok(group.planner().check_identify(sequence, tokens)?))?;
         let mut known = u32::MAX;

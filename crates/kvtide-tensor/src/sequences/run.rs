@@ -1,26 +1,26 @@
-//! Steps that are computed elsewhere: on another thread, while the cache goes on.
+//! Step runs: steps that another thread computes while the cache is in use.
 //!
 //! ```text
 //! let mut step = cache.begin_step(..)?
 //! let mut run = cache.run_step(&mut step)?          Send, and borrows nothing
-//!     run.write_layer(0, k, v)?                     on any thread, as cache.write_layer(&mut step, ..)
-//!     run.attend_layer(0, q, &options)?             as cache.attend_layer(&step, ..), with the same bits
-//!     run.gather(0, 0)?                             what the first sequence had before the step
+//!     run.write_layer(0, k, v)?                     on any thread, like cache.write_layer(&mut step, ..)
+//!     run.attend_layer(0, q, &options)?             like cache.attend_layer(&step, ..), with the same bits
+//!     run.gather(0, 0)?                             the tokens that the first sequence had before the step
 //! cache.end_run(&mut step, run)?                    its layers count as written
 //! cache.commit_step(&mut step, ids)?
 //! ```
 //!
-//! While a run is out, calls that change the bookkeeping alone go on: sequences are made, forked, dropped and cut, prompts are found,
-//! snapshots taken, transactions opened and rolled back. Calls that would write to pages, copy or quantise them are refused with
-//! `BUSY`, those that read a step's pages in place among them, for they would zero what is not written yet; `paged/group.rs` has the
-//! list. There is one run of a cache at a time.
+//! During a run, calls that change only bookkeeping succeed: sequences are created, forked, dropped and truncated, prompts
+//! are matched, snapshots taken, transactions opened and rolled back. Calls that would write to pages, copy or quantise them
+//! fail with `BUSY`, including reads of a step's pages in place, which would zero slots that are not written yet;
+//! `paged/group.rs` has the list. A cache has at most one run at a time.
 //!
-//! The step's sequences refuse other changes, as ever. To drop one of them, to undo the step or to roll a transaction below it back is
-//! not refused: then the run still writes to blocks that are no longer theirs, but nobody reads them before it is gone, and what ends
-//! it is refused with `STALE_STEP` or `TRANSACTION_CLOSED`. A run that is dropped leaves the step open, with the layers that were
-//! written before it. The memory lives as long as the run, if the cache does not.
+//! The step's sequences refuse other changes, as during any step. Dropping one of them, rolling the step back, or rolling a
+//! transaction below it back succeeds: the run then still writes to blocks that may belong to others, but these are not read
+//! before the run has ended, and `end_run` fails with `STALE_STEP` or `TRANSACTION_CLOSED`. A run that is dropped leaves the
+//! step open, with the layers that were written before it. The memory lives as long as the run, even if the cache does not.
 //!
-//! To begin costs O(pages), a layer O(bytes of its tokens), the end O(runs of slots * layers).
+//! The start costs O(pages), a layer O(bytes of its tokens), the end O(runs of slots * layers).
 
 use std::sync::Arc;
 
@@ -36,7 +36,8 @@ use crate::paged::GroupRun;
 use crate::tensor::source::Source;
 use crate::tensor::view::Kv;
 
-/// The layers of an open step of a [`PagedKvCache`], to be written and attended to apart from it, on any thread.
+/// The layers of an open step of a [`PagedKvCache`], to be written and attended to on any thread, without access to the
+/// cache.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -64,7 +65,7 @@ use crate::tensor::view::Kv;
 #[derive(Debug)]
 #[must_use = "a run that is dropped leaves its step open, as it was before"]
 pub struct StepRun {
-    /// Of each group.
+    /// The part of each group.
     groups: Vec<GroupRun>,
     model: Arc<ModelDescription>,
     cache: u64,
@@ -72,8 +73,8 @@ pub struct StepRun {
 }
 
 impl PagedKvCache {
-    /// What computing an open step needs, apart from the cache. One at a time: refused with `BUSY` while another run is out, or while
-    /// someone reads in the background.
+    /// Prepares an open step for computation without access to the cache. One at a time: fails with `BUSY` during another
+    /// run, or while a background call reads the cache.
     pub fn run_step(&mut self, step: &mut PagedStep) -> Result<StepRun> {
         self.check_pages()?;
         self.collect()?;
@@ -85,10 +86,10 @@ impl PagedKvCache {
         Ok(StepRun { groups, model: self.model.clone(), cache: self.id, pin })
     }
 
-    /// Takes a run back: what it has written counts as written. Not refused while someone reads in the background.
+    /// Ends a run: the layers that it has written count as written. Succeeds even while a background call reads the cache.
     ///
-    /// Refused with `STALE_STEP` where a sequence of the step was dropped meanwhile, and with `TRANSACTION_CLOSED` where the step has
-    /// ended; the run is gone in any case.
+    /// Fails with `STALE_STEP` if a sequence of the step was dropped meanwhile, and with `TRANSACTION_CLOSED` if the step
+    /// has ended; the run is gone in any case.
     pub fn end_run(&mut self, step: &mut PagedStep, run: StepRun) -> Result<()> {
         self.collect()?;
         if run.cache != self.id {
@@ -104,33 +105,33 @@ impl PagedKvCache {
 }
 
 impl StepRun {
-    /// Tokens of all sequences.
+    /// The number of tokens of all sequences.
     #[must_use]
     pub fn tokens(&self) -> u32 {
         self.groups[0].tokens()
     }
 
-    /// The model whose layers it has.
+    /// The model of its layers.
     #[must_use]
     pub fn model(&self) -> &ModelDescription {
         &self.model
     }
 
-    /// The tokens that a sequence of the step had in a layer before it, as [`PagedKvCache::gather`] gives them: where K and V of
-    /// its past have to leave the pages. O(bytes of the tokens).
+    /// The tokens that a sequence of the step had in a layer before the step, as in [`PagedKvCache::gather`]: for models
+    /// that need copies of past K and V. O(bytes of the tokens).
     pub fn gather(&self, layer: u32, sequence: usize) -> Result<Kv> {
         let place = place(&self.model, layer)?;
         self.groups[place.group as usize].gather(place.index, sequence)
     }
 
-    /// As [`PagedKvCache::write_layer`].
+    /// Like [`PagedKvCache::write_layer`].
     pub fn write_layer<'a>(&mut self, layer: u32, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<()> {
         let place = place(&self.model, layer)?;
         check_own(&self.model, layer)?;
         self.groups[place.group as usize].write_layer(place.index, [k.into(), v.into()])
     }
 
-    /// As [`PagedKvCache::step_layer`]: refused for a layer that is not written, or whose source is not.
+    /// Like [`PagedKvCache::step_layer`]: fails for a layer that is not written, or whose source layer is not.
     pub fn layer(&self, layer: u32) -> Result<LayerPages<'_>> {
         let place = place(&self.model, layer)?;
         let group = &self.groups[place.group as usize];
@@ -138,7 +139,7 @@ impl StepRun {
         Ok(LayerPages { pages, offsets, rules: Rules::of(&self.model, layer) })
     }
 
-    /// As [`PagedKvCache::attend_layer`].
+    /// Like [`PagedKvCache::attend_layer`].
     pub fn attend_layer<'q>(
         &self,
         layer: u32,
@@ -148,7 +149,7 @@ impl StepRun {
         self.layer(layer)?.attend(q, options)
     }
 
-    /// The same, into memory that `take` gives, once everything else is known to fit.
+    /// Like [`attend_layer`](Self::attend_layer), into memory that `take` returns once everything else is known to fit.
     pub fn attend_layer_with<'q, 'o>(
         &self,
         layer: u32,

@@ -1,12 +1,13 @@
-//! What leaves a cache to be kept elsewhere, and comes back: blocks that prompts find, and sequences.
+//! Saving and loading: cached prefixes, and sequences.
 //!
 //! ```text
-//! found_blocks -> read ... -> gone          names first, then bytes from any thread; what made room meanwhile does not count
-//! saved_sequence -> read ...                held, so that it stays as it is
-//! new_blocks -> write ... -> name_blocks    or settle_sequence; dropped before that, nothing is left
+//! found_blocks -> read ... -> gone          keys first, then bytes from any thread; blocks that were evicted meanwhile are left out
+//! saved_sequence -> read ...                held, so that it stays unchanged
+//! new_blocks -> write ... -> name_blocks    or settle_sequence; dropping them before that leaves no trace
 //! ```
 //!
-//! The cache goes on meanwhile: nobody waits but for single pieces of at most 1 MiB. O(blocks) here, O(bytes) there.
+//! The cache stays in use meanwhile: other calls wait at most for single pieces of 1 MiB. O(blocks) here, O(bytes) for the
+//! reads and writes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,33 +18,33 @@ use super::prefix_namer::{PrefixNamer, PromptOptions};
 use crate::base::error::{Error, Result};
 use crate::paged::{Hold, PageGroup, PageReader, PageWriter, StagedPage};
 
-/// Names of blocks, one behind the other.
+/// The names of blocks, as parallel lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockNames {
     /// Their keys.
     pub keys: Vec<BlockKey>,
-    /// The keys of the prefixes before them; of one that is not there any more the [tag](BlockKey::tag).
+    /// The keys of the prefixes before them; if a prefix is not cached any more, the [tag](BlockKey::tag) of its key.
     pub parents: Vec<BlockKey>,
-    /// Their tokens, all of each.
+    /// Their tokens, all of each block.
     pub tokens: Vec<u32>,
-    /// The extras over each, encoded.
+    /// The encoded extras of each block.
     pub extras: Vec<Vec<u8>>,
 }
 
 impl BlockNames {
-    /// How many there are; each list has as many.
+    /// The number of names; each list has as many.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Some of them.
+    /// The names at these indices.
     #[must_use]
     pub fn at(&self, rows: &[u32], block_size: usize) -> Self {
         let rows = || rows.iter().map(|&row| row as usize);
@@ -55,7 +56,7 @@ impl BlockNames {
         }
     }
 
-    /// All of them, none before the one that it follows: so do those hear of them who follow what prompts find.
+    /// The indices of all names, none before its parent: followers of the prefix cache get their events in this order.
     fn in_order(&self) -> Vec<u32> {
         let places: HashMap<&BlockKey, usize> = self.keys.iter().zip(0..).collect();
         let (mut order, mut done) = (Vec::with_capacity(self.len()), vec![false; self.len()]);
@@ -85,22 +86,23 @@ impl BlockNames {
     }
 }
 
-/// The blocks that prompts find, in each group: those that make room first first.
+/// The blocks in the prefix cache of each group, in the order of eviction.
 #[derive(Debug)]
 pub struct FoundBlocks {
     /// Their names.
     pub names: Vec<BlockNames>,
     /// Their bytes.
     pub pages: Vec<PageReader>,
-    /// Under which keys of no token they are found: a hint for explanations.
+    /// The keys of the empty prefixes before them: a hint for explanations of misses.
     pub roots: Vec<BlockKey>,
-    /// The blocks, and how often each had lost its name.
+    /// The blocks, and how often each had lost its key.
     blocks: Vec<Vec<(u32, u32)>>,
     cache: u64,
 }
 
 impl FoundBlocks {
-    /// Looks for whole parents: among the names of all groups, and the roots. Where a window let go of one, its tag stays.
+    /// Replaces tags by whole parent keys, found among the keys of all groups and the roots. If a window has dropped the
+    /// parent, its tag stays.
     fn find_parents(&mut self, block_size: usize) {
         let mut by_tag: HashMap<BlockKey, Vec<BlockKey>> = HashMap::new();
         for key in self.names.iter().flat_map(|names| &names.keys).chain(&self.roots) {
@@ -120,76 +122,88 @@ impl FoundBlocks {
     }
 }
 
-/// What one group holds of a sequence.
+/// The content of a sequence in one group.
 #[derive(Debug)]
 pub struct SavedGroup<Pages = PageReader> {
-    /// What it has, and where.
+    /// Its tokens and the places of its blocks.
     pub content: SavedContent,
-    /// What is known of each block.
+    /// The bookkeeping of each block.
     pub rows: Vec<SavedRow>,
-    /// Pages that lie in floats.
+    /// Its staging pages.
     pub staged: Vec<StagedPage>,
     /// The bytes of its blocks.
     pub pages: Pages,
 }
 
-/// New blocks in each group that nobody sees yet.
+/// New blocks in each group that are not visible yet.
 #[derive(Debug)]
 pub struct NewBlocks {
     /// Their bytes.
     pub pages: Vec<PageWriter>,
     held: Vec<Hold>,
     cache: u64,
+    /// The count of forgotten prefix caches at the time the content of the blocks was requested.
+    since: u64,
 }
 
 impl NewBlocks {
-    /// Of which cache they are.
+    /// Says that the content was requested earlier, when prefixes had been [forgotten](PagedKvCache::forgotten) this often.
+    /// If they were forgotten since, prompts cannot hit it.
+    #[must_use]
+    pub fn since(mut self, forgotten: u64) -> Self {
+        self.since = self.since.min(forgotten);
+        self
+    }
+
+    /// The number of their cache.
     pub(super) fn cache(&self) -> u64 {
         self.cache
     }
 }
 
 impl PagedKvCache {
-    /// How its blocks are named.
+    /// The namer of its block keys.
     #[must_use]
     pub fn namer(&self) -> &PrefixNamer {
         &self.namer
     }
 
-    /// Whether K is rotated before it is quantised.
+    /// True if K is rotated before it is quantised.
     #[must_use]
     pub fn hadamard(&self) -> bool {
         self.first().shape().hadamard
     }
 
-    /// The layouts of pages that lie in floats, of each group.
+    /// The layout of each group's staging pages.
     pub fn staged_layouts(&self) -> impl Iterator<Item = PageLayout> + '_ {
         self.groups.iter().map(|group| group.shape().staged)
     }
 
-    /// Whether nothing is in it.
+    /// True if there is nothing in the cache.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         let is_used = |group: &PageGroup| group.planner().pool_stats().free < group.planner().total_count();
         !self.groups.iter().any(is_used) && self.sequence_ids().is_empty()
     }
 
-    /// Whether prompts find a block of this name in a group.
+    /// True if a block with this key is cached in a group.
     #[must_use]
     pub fn is_found(&self, group: usize, key: &BlockKey) -> bool {
         self.groups[group].planner().is_found(key)
     }
 
-    /// Names blocks from now on as those that were saved under a key that nobody chose. Refused once there is something in the cache.
+    /// Makes keys from now on under the secret of saved blocks, which was not given by the caller. Fails if the cache is not
+    /// empty.
     pub fn adopt_key(&mut self, key: [u8; 32]) -> Result<()> {
         if !self.is_unused() {
-            return Err(Error::argument("prefixKey", "another", "that of the cache, in which something is already"));
+            return Err(Error::argument("prefixKey", "another", "the key of the cache, which is not empty"));
         }
         self.namer.adopt(key);
         Ok(())
     }
 
-    /// What prompts find, to be read in the background. Nothing is held: what makes room meanwhile is named by [`PagedKvCache::gone`].
+    /// The cached blocks, for reading in the background. They are not held: [`PagedKvCache::gone`] returns those that were
+    /// evicted meanwhile.
     pub fn found_blocks(&mut self) -> Result<FoundBlocks> {
         self.collect()?;
         let (id, roots) = (self.id, self.first().planner().roots().to_vec());
@@ -208,8 +222,8 @@ impl PagedKvCache {
         Ok(found)
     }
 
-    /// What prompts find as events: no block before the one that it follows, and those that follow nothing that is found left out. And
-    /// the number of the event that comes next. Of the group whose events [`PagedKvCache::events`] has. O(blocks).
+    /// The cached blocks as events, each after its parent, without blocks whose parent is not cached; and the number of the
+    /// next event. For the group of [`PagedKvCache::events`]. O(blocks).
     pub fn found_events(&mut self) -> Result<(Vec<Event>, u64)> {
         let (size, group) = (self.block_size() as usize, self.followed_group());
         let mut found = self.found_blocks()?;
@@ -230,7 +244,7 @@ impl PagedKvCache {
         Ok((events, self.events(0).next))
     }
 
-    /// The rows of each group that are not found any more, or anew: what was read of them is not what they were.
+    /// The rows of each group that are no longer cached, or were cached anew: bytes that were read of them may be wrong.
     pub fn gone(&self, found: &FoundBlocks) -> Result<Vec<Vec<u32>>> {
         self.check_held(found.cache)?;
         let gone = |(group, blocks): (&PageGroup, &Vec<(u32, u32)>)| {
@@ -241,10 +255,10 @@ impl PagedKvCache {
         Ok(self.groups.iter().zip(&found.blocks).map(gone).collect())
     }
 
-    /// What a sequence holds, to be read in the background: it stays as it is while the readers live. Refused while a transaction or a
-    /// step is open on it.
+    /// The content of a sequence, for reading in the background: it stays unchanged while the readers live. Tokens of an
+    /// open step are not included; fails while a transaction is open.
     pub fn saved_sequence(&mut self, sequence: u64) -> Result<Vec<SavedGroup>> {
-        self.check_all(|group| Ok(group.planner().check_idle(sequence)?))?;
+        self.check_all(|group| Ok(group.planner().check_undrafted(sequence)?))?;
         let held = self.groups.iter_mut().map(|group| group.snapshot(sequence)).collect::<Result<Vec<_>>>()?;
         let saved = self.groups.iter_mut().zip(held).map(|(group, hold)| {
             let (content, rows, pages, staged) = group.held_pages(hold)?;
@@ -253,17 +267,17 @@ impl PagedKvCache {
         saved.collect()
     }
 
-    /// New blocks, so many in each group, for what is brought back; blocks that nobody holds make room.
+    /// Takes this many new blocks in each group for content that is loaded; free cached blocks are evicted for them.
     pub fn new_blocks(&mut self, rows: &[u32]) -> Result<NewBlocks> {
         let places: Vec<Vec<u32>> = rows.iter().map(|&rows| (0..rows).collect()).collect();
         let mut new =
             self.new_at(&places.iter().zip(rows).map(|(of, &length)| (&of[..], length)).collect::<Vec<_>>())?;
-        // What is released is released from its end on.
+        // Blocks are released from the last to the first.
         new.pages.iter_mut().for_each(PageWriter::reverse);
         Ok(new)
     }
 
-    /// New blocks for what was saved of a sequence.
+    /// Takes new blocks for a saved sequence.
     pub fn new_blocks_of(&mut self, groups: &[&SavedContent]) -> Result<NewBlocks> {
         let size = self.block_size();
         let at = groups.iter().map(|saved| (&saved.places[..], saved.length.div_ceil(size)));
@@ -273,7 +287,8 @@ impl PagedKvCache {
     pub(super) fn new_at(&mut self, groups: &[(&[u32], u32)]) -> Result<NewBlocks> {
         self.check_groups(groups.len())?;
         self.check_all(|_| Ok(()))?;
-        let mut new = NewBlocks { pages: Vec::new(), held: Vec::new(), cache: self.id };
+        let since = self.forgotten();
+        let mut new = NewBlocks { pages: Vec::new(), held: Vec::new(), cache: self.id, since };
         let is_one = self.groups.len() == 1;
         for (at, (group, (places, length))) in self.groups.iter_mut().zip(groups).enumerate() {
             let made = group.new_pages(places, *length);
@@ -284,15 +299,21 @@ impl PagedKvCache {
         Ok(new)
     }
 
-    /// Whether blocks that prompts find would have to make room for so many new ones, in some group.
+    /// True if some group has to evict cached blocks to get this many new ones.
     #[must_use]
     pub fn must_evict_for(&self, rows: &[usize]) -> bool {
         let lacks = |(group, &rows): (&PageGroup, &usize)| (group.planner().pool_stats().free as usize) < rows;
         self.groups.iter().zip(rows).any(lacks)
     }
 
-    /// Lets prompts find new blocks whose bytes were all written: those of the first rows make room first, once `new` is dropped.
-    pub fn name_blocks(&mut self, new: &NewBlocks, names: &[BlockNames], roots: &[BlockKey]) -> Result<()> {
+    /// True if prefixes were not forgotten since the content was requested; otherwise the blocks get no keys.
+    pub(super) fn is_current(&self, new: &NewBlocks) -> bool {
+        new.since == self.forgotten()
+    }
+
+    /// Makes new blocks, whose bytes were all written, visible to prompts; the first rows are evicted first, once `new` is
+    /// dropped. Returns false, and names none, if prefixes were forgotten since the content was requested.
+    pub fn name_blocks(&mut self, new: &NewBlocks, names: &[BlockNames], roots: &[BlockKey]) -> Result<bool> {
         self.check_held(new.cache)?;
         self.check_groups(names.len())?;
         let size = self.block_size() as usize;
@@ -301,16 +322,20 @@ impl PagedKvCache {
             let (pages, names) = all.next().expect("names for each group");
             group.check_names(pages, names.iter(size))
         })?;
+        if !self.is_current(new) {
+            return Ok(false);
+        }
         for ((group, pages), names) in self.groups.iter_mut().zip(&new.pages).zip(names) {
             group.note_roots(roots);
             let order = names.in_order();
             group.name_pages(pages, &order, names.at(&order, size).iter(size))?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// A new sequence in new blocks whose bytes were all written; prompts of `options` find it, where those are what it was saved with.
-    /// With pages in floats, refused with `BUSY` while a step is computed elsewhere: nothing has changed then.
+    /// Creates a sequence of new blocks, whose bytes were all written. Prompts with `options` can hit it if these are the
+    /// options it was saved with and prefixes were not forgotten since the content was requested. With staging pages, fails
+    /// with `BUSY`, and changes nothing, while another thread computes a step.
     pub fn settle_sequence(
         &mut self,
         new: &NewBlocks,
@@ -329,11 +354,11 @@ impl PagedKvCache {
         let mut parts = new.held.iter().zip(saved);
         self.each(|group| {
             let (hold, of) = parts.next().expect("a part for each group");
-            group.settle(hold, &of.content, &of.rows, identity.clone())
+            group.settle(hold, &of.content, &of.rows, identity.clone(), new.since)
         })
     }
 
-    /// Refuses what cannot have been saved of a cache like this one.
+    /// Checks that this can have been saved from a cache like this one.
     pub fn check_saved(&mut self, saved: &[SavedGroup<()>]) -> Result<()> {
         self.check_groups(saved.len())?;
         if let Some(other) = saved.iter().find(|of| of.content.length != saved[0].content.length) {

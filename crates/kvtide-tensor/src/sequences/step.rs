@@ -1,19 +1,20 @@
-//! Steps: some tokens of all layers, written and attended to layer by layer, counted once for all of them.
+//! Steps: some tokens of all layers, written and attended to layer by layer, and counted once for all layers.
 //!
 //! ```text
 //! let mut step = cache.begin_step(..)?         slots of all layers are taken
 //! cache.write_layer(&mut step, 0, k, v)?       the queries of layer 0 attend to cache.step_layer(&step, 0)?
 //! cache.write_layer(&mut step, 1, k, v)?       ...
-//! cache.commit_step(&mut step, ids)?           lengths move on; a step that is dropped leaves no trace
+//! cache.commit_step(&mut step, ids)?           lengths advance; a step that is dropped leaves no trace
 //! ```
 //!
-//! Of several groups, each plans the step before the first one opens it: refused before that, nothing has changed.
+//! If there are several groups, each plans the step before the first one opens it: a call that fails before that has changed
+//! nothing.
 //!
 //! ```text
-//! plan, each group -> tables looked at -> open, each group -> tables written
+//! plan, each group -> check tables -> open, each group -> fill tables
 //! ```
 //!
-//! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs). `run.rs` has the same for another thread.
+//! The start costs O(blocks), a layer O(bytes of its tokens), the end O(runs). `run.rs` computes a step on another thread.
 
 use std::sync::Weak;
 
@@ -27,14 +28,14 @@ use crate::base::life::RunPin;
 use crate::paged::{GroupStep, PageRows, PlannedWrite, StepTokens, check_ids};
 use crate::tensor::source::Source;
 
-/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next call.
+/// An open step of a [`PagedKvCache`]. If it is dropped before it was committed, the cache's next call rolls it back.
 #[derive(Debug)]
-#[must_use = "a step that is dropped is undone"]
+#[must_use = "a step that is dropped is rolled back"]
 pub struct PagedStep {
-    /// Of each group.
+    /// The part of each group.
     pub(super) groups: Vec<GroupStep>,
     cache: u64,
-    /// The last one that was made of it.
+    /// Its last run.
     pub(super) run: Weak<RunPin>,
 }
 
@@ -45,34 +46,34 @@ impl PagedStep {
         self.groups[0].sequences()
     }
 
-    /// Tokens of all of them, while it is open.
+    /// The number of their tokens, while the step is open.
     #[must_use]
     pub fn tokens(&self) -> u32 {
         self.groups[0].tokens()
     }
 
-    /// Whether it was neither committed nor undone.
+    /// True if it was neither committed nor rolled back.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.groups[0].is_open()
     }
 
-    /// Refuses a step whose layers are computed elsewhere.
+    /// Fails while another thread computes its layers.
     fn check_home(&self) -> Result<()> {
         if self.run.strong_count() > 0 { Err(Error::Busy) } else { Ok(()) }
     }
 }
 
 impl PagedKvCache {
-    /// Takes slots of all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
+    /// Takes slots in all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
     pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<PagedStep> {
         let planned = self.ask(|group| group.plan_step(tokens))?;
         self.open_step(planned, tokens)
     }
 
-    /// The same with its tables in arrays of the caller's, for each group: they are looked at before anything is taken, so that
-    /// where they are refused, nothing was evicted and nothing copied. `rows` are kept between steps: what has not changed since is
-    /// not written again.
+    /// Like [`begin_step`](Self::begin_step), with the step's tables in arrays of the caller, for each group. The tables are
+    /// checked before anything is taken: if they do not fit, nothing was evicted and nothing copied. `rows` are kept between
+    /// steps: unchanged rows are not written again.
     pub fn prepare_step(
         &mut self,
         tokens: StepTokens<'_>,
@@ -89,7 +90,8 @@ impl PagedKvCache {
         Ok(step)
     }
 
-    /// Writes down where the step's tokens go and what its sequences hold, as [`PagedKvCache::prepare_step`] does.
+    /// Fills the tables with the slots of the step's tokens and the blocks of its sequences, like
+    /// [`PagedKvCache::prepare_step`].
     pub fn fill_tables(&self, step: &PagedStep, rows: &mut [StepTableRows], tables: Vec<StepTables<'_>>) -> Result<()> {
         self.check_tables(rows, &tables)?;
         self.check_of(step)?;
@@ -100,14 +102,14 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// The position of each token of an open step: in a draft tree where its path leads to.
+    /// The position of each token of an open step; in a draft tree, the position at the end of its path.
     pub fn step_positions(&self, step: &PagedStep) -> Result<Vec<i32>> {
         self.check_of(step)?;
         self.first().step_positions(&step.groups[0])
     }
 
-    /// Writes the tokens of a layer with keys and values of its own: K and V `[kvHeads, tokens, headDim]`, or with a 1 before it, the
-    /// tokens of all sequences one behind the other. A layer may be written again while the step is open.
+    /// Writes the tokens of a layer that stores its own keys and values: K and V `[kvHeads, tokens, headDim]`, or with a 1
+    /// in front, the tokens of all sequences one after the other. A layer may be written again while the step is open.
     pub fn write_layer<'a>(
         &mut self,
         step: &mut PagedStep,
@@ -123,8 +125,8 @@ impl PagedKvCache {
         self.groups[group].write_layer(&mut step.groups[group], place.index, [k.into(), v.into()])
     }
 
-    /// Attends from a layer's queries to what it holds, the step's tokens included: `[tokens, heads, headDim]`, of one
-    /// sequence also `[1, heads, tokens, headDim]`. Scale, soft cap, window and sinks are the model's, unless `options` say
+    /// Attends from a layer's queries to its tokens, including those of the step: `[tokens, heads, headDim]`, for a single
+    /// sequence also `[1, heads, tokens, headDim]`. Scale, softcap, window and sinks are the model's, unless `options` say
     /// otherwise.
     pub fn attend_layer<'a>(
         &mut self,
@@ -136,7 +138,8 @@ impl PagedKvCache {
         self.step_layer(step, layer)?.attend(q, options)
     }
 
-    /// What a layer's queries see, the step's tokens included, once the layer is written; apart from the cache once it is pinned.
+    /// A layer to attend to, including the step's tokens, once it is written. Pin it to use it without a borrow of the
+    /// cache.
     pub fn step_layer(&mut self, step: &PagedStep, layer: u32) -> Result<LayerPages<'_>> {
         self.check_step(step)?;
         let place = self.place(layer)?;
@@ -149,56 +152,50 @@ impl PagedKvCache {
         Ok(LayerPages { pages, offsets: Some(offsets), rules })
     }
 
-    /// The pages of a layer that the step's queries attend to, its own tokens included: once it has written them.
+    /// The pages of a layer that the step's queries attend to, including its own tokens; fails until they are written.
     pub fn step_pages(&mut self, step: &PagedStep, layer: u32) -> Result<PageRows<'_>> {
         self.step_layer(step, layer).map(|of| of.pages)
     }
 
-    /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known: full blocks of known tokens can
-    /// be found by others from then on. Refused with `STEP_INCOMPLETE` while a layer is not written; then the step stays open.
+    /// Commits a step: its tokens count in all layers. `tokens` are their ids, if known: prompts can hit full blocks of them
+    /// from then on. Fails with `STEP_INCOMPLETE` while a layer is not written; the step then stays open.
     pub fn commit_step(&mut self, step: &mut PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_all(|_| Ok(()))?;
         self.check_commit(step, tokens)?;
         self.groups.iter_mut().zip(&mut step.groups).try_for_each(|(group, of)| group.commit_step(of, tokens))
     }
 
-    /// Makes a step one of the first `tokens` tokens of each sequence, written in all layers.
-    #[cfg(feature = "captured-steps")]
-    pub(crate) fn shorten_step(&mut self, step: &mut PagedStep, tokens: u32) -> Result<()> {
-        let mut groups = self.groups.iter_mut().zip(&mut step.groups);
-        groups.try_for_each(|(group, of)| group.shorten_step(of, tokens))
-    }
-
-    /// Ends a step: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to
-    /// copy the block that it went on in, prompts no longer find what lay there.
+    /// Rolls a step back: its sequences are as if it had never been. Blocks that were evicted for it stay evicted. If there
+    /// was no free block to copy the block in which it continued, prompts can no longer hit the old content of that block.
     pub fn undo_step(&mut self, step: &mut PagedStep) -> Result<()> {
         self.check_of(step)?;
         self.check_change()?;
         self.groups.iter_mut().zip(&mut step.groups).try_for_each(|(group, of)| group.undo_step(of))
     }
 
-    /// Ends a step as [`PagedKvCache::undo_step`] does, if it is open. Never refused, not even while someone reads in the background.
+    /// Rolls a step back like [`PagedKvCache::undo_step`], if it is open. Always succeeds, even while a background call
+    /// reads the cache.
     pub fn release_step(&mut self, step: PagedStep) {
         drop(step);
-        // Where there is no memory for it now, it is taken back at the next call.
+        // If there is no memory for it now, the next call does it.
         let _ = self.collect();
     }
 
-    /// Refuses a step of another cache, one that has ended, and one of whose sequences was dropped.
+    /// Fails for a step of another cache, one that has ended, and one with a dropped sequence.
     pub fn check_step(&self, step: &PagedStep) -> Result<()> {
         self.check_of(step)?;
         self.groups.iter().zip(&step.groups).try_for_each(|(group, of)| group.check_step(of))
     }
 
-    /// Refuses a layer that a step has not written: what its queries would see of it is not there yet.
+    /// Fails for a layer that the step has not written, because its queries would attend to missing tokens.
     pub fn check_written(&self, step: &PagedStep, layer: u32) -> Result<()> {
         self.check_step(step)?;
         let place = self.place(layer)?;
         self.group(place).check_written(&step.groups[place.group as usize], place.index)
     }
 
-    /// Refuses a step of another cache.
-    pub(crate) fn check_of(&self, step: &PagedStep) -> Result<()> {
+    /// Fails for a step of another cache.
+    fn check_of(&self, step: &PagedStep) -> Result<()> {
         if step.cache == self.id {
             return Ok(());
         }
@@ -215,7 +212,7 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Refuses what ending a step would refuse.
+    /// Checks everything that committing a step checks.
     fn check_commit(&self, step: &PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_step(step)?;
         check_ids(tokens, step.tokens())?;
@@ -228,7 +225,7 @@ impl PagedKvCache {
             let layers = self.own_layers().filter(is_missing).map(|layer| layer as usize).collect();
             return Err(Error::StepIncomplete { layers });
         }
-        self.groups.iter().zip(&step.groups).try_for_each(|(group, of)| group.check_seals(of))
+        Ok(())
     }
 
     fn open_step(&mut self, planned: Vec<PlannedWrite>, tokens: StepTokens<'_>) -> Result<PagedStep> {

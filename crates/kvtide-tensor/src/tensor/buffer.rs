@@ -1,18 +1,18 @@
-//! One allocation of token rows, what was written in it when, and what snapshots keep of it.
+//! One allocation of token rows, the log of writes to it, and the rows that snapshots keep of it.
 //!
 //! ```text
-//! [parts (k, v)] [dims before the sequence] [slots] [dims behind it]
+//! [parts (k, v)] [dims before the sequence] [slots] [dims after it]
 //! ```
 //!
-//! A snapshot is the buffer, the slots that it saw, and the rows that were saved when they were about to be written over:
+//! A snapshot is the buffer, the slots that it shows, and the rows that were saved before they were overwritten:
 //!
 //! ```text
-//! buffer   0 1 2 3 4 5 6 7        the snapshot saw 0..8; the cache was cut to 5 and appends two tokens:
+//! buffer   0 1 2 3 4 5 6 7        the snapshot shows 0..8; the cache was truncated to 5 and appends two tokens:
 //!          0 1 2 3 4 x y 7        rows 5 and 6 were saved first, for every snapshot that still reads them here
 //! patches            5 6
 //! ```
 //!
-//! Taking one is O(1). A slot is read from the first patch that has it, else from the buffer.
+//! Taking a snapshot is O(1). A slot is read from the first patch that has it, else from the buffer.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -30,16 +30,16 @@ use crate::base::memory::{Budget, Lease};
 use crate::base::region::Place;
 use crate::device::edit::{edit, first_byte, identity, inspect, launch};
 use crate::device::form::{Form, is_seen};
-use crate::device::memory::{DeviceTensor, unwritten, zeroed};
+use crate::device::memory::{unwritten, zeroed};
 use crate::kernels::Stretches;
 use crate::kernels::portable::RowTensor;
 
-/// The shape of a buffer, whatever its number of slots.
+/// The shape of a buffer, except for its number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowShape {
     /// 1, or 2 for K and V.
     pub parts: usize,
-    /// One part's dims; what stands at `axis` counts for nothing.
+    /// The dims of one part; the size at `axis` is ignored.
     pub dims: Dims,
     /// The axis of the sequence.
     pub axis: usize,
@@ -48,12 +48,12 @@ pub(crate) struct RowShape {
 }
 
 impl RowShape {
-    /// One part's dims with this many slots.
+    /// The dims of one part with this many slots.
     pub fn part(&self, slots: u32) -> Dims {
         self.dims.with(self.axis, slots as usize)
     }
 
-    /// Elements of one part, with this many slots. A buffer of that size has passed the check for overflow.
+    /// The elements of one part with this many slots. The caller has checked a buffer of that size for overflow.
     pub fn part_elements(&self, slots: u32) -> usize {
         self.part(slots).iter().product()
     }
@@ -63,7 +63,7 @@ impl RowShape {
         self.dims[self.axis + 1..].iter().product::<usize>() * self.dtype.bytes()
     }
 
-    /// Where the slots from `slot` on lie in a buffer of `slots` slots.
+    /// The place of the slots from `slot` on, in a buffer of `slots` slots.
     pub fn place(&self, part: usize, slots: u32, slot: u32) -> Place {
         let strides = self.part(slots).contiguous_strides().scaled(self.dtype.bytes());
         let part_bytes = self.part_elements(slots) * self.dtype.bytes();
@@ -74,49 +74,49 @@ impl RowShape {
 /// A tensor of token rows.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    pub tensor: DeviceTensor,
-    /// One element of the same memory: candle checks the layout of what it changes at each call, and this one is the least
-    /// work. An edit gets the whole storage through it.
-    door: DeviceTensor,
+    pub tensor: Tensor,
+    /// A tensor of one element in the same memory. candle checks the layout of a tensor at each in-place change, and one
+    /// element is the cheapest to check. An edit reaches the whole storage through it.
+    door: Tensor,
     pub shape: RowShape,
     pub slots: u32,
-    /// A number that no other buffer has.
+    /// A process-wide unique number.
     pub id: u64,
     /// The shape of one part.
     pub part: Dims,
-    /// Elements of one part.
+    /// The elements of one part.
     pub part_elements: usize,
-    /// Where the host sees it; 0 where it does not.
+    /// The host address; 0 if the host cannot address it.
     address: usize,
     identity: usize,
-    /// Stretches of neighbouring slots in one part.
+    /// The number of stretches of neighbouring slots in one part.
     stretches: usize,
     /// Bytes of one token in one stretch.
     row_bytes: usize,
     lease: Lease,
     log: Mutex<WriteLog>,
     snapshots: Mutex<Vec<Weak<Held>>>,
-    /// No snapshot in `snapshots` shows a slot from here on. Only whoever may write registers one, so a look at this number is
-    /// enough before a write behind it.
+    /// All registered snapshots show only slots below this one. Only a caller with the right to write registers a snapshot,
+    /// so reading this number is enough before a write behind it.
     shown_end: AtomicU32,
-    /// The life of the cache that owns it.
+    /// The shared state of the cache that owns it.
     life: Option<Arc<Life>>,
 }
 
 static BUFFERS: AtomicU64 = AtomicU64::new(0);
 
 impl Buffer {
-    /// Zeroed memory for `slots` tokens.
+    /// Allocates zeroed memory for `slots` tokens.
     pub fn new(shape: RowShape, slots: u32, budget: &Arc<Budget>, life: Option<Arc<Life>>) -> Result<Self> {
         Buffer::taking(shape, slots, budget, life, Budget::take, zeroed)
     }
 
-    /// Memory that a launch writes as a whole before anybody reads it.
+    /// Allocates memory that a launch writes completely before it is read.
     pub fn unwritten(shape: RowShape, slots: u32, budget: &Arc<Budget>) -> Result<Self> {
         Buffer::taking(shape, slots, budget, None, Budget::take, unwritten)
     }
 
-    /// The same for a copy that its cache hands out and does not keep.
+    /// Like [`Buffer::new`], for a copy that the cache hands out and does not keep.
     pub fn given(shape: RowShape, slots: u32, budget: &Arc<Budget>) -> Result<Self> {
         Buffer::taking(shape, slots, budget, None, Budget::take_given, zeroed)
     }
@@ -127,7 +127,7 @@ impl Buffer {
         budget: &Arc<Budget>,
         life: Option<Arc<Life>>,
         take: impl FnOnce(&Arc<Budget>, u64) -> Result<Lease>,
-        memory: impl FnOnce(DType, &[usize], &Budget) -> Result<DeviceTensor>,
+        memory: impl FnOnce(DType, &[usize], &Budget) -> Result<Tensor>,
     ) -> Result<Self> {
         let dims = shape.part(slots);
         let elements = dims.elements().and_then(|elements| elements.checked_mul(shape.parts));
@@ -141,7 +141,7 @@ impl Buffer {
         Ok(Buffer {
             address: if is_seen(tensor.device()) { first_byte(&tensor)?.addr() } else { 0 },
             identity: identity(&tensor),
-            door: DeviceTensor::new(tensor.flatten_all()?.narrow(0, 0, elements.min(1))?),
+            door: tensor.flatten_all()?.narrow(0, 0, elements.min(1))?,
             tensor,
             part: dims,
             part_elements: elements / shape.parts,
@@ -163,48 +163,48 @@ impl Buffer {
         self.lease.bytes()
     }
 
-    /// Says whether only views and snapshots keep it now.
+    /// Sets whether only views and snapshots keep it.
     pub fn set_held(&self, held: bool) {
         self.lease.set_held(held);
     }
 
-    /// Says whether views alone keep it, so that the cache's own limit does not count it.
+    /// Sets whether only views keep it, so that the cache's own limit does not count it.
     pub fn set_spared(&self, spared: bool) {
         self.lease.set_spared(spared);
     }
 
-    /// True when it belongs to no cache: the result of a prefill that no buffer could hold.
+    /// True if it belongs to no cache: it is the result of a prefill that is larger than any buffer of the cache.
     pub fn stands_alone(&self) -> bool {
         self.life.is_none()
     }
 
-    /// True when the cache that owns it was disposed of.
+    /// True if the cache that owns it was disposed of.
     pub fn is_closed(&self) -> bool {
         self.life.as_ref().is_some_and(|life| life.is_closed())
     }
 
-    /// True when it was made for the cache with this life.
+    /// True if it belongs to the cache with this life.
     pub fn is_of(&self, life: &Arc<Life>) -> bool {
         self.life.as_ref().is_some_and(|own| Arc::ptr_eq(own, life))
     }
 
-    /// Makes the cache that owns it refuse changes until the pin is dropped; nothing for one that no cache owns.
+    /// Makes the owning cache refuse changes until the pin is dropped; `None` if no cache owns it.
     pub fn pin(&self) -> Option<Arc<Pin>> {
         self.life.as_ref().map(Pin::new)
     }
 
-    /// True when `tensor` lies in this buffer.
+    /// True if `tensor` is in this buffer's memory.
     pub fn shares_storage(&self, tensor: &Tensor) -> bool {
         identity(tensor) == self.identity
     }
 
-    /// True when `bytes` bytes from `memory` on lie, in part or whole, in this buffer.
+    /// True if the `bytes` bytes at `memory` overlap this buffer.
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         let (start, end) = (self.address, self.address + self.bytes() as usize);
         self.address > 0 && bytes > 0 && memory.addr() < end && memory.addr() + bytes > start
     }
 
-    /// Where `part` lies from `slot` on.
+    /// The place of `part` from `slot` on.
     pub fn place(&self, part: usize, slot: u32) -> Place {
         self.shape.place(part, self.slots, slot)
     }
@@ -214,56 +214,56 @@ impl Buffer {
         self.row_bytes
     }
 
-    /// Bytes of this many tokens, all stretches of all parts.
+    /// Bytes of this many tokens, over all stretches of all parts.
     pub fn bytes_of(&self, tokens: u32) -> u64 {
         (self.all_stretches() * self.row_bytes) as u64 * u64::from(tokens)
     }
 
-    /// Stretches of neighbouring slots in one part.
+    /// The number of stretches of neighbouring slots in one part.
     pub fn stretch_count(&self) -> usize {
         self.stretches
     }
 
-    /// The rows from `slot` on in the stretches of `part`; those of the next part follow in the same distance.
+    /// The rows from `slot` on in the stretches of `part`; the next part's follow at the same distance.
     pub fn stretches(&self, part: usize, slot: u32) -> Stretches {
         let stride = self.slots as usize * self.row_bytes;
         Stretches { offset: part * self.stretches * stride + slot as usize * self.row_bytes, stride }
     }
 
-    /// Stretches of all parts.
+    /// The number of stretches of all parts.
     pub fn all_stretches(&self) -> usize {
         self.shape.parts * self.stretches
     }
 
-    /// It as a tensor of rows: the stretches of all parts one after the other; none when it is empty.
+    /// The buffer as a tensor of rows: the stretches of all parts one after the other; `None` if it is empty.
     pub fn row_tensor(&self) -> Result<Option<RowTensor>> {
         RowTensor::new(&self.tensor, self.all_stretches())
     }
 
-    /// The present moment in its log.
+    /// The current moment in its write log.
     pub fn stamp(&self) -> Stamp {
         lock(&self.log).stamp()
     }
 
-    /// Notes that slots are about to be written. Answers the moment after it.
+    /// Logs that slots are about to be written, and returns the moment after that.
     pub fn record(&self, run: Run) -> Stamp {
         let mut log = lock(&self.log);
         log.record(run);
         log.stamp()
     }
 
-    /// True when one of these slots was written after `stamp`.
+    /// True if one of these slots was written after `stamp`.
     pub fn written_since(&self, stamp: Stamp, runs: &Runs) -> bool {
         let log = lock(&self.log);
         runs.iter().any(|run| log.written_since(stamp, run))
     }
 
-    /// Those of these slots that were written after `stamp`, ascending.
+    /// Those of these slots that were written after `stamp`, in ascending order.
     pub fn written(&self, stamp: Stamp, run: Run) -> Vec<Run> {
         lock(&self.log).written(stamp, run)
     }
 
-    /// Makes a snapshot known, so that its rows are saved before they are written over.
+    /// Registers a snapshot, so that its rows are saved before they are overwritten.
     pub fn register(&self, held: &Arc<Held>) {
         let mut snapshots = lock(&self.snapshots);
         if snapshots.len() == snapshots.capacity() {
@@ -273,7 +273,7 @@ impl Buffer {
         self.shown_end.fetch_max(held.runs.end(), Ordering::Release);
     }
 
-    /// The living snapshots that show a slot of `run`, or of any at all.
+    /// The live snapshots that show a slot of `run`, or all live ones if `run` is `None`.
     pub fn snapshots(&self, run: Option<Run>) -> Vec<Arc<Held>> {
         if run.is_some_and(|run| run.start >= self.shown_end.load(Ordering::Acquire)) {
             return Vec::new();
@@ -287,17 +287,17 @@ impl Buffer {
         living.into_iter().filter(shows).collect()
     }
 
-    /// Runs `work` on its bytes and those of `sources`, which must lie elsewhere.
+    /// Runs `work` on its bytes and those of `sources`, which must not overlap it.
     pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
         edit(&self.door, sources, work)
     }
 
-    /// Runs `work`, which launches kernels, on its memory and that of `sources`, which must lie elsewhere.
+    /// Runs `work`, which launches kernels, on its memory and that of `sources`, which must not overlap it.
     pub fn launch(&self, sources: &[&Tensor], work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>) -> Result<()> {
         launch(&self.door, sources, work)
     }
 
-    /// How operations on it run.
+    /// The way that operations on it run.
     pub fn form(&self) -> Result<Form> {
         Form::of(self.tensor.device())
     }
@@ -308,7 +308,7 @@ impl Buffer {
     }
 }
 
-/// Rows as they were, saved before something else was written in their place.
+/// Rows that were saved before they were overwritten.
 #[derive(Debug)]
 pub(crate) struct Patch {
     pub run: Run,
@@ -323,14 +323,15 @@ pub(crate) struct Held {
     saved: Mutex<Saved>,
 }
 
-/// What was saved so far.
+/// The rows that were saved so far.
 #[derive(Debug)]
 struct Saved {
-    /// The last moment at which the buffer had every row of it.
+    /// The last moment at which the buffer still had all rows of the snapshot.
     whole: Stamp,
     /// Oldest first.
     patches: Vec<Arc<Patch>>,
-    /// The slots that they have, ascending; neighbours are joined, so that tokens written one by one make one run.
+    /// The slots that the patches have, ascending. Neighbouring runs are joined, so that tokens written one by one make one
+    /// run.
     slots: Vec<Run>,
 }
 
@@ -344,7 +345,7 @@ impl Saved {
         self.patches.push(patch);
     }
 
-    /// The smallest run that has every slot of `run` which no patch has; empty when there is none.
+    /// The smallest run with all slots of `run` that no patch has; empty if there is none.
     fn missing(&self, run: Run) -> Run {
         let around = |slot: u32| {
             let place = self.slots.partition_point(|known| known.end() <= slot);
@@ -359,7 +360,7 @@ impl Saved {
     }
 }
 
-/// The smallest run that has the slots of both; an empty one counts for nothing.
+/// The smallest run with the slots of both; empty runs are ignored.
 fn hull(one: Run, other: Run) -> Run {
     if one.is_empty() || other.is_empty() {
         return if one.is_empty() { other } else { one };
@@ -369,7 +370,7 @@ fn hull(one: Run, other: Run) -> Run {
 }
 
 impl Held {
-    /// The present rows of `runs`.
+    /// A snapshot of the current rows of `runs`.
     pub fn new(buffer: Arc<Buffer>, runs: Runs) -> Arc<Self> {
         let saved = Saved { whole: buffer.stamp(), patches: Vec::new(), slots: Vec::new() };
         let held = Arc::new(Held { buffer, runs, saved: Mutex::new(saved) });
@@ -377,18 +378,18 @@ impl Held {
         held
     }
 
-    /// The smallest run that has every slot of `run` which is still read from the buffer; empty when there is none.
+    /// The smallest run with all slots of `run` that are still read from the buffer; empty if there is none.
     pub fn unsaved(&self, run: Run) -> Run {
         let saved = lock(&self.saved);
         self.runs.iter().map(|shown| saved.missing(shown.overlap(run))).fold(Run::default(), hull)
     }
 
-    /// Keeps rows that are about to be written over.
+    /// Keeps rows that are about to be overwritten.
     pub fn save(&self, patch: Arc<Patch>) {
         lock(&self.saved).add(patch);
     }
 
-    /// The rows of it that the buffer no longer has: slots of patches, to be copied back in this order.
+    /// The rows that the buffer no longer has: slots of patches, to be copied back in this order.
     pub fn overwritten(&self) -> Vec<(Arc<Patch>, Run)> {
         let saved = lock(&self.saved);
         let mut found = Vec::new();
@@ -401,7 +402,7 @@ impl Held {
         found
     }
 
-    /// Says that the buffer has every row of it now.
+    /// Notes that the buffer has all rows of the snapshot again.
     pub fn set_whole(&self) {
         lock(&self.saved).whole = self.buffer.stamp();
     }

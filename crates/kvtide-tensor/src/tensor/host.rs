@@ -22,7 +22,7 @@ pub struct HostTensor<'a> {
     dims: Dims,
     strides: Dims,
     range: Option<(usize, usize)>,
-    /// It has no batch, and its two axes before the dim were exchanged: only a paged cache takes it.
+    /// It has no batch axis, and the two axes before the head dim were swapped: only a paged cache accepts it.
     unbatched: bool,
 }
 
@@ -38,12 +38,12 @@ impl<'a> HostTensor<'a> {
         Ok(HostTensor { bytes, dtype, dims, strides: dims.contiguous_strides(), range: None, unbatched: false })
     }
 
-    /// The same, its axes in this order. Tokens of a paged cache may come without the batch: `[n, heads, dim]`.
+    /// Interprets the axes in this order. Tokens of a paged cache may lack the batch axis: `[n, heads, dim]`.
     pub fn with_layout(mut self, argument: &'static str, layout: SequenceLayout) -> Result<Self> {
         if layout == SequenceLayout::Bshd {
             self.unbatched = self.dims.len() == 3;
             if self.dims.len() != 4 && !self.unbatched {
-                let expected = "4 dimensions, for the layout bshd".to_owned();
+                let expected = "4 dimensions for the layout bshd".to_owned();
                 return Err(Error::ShapeMismatch { argument, value: self.dims.to_vec(), expected });
             }
             let heads = self.dims.len() - 3;
@@ -59,16 +59,16 @@ impl<'a> HostTensor<'a> {
         self
     }
 
-    /// Refuses tokens without a batch in the layout `bshd`, which only a paged cache takes.
+    /// Rejects tokens without a batch axis in the layout `bshd`, which only a paged cache accepts.
     pub(crate) fn check_batched(&self, argument: &'static str) -> Result<()> {
         if !self.unbatched {
             return Ok(());
         }
-        let expected = "4 dimensions, for the layout bshd".to_owned();
+        let expected = "4 dimensions for the layout bshd".to_owned();
         Err(Error::ShapeMismatch { argument, value: self.dims.swapped(0, 1).to_vec(), expected })
     }
 
-    /// The tokens `start .. end` of it alone.
+    /// Limits the tensor to the tokens `start .. end`.
     #[must_use]
     pub fn with_range(mut self, start: usize, end: usize) -> Self {
         self.range = Some((start, end));
@@ -91,23 +91,23 @@ impl<'a> HostTensor<'a> {
         self.range
     }
 
-    /// True when it has no batch, and its two axes before the dim were exchanged.
+    /// True if it has no batch axis, and the two axes before the head dim were swapped.
     pub(crate) fn is_unbatched(&self) -> bool {
         self.unbatched
     }
 
-    /// True when its elements lie in the order of its axes, and all of them are read.
+    /// True if its elements are in the order of its axes, and all of them are read.
     pub(crate) fn is_row_major(&self) -> bool {
         self.range.is_none() && self.strides == self.dims.contiguous_strides()
     }
 
-    /// True when `memory` lies in its own, in part or whole.
+    /// True if the `bytes` bytes at `memory` overlap it.
     pub(crate) fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         let start = self.bytes.as_ptr().addr();
         bytes > 0 && memory.addr() < start + self.bytes.len() && memory.addr() + bytes > start
     }
 
-    /// Bytes from an element to the next, for each axis.
+    /// The distance from one element to the next in bytes, for each axis.
     pub(crate) fn byte_strides(&self) -> Dims {
         self.strides.scaled(self.dtype.bytes())
     }

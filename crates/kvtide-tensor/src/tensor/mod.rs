@@ -1,10 +1,10 @@
-//! Tensors of the cache and of its callers: what goes in, where it lies, and what is shown of it.
+//! Tensors of caches and callers: inputs, the memory of caches, and views of it.
 //!
 //! ```text
-//! host, buffer      the memory of a caller; that of a cache, and when its slots were written
-//! view              what is shown: slots of a buffer, stale once one of them is written
-//! source            a candle tensor, a view, or the memory of a caller; and the same once its strides are known
-//! rows              new tokens into a buffer; rows from slot to slot
+//! host, buffer      the memory of a caller; the memory of a cache, with a log of its writes
+//! view              slots of a buffer, stale once one of them is overwritten
+//! source            an input: a candle tensor, a view, or the memory of a caller; resolved once its strides are known
+//! rows              copies new tokens into a buffer, and rows from slot to slot
 //! ```
 
 pub(crate) mod buffer;

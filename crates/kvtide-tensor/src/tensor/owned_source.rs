@@ -1,6 +1,6 @@
-//! A source that outlives the call it was given to: for work in the background.
+//! A source that outlives the call it was passed to, for background calls.
 //!
-//! The caller's memory is copied, the part that is read and no more; a view is pinned, and read where it lies.
+//! The caller's memory is copied, but only the part that is read. A view is pinned and read in place.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::tensor::host::HostTensor;
 use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
-/// A tensor that belongs to whoever has it.
+/// A tensor that owns or pins its memory.
 #[derive(Debug)]
 pub struct OwnedSource(Owned);
 
@@ -29,7 +29,7 @@ enum Owned {
 }
 
 impl OwnedSource {
-    /// What `source` shows now; a copy is counted in `budget`.
+    /// Takes over the current content of `source`; a copy is counted in `budget`.
     pub fn new(source: &Source<'_>, argument: &'static str, budget: &Arc<Budget>) -> Result<Self> {
         Ok(OwnedSource(match source {
             Source::Tensor(tensor) => Owned::Tensor((*tensor).clone()),
@@ -54,7 +54,7 @@ impl OwnedSource {
         }))
     }
 
-    /// The source, for a call.
+    /// The source, as an argument of a call.
     pub fn source(&self) -> Result<Source<'_>> {
         Ok(match &self.0 {
             Owned::Tensor(tensor) => Source::Tensor(tensor),

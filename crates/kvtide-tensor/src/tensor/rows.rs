@@ -1,7 +1,7 @@
-//! The rows of buffers: new tokens in, and rows from slot to slot.
+//! Row copies of buffers: new tokens into slots, and rows from slot to slot.
 //!
-//! Each has three forms: on bytes, under one lock of candle's storage; by a device's kernels, in one launch; in candle's
-//! operations. O(bytes moved and written).
+//! Each has three implementations: on bytes, under one lock of candle's storage; with a device's kernels, in one launch; and
+//! with candle's operations. All are O(bytes moved and written).
 
 use candle_core::Tensor;
 use kvtide_core::{Run, SlotMove, SlotWrite};
@@ -13,7 +13,8 @@ use crate::kernels::{Stretches, portable, rows, shift};
 use crate::tensor::buffer::Buffer;
 use crate::tensor::source::Resolved;
 
-/// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
+/// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources must not overlap the
+/// buffer.
 pub(crate) fn write(
     buffer: &Buffer,
     moves: impl Iterator<Item = SlotMove> + Clone + Sync,
@@ -55,7 +56,7 @@ pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = SlotMove> +
     }
 }
 
-/// Copies the rows of `run` in one buffer to `slot` of another one of the same shape: all parts in one operation.
+/// Copies the rows of `run` in one buffer to `slot` of another buffer of the same shape: all parts in one operation.
 pub(crate) fn copy_rows(source: &Buffer, run: Run, target: &Buffer, slot: u32) -> Result<()> {
     let count = source.all_stretches();
     let bytes = run.len as usize * source.row_bytes();
@@ -86,7 +87,7 @@ pub(crate) fn copy_rows(source: &Buffer, run: Run, target: &Buffer, slot: u32) -
     }
 }
 
-/// Copies the tokens of a write, found in `source_bytes`, to their slots of one part of the buffer, whose bytes are `bytes`.
+/// Copies the tokens of a write from `source_bytes` to their slots in one part of the buffer, whose bytes are `bytes`.
 fn write_bytes(
     buffer: &Buffer,
     bytes: &mut [u8],
@@ -127,7 +128,7 @@ fn launch_moves(stream: &Stream, buffer: &Buffer, moves: impl Iterator<Item = Sl
     buffer.launch(&[], |memory, _| Ok(kvtide_cuda::shift(stream, memory, stretches, &moves)?))
 }
 
-/// All of K and V in one launch.
+/// Writes all of K and V in one launch.
 fn launch_writes(
     stream: &Stream,
     buffer: &Buffer,

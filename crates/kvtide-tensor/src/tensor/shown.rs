@@ -1,8 +1,8 @@
-//! What a call on a cache shows, before anyone looks at it.
+//! The result of a call on a cache, before a view of it is made.
 //!
-//! A [`View`] knows its strides, which takes a moment to work out. Whoever appends token by token seldom looks at each result,
-//! and a language binding may not want an object for each: a [`Shown`] is the buffer and a few numbers, from which views are
-//! made on demand, then or later, with the same answer to whether they are stale.
+//! A [`View`] stores its strides, which take time to compute. A caller that appends token by token seldom reads each result,
+//! and a language binding may not want an object for each. A [`Shown`] is the buffer and a few numbers; views are made from
+//! it on demand, at once or later, and report staleness alike.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::base::error::{Error, Result};
 use crate::tensor::buffer::Buffer;
 use crate::tensor::view::{CacheWindow, Kv, View};
 
-/// Slots of a buffer that a caller is shown, as they were at one moment.
+/// Slots of a buffer as they were at one moment, returned by a call.
 #[derive(Clone, Debug)]
 pub struct Shown {
     buffer: Arc<Buffer>,
     numbers: ShownNumbers,
 }
 
-/// Everything of a [`Shown`] but its buffer.
+/// All fields of a [`Shown`] except its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShownNumbers {
     /// The slots.
     pub runs: [Run; 2],
-    /// The position behind the last token.
+    /// The position after the last token.
     pub end: u64,
-    /// When it was; none when it shows whatever is there.
+    /// The moment of the call; `None` if it shows the memory whatever is written there, and is never stale.
     pub stamp: Option<Stamp>,
     /// The window of the cache, if it has one.
     pub window: Option<CacheWindow>,
 }
 
-/// The memory of views, kept alive.
+/// A handle that keeps the memory of views alive.
 #[derive(Clone, Debug)]
 pub struct BufferHandle(Arc<Buffer>);
 
@@ -41,13 +41,13 @@ impl Shown {
         Shown { buffer, numbers: ShownNumbers { runs: runs.parts(), end, stamp, window: None } }
     }
 
-    /// The same of a cache with this window.
+    /// Sets the window of its cache.
     pub(crate) fn in_window(mut self, window: Option<CacheWindow>) -> Self {
         self.numbers.window = window;
         self
     }
 
-    /// The same, its last tokens those of a draft with parents if they are.
+    /// Sets whether its last tokens belong to a draft with parents.
     pub(crate) fn of_tree(mut self, is_tree: bool) -> Self {
         if let Some(window) = &mut self.numbers.window {
             window.is_tree = is_tree;
@@ -55,25 +55,25 @@ impl Shown {
         self
     }
 
-    /// One part of it: the only one, or K (0) and V (1).
+    /// A view of one part: the only one, or K (0) and V (1).
     #[must_use]
     pub fn view(&self, part: usize) -> View {
         self.clone().into_view(part)
     }
 
-    /// One part of it, and nothing else.
+    /// Like [`Shown::view`], and consumes it.
     pub(crate) fn into_view(self, part: usize) -> View {
         let ShownNumbers { runs: [first, second], end, stamp, window } = self.numbers;
         let part = part.min(self.buffer.shape.parts - 1);
         View::of(self.buffer, part, Runs::two(first, second), end, stamp).in_window(window)
     }
 
-    /// K and V of it.
+    /// Views of K and V.
     pub(crate) fn into_kv(self) -> Kv {
         Kv { k: self.view(0), v: self.into_view(1) }
     }
 
-    /// All parts of it.
+    /// Views of all parts.
     pub(crate) fn views<const PARTS: usize>(&self) -> [View; PARTS] {
         std::array::from_fn(|part| self.view(part))
     }
@@ -90,13 +90,13 @@ impl Shown {
         BufferHandle(self.buffer.clone())
     }
 
-    /// True when its memory is its own: it outlives the cache.
+    /// True if its memory is its own, so that it outlives the cache.
     #[must_use]
     pub fn stands_alone(&self) -> bool {
         self.buffer.stands_alone()
     }
 
-    /// A number that no other buffer has.
+    /// A process-wide unique number of the buffer.
     #[must_use]
     pub fn buffer_id(&self) -> u64 {
         self.buffer.id
@@ -110,7 +110,7 @@ impl From<Shown> for Kv {
 }
 
 impl BufferHandle {
-    /// What was shown of this buffer, from its numbers; refused when they are not those of this buffer.
+    /// Makes a [`Shown`] of this buffer from its numbers; fails if they do not fit this buffer.
     pub fn shown(&self, numbers: ShownNumbers) -> Result<Shown> {
         let slots = Run::new(0, self.0.slots);
         let inside =

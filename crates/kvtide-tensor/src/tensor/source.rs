@@ -1,7 +1,7 @@
-//! Where new tokens come from: a candle tensor, a view, or memory of the caller's own; and the same once its strides are known.
+//! Inputs with new tokens: a candle tensor, a view, or the caller's memory; and the same with known strides.
 //!
-//! Tokens lie in one run of memory, or in the two of a view. They may have to lie elsewhere before they are read: on the device
-//! that they go to, or out of the way of what is written.
+//! The tokens are in one run of memory, or in the two runs of a view. If they are on another device than their target, or in
+//! the memory that is about to be written, they are copied before they are read.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,6 @@ use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
 use crate::device::edit::{inspect, upload};
 use crate::device::form::{Form, is_seen};
-use crate::device::memory::DeviceTensor;
 use crate::kernels::portable::{HostOrTensor, fetch};
 use crate::kernels::{Stretches, copy};
 use crate::tensor::buffer::{Buffer, RowShape};
@@ -58,7 +57,7 @@ impl<'a> From<HostTensor<'a>> for Source<'a> {
 }
 
 impl Source<'_> {
-    /// Its sizes.
+    /// Its shape.
     pub(crate) fn dims(&self) -> Vec<usize> {
         match self {
             Source::Host(host) => host.dims().to_vec(),
@@ -67,7 +66,8 @@ impl Source<'_> {
         }
     }
 
-    /// True when `memory` lies in what it reads, so that writing there would change it. Memory of candle's own is no one's.
+    /// True if it reads from the `bytes` bytes at `memory`, so that writing there would change it. Always false for candle
+    /// tensors, whose memory the caller cannot write.
     #[must_use]
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         match self {
@@ -77,7 +77,7 @@ impl Source<'_> {
         }
     }
 
-    /// The axis of its tokens, where nothing else says which: that of K and V, else the first.
+    /// The axis of its tokens, if the call names none: that of K and V for four dimensions, else the first.
     pub(crate) fn axis(&self) -> usize {
         match self {
             Source::Host(host) if host.is_unbatched() => 1,
@@ -86,7 +86,7 @@ impl Source<'_> {
         }
     }
 
-    /// How many tokens it has: those of its range, or the size before the last.
+    /// The number of its tokens: the length of its range, or the last size but one.
     pub(crate) fn tokens(&self) -> usize {
         if let Source::Host(host) = self
             && let Some((start, end)) = host.range()
@@ -97,7 +97,7 @@ impl Source<'_> {
         dims.len().checked_sub(2).map_or(0, |axis| dims[axis])
     }
 
-    /// How many sizes it has.
+    /// The number of its dimensions.
     pub(crate) fn rank(&self) -> usize {
         match self {
             Source::Host(host) => host.dims().len(),
@@ -107,37 +107,37 @@ impl Source<'_> {
     }
 }
 
-/// A source whose strides and tokens are known.
+/// A source with known strides and tokens.
 pub(crate) struct Resolved<'a> {
     argument: &'static str,
     pub dims: Dims,
     pub dtype: DType,
     axis: usize,
     memory: Memory<'a>,
-    /// Bytes from an element to the next, for each axis.
+    /// The distance from one element to the next in bytes, for each axis.
     strides: Dims,
-    /// Where the tokens lie, and how many: one run, or the two of a view.
+    /// The offset and the number of the tokens: one run, or the two of a view.
     runs: [SourceRun; 2],
 }
 
-/// Neighbouring tokens: the byte of the first one, and how many.
+/// Neighbouring tokens: the byte offset of the first one, and their number.
 #[derive(Clone, Copy, Default)]
 struct SourceRun {
     offset: usize,
     tokens: usize,
 }
 
-/// Tokens taken from a run.
+/// Tokens that are taken from one run.
 pub(crate) struct TakenRun {
-    /// Which run.
+    /// The index of the run.
     index: usize,
-    /// Tokens of the run before them.
+    /// The number of tokens before them in the run.
     skip: usize,
     /// Their first byte.
     pub offset: usize,
-    /// Tokens taken before them.
+    /// The number of tokens taken before them.
     pub done: usize,
-    /// How many.
+    /// The number of tokens.
     pub tokens: usize,
 }
 
@@ -146,12 +146,12 @@ enum Memory<'a> {
     Tensor(&'a Tensor),
     View(&'a View),
     Staged(Vec<u8>),
-    /// A copy on the device that it goes to.
-    Brought(DeviceTensor),
+    /// A copy on the device of the target.
+    Brought(Tensor),
 }
 
 impl<'a> Resolved<'a> {
-    /// A source, looked at as tokens along `axis`.
+    /// Resolves a source as tokens along `axis`.
     #[inline]
     pub fn new(source: &Source<'a>, argument: &'static str, axis: usize) -> Result<Self> {
         match source {
@@ -196,7 +196,7 @@ impl<'a> Resolved<'a> {
         check_axis(argument, &dims, axis)?;
         count("tokens", dims[axis] as u64)?;
         view.check()?;
-        // Two runs along another axis than the one that is asked for are put together first.
+        // If the view has two runs and another axis is requested, the runs are first joined in a copy.
         if view.runs().single().is_none() && view.sequence_axis().is_some_and(|sequence| sequence != axis) {
             return Ok(Resolved::without_gaps(argument, dims, dtype, axis, Memory::Staged(view.to_bytes()?)));
         }
@@ -214,17 +214,17 @@ impl<'a> Resolved<'a> {
         self.axis
     }
 
-    /// How many tokens.
+    /// The number of tokens.
     pub fn tokens(&self) -> u32 {
         self.dims[self.axis] as u32
     }
 
-    /// The buffer shape that these tokens fit in.
+    /// The shape of a buffer for these tokens.
     pub fn row_shape(&self, parts: usize) -> RowShape {
         RowShape { parts, dims: self.dims.with(self.axis, 1), axis: self.axis, dtype: self.dtype }
     }
 
-    /// Refuses tokens that do not fit in buffers of `shape`.
+    /// Fails if the tokens do not fit in buffers of `shape`.
     pub fn check(&self, argument: &'static str, shape: &RowShape) -> Result<()> {
         if !self.dims.agrees(&shape.dims, self.axis) {
             let sizes: Vec<String> = (0..shape.dims.len())
@@ -243,17 +243,18 @@ impl<'a> Resolved<'a> {
         Ok(())
     }
 
-    /// Bytes from an element to the next for each axis; the first byte and the tokens of each run.
+    /// The distances from one element to the next in bytes, for each axis; the byte offset and the number of tokens of each
+    /// run.
     pub fn layout(&self) -> (Dims, [(usize, usize); 2]) {
         (self.strides, self.runs.map(|run| (run.offset, run.tokens)))
     }
 
-    /// Bytes from a stretch to the next, when it is cut in stretches as a buffer is.
+    /// The distance from one stretch to the next in bytes, if the tokens form stretches as those of a buffer do.
     pub fn stretch(&self) -> Option<usize> {
         Stretches::stride(&self.dims, &self.strides, self.axis, self.dtype.bytes())
     }
 
-    /// The candle tensor to read from, if it is one.
+    /// The candle tensor to read from, if there is one.
     pub fn tensor(&self) -> Option<&Tensor> {
         match &self.memory {
             Memory::Tensor(tensor) => Some(tensor),
@@ -263,22 +264,22 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// The bytes to read from: its own, or those of the next candle tensor of an operation.
+    /// The bytes to read from: its own, or those of the operation's next candle tensor.
     pub fn bytes<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> &'b [u8] {
         self.host_bytes().unwrap_or_else(|| tensors.next().unwrap_or(&[]))
     }
 
-    /// The span to read from: of its own bytes, or the next candle tensor of an operation.
+    /// The span to read from: its own bytes, or the operation's next candle tensor.
     pub fn span<'b>(&'b self, tensors: &mut impl Iterator<Item = Span<'b>>) -> Span<'b> {
         self.host_bytes().map(Span::of).or_else(|| tensors.next()).unwrap_or(Span::of(&[]))
     }
 
-    /// Bytes from an element to the next, for each axis.
+    /// The distance from one element to the next in bytes, for each axis.
     pub fn strides(&self) -> &Dims {
         &self.strides
     }
 
-    /// Copies `len` tokens from `token` on, found in `bytes`, to `to` in `target`.
+    /// Copies `len` tokens from `token` on, read from `bytes`, to the place `to` in `target`.
     pub fn copy_strided(&self, bytes: &[u8], token: u32, len: u32, target: &mut [u8], to: Place) {
         for TakenRun { offset, done, tokens, .. } in self.taken(token, len) {
             let to = Place { offset: to.offset + done * to.strides[self.axis], ..to };
@@ -287,7 +288,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// What lies of the tokens `token .. token + len` in each run, where anything does.
+    /// The tokens `token .. token + len`, divided by run; runs with none of them are left out.
     #[inline]
     pub fn taken(&self, token: u32, len: u32) -> impl Iterator<Item = TakenRun> {
         let (mut skip, mut done, stride) = (token as usize, 0, self.strides[self.axis]);
@@ -300,7 +301,7 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// Tokens of a run, on the host or as a tensor.
+    /// Tokens of a run, as host memory or as a tensor.
     pub fn host_or_tensor(&self, taken: &TakenRun) -> Result<HostOrTensor<'_>> {
         let TakenRun { index, skip, offset, tokens, .. } = *taken;
         let part = |tensor: &Tensor| Ok(HostOrTensor::Tensor(tensor.narrow(self.axis, skip, tokens)?));
@@ -318,7 +319,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Its own bytes, if it reads from no candle tensor.
+    /// Its own bytes, if it does not read from a candle tensor.
     pub fn host_bytes(&self) -> Option<&[u8]> {
         match &self.memory {
             Memory::Host(bytes) => Some(bytes),
@@ -327,14 +328,14 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Tokens without gaps in memory of their own.
+    /// Contiguous tokens in memory of their own.
     fn without_gaps(argument: &'static str, dims: Dims, dtype: DType, axis: usize, memory: Memory<'a>) -> Self {
         let strides = dims.contiguous_strides().scaled(dtype.bytes());
         let runs = [SourceRun { offset: 0, tokens: dims[axis] }, SourceRun::default()];
         Resolved { argument, dims, dtype, axis, memory, strides, runs }
     }
 
-    /// Copies its tokens to memory of its own when they lie in `buffer`, which is about to be written.
+    /// Copies its tokens to memory of its own if they are in `buffer`, which is about to be written.
     pub fn stage(&mut self, buffer: &Buffer) -> Result<()> {
         let shared = match &self.memory {
             Memory::Tensor(tensor) => buffer.shares_storage(tensor),
@@ -348,7 +349,7 @@ impl<'a> Resolved<'a> {
         Ok(())
     }
 
-    /// Makes its tokens lie on `device`: what the host has is copied there, what lies on another device is refused.
+    /// Moves its tokens to `device`: copies host memory there, and fails if they are on another device.
     pub fn bring(&mut self, device: &Device) -> Result<()> {
         match self.tensor() {
             Some(tensor) if tensor.device().same_device(device) => Ok(()),
@@ -367,7 +368,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// A copy of its tokens without gaps.
+    /// A contiguous copy of its tokens.
     pub fn to_row_major(&self) -> Result<Vec<u8>> {
         let bytes = self.dims.elements().and_then(|elements| elements.checked_mul(self.dtype.bytes()));
         let mut out = zeroed_bytes(bytes.ok_or_else(|| Budget::process().refusal(u64::MAX))?)?;
@@ -397,7 +398,7 @@ impl<'a> Resolved<'a> {
         Ok(())
     }
 
-    /// Copies its tokens to memory of its own, without gaps.
+    /// Copies its tokens to contiguous memory of its own.
     pub fn stage_all(&mut self) -> Result<()> {
         let memory = Memory::Staged(self.to_row_major()?);
         *self = Resolved::without_gaps(self.argument, self.dims, self.dtype, self.axis, memory);
@@ -406,7 +407,7 @@ impl<'a> Resolved<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Looks at it as tokens along `axis`.
+    /// Resolves it as tokens along `axis`.
     pub(crate) fn resolve(&self, argument: &'static str, axis: usize) -> Result<Resolved<'a>> {
         if let Source::Host(host) = self {
             host.check_batched(argument)?;
@@ -414,8 +415,8 @@ impl<'a> Source<'a> {
         Resolved::new(self, argument, axis)
     }
 
-    /// One token's elements' bytes in order: borrowed when they lie so in the caller's memory. A range counts along the
-    /// sequence of four dimensions, else along the first.
+    /// The bytes of its elements in order; borrowed if they are in this order in the caller's memory. A range counts along
+    /// the sequence axis of four dimensions, else along the first axis.
     pub(crate) fn row_major(&self, argument: &'static str) -> Result<(DType, Cow<'a, [u8]>)> {
         Ok(match self {
             Source::Host(host) if host.is_row_major() => (host.dtype(), Cow::Borrowed(host.bytes())),
@@ -436,13 +437,13 @@ fn check_axis(argument: &'static str, dims: &Dims, axis: usize) -> Result<()> {
     Err(Error::ShapeMismatch { argument, value: dims.to_vec(), expected })
 }
 
-/// K and V as tokens along the sequence.
+/// Resolves K and V as tokens along the sequence axis.
 pub(crate) fn resolve_pair<'a>(k: &Source<'a>, v: &Source<'a>) -> Result<[Resolved<'a>; 2]> {
     Ok([k.resolve("k", SEQUENCE)?, v.resolve("v", SEQUENCE)?])
 }
 
-/// Refuses K and V that are not of this shape `[batch, heads, n, dim]` and dtype, or of one when there is none yet; and K and
-/// V of different lengths.
+/// Checks that K and V have this shape `[batch, heads, n, dim]` and dtype, or, without a shape, that they agree with each
+/// other, and that they have the same number of tokens.
 pub(crate) fn check_pair(sources: &[Resolved<'_>; 2], shape: Option<&RowShape>) -> Result<()> {
     let [k, v] = sources;
     match shape {
@@ -451,13 +452,13 @@ pub(crate) fn check_pair(sources: &[Resolved<'_>; 2], shape: Option<&RowShape>) 
             v.check("v", shape)?;
         }
         None if k.dims.len() != 4 || k.dims.with(SEQUENCE, 1).contains(&0) => {
-            let expected = "[batch, heads, n, dim], at least 1 but for n".to_owned();
+            let expected = "[batch, heads, n, dim]; all but n at least 1".to_owned();
             return Err(Error::ShapeMismatch { argument: "k", value: k.dims.to_vec(), expected });
         }
         None => v.check("v", &k.row_shape(2))?,
     }
     if k.tokens() != v.tokens() {
-        let expected = format!("{:?}, as k", &k.dims[..]);
+        let expected = format!("{:?}, the shape of k", &k.dims[..]);
         return Err(Error::ShapeMismatch { argument: "v", value: v.dims.to_vec(), expected });
     }
     Ok(())

@@ -4,7 +4,7 @@ use crate::base::dtype::DType;
 use crate::base::dtype::floats;
 use crate::base::error::Result;
 
-/// K and V of one token and layer, `kv_heads` rows each, as the bytes of their dtypes: that of the cache, or 32-bit floats where
+/// K and V of one token and layer, `kv_heads` rows each, as bytes of their dtypes: the cache's dtype, or 32-bit floats if
 /// its pages are quantised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKv {

@@ -1,4 +1,4 @@
-//! The attention mask of a draft tree: what each of its tokens sees.
+//! The attention mask of a draft tree: the tokens that each node attends to.
 //!
 //! ```text
 //!          before   0 1 2      tree: 0 ─┬─ 1
@@ -6,8 +6,9 @@
 //! node 2   0 0 0    0 x 0
 //! ```
 //!
-//! A token sees itself, its ancestors, and what comes before the tree; with a window only what lies at most so many positions
-//! back, and sinks. A node's position follows from its depth, not from its slot. O(rows * columns).
+//! A node attends to itself, its ancestors, and the tokens before the tree up to the token that its branch follows. With a
+//! window, it attends only to the last `window` positions and the sinks. A node's position follows from its depth, not from
+//! its slot. O(rows * columns).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ use crate::base::zeroed::zeroed_vec;
 use crate::tensor::host::HostTensor;
 use crate::tensor::view::View;
 
-/// How far a token sees.
+/// The positions that a token attends to.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
-    /// Positions back, its own counted.
+    /// The number of positions back, including its own.
     pub window: u32,
-    /// Positions at the start that are always seen.
+    /// The number of positions at the start that are always visible.
     pub sinks: u32,
 }
 
@@ -43,25 +44,30 @@ impl Sight {
     }
 }
 
-/// A tree behind tokens that are no part of it.
+/// A draft tree after tokens that do not belong to it.
 #[derive(Debug)]
 pub struct TreeMask {
-    /// The positions of the tokens before it; the last one is right before the tree.
+    /// The positions of the tokens before the tree; the last one is directly before the tree.
     pub before: [Range<u64>; 2],
     pub window: Option<Sight>,
     pub tree: Tree,
-    /// Nodes at its front that are no part of a draft, so that rows are counted behind them.
+    /// The number of nodes at its front that belong to no draft; rows are counted after them.
     pub tentative: usize,
 }
 
 impl TreeMask {
-    /// The position of each drafted node from `first` on.
+    /// The positions of the drafted nodes from `first` on.
     pub fn positions(&self, first: usize) -> Vec<u64> {
         let root = self.root();
-        self.tree.depths().into_iter().skip(self.tentative + first).map(|depth| root + u64::from(depth)).collect()
+        self.tree
+            .depths()
+            .into_iter()
+            .skip(self.tentative + first)
+            .map(|depth| root.saturating_add_signed(depth))
+            .collect()
     }
 
-    /// One row for each drafted node from `first` on, over the tokens before the tree and all nodes.
+    /// The rows of the drafted nodes from `first` on; columns are the tokens before the tree, then all nodes.
     pub fn values(&self, first: usize) -> Result<Vec<f32>> {
         let [rows, columns] = self.shape(first);
         let wanted = rows.checked_mul(columns);
@@ -72,31 +78,33 @@ impl TreeMask {
             return Ok(values);
         }
         let (root, depths, parents) = (self.root(), self.tree.depths(), self.tree.parents());
-        let position = |node: usize| root + u64::from(depths[node]);
+        let position = |node: usize| root.saturating_add_signed(depths[node]);
         let before = self.before[0].clone().chain(self.before[1].clone());
         let nodes = columns - self.tree.len();
         for (node, row) in (self.tentative + first..).zip(values.chunks_exact_mut(columns)) {
             let from = position(node);
             let sees = |other: u64| self.window.is_none_or(|sight| sight.sees(from, other));
-            for (value, _) in row.iter_mut().zip(before.clone()).filter(|(_, other)| !sees(*other)) {
-                *value = f32::NEG_INFINITY;
-            }
             row[nodes..].fill(f32::NEG_INFINITY);
-            let mut at = Some(node);
+            // Follows the ancestors to the topmost one; the tokens before that one's position are visible.
+            let (mut at, mut branch) = (Some(node), root);
             while let Some(node) = at {
                 if sees(position(node)) {
                     row[nodes + node] = 0.0;
                 }
-                at = usize::try_from(parents[node]).ok();
+                (at, branch) = (usize::try_from(parents[node]).ok(), position(node));
+            }
+            let hidden = |other: &u64| *other >= branch || !sees(*other);
+            for (value, _) in row.iter_mut().zip(before.clone()).filter(|(_, other)| hidden(other)) {
+                *value = f32::NEG_INFINITY;
             }
         }
         Ok(values)
     }
 
-    /// The same as a tensor `[rows, columns]`, in memory of `budget`.
+    /// The mask as a tensor `[rows, columns]`, in memory of `budget`.
     pub fn view(&self, first: usize, budget: &Arc<Budget>) -> Result<View> {
         let shape = self.shape(first);
-        // It grows with the square of the draft: refused before any of it is taken.
+        // The size grows with the square of the draft, so the budget is checked before anything is allocated.
         let bytes = (shape[0] as u64).saturating_mul(shape[1] as u64).saturating_mul(4);
         let lease = budget.take(bytes)?;
         let values = self.values(first)?;

@@ -1,4 +1,4 @@
-//! Attention over what the caches show, against attention over the same tokens in memory of their own.
+//! Attention over views of the caches, compared with attention over the same tokens in memory of their own.
 
 use kvtide_tensor::{
     AttendOptions, Attended, Budget, DType, HostTensor, Kernels, Kv, KvCache, KvCacheOptions, KvRows, RollbackCache,

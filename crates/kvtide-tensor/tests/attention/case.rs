@@ -1,4 +1,4 @@
-//! One call of attention on tensors of random numbers, and the same from the oracle.
+//! One attention call on tensors of random numbers, compared with the reference.
 
 use kvtide_tensor::{
     AttendOptions, Budget, DType, HostTensor, Kernels, KvRows, PagedKvCache, PagedKvCacheOptions, SequenceLayout,
@@ -8,7 +8,7 @@ use kvtide_tensor::{
 use crate::numbers::{Column, Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
 use crate::oracle::{Naive, ancestors};
 
-/// What a call is made of.
+/// The parameters of a call.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub seed: u64,

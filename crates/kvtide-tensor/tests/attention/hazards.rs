@@ -1,4 +1,5 @@
-//! What goes wrong elsewhere: rows that see nothing, numbers that are none, stale memory, results that hang on threads.
+//! Special cases of attention: rows that attend to no key, NaN and infinity, stale memory, dependence on the number of
+//! threads.
 
 use kvtide_core::Code;
 use kvtide_tensor::{

@@ -1,4 +1,4 @@
-//! Attention against a naive one in 64-bit floats, under each form of the kernels that the machine has.
+//! Attention compared with a naive implementation in 64-bit floats, for all kernels that the machine can run.
 
 mod caches;
 mod case;
@@ -10,6 +10,7 @@ mod pages;
 mod random;
 mod refusals;
 mod sliding;
+mod steps;
 mod windows;
 
 #[path = "../../../kvtide-core/tests/support/mod.rs"]

@@ -1,4 +1,4 @@
-//! Parts of the keys, attended apart and merged, against all keys at once.
+//! Attention over parts of the keys, merged, compared with attention over all keys at once.
 
 use kvtide_tensor::{
     AttendOptions, Attended, DType, HostTensor, Kernels, KvRows, attend, merge_attention, with_kernels,

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same on every machine, in any dtype.
+//! Pseudo-random numbers that are the same on every machine, in any dtype.
 
 use half::{bf16, f16};
 use kvtide_tensor::DType;
@@ -26,8 +26,8 @@ impl Numbers {
         ((self.0 >> 40) as f32 / (1 << 23) as f32) - 1.0
     }
 
-    /// Puts a few of these in random places. Of rows, finite ones come into one column: of two products that large the rounding
-    /// of their sum decides.
+    /// Puts a few of these in random places. Finite ones in rows all go into one column: with two products that large, the
+    /// result would depend on the rounding of their sum.
     pub fn sprinkle(&mut self, among: &mut [f32], column: Option<Column>, extremes: &[f32]) {
         let mut below = |count: usize| ((self.next() + 1.0) / 2.0 * count as f32) as usize % count.max(1);
         for _ in 0..below(4) {
@@ -68,7 +68,7 @@ pub fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
-/// The larger one, NaN where one is NaN: a comparison must not lose it.
+/// The larger one; NaN if one is NaN, so that a comparison does not lose it.
 pub fn larger(one: f64, other: f64) -> f64 {
     if one.is_nan() || one > other { one } else { other }
 }
@@ -84,7 +84,7 @@ pub fn extremes(dtype: DType) -> [&'static [f32]; 2] {
     }
 }
 
-/// How far apart they are; not at all where both are no numbers.
+/// The distance of two numbers; 0 if both are NaN.
 pub fn distance(one: f64, other: f64) -> f64 {
     if one == other || (one.is_nan() && other.is_nan()) { 0.0 } else { (one - other).abs() }
 }

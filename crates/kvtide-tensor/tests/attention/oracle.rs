@@ -1,16 +1,16 @@
-//! Attention as its definition reads, in 64-bit floats: all scores, a softmax, all values.
+//! Attention by its definition, in 64-bit floats: all scores, a softmax, all values.
 //!
-//! A score is a 32-bit float: one that is NaN or infinity makes a row NaN, minus infinity is not seen. A value counts wherever it is
-//! seen: an infinity is one in the output, however small its weight.
+//! A score is a 32-bit float: NaN or infinity makes a row NaN, minus infinity hides the key. A value counts wherever it is
+//! visible: an infinity gives an infinity in the output, however small its weight.
 
-/// How far a 32-bit score may be off, as a part of the products that it sums.
+/// The possible error of a 32-bit score, relative to the products that it sums.
 const ROUNDING: f64 = 8.0 * f32::EPSILON as f64;
 
 /// The score of one key.
 struct Scored {
     index: usize,
     score: f64,
-    /// How far another order of sums and roundings may be from it.
+    /// The possible difference to another order of sums and roundings.
     off: f64,
 }
 
@@ -30,7 +30,7 @@ pub struct Naive<'a> {
     pub start: i64,
     pub softcap: Option<f64>,
     pub sink_logits: Option<&'a [f32]>,
-    /// What is added to the score of a head, a query and a key.
+    /// The number added to the score of a head, a query and a key.
     pub mask: &'a dyn Fn(usize, usize, usize) -> f64,
     /// The parents of the last keys.
     pub parents: Option<&'a [i32]>,
@@ -39,7 +39,7 @@ pub struct Naive<'a> {
 }
 
 impl Naive<'_> {
-    /// One query's output, the logarithm of its sum, and how large what each element is a mean of is on average: infinite where the
+    /// One query's output, the logarithm of its sum, and the average magnitude of the terms of each element: infinite if the
     /// rounding of huge scores decides which key counts.
     pub fn attend(&self, query: &[f64], node: usize, position: i64, head: usize) -> (Vec<f64>, f64, Vec<f64>) {
         let kv_head = head / (self.query_heads / self.kv_heads);

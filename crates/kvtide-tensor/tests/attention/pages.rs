@@ -1,5 +1,5 @@
-//! Attention over pages, against attention over the same tokens gathered: the numbers are what the pages hold, so that only
-//! the order of additions differs.
+//! Attention over pages, compared with attention over the same tokens after a gather: both read the numbers in the pages, so
+//! that only the order of additions differs.
 
 use kvtide_core::Code;
 use kvtide_core::paged::PageFormat;
@@ -27,7 +27,7 @@ struct Case {
     hadamard: bool,
     window: Option<u32>,
     by_table: bool,
-    /// What K and V are multiplied with, as powers of ten.
+    /// The factors of K and V, as powers of ten.
     magnitudes: [i32; 2],
     /// Tokens have magnitudes of their own, down to one in so many powers of ten.
     mixed: u32,

@@ -1,4 +1,4 @@
-//! Random shapes and rules.
+//! Attention with random shapes and rules.
 
 use kvtide_tensor::{DType, Kernels};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Calls that do not fit together, each refused by name before anything is read.
+//! Attention calls whose arguments do not fit together: each fails, naming the argument, before anything is read.
 
 use kvtide_core::{Code, DetailValue};
 use kvtide_tensor::{AttendOptions, DType, Error, HostTensor, KvRows, attend, attend_into};

@@ -1,5 +1,5 @@
-//! Attention over what a window shows, unless it names another: the same as over every token that ever came, with that window;
-//! and refused where it would see what is gone. Appends, drafts and trees of drafts, at random.
+//! Attention over views of a window, with the window's own rules: the same as over every token that was ever appended, with
+//! that window; and an error if it would attend to dropped tokens. Appends, drafts and trees of drafts, at random.
 
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{
@@ -19,7 +19,7 @@ const DIM: usize = 3;
 #[derive(Clone, Debug)]
 enum Call {
     Append(usize),
-    /// Of so many tokens; with parents, each so many nodes before its own.
+    /// Drafts this many tokens; with parents, each follows the node this many places before it.
     Draft(usize, Option<[usize; 8]>),
     Commit(usize),
     Path(usize),

@@ -1,5 +1,5 @@
-//! Pages of a cache with a window: attention that names no window is the same as over a cache that keeps everything, with that
-//! window, whatever the size of blocks; and what a cache has let go of is not passed over silently.
+//! Pages of a cache with a window: attention with the cache's window gives the same as attention with that window over a
+//! cache that keeps all tokens, for every block size; and it never silently skips dropped tokens.
 
 use kvtide_core::Code;
 use kvtide_core::paged::{StepTableRows, StepTables, Window};

@@ -1,4 +1,4 @@
-//! Sources that lie in the cache's own memory, or that K and V share.
+//! Sources in the cache's own memory, or shared by K and V.
 
 use kvtide_tensor::{KvCache, KvCacheOptions, RollbackCache, RotatingCache, RotatingCacheOptions, RotatingKvCache};
 

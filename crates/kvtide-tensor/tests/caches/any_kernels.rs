@@ -1,4 +1,4 @@
-//! The forms of the kernels that this machine can run.
+//! The kernels that this machine can run.
 
 use kvtide_tensor::{Kernels, with_kernels};
 use proptest::prelude::*;

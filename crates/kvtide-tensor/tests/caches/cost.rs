@@ -1,4 +1,4 @@
-//! What an append costs in bytes copied.
+//! The cost of an append in bytes copied.
 
 use kvtide_tensor::{KvCache, KvCacheOptions, RotatingCacheOptions, RotatingKvCache};
 

@@ -1,4 +1,4 @@
-//! Buffers so large that their moves go past the caches and over all threads, under each form of the kernels.
+//! Buffers so large that their moves use non-temporal stores and all threads, with each set of kernels.
 
 use kvtide_tensor::{
     DType, HostTensor, Kernels, KvCache, KvCacheOptions, RotatingCacheOptions, RotatingKvCache, with_kernels,

@@ -1,4 +1,4 @@
-//! A refusal for lack of memory leaves a cache as it was; nothing aborts.
+//! A call that fails for lack of memory leaves a cache as it was; nothing aborts.
 
 use candle_core::{DType as CandleDType, Tensor};
 use kvtide_core::Code;

@@ -1,4 +1,4 @@
-//! Tokens that are plain numbers, of shape `[rows, 1, n, 1]`, for tests that are read.
+//! Tokens with plain numbers, of shape `[rows, 1, n, 1]`, for readable tests.
 
 use candle_core::{DType, Device, Tensor};
 use kvtide_tensor::View;

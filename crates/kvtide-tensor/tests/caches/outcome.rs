@@ -1,4 +1,4 @@
-//! What a call answered, in the words of the tests.
+//! The results of calls, in the vocabulary of the tests.
 
 use kvtide_core::Code;
 use kvtide_tensor::Error;
@@ -12,7 +12,7 @@ pub fn code<T>(done: Result<T, Error>) -> Result<(), Code> {
     done.map(|_| ()).map_err(|error| error.code())
 }
 
-/// What `done` answered; nothing when memory or blocks ran out, which a cache with a limit may say.
+/// The result of `done`; `None` if memory or blocks ran out, which is allowed for a cache with a limit.
 pub fn unless_out_of_memory<T>(limit: Option<u64>, done: Result<T, Error>) -> Result<Option<T>, TestCaseError> {
     match done {
         Err(error) if limit.is_some() && matches!(error.code(), Code::OutOfMemory | Code::OutOfBlocks) => Ok(None),

@@ -1,4 +1,4 @@
-//! A view read on another thread while its cache goes on: what it saw, or a refusal, under each form of the kernels.
+//! A view read on another thread while its cache changes: it gives what it saw, or fails, with each set of kernels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Who reads a cache in the background: it does not change meanwhile, and may be disposed of.
+//! Background readers of a cache: it does not change meanwhile, and may be disposed of.
 
 use kvtide_core::Code;
 use kvtide_tensor::{

@@ -1,4 +1,4 @@
-//! Views that were returned, with what they showed: later each reads exactly that, or is refused for a reason.
+//! Views that were returned, with their content: later each reads exactly that, or fails for a reason.
 
 use candle_core::Tensor;
 use kvtide_core::Code;
@@ -8,7 +8,7 @@ use proptest::test_runner::TestCaseError;
 
 use crate::tokens::{address_of, bytes_of};
 
-/// What a call may have done to memory.
+/// The possible effect of a call on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
     /// New tokens, none like any other: a slot that was written has changed.

@@ -1,4 +1,4 @@
-//! What could spoil a snapshot, and what keeping it whole may cost.
+//! Hazards for snapshots, and the cost of preserving them.
 
 use kvtide_tensor::{KvCache, KvCacheOptions, RotatingCache, RotatingCacheOptions, Stats};
 

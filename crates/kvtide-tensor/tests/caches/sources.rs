@@ -1,14 +1,14 @@
-//! The same tokens in every form that a cache takes.
+//! The same tokens in every form of input that a cache accepts.
 
 use candle_core::Tensor;
 use kvtide_tensor::{Budget, DType, HostTensor, SequenceLayout, Source, View};
 
 use crate::tokens::{Id, Rows, bytes_of};
 
-/// What lies round the tokens where a source is a part of something larger.
+/// The content around the tokens, if a source is a part of something larger.
 const JUNK: Id = 0;
 
-/// How tokens lie in memory.
+/// The memory layout of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Contiguous,

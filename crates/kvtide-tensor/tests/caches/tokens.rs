@@ -11,7 +11,7 @@ pub type Id = u64;
 /// The shape of tokens, whatever their number.
 #[derive(Clone, Debug)]
 pub struct Rows {
-    /// What stands at `axis` counts for nothing.
+    /// The size at `axis` is ignored.
     pub dims: Vec<usize>,
     pub axis: usize,
     pub dtype: DType,
@@ -109,14 +109,14 @@ pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
     bytes.expect("the dtype that was asked for")
 }
 
-/// What tells the memory of two views apart, on a device whose addresses nobody sees as well.
+/// A number that tells the memory of two views apart, also on a device whose memory the host cannot address.
 pub fn place(view: &View) -> usize {
     let tensor = view.tensor().expect("a view of one run");
     let (storage, _) = tensor.storage_and_layout();
     std::ptr::from_ref(&*storage).addr()
 }
 
-/// What asking for a view's address gives where nothing but its memory stands against it.
+/// The expected result of requesting a view's address, if only the place of its memory can prevent it.
 pub fn data(otherwise: Result<(), Code>) -> Result<(), Code> {
     if matches!(Kernels::current(), Ok(Kernels::Opaque)) { Err(Code::DeviceMismatch) } else { otherwise }
 }

@@ -1,4 +1,4 @@
-//! What a view shows later, and when it refuses to.
+//! The content of a view over time, and the cases in which reading it fails.
 
 use kvtide_core::Code;
 use kvtide_tensor::{KvCache, KvCacheOptions, RollbackCache, RotatingCache, RotatingCacheOptions, View};

@@ -1,4 +1,4 @@
-//! The caches whose tokens lie one behind the other.
+//! Failing launches of the contiguous caches.
 
 use kvtide_tensor::{
     KvCache, KvCacheOptions, KvTransaction, Result, RollbackCache, RollbackCacheOptions, RotatingCacheOptions,

@@ -1,6 +1,6 @@
-//! Launches that fail, on the CPU that stands in for a GPU: one operation of a device after the other fails once in every call of
-//! every cache. Then the cache is what it was before the call and goes on, or it is poisoned and says so to each later call; it never shows
-//! wrong data, and nothing panics.
+//! Launches that fail, on the CPU that stands in for a GPU: in every call of every cache, each device operation fails once.
+//! Afterwards the cache is unchanged and usable, or it is poisoned and every later call says so; it never shows wrong data,
+//! and nothing panics.
 #![cfg(feature = "emulate")]
 
 mod contiguous;

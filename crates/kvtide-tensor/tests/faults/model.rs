@@ -1,4 +1,4 @@
-//! All layers of a model.
+//! Failing launches of a cache with all layers of a model.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
 use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom, Result, Source, StepTokens, Tokens};

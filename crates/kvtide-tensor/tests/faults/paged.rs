@@ -1,4 +1,4 @@
-//! Sequences in blocks, of rows and of codes.
+//! Failing launches of paged sequences, unquantised and low-bit.
 
 use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{
@@ -107,7 +107,8 @@ fn blocks_survive() {
             cache.write_tokens(0, 1, 2, &k, &v)
         });
         let stepped = survives("a step", &step);
-        // Of rows, only the copy of the block that is shared could hurt: what a step writes is nobody's until it is marked.
+        // Without quantisation, only the copy of the shared block could do harm: rows that a step writes are not visible
+        // until it marks them.
         assert!(form == "codes" || stepped.poisoned == 1, "{stepped:?}");
         survives("a draft", &|cache| {
             let mut sequence = cache.sequence(0)?;
@@ -136,7 +137,7 @@ fn blocks_survive() {
     }
 }
 
-/// A read that fails is refused, and hurts nobody.
+/// A read that fails has no effect.
 #[test]
 fn reads_of_blocks_survive() {
     for (form, subject) in [("rows", PLAIN), ("codes", LOW_BIT)] {

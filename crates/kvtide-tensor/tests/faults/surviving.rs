@@ -1,4 +1,4 @@
-//! Calls of which each operation of the device fails in turn.
+//! Runs calls in which each device operation fails in turn.
 
 use candle_core::{Device, Tensor};
 use kvtide_core::Code;
@@ -16,7 +16,7 @@ pub struct Subject<C: 'static> {
     pub later: &'static [fn(&mut C) -> Result<()>],
 }
 
-/// What became of the cache when each operation of a call failed.
+/// The state of the cache after each operation of a call has failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub unchanged: usize,

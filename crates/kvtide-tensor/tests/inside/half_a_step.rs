@@ -1,7 +1,8 @@
-//! No value is farther off than half a step, at any magnitude that a float has: against the definitions, in 64-bit floats.
+//! No value is off by more than half a step, at any magnitude that a float has: compared with the definitions, in 64-bit
+//! floats.
 //!
-//! What is written down is read here from its bits alone: a scale must be what the format says, near the best one there is, and
-//! no value farther than half of it.
+//! Stored scales are read from their bits alone here: a scale must follow the format and be close to the best one possible,
+//! and no value may be off by more than half of it.
 
 use super::*;
 
@@ -75,7 +76,7 @@ impl Head {
     }
 }
 
-/// What a value of a format counts as.
+/// The value that a format can represent at most.
 fn counted(format: PageFormat, value: f32) -> f64 {
     let most = if format == PageFormat::Q4 { 2f64.powi(126) } else { f64::INFINITY };
     f64::from(value).clamp(-most, most)
@@ -124,7 +125,7 @@ fn no_value_of_any_magnitude_is_farther_off_than_half_a_step() {
     });
 }
 
-/// What rotation spreads comes back as errors of half a step in each of as many elements as are rotated together.
+/// The rotation back turns the error of half a step in each of the elements that are rotated together into a common error.
 #[test]
 fn rows_that_were_rotated_are_off_by_half_a_step_in_each_element_they_are_spread_over() {
     each_of(true, |head, values, decoded| {

@@ -1,4 +1,4 @@
-//! Every form against the others and against the definitions, in f64.
+//! Every implementation compared with the others and with the definitions, in f64.
 
 #[path = "half_a_step.rs"]
 mod half_a_step;
@@ -89,7 +89,7 @@ fn draws(seed: u32) -> impl FnMut() -> f32 {
     }
 }
 
-/// What the values of each kind are at most.
+/// The largest magnitude of each kind of values.
 const MAGNITUDES: [f32; 13] = [1., 1e-3, 1e-6, 1e4, 3e7, 3e38, 0., 1e-40, 1e-37, 1e-30, 1e-20, 1e20, 1e30];
 /// Every value has a magnitude of its own.
 const MIXED: u32 = MAGNITUDES.len() as u32;

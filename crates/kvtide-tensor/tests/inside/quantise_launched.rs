@@ -1,4 +1,4 @@
-//! One head by itself, as a page of its own, by the kernels of a GPU.
+//! Quantises one head, as a page of its own, with the kernels of a GPU.
 
 use std::ops::Range;
 

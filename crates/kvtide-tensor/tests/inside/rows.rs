@@ -1,4 +1,4 @@
-//! Every form of the kernels against plain loops, on random shapes: sizes that no vector divides, runs of nothing, sources of
+//! All kernels compared with plain loops, on random shapes: sizes that no vector length divides, empty runs, sources with
 //! any strides, moves that overlap upwards and downwards.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ mod support;
 
 type Done = Result<(), TestCaseError>;
 
-/// How new tokens lie in memory.
+/// The memory layout of new tokens.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Tensor,

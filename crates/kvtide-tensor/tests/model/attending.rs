@@ -1,4 +1,4 @@
-//! Attention from the layers of a step, against its definition.
+//! Attention from the layers of a step, compared with its definition.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
 use kvtide_tensor::{AttendOptions, DType, HostTensor, Kv, PagedStep, SequenceLayout, View, attend};
@@ -78,7 +78,7 @@ impl World {
         let mask = HostTensor::new("mask", &bytes, DType::F32, &[rows, columns])?;
         let is_chain = tree.iter().flatten().enumerate().all(|(node, &parent)| parent == node as i32 - 1);
         let options = AttendOptions { causal: false, mask: Some(mask), ..Default::default() };
-        // Of a chain the window is the cache's too, and what left it may not be asked for.
+        // For a chain, the cache's window applies, and queries beyond it may not be made.
         self.attend_to((id, layer), (rows, tree.as_deref()), &of.tokens, &options)?;
         let options = AttendOptions { tree: tree.as_deref(), mask: None, ..options };
         let ends = [0, tree.as_ref().map_or(0, Vec::len) as i32];

@@ -1,4 +1,4 @@
-//! A layer of a step that is read in the background: nothing that would change it goes on, and it stays when all else ends.
+//! A layer of a step with a background reader: no call that would change it succeeds, and it outlives the cache.
 
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{AttendOptions, DType, Error, HostTensor, LayerPages, PagedKvCache, PagedStep};
@@ -8,7 +8,7 @@ use crate::subject::{KINDS, append, code, everything, floats, write, written};
 
 type Call = fn(&mut PagedKvCache, u64, &mut PagedStep) -> Result<(), Error>;
 
-/// What would change the sequence of an open step, in an open transaction.
+/// Calls that would change the sequence of an open step, in an open transaction.
 const CHANGES: [(&str, Call); 8] = [
     ("write", |cache, _, step| write(cache, step, 5, &[20, 21])),
     ("commit", |cache, _, step| cache.commit_step(step, None)),
@@ -39,7 +39,7 @@ fn whatever_layer_is_read_all_changes_of_the_sequence_wait() {
         let rows = cache.step_layer(&step, layer).unwrap().pinned();
         for (name, change) in CHANGES {
             let refused = code(change(&mut cache, id, &mut step)).unwrap_err();
-            // What an open step refuses anyway may be told first.
+            // A refusal because of the open step may be reported first.
             assert!(refused == Code::Busy || refused == Code::TransactionOpen, "{name} on {kind:?}: {refused:?}");
             let ends = ["write", "commit", "undo", "drop"].contains(&name);
             assert!(!ends || refused == Code::Busy, "{name} on {kind:?} while layer {layer} is read");

@@ -1,4 +1,4 @@
-//! Room that a transaction asks for, and what its tokens see.
+//! Room that a transaction reserves, and the masks of its tokens.
 
 use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};

@@ -1,7 +1,7 @@
-//! What fails in the second layer or group is done in none, and whoever reads in the background stops all of it.
+//! A call that fails in the second layer or group changes none of them, and a background reader of one blocks all of them.
 
-use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};
+use kvtide_core::{BlockHolders, Code};
 use kvtide_tensor::{Error, PagedKvCache, PagedModelOptions, PoolRoom, StepTokens};
 
 use crate::semantics::{filled, shows};
@@ -23,8 +23,9 @@ fn a_step_that_has_no_room_in_the_second_group_takes_none_in_the_first() {
         let before = everything(&mut cache);
         let tokens = StepTokens { sequences: &[id], offsets: Some(&[0, 4]), parents: None };
         match cache.begin_step(tokens) {
-            Err(Error::OutOfBlocks { group, needed, free }) => {
+            Err(Error::OutOfBlocks { group, needed, free, holders }) => {
                 assert_eq!((group, needed, free), (usize::from(blocks[0] == 8), 2, 0));
+                assert_eq!(holders, Some(BlockHolders { sequences: 1, blocks: 1 }));
             }
             other => panic!("{other:?}"),
         }

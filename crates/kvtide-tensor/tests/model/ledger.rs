@@ -1,4 +1,4 @@
-//! Bytes: what is kept beside a cache, counted apart, against what the cache says of itself.
+//! Bytes that exist outside a cache, counted separately and compared with the cache's own statistics.
 
 use kvtide_tensor::{Kv, PagedStep};
 use proptest::prelude::*;
@@ -6,10 +6,10 @@ use proptest::test_runner::TestCaseError;
 
 use crate::world::World;
 
-/// What a trace keeps besides the cache and its snapshots.
+/// The objects that a trace keeps in addition to the cache and its snapshots.
 #[derive(Default)]
 pub struct Ledger {
-    /// What layers showed: the sequence and the layer.
+    /// Views of layers: the sequence and the layer.
     pub views: Vec<(u64, u32, Kv)>,
     /// Steps whose sequences are gone. Nothing of the cache's is theirs.
     pub steps: Vec<PagedStep>,

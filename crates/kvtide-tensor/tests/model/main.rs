@@ -1,8 +1,9 @@
-//! A cache of a model's layers: its meaning, misuse, and random calls against sequences that are kept apart.
+//! A cache of a model's layers: its semantics, misuse, and random calls compared with sequences that are stored separately.
 
 mod attending;
 mod background;
 mod drafts;
+mod forks_in_steps;
 mod halfway;
 mod ledger;
 mod masks;

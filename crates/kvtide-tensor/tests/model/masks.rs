@@ -68,7 +68,7 @@ fn positions(of: &Sequence) -> Vec<u64> {
     (0..parents.len()).map(|node| of.committed() as u64 + depth(node)).collect()
 }
 
-/// What the last `own` nodes see of these positions, and of all nodes.
+/// The mask of the last `own` nodes over these positions, and over all nodes.
 fn seen(of: &Sequence, kind: LayerKind, before: &[u64], own: usize) -> Vec<bool> {
     let (parents, positions) = (parents(of), positions(of));
     let sees = |from: u64, other: u64| match kind {

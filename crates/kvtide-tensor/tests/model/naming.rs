@@ -1,4 +1,4 @@
-//! Names without a cache are those of the cache with the same options; and what they depend on.
+//! Keys that are computed without a cache equal those of a cache with the same options; and their dependence on options.
 
 use candle_core::Device;
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
@@ -82,7 +82,7 @@ impl Options {
         PromptOptions { salt: &self.salt, extra: &self.extra, ..PromptOptions::default() }
     }
 
-    /// What a cache names the prompt.
+    /// The keys that a cache gives the prompt.
     fn cached(&self) -> Result<Vec<BlockKey>, Error> {
         match self.model {
             Some(_) => PagedKvCache::of_model(self.of_model(2)?)?.keys(&self.tokens, self.prompt()),
@@ -103,7 +103,7 @@ impl Options {
         self.namer()?.keys(&self.tokens, self.prompt())
     }
 
-    /// What is said to be in names, of the whole blocks: other options have other names.
+    /// The documented inputs of keys, for the full blocks: other inputs give other keys.
     fn ingredients(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let model = self.description().unwrap();
         let sizes = |group: &kvtide_core::model::LayerGroup| {

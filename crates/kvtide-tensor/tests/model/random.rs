@@ -33,7 +33,7 @@ pub enum Call {
     Rollback(usize, usize),
 }
 
-/// What becomes of a step.
+/// The end of a step.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     Commit,

@@ -1,4 +1,4 @@
-//! Bad input: each has its code, and changes nothing.
+//! Bad input: each has an error code, and changes nothing.
 
 use candle_core::Device;
 use kvtide_core::model::{LayerDescription, ModelDescription};

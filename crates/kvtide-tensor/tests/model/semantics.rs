@@ -1,4 +1,4 @@
-//! What a model's cache means, on each kind.
+//! The semantics of a model's cache, for each kind of layers.
 
 use kvtide_core::Code;
 use kvtide_tensor::{PagedKvCache, StepTokens};
@@ -84,8 +84,10 @@ fn while_a_step_is_open_its_sequence_does_not_change_otherwise() {
         assert_eq!(code(cache.begin(id, None, Default::default())), Err(Code::TransactionOpen));
         assert_eq!(code(cache.truncate(id, 0)), Err(Code::TransactionOpen));
         assert_eq!(code(cache.restore(id, &snapshot)), Err(Code::TransactionOpen));
-        assert_eq!(code(cache.fork(id)), Err(Code::TransactionOpen));
-        assert_eq!(code(cache.snapshot(id)), Err(Code::TransactionOpen));
+        // Copies are made of what it had before.
+        let fork = cache.fork(id).unwrap();
+        shows(&mut cache, fork, &[1, 2, 3]);
+        cache.drop_sequence(fork).unwrap();
         cache.commit_step(&mut step, None).unwrap();
         shows(&mut cache, id, &[1, 2, 3, 4]);
         // One that is dropped takes its step along.

@@ -1,4 +1,4 @@
-//! Steps of a trace, and what becomes of them.
+//! Steps of a trace, and their ends.
 
 use kvtide_core::Code;
 use kvtide_tensor::StepTokens;
@@ -57,7 +57,7 @@ impl World {
                 prop_assert_eq!(code(self.cache.check_step(&step)), Err(Code::StaleStep));
                 self.ledger.steps.push(step);
             }
-            // What looks at the cache next is to find nothing of it.
+            // The next call on the cache must find no trace of it.
             _ => drop(step),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Caches of models, and what tests feed them.
+//! Caches of models, and inputs for them.
 
 use candle_core::Device;
 use kvtide_core::Code;

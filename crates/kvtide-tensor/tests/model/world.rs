@@ -1,4 +1,4 @@
-//! A cache beside sequences that are kept apart.
+//! A cache next to sequences that are stored separately.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -108,7 +108,7 @@ impl World {
         self.open.get(&id).and_then(|ids| ids.last()).copied()
     }
 
-    /// Whether a change of a sequence went on, which an open transaction alone may refuse.
+    /// True if a change of a sequence succeeded; only an open transaction may refuse it.
     fn is_idle<T>(&self, id: u64, done: &Result<T, Error>) -> Result<bool, TestCaseError> {
         let open = !self.sequences[&id].drafts.is_empty();
         prop_assert_eq!(done.as_ref().err().map(Error::code), open.then_some(Code::TransactionOpen));

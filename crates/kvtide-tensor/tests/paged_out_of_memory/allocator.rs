@@ -1,12 +1,13 @@
-//! The system's allocator, which refuses large zeroed pieces when it is told to: what one call of one thread may still take.
+//! The system's allocator with a budget of large zeroed allocations, which one call of one thread may still make before it
+//! fails.
 //!
-//! Buffers, staging pages and the values of heads are such pieces; small lists are not. An allocator is unsafe to write, by its
-//! interface; this one hands everything on as it came.
+//! Buffers, staging pages and the values of heads are such allocations; small lists are not. Implementing an allocator is
+//! unsafe by its interface; this one forwards every call unchanged.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// What is smaller goes through.
+/// Smaller allocations always succeed.
 const LARGE: usize = 1024;
 
 struct Refusing;

@@ -1,7 +1,7 @@
-//! Memory that runs out in the middle of a call on a paged cache: the call is refused, and everything is as it was.
+//! Memory that runs out in the middle of a call on a paged cache: the call fails, and everything is as it was.
 //!
-//! Each call of a scenario is tried with the first large piece refused by the allocator, then with the second, and so on; then with
-//! every limit of memory from nothing more on. Everything that can be seen is compared after each refusal.
+//! Each call of a scenario is tried while the allocator fails the first large allocation, then the second, and so on; and
+//! then with every memory limit from zero on. The whole visible state is compared after each failure.
 
 mod allocator;
 
@@ -25,7 +25,7 @@ struct Subject {
     budget: Arc<Budget>,
 }
 
-/// Whether memory is refused by the allocator, or by a limit.
+/// The source of an out-of-memory error: the allocator, or a limit.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     Allocator,
@@ -164,7 +164,7 @@ fn writes_that_copy_what_others_hold() {
         append(&mut of, &[forks[3]], 7);
         of.cache.truncate(forks[0], 10).unwrap();
         append(&mut of, &[forks[0], forks[4]], 2);
-        // What is read in place may have to be zeroed first.
+        // A read in place may have to zero slots first.
         of.cache.truncate(forks[0], 5).unwrap();
         let bytes = rows(1, 1);
         of.cache.write_tokens(forks[0], 0, 20, one_layer(&bytes), one_layer(&bytes)).unwrap();
@@ -212,7 +212,7 @@ fn drafts_whose_end_copies_what_others_hold() {
             of.tried(refusal, |cache| {
                 cache.sequence(id)?.append_draft(draft, all_layers(&bytes), all_layers(&bytes), Some(&parents))
             });
-            // What a path writes over is held by a fork from now on.
+            // From now on, a fork holds the rows that a path overwrites.
             let fork = of.cache.fork(id).unwrap();
             of.tried(refusal, |cache| match &path {
                 Some(path) => cache.sequence(id)?.commit_draft_path(draft, path),

@@ -1,8 +1,8 @@
-//! Attention as those write it who take candle alone.
+//! Attention with candle alone.
 //!
-//! *Grouped* is the best that its tensor operations give: queries reshaped to `[kv heads, group * queries, dim]`, so that no key
-//! is repeated. *Repeated* is what most models do. *Flash* is candle-nn's own function without a matrix of scores, which reads
-//! `[batch, tokens, heads, dim]`: it is given K and V in that order.
+//! *Grouped* is the fastest way with its tensor operations: queries are reshaped to `[kv heads, group * queries, dim]`,
+//! so no key is repeated. *Repeated* is the way of most models. *Flash* is candle-nn's own function without a matrix of
+//! scores. It reads `[batch, tokens, heads, dim]`, so K and V are stored in that order.
 
 use candle_core::{Tensor, WithDType};
 use candle_nn::attention::{AttnMask, flash_attn};
@@ -15,7 +15,7 @@ fn scale() -> f64 {
     1. / (HEAD_DIM as f64).sqrt()
 }
 
-/// Softmax of the scaled scores, and the values that they weigh. `mask` is added.
+/// Returns the values weighted by the softmax of the scaled scores. `mask` is added to the scores.
 fn weighed(scores: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> candle_core::Result<Tensor> {
     let scores = (scores * scale())?;
     let scores = match mask {
@@ -25,14 +25,14 @@ fn weighed(scores: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> candle_core::R
     candle_nn::ops::softmax_last_dim(&scores)?.matmul(v)
 }
 
-/// With every key and value read once. `mask` is `[1, 1, group * queries, keys]`.
+/// Attention that reads every key and value once. `mask` is `[1, 1, group * queries, keys]`.
 pub fn grouped(q: &Tensor, [k, v]: &[Tensor; 2], mask: Option<&Tensor>) -> candle_core::Result<Tensor> {
     let (batch, heads, queries, dim) = q.dims4()?;
     let q = q.reshape((batch, heads / GROUP, GROUP * queries, dim))?;
     weighed(&q.matmul(&k.transpose(2, 3)?)?, v, mask)?.reshape((batch, heads, queries, dim))
 }
 
-/// With K and V repeated for every query head.
+/// Attention with K and V repeated for every query head.
 pub fn repeated(q: &Tensor, [k, v]: &[Tensor; 2]) -> candle_core::Result<Tensor> {
     let repeat = |rows: &Tensor| {
         let (batch, heads, tokens, dim) = rows.dims4()?;
@@ -42,12 +42,12 @@ pub fn repeated(q: &Tensor, [k, v]: &[Tensor; 2]) -> candle_core::Result<Tensor>
     weighed(&q.matmul(&k.transpose(2, 3)?)?, &repeat(v)?, None)
 }
 
-/// `[batch, heads, tokens, dim]` as `[batch, tokens, heads, dim]`, in memory of its own.
+/// Copies `[batch, heads, tokens, dim]` to `[batch, tokens, heads, dim]`.
 pub fn by_tokens(rows: &Tensor) -> candle_core::Result<Tensor> {
     rows.transpose(1, 2)?.contiguous()
 }
 
-/// candle-nn's function, all in `[batch, tokens, heads, dim]`.
+/// Attention with candle-nn's function; all tensors are `[batch, tokens, heads, dim]`.
 pub fn flash<T>(q: &Tensor, [k, v]: &[Tensor; 2]) -> candle_core::Result<Tensor>
 where
     T: WithDType + num_traits::Float,
@@ -56,7 +56,8 @@ where
     flash_attn::<T>(q, k, v, scale() as f32, AttnMask::causal_with_offset(before), None, None)
 }
 
-/// One layer a round, the next one in the next: all of them would take long, and the other lanes empty the caches between.
+/// A lane that computes one layer per round, in turn: all layers would take long, and the other lanes evict the
+/// processor's caches between rounds.
 pub fn lane<'a>(
     name: &str,
     layers: Vec<[Tensor; 2]>,

@@ -1,7 +1,7 @@
-//! One query of each sequence, over caches that no cache of the processor holds.
+//! Measures one query of each sequence, over KV caches larger than the processor's caches.
 //!
-//! Layers are walked in turn, as a model does, so that each call reads its K and V from memory. The limit is what the same
-//! run measures: a plain sum over the same bytes, or the multiply-adds, whichever takes longer.
+//! Layers are used in turn, as in a model, so each call reads its K and V from memory. The limit is measured in the
+//! same run: a plain sum over the same bytes, or the multiply-adds, whichever takes longer.
 
 use candle_core::WithDType;
 use half::{bf16, f16};
@@ -16,7 +16,7 @@ use super::limits::{computing, plain_sum};
 use super::ours;
 use crate::allocation::largest_during;
 
-/// candle multiplies no matrices of bf16 on a processor.
+/// candle doesn't multiply matrices of bf16 on a processor.
 fn candle_lanes(layers: &Layers) -> Result<Vec<Lane<'_>>> {
     let flash_lane = match layers.dtype {
         DType::F32 => flash_lane::<f32>(layers)?,
@@ -36,13 +36,13 @@ where
     T: WithDType + num_traits::Float,
 {
     let q = by_tokens(&layers.q)?;
-    // In the order that this function reads without a copy.
+    // In the layout that this function reads without a copy.
     let turned = |[k, v]: &[candle_core::Tensor; 2]| Ok([by_tokens(k)?, by_tokens(v)?]);
     let turned = layers.tensors()?.iter().map(turned).collect::<Result<_>>()?;
     Ok(candle::lane("candle-nn flash_attn", turned, move |kv| flash::<T>(&q, kv)))
 }
 
-/// The largest piece of memory that the first call takes, in MiB: what is kept from call to call is in it.
+/// Returns the largest allocation of the first call in MiB, which includes memory kept between calls.
 fn temporary(layers: &Layers) -> Result<f64> {
     let (bytes, attended) = largest_during(|| attend(&layers.q, &layers.kv[0], &AttendOptions::default()));
     attended?;

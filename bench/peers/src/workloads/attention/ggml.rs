@@ -1,9 +1,9 @@
-//! ggml's attention, as its authors mean it to be fast: built for this machine, its work buffer aligned to a cache line.
+//! ggml's attention in its fastest configuration: built for this machine, its work buffer aligned to a cache line.
 //!
-//! *Flash* is its one operator for all of attention, over rows as llama.cpp keeps them (tokens, then heads) and, *head-major*, with
-//! the rows of each head together. *Matrix products* are what it does without that operator: products, softmax, and products with V
-//! turned beforehand. Low-bit V has no other way than flash. Its crate wants cmake and libclang: without the feature `ggml` there
-//! are no such lanes.
+//! *Flash* is its single operator for all of attention, over rows in llama.cpp's layout (tokens, then heads) and,
+//! *head-major*, with the rows of each head together. *Matrix products* is the way without that operator: products,
+//! softmax, and products with V transposed beforehand. Low-bit V works only with flash. Its crate needs cmake and
+//! libclang: without the feature `ggml` these lanes are absent.
 #![expect(unsafe_code, reason = "another library's functions, over memory that lives as long as the graph")]
 
 use std::ffi::c_void;
@@ -17,7 +17,7 @@ use llama_cpp_sys_2::*;
 use super::layers::{Layers, QUERY_HEADS};
 use crate::tokens::{HEAD_DIM, HEADS};
 
-/// What K and V of a lane are.
+/// The element type of a lane's K and V.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Elements {
     F32,
@@ -26,7 +26,7 @@ pub enum Elements {
 }
 
 impl Elements {
-    /// Those of a cache; none that ggml would not take.
+    /// Returns the type for a cache's dtype, if ggml supports it.
     fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Elements::F32),
@@ -54,7 +54,7 @@ enum Way {
 const WAYS: [(Way, &str); 3] =
     [(Way::Flash, "ggml flash"), (Way::HeadMajor, "ggml flash, head-major"), (Way::Products, "ggml matrix products")];
 
-/// A cache line, for memory that begins at one.
+/// A cache line, for aligned memory.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -63,7 +63,7 @@ struct Line([u8; 64]);
 struct Graph {
     context: *mut ggml_context,
     graph: *mut ggml_cgraph,
-    /// Of each tensor, and of the work.
+    /// The memory of each tensor, and of the work buffer.
     memory: Vec<Vec<Line>>,
     out: *mut ggml_tensor,
 }
@@ -77,12 +77,12 @@ impl Drop for Graph {
 
 impl Graph {
     fn new() -> Result<Self> {
-        // SAFETY: plain calls; the context's memory is its own.
+        // SAFETY: plain calls; the context owns its memory.
         unsafe {
             ggml_cpu_init();
             let context = ggml_init(ggml_init_params { mem_size: 1 << 22, mem_buffer: null_mut(), no_alloc: true });
             if context.is_null() {
-                return Err("ggml has no context".into());
+                return Err("ggml could not make a context".into());
             }
             Ok(Graph { context, graph: ggml_new_graph(context), memory: Vec::new(), out: null_mut() })
         }
@@ -93,7 +93,7 @@ impl Graph {
         self.memory.last_mut().map_or(null_mut(), |lines| lines.as_mut_ptr().cast())
     }
 
-    /// A tensor with these numbers, the innermost dimension first.
+    /// Adds a tensor with these numbers, the innermost dimension first.
     fn tensor(&mut self, elements: Elements, dims: [usize; 3], floats: &[f32]) -> *mut ggml_tensor {
         assert_eq!(dims.iter().product::<usize>(), floats.len(), "as many numbers as the tensor has");
         let [inner, middle, outer] = dims.map(|dim| dim as i64);
@@ -116,7 +116,7 @@ impl Graph {
         }
     }
 
-    /// Memory for what is computed, and for the work.
+    /// Allocates memory for computed tensors, and for the work buffer.
     fn finish(&mut self, out: *mut ggml_tensor) {
         self.out = out;
         // SAFETY: tensors of this graph; views have their memory already.
@@ -137,19 +137,19 @@ impl Graph {
 
     /// Computes everything, on one thread.
     fn run(&mut self) -> Result<()> {
-        // SAFETY: every tensor has its memory; the work buffer is as large as the same plan asked for.
+        // SAFETY: every tensor has its memory; the work buffer has the size of the same plan.
         unsafe {
             let mut plan = ggml_graph_plan(self.graph, 1, null_mut());
             plan.work_data = self.memory.last_mut().map_or(null_mut(), |lines| lines.as_mut_ptr().cast());
             match ggml_graph_compute(self.graph, &mut plan) {
                 GGML_STATUS_SUCCESS => Ok(()),
-                status => Err(format!("ggml gave {status}").into()),
+                status => Err(format!("ggml returned status {status}").into()),
             }
         }
     }
 }
 
-/// `[outer, middle, inner]` as `[middle, outer, inner]`, or with `turned` as `[outer, inner, middle]`.
+/// Transposes `[outer, middle, inner]` to `[middle, outer, inner]`, or with `turned` to `[outer, inner, middle]`.
 fn moved(floats: &[f32], [outer, middle, inner]: [usize; 3], turned: bool) -> Vec<f32> {
     let mut moved = vec![0.; floats.len()];
     for (at, float) in floats.iter().enumerate() {
@@ -187,7 +187,7 @@ impl Numbers {
         let mask =
             if queries == 1 { null_mut() } else { graph.tensor(Elements::F16, [keys, queries, 1], &self.mask()) };
         let heads_first = [HEADS, keys, HEAD_DIM];
-        // SAFETY: tensors of this graph, of the shapes that each operator takes.
+        // SAFETY: tensors of this graph, with the shapes that each operator expects.
         let out = unsafe {
             let context = graph.context;
             let mut flash = |of: &[f32]| match way {
@@ -219,14 +219,14 @@ impl Numbers {
     }
 }
 
-/// Every way over as many layers as there are, each with memory of its own.
+/// Returns a lane for every way, over all layers, each with memory of its own.
 pub fn lanes(layers: &Layers) -> Result<Vec<Lane<'static>>> {
     let Some(elements) = Elements::of(layers.dtype) else { return Ok(Vec::new()) };
     let numbers = Numbers::of(layers)?;
     WAYS.iter().map(|&(way, name)| lane(&numbers, way, elements, name, layers.kv.len())).collect()
 }
 
-/// The ways over 8-bit rows.
+/// Returns the lanes over 8-bit rows.
 pub fn low_bit_lanes(layers: &Layers, count: usize) -> Result<Vec<Lane<'static>>> {
     let numbers = Numbers::of(layers)?;
     let lane = |&(way, name): &(Way, &str)| lane(&numbers, way, Elements::Q8, &format!("{name}, q8"), count);
@@ -246,11 +246,11 @@ mod tests {
 
     use super::*;
 
-    /// The output as `[heads, queries, dim]`.
+    /// Returns the output as `[heads, queries, dim]`.
     fn output(graph: &mut Graph, way: Way, queries: usize) -> Vec<f32> {
         graph.run().unwrap();
         let mut out = vec![0f32; QUERY_HEADS * queries * HEAD_DIM];
-        // SAFETY: the tensor has as many floats.
+        // SAFETY: the tensor has that many floats.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping((*graph.out).data.cast(), out.len()) };
         if way == Way::Products { out } else { moved(&out, [queries, QUERY_HEADS, HEAD_DIM], false) }
     }

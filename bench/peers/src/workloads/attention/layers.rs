@@ -1,4 +1,4 @@
-//! Full caches of several layers, one query, and the same numbers as candle's users keep them.
+//! Full caches of several layers, one query, and the same numbers as candle tensors.
 
 use candle_core::{CpuStorage, Device, Storage, Tensor};
 use half::slice::HalfFloatSliceExt;
@@ -8,22 +8,22 @@ use kvtide_tensor::{DType, Kv, KvCache, KvCacheOptions};
 use crate::tokens::{HEAD_DIM, HEADS};
 
 pub const QUERY_HEADS: usize = 32;
-/// Query heads that share a head of K and V.
+/// The number of query heads that share a head of K and V.
 pub const GROUP: usize = QUERY_HEADS / HEADS;
 
-/// Bytes of the last cache before memory; 32 MiB where the machine does not say.
+/// Returns the bytes of the last-level cache, or 32 MiB if the machine doesn't report them.
 fn last_cache_bytes() -> usize {
     let size = |index| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok();
     (0..8).filter_map(size).next_back().and_then(|size| bytes_of(size.trim())).unwrap_or(32 << 20)
 }
 
-/// The number of `1024K` or `2M`.
+/// Parses `1024K` or `2M`.
 fn bytes_of(size: &str) -> Option<usize> {
     let (number, unit) = size.split_at(size.len().checked_sub(1)?);
     Some(number.parse::<usize>().ok()? << if unit == "M" { 20 } else { 10 })
 }
 
-/// Layers that so many bytes of K and V each go around the last cache: more than eight times of it in all.
+/// Returns how many layers of this size exceed the last-level cache: more than eight times its size in total.
 pub fn layers_beyond_caches(layer_bytes: usize) -> usize {
     8 * last_cache_bytes() / layer_bytes + 1
 }
@@ -42,13 +42,13 @@ pub fn noise(shape: &[usize], dtype: DType, seed: u32) -> Result<Tensor> {
     Ok(Tensor::from_vec(floats, shape, &Device::Cpu)?.to_dtype(dtype.candle())?)
 }
 
-/// Caches that are full, one for each layer, and queries for all of them.
+/// Full caches, one for each layer, and queries for all of them.
 pub struct Layers {
     pub dtype: DType,
     pub keys: usize,
     /// `[1, QUERY_HEADS, queries, HEAD_DIM]`
     pub q: Tensor,
-    /// What each cache shows; it keeps the cache's memory.
+    /// A view of each cache; it keeps the cache's memory alive.
     pub kv: Vec<Kv>,
 }
 
@@ -75,7 +75,7 @@ impl Layers {
         self.kv.iter().map(|kv| Ok([kv.k.tensor()?, kv.v.tensor()?])).collect()
     }
 
-    /// Multiply-adds of one layer when every query sees every key: one for the score and one for the sum.
+    /// Returns the multiply-adds of one layer if every query sees every key: one for the score and one for the sum.
     pub fn multiply_adds(&self) -> u64 {
         2 * self.q.elem_count() as u64 * self.keys as u64
     }
@@ -89,7 +89,7 @@ pub fn with_bytes<T>(tensors: &[Tensor], work: impl FnOnce(&[&[u8]]) -> T) -> Re
             Storage::Cpu(CpuStorage::F32(floats)) => Ok(bytemuck::cast_slice(&floats[start..end])),
             Storage::Cpu(CpuStorage::F16(halves)) => Ok(bytemuck::cast_slice(halves[start..end].reinterpret_cast())),
             Storage::Cpu(CpuStorage::BF16(halves)) => Ok(bytemuck::cast_slice(halves[start..end].reinterpret_cast())),
-            _ => Err("a tensor of another type".into()),
+            _ => Err("the tensor has another type".into()),
         }
     });
     let bytes = bytes.collect::<Result<Vec<_>>>()?;

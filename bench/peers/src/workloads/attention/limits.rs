@@ -1,4 +1,4 @@
-//! What attention cannot be faster than: reading K and V once, and its multiply-adds.
+//! The lower limits of attention's time: reading K and V once, and its multiply-adds.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -12,10 +12,10 @@ use super::layers::{Layers, with_bytes};
 use crate::multiply_add::multiply_adds;
 use crate::sum::sum;
 
-/// Bytes that a thread takes at a time.
+/// The bytes that a thread processes at a time.
 const PIECE: usize = 1 << 20;
 
-/// Adds up every piece, on so many threads; whoever is free takes the next one.
+/// Adds up every piece, on `threads` threads; a free thread takes the next piece.
 fn sum_all(dtype: DType, memory: &[&[u8]], threads: usize) -> f32 {
     let pieces: Vec<&[u8]> = memory.iter().flat_map(|bytes| bytes.chunks(PIECE)).collect();
     let next = AtomicUsize::new(0);
@@ -33,7 +33,7 @@ fn sum_all(dtype: DType, memory: &[&[u8]], threads: usize) -> f32 {
     })
 }
 
-/// A plain sum over K and V of all layers, where the caches keep them.
+/// A plain sum over K and V of all layers, in the caches' memory.
 pub fn plain_sum(name: &str, layers: &Layers, threads: usize) -> Result<Lane<'static>> {
     let tensors: Vec<Tensor> = layers.tensors()?.into_iter().flatten().collect();
     let dtype = layers.dtype;
@@ -44,7 +44,7 @@ pub fn plain_sum(name: &str, layers: &Layers, threads: usize) -> Result<Lane<'st
     }))
 }
 
-/// A plain sum over as many bytes as so many layers have, as 32-bit floats whatever they are: reading them costs the least so.
+/// A plain sum over as many bytes as the layers have, always as 32-bit floats, because reading these costs the least.
 pub fn summing(name: &str, memory: Rc<Vec<u8>>, layers: u32, threads: usize) -> Lane<'static> {
     Lane::timed(Role::Limit, name, layers, move |stopwatch| {
         stopwatch.time_on(threads, || black_box(sum_all(DType::F32, &[&memory], threads)));
@@ -52,7 +52,7 @@ pub fn summing(name: &str, memory: Rc<Vec<u8>>, layers: u32, threads: usize) -> 
     })
 }
 
-/// So many multiply-adds on one thread. A long run of them is measured in its `share`th part.
+/// A lane of `count` multiply-adds on one thread. If they would take long, only a part is measured: one in `share`.
 pub fn computing(count: u64, share: u32) -> Lane<'static> {
     Lane::timed(Role::Limit, "multiply-adds alone", 1, move |stopwatch| {
         let mut part = Stopwatch::default();

@@ -1,4 +1,4 @@
-//! Attention over caches of ours, against what reading K and V costs, the multiply-adds, and candle.
+//! Measures attention over kvtide's caches, against reading K and V, the multiply-adds, candle and ggml.
 
 mod candle;
 mod decode;
@@ -23,7 +23,7 @@ pub use pages::run as pages;
 pub use prefill::run as prefill;
 pub use shared::{Kind, run as shared};
 
-/// Attends to every layer in turn, on so many threads.
+/// Computes attention over every layer in turn, on `threads` threads.
 fn ours<'a>(name: &str, layers: &'a Layers, threads: usize) -> Lane<'a> {
     Lane::timed(Role::Ours, name, layers.kv.len() as u32, move |stopwatch| {
         stopwatch.time_on(threads, || {

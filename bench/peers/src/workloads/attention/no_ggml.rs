@@ -1,4 +1,4 @@
-//! Where ggml was not built: no lanes.
+//! Returns no lanes, for builds without ggml.
 
 use kvtide_bench::{Lane, Result};
 

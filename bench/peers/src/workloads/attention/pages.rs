@@ -1,7 +1,7 @@
-//! One query over pages, in place: against caches of one piece, and over low-bit pages.
+//! Measures one query over pages in place, against contiguous caches, and over low-bit pages.
 //!
-//! Every lane walks so many layers of its own that they go around the processor's caches. Tokens were written in bulk, into
-//! blocks of the default size.
+//! Every lane uses enough layers of its own to exceed the processor's caches. Tokens were written in bulk, into blocks
+//! of the default size.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::tokens::{HEAD_DIM, HEADS};
 
 const BLOCK: usize = 16;
 
-/// What a lane's pages hold: the element type of queries and tokens, and the form of the pages.
+/// The contents of a lane's pages: the element type of queries and tokens, and the form of the pages.
 struct Kind {
     name: &'static str,
     dtype: DType,
@@ -77,7 +77,8 @@ fn lane(kind: &Kind, keys: usize, count: Option<usize>) -> Result<Lane<'static>>
     }))
 }
 
-/// A plain sum over as much memory as the pages of all layers: from front to back, or page by page of one layer after the other.
+/// A plain sum over as much memory as the pages of all layers: from front to back, or layer by layer in the order of
+/// pages.
 fn sums(kind: &Kind, keys: usize, count: Option<usize>) -> [Lane<'static>; 2] {
     let page = 2 * HEADS * BLOCK * HEAD_DIM * kind.dtype.bytes();
     let blocks = keys.div_ceil(BLOCK);

@@ -1,4 +1,4 @@
-//! A chunk of queries at the end of a long sequence: what a prompt costs in attention, bound by arithmetic.
+//! Measures a chunk of queries at the end of a long sequence: a prompt's attention, which is bound by arithmetic.
 
 use candle_core::{Device, Tensor};
 use kvtide_bench::Result;
@@ -11,7 +11,7 @@ use super::layers::{GROUP, Layers};
 use super::limits::computing;
 use super::ours;
 
-/// What hides later keys from each query, for candle's operations: `[1, 1, group * queries, keys]`.
+/// Returns the mask that hides later keys from each query, for candle's operations: `[1, 1, group * queries, keys]`.
 fn mask(queries: usize, keys: usize) -> Result<Tensor> {
     let row =
         |query: usize| (0..keys).map(move |key| if key > keys - queries + query { f32::NEG_INFINITY } else { 0. });

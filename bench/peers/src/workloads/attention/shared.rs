@@ -1,7 +1,8 @@
-//! A decode step of several sequences that begin with the same prompt: its pages are read once for all of them.
+//! Measures a decode step of several sequences that begin with the same prompt, whose pages are read once for all of
+//! them.
 //!
-//! Against the same step one sequence at a time, against the step of as many sequences that share nothing, against one read of
-//! the prompt, and against the multiply-adds. Formats take turns in workloads of their own.
+//! It is compared with the same step one sequence at a time, with a step of as many sequences that share nothing, with
+//! one read of the prompt, and with the multiply-adds. Each format has a workload of its own.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,11 +19,11 @@ use crate::large::filled;
 use crate::tokens::{HEAD_DIM, HEADS};
 
 const BLOCK: usize = 16;
-/// Tokens that each sequence has of its own.
+/// The number of tokens that belong to one sequence alone.
 const OWN: usize = BLOCK;
 const SEQUENCES: usize = 8;
 
-/// What pages hold, and how many query heads share a head of K and V.
+/// The form of pages, and the number of query heads that share a head of K and V.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub dtype: DType,
@@ -72,7 +73,7 @@ impl Batch {
         Ok(Batch { cache, sequences, layers: layers as u32, q })
     }
 
-    /// One step, so many sequences to a call.
+    /// Runs one step, with `together` sequences per call.
     fn step(&mut self, together: usize, threads: usize) -> Result<()> {
         let options = AttendOptions { threads: Some(threads), ..Default::default() };
         for layer in 0..self.layers {
@@ -93,7 +94,7 @@ pub fn run(kind: Kind, keys: usize, layers: Option<usize>, rounds: usize) -> Res
     };
     let layers = layers.unwrap_or_else(|| layers_beyond_caches(prompt_bytes));
     let shared = Rc::new(RefCell::new(Batch::new(kind, layers, keys, true)?));
-    // Their prompts go around the caches by themselves.
+    // Their prompts alone exceed the processor's caches.
     let apart = Rc::new(RefCell::new(Batch::new(kind, layers.div_ceil(SEQUENCES), keys, false)?));
     let lane = |name: &str, batch: &Rc<RefCell<Batch>>, together: usize, threads: usize| {
         let (batch, layers) = (batch.clone(), batch.borrow().layers);

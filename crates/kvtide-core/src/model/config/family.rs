@@ -1,78 +1,79 @@
-//! The families that are known: how their layers are told apart, and the defaults of their own configuration classes.
+//! The known model families: how they distinguish sliding from full layers, and the defaults of their configuration
+//! classes.
 //!
-//! The numbers are those of the classes of transformers: `tests/model/transformers` has what the classes themselves say.
+//! The numbers are those of the classes in transformers; `tests/model/transformers` records what the classes declare.
 
 pub(super) struct ModelFamily {
     pub model_type: &'static str,
     pub architecture: &'static str,
     pub rule: LayerRule,
-    /// `num_hidden_layers` when it is missing.
+    /// The default of `num_hidden_layers`.
     pub layers: u32,
-    /// `hidden_size` when it is missing.
+    /// The default of `hidden_size`.
     pub hidden: u32,
-    /// `hidden_size` has to be a multiple of the heads that it is divided by.
+    /// True if `hidden_size` must be a multiple of the number of heads that it is divided by.
     pub hidden_is_multiple: bool,
-    /// `num_attention_heads` when it is missing.
+    /// The default of `num_attention_heads`.
     pub query_heads: u32,
-    /// `num_key_value_heads`; where it follows from another field, from `num_attention_heads`.
+    /// `num_key_value_heads`. If derived, it is `num_attention_heads`.
     pub kv_heads: Size,
-    /// `head_dim`; where it follows from other fields, it is the hidden size divided by the heads.
+    /// `head_dim`. If derived, it is the hidden size divided by the number of heads.
     pub head_dim: Size,
-    /// `sliding_window` when it is missing.
+    /// The default of `sliding_window`.
     pub window: Option<u32>,
-    /// `query_pre_attn_scalar` when it is missing, in families that have it and `attn_logit_softcapping`.
+    /// The default of `query_pre_attn_scalar`, in families that have it and `attn_logit_softcapping`.
     pub query_scalar: Option<f64>,
-    /// `attn_logit_softcapping` when it is missing.
+    /// The default of `attn_logit_softcapping`.
     pub softcap: Option<f64>,
-    /// Attention has learned sink logits.
+    /// True if attention has learned sink logits.
     pub sink_logits: bool,
 }
 
 impl ModelFamily {
-    /// In a message about a size that a file may not have said.
+    /// The end of an error message about a size that the file may have left out.
     pub fn meaning(&self, unsaid: Size) -> String {
         match unsaid {
             Size::Derived => String::new(),
             Size::Default(size) | Size::Required(size) => {
-                format!("; where a file of type {} leaves it out, it is {size}", self.model_type)
+                format!("; the default for model type {} is {size}", self.model_type)
             }
         }
     }
 }
 
-/// How a family tells its layers apart.
+/// The rule by which a family distinguishes its layers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LayerRule {
-    /// All keep every token.
+    /// All layers keep every token.
     Full,
-    /// All slide, where there is a window.
+    /// All layers slide if there is a window.
     Sliding,
-    /// Those from `max_window_layers` on slide, where `use_sliding_window` says so.
+    /// Layers from `max_window_layers` on slide if `use_sliding_window` is true.
     SlidingFrom {
-        /// `max_window_layers` when it is missing.
+        /// The default of `max_window_layers`.
         default: u32,
     },
-    /// The last of each `nth` layers keeps every token, the others slide.
+    /// The last of every `nth` layers keeps every token; the others slide.
     FullEvery {
-        /// How many, unless a field says otherwise.
+        /// The default of the period.
         nth: u32,
-        /// The field that may say so.
+        /// The field that may give another period.
         field: Option<&'static str>,
     },
 }
 
-/// What a size is where a file does not say it.
+/// The value of a size that a file leaves out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Size {
-    /// It follows from other fields.
+    /// Derived from other fields.
     Derived,
-    /// This when it is missing; when it is `null`, it follows from other fields.
+    /// This value if missing; if `null`, derived from other fields.
     Default(u32),
-    /// This when it is missing; `null` is refused.
+    /// This value if missing; `null` is an error.
     Required(u32),
 }
 
-/// The family that the others are described by what they have of their own.
+/// The family that the other families are described relative to.
 const LLAMA: ModelFamily = ModelFamily {
     model_type: "llama",
     architecture: "LlamaForCausalLM",
@@ -175,7 +176,8 @@ mod tests {
     ];
 
     impl ModelFamily {
-        /// What the table says a missing field is, as a class declares it; none where the family has no such field.
+        /// The value that the table has for a missing field, as a class declares it; [`None`] if the family has no such
+        /// field.
         fn declares(&self, field: &str) -> Option<Value> {
             let size = |size| match size {
                 Size::Derived => Value::Null,
@@ -218,7 +220,7 @@ mod tests {
             for family in FAMILIES {
                 let declared = &recorded[family.model_type]["declared"];
                 for field in FIELDS.iter().filter(|&&field| field != "layer_types") {
-                    // What a class does not have, a family may have follow from the rest.
+                    // A field that the class lacks may be derived in the family.
                     let own = family.declares(field).unwrap_or_default();
                     let class = declared.get(field).cloned().unwrap_or_default();
                     assert!(alike(&own, &class), "{} of {}: {own}, not {class}", field, family.model_type);

@@ -1,4 +1,4 @@
-//! The text of a `config.json`, and the fields of its objects, read so that a wrong one is refused by name.
+//! Parses a `config.json` and reads the fields of its objects. Errors name the invalid field.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(super) const FIELDS: &[&str] = &[
     "layer_types",
 ];
 
-/// A field's value. Families tell one that is missing from one that is `null`.
+/// A field's value. Families distinguish a missing field from `null`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Given<T> {
     Missing,
@@ -33,7 +33,7 @@ pub(super) enum Given<T> {
 }
 
 impl<T> Given<T> {
-    /// The value, where there is one.
+    /// The value, if there is one.
     pub fn value(self) -> Option<T> {
         match self {
             Given::Value(value) => Some(value),
@@ -42,44 +42,44 @@ impl<T> Given<T> {
     }
 }
 
-/// An object, and where it stands in the file.
+/// An object, and its place in the file.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
-    /// None: an object without fields.
+    /// [`None`] for an object without fields.
     object: Option<&'a Map<String, Value>>,
     prefix: &'static str,
 }
 
 impl<'a> Fields<'a> {
     pub fn root(value: &'a Value) -> Result<Self> {
-        let object = value.as_object().ok_or_else(|| Error::argument("model", shown(value), "a JSON object"))?;
+        let object = value.as_object().ok_or_else(|| Error::argument("model", kind(value), "a JSON object"))?;
         Ok(Fields { object: Some(object), prefix: "" })
     }
 
-    /// An object without fields; they are named with `prefix`.
+    /// Returns an object without fields; `prefix` is the start of their names in errors.
     pub fn none(prefix: &'static str) -> Self {
         Fields { object: None, prefix }
     }
 
-    /// An object within this one; its fields are named with `prefix`.
+    /// An object inside this one; `prefix` is the start of its fields' names in errors.
     pub fn object(&self, name: &str, prefix: &'static str) -> Result<Option<Fields<'a>>> {
         let object = self.read(name, "an object", |value| value.as_object())?;
         Ok(object.value().map(|object| Fields { object: Some(object), prefix }))
     }
 
-    /// A field's name from the file's start.
+    /// The name of a field, as a path from the root of the file.
     pub fn path(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
-    /// A whole number, at least 1.
+    /// Reads a whole number of at least 1.
     pub fn count(&self, name: &str) -> Result<Given<u32>> {
         self.read(name, "a whole number of at least 1", |value| {
             value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|count| (1..=COUNT_MAX).contains(count))
         })
     }
 
-    /// A whole number, at least 1: this one where the field is missing.
+    /// Reads a whole number of at least 1, or returns this default if the field is missing.
     pub fn count_or(&self, name: &str, default: u32) -> Result<u32> {
         match self.count(name)? {
             Given::Value(count) => Ok(count),
@@ -88,38 +88,38 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The refusal of a field that may be missing, but not `null`.
+    /// The error of a field that may be missing but not `null`.
     pub fn null(&self, name: &str, expected: &str) -> Error {
         Error::model(self.path(name), "null", expected)
     }
 
-    /// A whole number, 0 among them.
+    /// Reads a whole number of at least 0.
     pub fn index(&self, name: &str) -> Result<Given<u64>> {
         self.read(name, "a whole number", Value::as_u64)
     }
 
-    /// A number over 0.
+    /// Reads a number over 0.
     pub fn number(&self, name: &str) -> Result<Given<f64>> {
         self.read(name, "a number over 0", |value| {
             value.as_f64().filter(|&number| number > 0. && number <= f32::MAX.into())
         })
     }
 
-    /// True, false, or false where nothing is said.
+    /// Reads true or false; false if the field is missing or `null`.
     pub fn flag(&self, name: &str) -> Result<bool> {
         Ok(self.read(name, "true or false", Value::as_bool)?.value().unwrap_or(false))
     }
 
     pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
-        Ok(self.read(name, "a text", Value::as_str)?.value())
+        Ok(self.read(name, "a string", Value::as_str)?.value())
     }
 
     pub fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>> {
         let texts = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
-        Ok(self.read(name, "a list of texts", texts)?.value())
+        Ok(self.read(name, "a list of strings", texts)?.value())
     }
 
-    /// True when the field is there and says anything.
+    /// True if the field has a value other than `null` and an empty list or object.
     pub fn says(&self, name: &str) -> bool {
         let empty = |value: &Value| match value {
             Value::Null => true,
@@ -146,31 +146,45 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A value in a message: a number as it is, anything else as its first characters.
+/// A value in an error message: a number as it is, a string up to 60 characters, and the kind of any other value, whose
+/// content could be anything.
 fn shown(value: &Value) -> DetailValue {
     const CHARS_MAX: usize = 60;
     match (value.as_u64(), value.as_f64()) {
         (Some(number), _) => number.into(),
         (None, Some(number)) => number.into(),
-        _ => {
+        _ if value.is_string() => {
             let text = value.to_string();
             match text.char_indices().nth(CHARS_MAX) {
                 Some((end, _)) => format!("{}…", &text[..end]).into(),
                 None => text.into(),
             }
         }
+        _ => kind(value).into(),
     }
 }
 
-/// The value of a text.
+/// The kind of a value, without its content.
+fn kind(value: &Value) -> String {
+    match value {
+        Value::Object(_) => "an object".to_owned(),
+        Value::Array(list) => format!("an array of {}", list.len()),
+        Value::String(_) => "a string".to_owned(),
+        Value::Number(_) => "a number".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Null => "null".to_owned(),
+    }
+}
+
+/// Parses the text of a file.
 pub(super) fn parse(text: &str) -> Result<Value> {
     serde_json::from_str(&without_python_numbers(text)).map_err(|error| {
-        Error::argument("model", format!("text that is no JSON ({error})"), "the text of a config.json")
+        Error::argument("model", format!("text that is not JSON ({error})"), "the text of a config.json")
     })
 }
 
-/// The files are written by Python, which writes `NaN` and `Infinity` where JSON has no word. Those are read as `null`, so that such a
-/// file is refused for what it describes. Words inside strings stay.
+/// Replaces `NaN` and `Infinity`, which Python writes although JSON lacks them, by `null`, so that errors about such a
+/// file name its fields. Words inside strings stay.
 fn without_python_numbers(text: &str) -> Cow<'_, str> {
     const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
     if !WORDS.iter().any(|word| text.contains(word)) {

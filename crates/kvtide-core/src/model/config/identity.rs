@@ -1,10 +1,10 @@
-//! Which family a file is of, and who is refused by name.
+//! Identifies the family of a file. Models that are known to be unsupported get an error that names the reason.
 
 use super::family::{FAMILIES, ModelFamily};
 use super::fields::{FIELDS, Fields};
 use crate::error::{Error, Result};
 
-/// Models that are known to need something else, by the start of their type's name without its marks.
+/// Models that are known to be unsupported, by the start of their type's name in lower case without `_` and `-`.
 const REFUSED: &[(&str, &str)] = &[
     (
         "recurrent state",
@@ -18,7 +18,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// The family of a file, and the fields that describe its text model.
+/// Returns the family of a file, and the fields that describe its text model.
 pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, Fields<'a>)> {
     check_attention_kind(root)?;
     let family = by_name(root)?;
@@ -40,11 +40,11 @@ pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, F
     }
 }
 
-/// The text model of a file that does not describe it: it has the defaults, whatever stands outside of it. So that nothing is
-/// passed over in silence, a file that has the text model's fields there is refused.
+/// The text model of a file without `text_config`: it consists of defaults, whatever the outer object contains. If the
+/// outer object contains fields of a text model, they would be ignored silently, so that is an error.
 fn without_text<'a>(root: &Fields<'a>) -> Result<Fields<'a>> {
     match FIELDS.iter().find(|field| root.says(field)) {
-        Some(field) => Err(Error::model("text_config", "missing", format!("an object, with {field} in it"))),
+        Some(field) => Err(Error::model("text_config", "missing", format!("an object that contains {field}"))),
         None => Ok(Fields::none("text_config.")),
     }
 }
@@ -62,7 +62,8 @@ fn by_name(root: &Fields<'_>) -> Result<&'static ModelFamily> {
     known.ok_or_else(|| Error::unsupported("architectures[0]", *name, expected(name)))
 }
 
-/// Refuses what no family here does: cross attention, fields of single layers, and attention that sees the future.
+/// Returns an error for attention that no family here has: cross attention, settings of single layers, and attention to
+/// later tokens.
 fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
     for flag in ["is_encoder_decoder", "add_cross_attention"] {
         if fields.flag(flag)? {
@@ -71,20 +72,20 @@ fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
     }
     for (field, value, expected) in [
         ("cross_attention_layers", "a list", "none: cross attention is not supported"),
-        ("per_layer_config", "an object", "none: fields of single layers are not supported"),
+        ("per_layer_config", "an object", "none: settings of single layers are not supported"),
     ] {
         if fields.says(field) {
             return Err(Error::unsupported(fields.path(field), value, expected));
         }
     }
     if fields.says("use_bidirectional_attention") && fields.flag("use_bidirectional_attention").unwrap_or(true) {
-        let expected = "false: what later tokens change cannot be kept";
+        let expected = "false: attention to later tokens is not supported";
         return Err(Error::unsupported(fields.path("use_bidirectional_attention"), "true", expected));
     }
     Ok(())
 }
 
-/// What would be supported, and what is wrong with the model where that is known.
+/// The supported families, and the reason why the model is not supported if it is known.
 fn expected(name: &str) -> String {
     let name = name.replace(['_', '-'], "").to_lowercase();
     let known = |prefixes: &str| prefixes.split(' ').any(|prefix| name.starts_with(prefix));

@@ -1,15 +1,16 @@
-//! A description straight from a Hugging Face `config.json`.
+//! Makes a model description from a Hugging Face `config.json`.
 //!
 //! ```text
-//! text ──> fields.rs    strict JSON, but for Python's NaN and Infinity
-//!      ──> identity.rs  which family it is, and which object describes its text model; who is refused by name
-//!      ──> family.rs    what each family's fields are when they are missing
-//!      ──> rule.rs      the kind of each layer: `layer_types`, else the family's rule
+//! text ──> fields.rs    strict JSON, plus Python's NaN and Infinity
+//!      ──> identity.rs  finds the family and the object that describes its text model; names unsupported models
+//!      ──> family.rs    has each family's defaults of missing fields
+//!      ──> rule.rs      decides the kind of each layer: `layer_types`, else the family's rule
 //!      ──> heads        heads and dims
 //! ```
 //!
-//! A field that is missing means what it means to the classes that write these files, which leave out what equals a default of
-//! theirs; so does one that is `null`, which is something else. Where no version of such a class takes a `null`, it is refused.
+//! A missing field has the default of the transformers class that writes the file, since these classes leave out fields
+//! that equal a default. A field that is `null` means what it means to that class, which may differ. If no version of
+//! the class accepts `null`, it is an error.
 
 mod family;
 mod fields;
@@ -23,9 +24,9 @@ use family::{ModelFamily, Size};
 use fields::{Fields, Given};
 
 impl ModelDescription {
-    /// The model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or
-    /// gpt-oss. A field that is missing is what the family's class in transformers has it be, as is one that is `null`. Other models
-    /// are refused with `UNSUPPORTED_MODEL`, and so are cross attention and recurrent state.
+    /// Returns the model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3,
+    /// Phi-3 or gpt-oss. A missing field, or one that is `null`, means what it means to the family's class in
+    /// transformers. Other models, cross attention and recurrent state are refused with `UNSUPPORTED_MODEL`.
     pub fn from_config(json: &str) -> Result<Self> {
         let root = fields::parse(json)?;
         let root = Fields::root(&root)?;
@@ -39,20 +40,20 @@ impl ModelDescription {
     }
 }
 
-/// The heads of queries, and a layer.
+/// Returns the number of query heads, and a layer.
 fn heads(family: &ModelFamily, fields: &Fields<'_>) -> Result<(u32, LayerDescription)> {
     let query_heads = fields.count_or("num_attention_heads", family.query_heads)?;
     let kv_heads = size(fields, "num_key_value_heads", family.kv_heads, || Ok(query_heads))?;
     if query_heads % kv_heads != 0 {
         let meaning = family.meaning(family.kv_heads);
-        let expected = format!("a number that {query_heads}, num_attention_heads, is a multiple of{meaning}");
+        let expected = format!("a divisor of {query_heads} (num_attention_heads){meaning}");
         return Err(Error::model(fields.path("num_key_value_heads"), kv_heads, expected));
     }
     let head_dim = size(fields, "head_dim", family.head_dim, || divided(family, fields, query_heads))?;
     Ok((query_heads, LayerDescription::full(kv_heads, head_dim)))
 }
 
-/// A size: what its field says, else what the family has it be.
+/// Returns a size: the value of its field, else the family's default.
 fn size(fields: &Fields<'_>, name: &str, unsaid: Size, derived: impl Fn() -> Result<u32>) -> Result<u32> {
     match (fields.count(name)?, unsaid) {
         (Given::Value(size), _) => Ok(size),
@@ -62,11 +63,11 @@ fn size(fields: &Fields<'_>, name: &str, unsaid: Size, derived: impl Fn() -> Res
     }
 }
 
-/// The head's dimension where no field says it.
+/// The dimension of a head, if no field gives it.
 fn divided(family: &ModelFamily, fields: &Fields<'_>, query_heads: u32) -> Result<u32> {
     let hidden = fields.count_or("hidden_size", family.hidden)?;
     let refused = |expected: &str| {
-        let expected = format!("{expected} {query_heads}, num_attention_heads, where there is no head_dim");
+        let expected = format!("{expected} {query_heads} (num_attention_heads), because there is no head_dim");
         Err(Error::model(fields.path("hidden_size"), hidden, expected))
     };
     match hidden / query_heads {

@@ -1,4 +1,4 @@
-//! The kind of each layer: as `layer_types` lists them, else by the family's rule.
+//! Decides the kind of each layer: from `layer_types`, else by the family's rule.
 
 use super::family::{LayerRule, ModelFamily};
 use super::fields::{Fields, Given};
@@ -16,10 +16,10 @@ pub(super) fn kinds(family: &ModelFamily, fields: &Fields<'_>, layers: u32) -> R
     slides.into_iter().map(kind).collect()
 }
 
-/// Which layers slide, as `layer_types` has it.
+/// For each layer, returns true if it slides according to `layer_types`.
 fn listed(fields: &Fields<'_>, types: &[&str], layers: u32) -> Result<Vec<bool>> {
     if types.len() != layers as usize {
-        let expected = format!("{layers}, one for each of num_hidden_layers");
+        let expected = format!("{layers} (num_hidden_layers)");
         return Err(Error::model(fields.path("layer_types.length"), types.len(), expected));
     }
     let slides = |(index, name): (usize, &&str)| match *name {
@@ -37,7 +37,7 @@ fn listed(fields: &Fields<'_>, types: &[&str], layers: u32) -> Result<Vec<bool>>
     types.iter().enumerate().map(slides).collect()
 }
 
-/// Which layers slide, by the family's rule.
+/// For each layer, returns true if it slides by the family's rule.
 fn derived(family: &ModelFamily, fields: &Fields<'_>, window: Option<u32>, layers: u32) -> Result<Vec<bool>> {
     Ok(match family.rule {
         LayerRule::Full => vec![false; layers as usize],
@@ -57,13 +57,13 @@ fn derived(family: &ModelFamily, fields: &Fields<'_>, window: Option<u32>, layer
     })
 }
 
-/// The window that the file describes; none where it is switched off, or there is none.
+/// The window that the file describes; [`None`] if there is none or it is switched off.
 fn window(family: &ModelFamily, fields: &Fields<'_>) -> Result<Option<u32>> {
     let switched_on = !matches!(family.rule, LayerRule::SlidingFrom { .. }) || fields.flag("use_sliding_window")?;
     Ok(named_window(family, fields)?.filter(|_| switched_on))
 }
 
-/// The window, whether or not it is switched on.
+/// The window, even if it is switched off.
 fn named_window(family: &ModelFamily, fields: &Fields<'_>) -> Result<Option<u32>> {
     Ok(match fields.count("sliding_window")? {
         Given::Value(window) => Some(window),
@@ -72,13 +72,15 @@ fn named_window(family: &ModelFamily, fields: &Fields<'_>) -> Result<Option<u32>
     })
 }
 
-/// The kind of a layer that slides.
+/// The kind of a sliding layer.
 fn sliding(family: &ModelFamily, fields: &Fields<'_>, window: Option<u32>) -> Result<LayerKind> {
     if let Some(window) = window {
         return Ok(LayerKind::Sliding { window, sinks: 0 });
     }
     Err(match named_window(family, fields)? {
-        Some(_) => Error::model(fields.path("use_sliding_window"), "false", "true, where layers are sliding_attention"),
-        None => Error::model(fields.path("sliding_window"), "null", "a window, where layers are sliding_attention"),
+        Some(_) => {
+            Error::model(fields.path("use_sliding_window"), "false", "true, because layers are sliding_attention")
+        }
+        None => Error::model(fields.path("sliding_window"), "null", "a window, because layers are sliding_attention"),
     })
 }

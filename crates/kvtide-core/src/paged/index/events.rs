@@ -1,12 +1,13 @@
-//! What happened to the index, numbered, for those who follow it from outside.
+//! Numbered events of the prefix index, for followers outside the cache.
 //!
 //! ```text
 //! numbers   0 .. 40   41  42  43      next is 44
-//!           gone      kept            since(39) gives 41, 42, 43, and says that 2 were missed
+//!           gone      kept            since(39) returns 41, 42, 43, and reports that 2 were missed
 //! ```
 //!
-//! A reader keeps the number behind the last event that it has seen. One that missed some starts again from what the index holds.
-//! With a capacity of 0 nothing is kept or numbered; what there is no memory for is missed. O(1) per event and its tokens.
+//! A reader keeps the number behind the last event that it has seen. A reader that missed events starts again from the
+//! index's content. With a capacity of 0, no event is kept or numbered. An event for which there is no memory counts as
+//! missed. O(1) per event and its tokens.
 
 use std::collections::VecDeque;
 
@@ -15,36 +16,36 @@ use super::key::BlockKey;
 /// One change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A block can be found now.
+    /// A block was added: prompts can find it now.
     Stored {
-        /// Its name.
+        /// The block's key.
         key: BlockKey,
-        /// The name of the prefix before it.
+        /// The key of the prefix before it.
         parent: BlockKey,
         /// Its tokens.
         tokens: Box<[u32]>,
-        /// Whether it is the first of its prompts: the name before it is that of no block.
+        /// True if the block is the first of its prompts: no block has the parent key.
         is_first: bool,
     },
-    /// A block cannot be found any more.
+    /// A block was removed: prompts cannot find it any more.
     Removed {
-        /// Its name.
+        /// The block's key.
         key: BlockKey,
     },
-    /// Nothing can be found any more.
+    /// All blocks were removed.
     Cleared,
 }
 
-/// What a reader has not seen yet.
+/// The events that a reader has not seen yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnseenEvents<'a> {
-    /// Events that are gone.
+    /// Number of events that are gone.
     pub missed: u64,
-    /// The number of the first event that is given.
+    /// The number of the first event returned.
     pub first: u64,
-    /// The events, oldest first; two pieces that follow each other.
+    /// The events, oldest first, in two consecutive slices.
     pub events: [&'a [Event]; 2],
-    /// What to ask for the next time.
+    /// The number to pass to the next call.
     pub next: u64,
 }
 
@@ -57,7 +58,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// A log of the latest `capacity` events; 0 keeps none. Takes memory as events come.
+    /// Returns a log of the latest `capacity` events; 0 keeps none. Memory is allocated as events arrive.
     pub fn new(capacity: u32) -> Self {
         EventLog { capacity: capacity as usize, ..Self::default() }
     }
@@ -67,7 +68,7 @@ impl EventLog {
         self.next
     }
 
-    /// What has happened from an event on. A number ahead of all events gives none.
+    /// Returns the events from a number on; none if the number is beyond all events.
     pub fn since(&self, number: u64) -> UnseenEvents<'_> {
         let oldest = self.next - self.events.len() as u64;
         let first = number.clamp(oldest, self.next);
@@ -96,7 +97,7 @@ impl EventLog {
         self.push(Event::Cleared);
     }
 
-    /// An event that is gone at once, and with it those before: numbers have no gaps.
+    /// Counts an event that is lost at once, and drops the events before it, so that numbers have no gaps.
     fn miss(&mut self) {
         self.events.clear();
         self.next += 1;

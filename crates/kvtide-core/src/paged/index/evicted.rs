@@ -1,10 +1,11 @@
-//! Which prefixes were in the index not long ago: a hint for explanations, which forgets.
+//! Keys that were evicted recently: a hint for explanations, which may forget.
 //!
 //! ```text
-//! place = first bits of the key     [ 83.. ][      ][ f0.. ][ 1c.. ]     a later one takes the place of an earlier
+//! place = first bits of the key     [ 83.. ][      ][ f0.. ][ 1c.. ]     a later key overwrites an earlier one
 //! ```
 //!
-//! It takes no memory before the first eviction, then an eighth of a place for each block, 64 to 65,536 places of 8 bytes. O(1).
+//! Uses no memory before the first eviction, then one place of 8 bytes for every eight blocks, 64 to 65,536 places.
+//! O(1).
 
 use super::key::BlockKey;
 

@@ -1,13 +1,13 @@
-//! Why a prompt was not found further.
+//! Explains why a prompt's cached prefix ends where it does.
 //!
 //! ```text
 //! tokens   [ block 0 ][ block 1 ][ block 2 ]
-//! found        yes        yes        no: evicted | not committed | other salt | never seen
+//! hit          yes        yes        no: evicted | not committed | other salt | never seen
 //! ```
 //!
-//! The answer tells that others have the same prompt, so it is for whoever runs the cache, not for its tenants. Evictions and other
-//! salts are remembered as far as there is room. O(tokens), for the block that differs O(roots kept * tokens), and of a planner
-//! O(sequences + drafted tokens).
+//! The answer reveals that others have the same prompt, so it is for the operator of the cache, not for its tenants.
+//! Only recent evictions and salts are remembered. O(tokens), plus O(roots kept * tokens) for the block that differs,
+//! plus, for a planner, O(sequences + drafted tokens).
 
 use super::identity::Prompt;
 use super::key::{BlockKey, Extras};
@@ -15,33 +15,34 @@ use super::prefix_index::PrefixIndex;
 use super::prefix_match::{GroupIndex, PrefixMatch, block_size};
 use crate::error::Result;
 
-/// Why a block was not found.
+/// The reason why a block was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissReason {
-    /// A sequence has its tokens, and some of them can be taken back or are not written in all layers yet.
+    /// A sequence has the block's tokens, but some of them can be rolled back or are not written in all layers yet.
     NotCommitted,
-    /// It was in the index and had to make room, not long ago.
+    /// The block was in the index and was evicted recently.
     Evicted,
-    /// A group of layers with a window has given up what the next token would see, or the block of the prefix's last token.
+    /// A group of layers with a window has released tokens that the next token would attend to, or the block of the
+    /// prefix's last token.
     WindowGone,
-    /// The same tokens are there under another salt or namespace, or with other extras.
+    /// The same tokens are cached under another salt or namespace, or with other extras.
     OtherSalt,
-    /// None of that.
+    /// None of the above.
     NeverSeen,
 }
 
-/// How far a prompt is found, and why no further.
+/// The length of a prompt's cached prefix, and the reason why it ends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// Tokens found.
+    /// Number of tokens found.
     pub matched: u32,
-    /// The first block that was not, and why; none when everything was found that can be.
+    /// The first block that was not found, and the reason; [`None`] if every full block was found.
     pub missing: Option<(u32, MissReason)>,
 }
 
 impl Explanation {
-    /// How far the whole blocks of a prompt are found in all groups, and why no further. In a group the block of a key and a place may
-    /// be one that somebody drafts.
+    /// Explains the length of a prompt's prefix of full blocks that is cached in all groups. `is_drafted` returns true
+    /// if a sequence drafts the block of a key at a place in a group.
     pub(in crate::paged) fn new(
         groups: &[GroupIndex<'_>],
         prompt: Prompt<'_>,
@@ -77,7 +78,7 @@ impl Explanation {
 }
 
 impl PrefixIndex {
-    /// How far the whole blocks of a prompt are found under a root, and why no further.
+    /// Explains the length of a prompt's prefix of full blocks under a root.
     pub fn explain(&self, root: &BlockKey, tokens: &[u32], extras: &Extras) -> Result<Explanation> {
         Explanation::new(&[GroupIndex { index: self, window: None }], Prompt { root, tokens, extras }, |_, _, _| false)
     }

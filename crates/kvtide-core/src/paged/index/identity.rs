@@ -1,4 +1,5 @@
-//! Whose tokens they are, and the prompts that are looked for: tokens are found by those alone who have the same identity.
+//! The identity of tokens (model, tenant and extras), and prompts: tokens are found only by prompts with the same
+//! identity.
 
 use std::sync::Arc;
 
@@ -6,17 +7,17 @@ use super::key::{BlockKey, Extras};
 use crate::count::{COUNT_MAX, count, count_positive};
 use crate::error::{Result, reserve};
 
-/// What the tokens of a new sequence are, beside their ids.
+/// The properties of a sequence's tokens besides their ids.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The key of no token: of the model, the tenant, the process.
+    /// The key of the empty prefix: it depends on the model, the tenant and the process.
     pub root: BlockKey,
-    /// What else decides what the tokens mean.
+    /// The extras: what the tokens depend on besides their ids.
     pub extra: Arc<Extras>,
 }
 
 impl Identity {
-    /// The names of the whole blocks of a prompt, of `block_size` tokens each: there is no need of a cache. O(tokens).
+    /// The keys of the full blocks of a prompt, of `block_size` tokens each. No cache is needed. O(tokens).
     pub fn keys(&self, tokens: &[u32], block_size: u32) -> Result<Vec<BlockKey>> {
         let size = count_positive("blockSize", block_size.into())? as usize;
         let prompt = self.prompt(tokens);
@@ -24,7 +25,7 @@ impl Identity {
         prompt.keys(tokens.len() / size, size)
     }
 
-    /// A name of its own: of the root and of all extras.
+    /// A key for this identity: it depends on the root and on all extras.
     pub fn owner(&self) -> Result<BlockKey> {
         Ok(self.root.child_of(&[], &self.extra.encoding(0..COUNT_MAX)?))
     }
@@ -35,7 +36,7 @@ impl Identity {
 }
 
 impl Default for Identity {
-    /// Nobody's: of a cache that nothing is found in by its tokens.
+    /// The identity of a cache whose tokens prompts do not find.
     fn default() -> Self {
         Identity { root: BlockKey([0; 32]), extra: Arc::default() }
     }
@@ -44,10 +45,10 @@ impl Default for Identity {
 /// A prompt under a root.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
-    /// The key of no token.
+    /// The key of the empty prefix.
     pub root: &'a BlockKey,
     pub tokens: &'a [u32],
-    /// What else decides what they mean.
+    /// The extras: what the tokens depend on besides their ids.
     pub extras: &'a Extras,
 }
 
@@ -56,7 +57,7 @@ impl<'a> Prompt<'a> {
         count("tokens.length", self.tokens.len() as u64).map(drop)
     }
 
-    /// Blocks of it that may be found: whole ones, at most all tokens but the last, since its logits are needed.
+    /// Number of blocks that may be found: full blocks without the last token, since its logits are needed.
     pub fn blocks_max(&self, size: usize) -> usize {
         self.tokens.len().saturating_sub(1) / size
     }
@@ -65,12 +66,12 @@ impl<'a> Prompt<'a> {
         &self.tokens[place * size..(place + 1) * size]
     }
 
-    /// The key before the block at a place, whose predecessors have these keys.
+    /// The key before the block at a place. `keys` are the keys of the blocks before it.
     pub fn parent(&self, keys: &'a [BlockKey], place: usize) -> &'a BlockKey {
         place.checked_sub(1).map_or(self.root, |last| &keys[last])
     }
 
-    /// The keys of its first `blocks` blocks. O(tokens).
+    /// The keys of the first `blocks` blocks. O(tokens).
     pub fn keys(&self, blocks: usize, size: usize) -> Result<Vec<BlockKey>> {
         let (mut keys, mut last) = (Vec::new(), *self.root);
         reserve(&mut keys, blocks, "blocks of a prompt")?;

@@ -1,38 +1,39 @@
-//! The names of prefixes: a chain of keyed BLAKE3, one key a block.
+//! The keys of prefixes: a chain of keyed BLAKE3 hashes, one key for each block.
 //!
 //! ```text
 //! h_0 = BLAKE3(key = process key, length of namespace ++ namespace ++ salt)
 //! h_i = BLAKE3(key = h_(i-1),     tokens of block i as u32 little-endian ++ extras over it)
 //! ```
 //!
-//! A key names all tokens up to the end of its block, under one namespace and one salt: who does not know the salt cannot
-//! name its blocks. The tokens of a block are of a fixed number, so that it is never in doubt where the extras begin.
+//! A key stands for all tokens up to the end of its block, under one namespace and one salt: without the salt, the keys
+//! of its blocks cannot be computed. Blocks have a fixed number of tokens, so the start of the extras is unambiguous.
 //!
-//! 16 tokens are one compression; O(tokens). There is no randomness here: the process key is the caller's.
+//! 16 tokens are one compression; O(tokens). Keys contain no randomness: the caller supplies the process key.
 //!
-//! *Extras* are what makes tokens mean something else over a range of positions: an adapter, an image.
+//! *Extras* change the meaning of tokens over a range of positions: an adapter, an image.
 //!
 //! ```text
 //! tokens   [ block 0 ][ block 1 ][ block 2 ]
-//! extras        [-- an image --)                over blocks 0 and 1; part of their names
+//! extras        [-- an image --)                over blocks 0 and 1; part of their keys
 //! ```
 //!
-//! Each is encoded as start, end and length of its key, a u32 little-endian each, then the key: no two lists have one encoding.
+//! Each is encoded as start, end and length of its key, a little-endian u32 each, then the key, so different lists have
+//! different encodings.
 
 use std::ops::Range;
 
 use crate::count::count;
 use crate::error::{Error, Result};
 
-/// The bytes that are hashed in one call; of longer blocks so many at a time.
+/// Bytes that are hashed in one call; longer blocks are hashed in several steps of this size.
 const HASHED_BYTES: usize = 256;
 
-/// The name of a prefix.
+/// The key of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockKey(pub [u8; 32]);
 
 impl BlockKey {
-    /// The name of the empty prefix: what keys of one namespace (the model, its dtype, its layout) and one salt begin with.
+    /// The key of the empty prefix for one namespace (the model, its dtype, its layout) and one salt.
     #[must_use]
     pub fn root(process_key: &[u8; 32], namespace: &[u8], salt: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(process_key);
@@ -40,7 +41,7 @@ impl BlockKey {
         BlockKey(*hasher.finalize().as_bytes())
     }
 
-    /// The name of this prefix and one block more, whose first token is at `position`.
+    /// The key of this prefix and one more block, whose first token is at `position`.
     #[must_use]
     pub fn child(&self, tokens: &[u32], position: u32, extras: &Extras) -> Self {
         let over = extras.over(position..position.saturating_add(tokens.len() as u32));
@@ -57,9 +58,9 @@ impl BlockKey {
         BlockKey(*blake3::keyed_hash(&self.0, little_endian(tokens, &mut bytes)).as_bytes())
     }
 
-    /// The same with the extras over the block already encoded.
+    /// Like `child`, with the block's extras already encoded.
     #[must_use]
-    pub fn child_of(&self, tokens: &[u32], extras: &[u8]) -> Self {
+    pub(crate) fn child_of(&self, tokens: &[u32], extras: &[u8]) -> Self {
         BlockKey(*self.hasher(tokens).update(extras).finalize().as_bytes())
     }
 
@@ -79,15 +80,15 @@ impl BlockKey {
         u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
 
-    /// The key without all but the 32 bits of it that its children remember.
+    /// The tag: the key with only the 32 bits that its children remember.
     #[must_use]
     pub fn tag(&self) -> Self {
         BlockKey::of_tag((self.short() >> 32) as u32)
     }
 
-    /// Whether all but those bits is missing.
+    /// True if only those bits are set.
     #[must_use]
-    pub fn is_tag(&self) -> bool {
+    pub(crate) fn is_tag(&self) -> bool {
         *self == self.tag()
     }
 
@@ -106,19 +107,19 @@ fn little_endian<'a>(tokens: &[u32], bytes: &'a mut [u8; HASHED_BYTES]) -> &'a [
     &bytes[..tokens.len() * 4]
 }
 
-/// Something that the tokens of a range depend on beside themselves.
+/// A dependency of a range of tokens besides their ids.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extra {
     /// The first position.
     pub start: u32,
     /// The position behind the last.
     pub end: u32,
-    /// What it is: the name of an adapter, the hash of an image.
+    /// Its name: that of an adapter, or the hash of an image.
     pub key: Vec<u8>,
 }
 
 impl Extra {
-    /// Gives the parts of its encoding, in order.
+    /// Passes the pieces of its encoding to `part`, in order.
     pub(super) fn encode(&self, mut part: impl FnMut(&[u8])) {
         for number in [self.start, self.end, self.key.len() as u32] {
             part(&number.to_le_bytes());
@@ -127,17 +128,17 @@ impl Extra {
     }
 }
 
-/// The extras of one list of tokens: sorted by start, end and key, none twice, so that a list has one form however it was given. To
-/// find those over a block is O(log extras) and those that lie around it.
+/// The extras of one list of tokens, sorted by start, end and key, without duplicates, so the order in which they were
+/// given does not matter. Finding those over a block is O(log extras), plus the extras around it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     sorted: Vec<Extra>,
-    /// The highest end up to and with each.
+    /// For each extra, the highest end of it and those before it.
     ends: Vec<u32>,
 }
 
 impl Extras {
-    /// Extras in any order; one that is given twice counts once.
+    /// Takes extras in any order; duplicates count once.
     pub fn new(mut extras: Vec<Extra>) -> Result<Self> {
         for extra in &extras {
             count("extra.end", extra.end.into())?;
@@ -158,23 +159,23 @@ impl Extras {
         Ok(Extras { sorted: extras, ends })
     }
 
-    /// Whether there are none.
+    /// True if there are no extras.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
-    /// Those over a range of positions, in order.
+    /// The extras over a range of positions, in order.
     pub(super) fn over(&self, positions: Range<u32>) -> impl Iterator<Item = &Extra> + Clone {
         let first = self.ends.partition_point(|&end| end <= positions.start);
         let behind = self.sorted.partition_point(|extra| extra.start < positions.end);
         let around = self.sorted.get(first..behind).unwrap_or(&[]);
-        // An empty range is inside others, and nothing is over it.
+        // No extra is over an empty range, even inside another range.
         let empty = positions.is_empty();
         around.iter().filter(move |extra| !empty && extra.end > positions.start)
     }
 
-    /// The encoding of those over a range, empty when there are none.
+    /// The encoding of the extras over a range; empty if there are none.
     pub(super) fn encoding(&self, positions: Range<u32>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let length: usize = self.over(positions.clone()).map(|extra| 12 + extra.key.len()).sum();
@@ -185,7 +186,7 @@ impl Extras {
         Ok(bytes)
     }
 
-    /// Whether the encoding of those over a range is this one.
+    /// True if the extras over a range have this encoding.
     pub(super) fn is_encoded(&self, positions: Range<u32>, mut encoding: &[u8]) -> bool {
         let mut same = true;
         self.over(positions).for_each(|extra| {
@@ -208,7 +209,7 @@ mod tests {
         Extras::new(of.iter().map(|&(start, end, key)| Extra { start, end, key: key.into() }).collect()).unwrap()
     }
 
-    /// The definition, word for word.
+    /// Computes a key exactly as the definition says.
     fn by_definition(parent: &BlockKey, tokens: &[u32], over: &[(u32, u32, &[u8])]) -> BlockKey {
         let mut bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         for (start, end, key) in over {

@@ -1,12 +1,14 @@
-//! Finding blocks by what is in them, so that a prompt that was seen before is not computed again.
+//! The prefix cache's index: finds blocks by their tokens, so that a prompt that was seen before is not computed again.
 //!
 //! ```text
-//! key -> identity                        a prompt's blocks have names
+//! key -> identity                        the keys of a prompt's blocks
 //! key -> events, evicted, records, roots, name -> prefix_index -> prefix_match, prompt_blocks -> explain
 //! ```
 //!
-//! What a key leads to is compared once more before it is believed. [`PrefixIndex`] knows blocks by their indices; who holds them,
-//! and which are evicted, is the business of the pool.
+//! A block that a key leads to is compared before it counts as found. [`PrefixIndex`] knows blocks by their indices;
+//! the pool counts their holders and decides which are evicted.
+//!
+//! Looking up a block is O(1), plus hashing and comparing its tokens.
 
 mod events;
 mod evicted;

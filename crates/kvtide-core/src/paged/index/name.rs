@@ -1,28 +1,29 @@
-//! What a block is found by, whole: for those who write it down and bring it back.
+//! The full name of a block in the prefix cache, for saving and loading it.
 
 use super::key::BlockKey;
 
-/// What a block is found by: its key, and what the key is made of.
+/// The name of a block: its key, and the input that the key was computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockName<'a> {
-    /// Its key.
+    /// The block's key.
     pub key: BlockKey,
-    /// The key of the prefix before it, or the [tag](BlockKey::tag) of that alone.
+    /// The key of the prefix before it, or only the [tag](BlockKey::tag) of that key.
     pub parent: BlockKey,
-    /// All its tokens.
+    /// All tokens of the block.
     pub tokens: &'a [u32],
-    /// The extras over it, encoded.
+    /// The block's extras, encoded.
     pub extras: &'a [u8],
 }
 
 impl BlockName<'_> {
-    /// Whether the key is that of the tokens and extras behind the parent, as far as that is known.
+    /// True if the key belongs to the tokens and extras behind the parent. Cannot be checked if only the parent's tag
+    /// is known; then true.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.parent.is_tag() || self.follows(&self.parent)
     }
 
-    /// Whether the key is that of the tokens and extras behind this parent.
+    /// True if the key belongs to the tokens and extras behind this parent.
     #[must_use]
     pub fn follows(&self, parent: &BlockKey) -> bool {
         parent.tag() == self.parent.tag() && parent.child_of(self.tokens, self.extras) == self.key

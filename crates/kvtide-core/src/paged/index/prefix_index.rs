@@ -1,22 +1,23 @@
-//! Which block holds which prefix.
+//! The index of the prefix cache: finds the block of a prefix.
 //!
 //! ```text
 //! block   tokens            key    indexed
-//!   4     [ 11, 12, 13, 14 ]  h_1     yes      found by h_1, or by what it has in common with another child of h_0
+//!   4     [ 11, 12, 13, 14 ]  h_1     yes      found by h_1, or by its first tokens as a child of h_0
 //!   2     [ 15, 16, 17, 18 ]  h_2     yes
-//!   9     [ 15, 16, 17, 18 ]  h_2     no       filled side by side with 2: keeps its key, is found once 2 is gone
+//!   9     [ 15, 16, 17, 18 ]  h_2     no       filled at the same time as 2: keeps its key, is found once 2 is gone
 //!   5     [ 19, .. ]          -       no       not full yet
 //! ```
 //!
-//! The longest prefix of a prompt is looked for block by block; the last token is computed in any case, since its logits are needed.
-//! Keys of eight blocks are made ahead and looked up together: each look-up waits for memory three times, and those of different
-//! blocks do so at the same time.
+//! The longest prefix of a prompt is found block by block; the last token is always computed, since its logits are
+//! needed. The keys of eight blocks are computed ahead and looked up together: each look-up waits for memory three
+//! times, and those of different blocks wait at the same time.
 //!
-//! A block is found only if key, parent, tokens and extras are those asked for: keys that collide can only miss. Which slots of
-//! a block have tokens, and when it gets its key, is the caller's knowledge.
+//! A block is found only if key, parent, tokens and extras are equal, so colliding keys cause misses and never wrong
+//! hits. The caller decides when a block gets its key, and knows which slots contain tokens.
 //!
-//! O(1) a block, beside hashing and comparing its tokens. Memory, up to the highest block reserved: `block_size` tokens of 4 bytes,
-//! 55 to 58 bytes of the index (48 record, 6 to 9 tables, 1 evicted), and extras for those blocks that have them.
+//! O(1) per block, plus hashing and comparing its tokens. Memory, up to the highest reserved block: `block_size` tokens
+//! of 4 bytes, 55 to 58 bytes of the index (48 record, 6 to 9 tables, 1 evicted), and the extras of blocks that have
+//! any.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -32,30 +33,30 @@ use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
 use crate::paged::per_block::PerBlock;
 
-/// Children of one prefix that are compared when a part of a block is looked for.
+/// The most children of one prefix that are compared when the start of a block is looked up.
 const COMPARED_MAX: usize = 64;
 
-/// Blocks whose keys are made before they are looked up.
+/// Number of blocks whose keys are computed before they are looked up.
 const AHEAD: usize = 8;
 
-/// What was found of a prompt.
+/// The prefix of a prompt that was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundPrefix {
-    /// Whole blocks, in order.
+    /// The full blocks, in order.
     pub blocks: Vec<u32>,
     /// Their keys.
     pub keys: Vec<BlockKey>,
 }
 
-/// Finds blocks by what is in them.
+/// Finds blocks by their tokens.
 #[derive(Debug)]
 pub struct PrefixIndex {
     block_size: u32,
     records: Records,
     tokens: PerBlock<u32>,
-    /// Encoded, of those indexed blocks that have some.
+    /// The encoded extras of indexed blocks that have any.
     extras: HashMap<u32, Vec<u8>>,
-    /// The indexed blocks that follow none.
+    /// The indexed blocks that are the first of their prompts.
     firsts: Firsts,
     len: u32,
     evicted: Evicted,
@@ -64,7 +65,7 @@ pub struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// An empty index of blocks below `capacity`, of `block_size` tokens each.
+    /// Returns an empty index of blocks below `capacity`, of `block_size` tokens each.
     pub fn new(capacity: u32, block_size: u32) -> Result<Self> {
         let capacity = count("capacity", capacity.into())?;
         let block_size = count_positive("blockSize", block_size.into())?;
@@ -86,48 +87,49 @@ impl PrefixIndex {
         self.events = EventLog::new(capacity);
     }
 
-    /// The same, telling keys apart by their first bits alone, so that a test sees what happens when they collide.
+    /// Compares only the first bits of keys, so that a test can provoke collisions.
     #[doc(hidden)]
     pub fn with_key_bits(mut self, bits: u32) -> Self {
         self.records = Records::new(self.records.capacity(), bits);
         self
     }
 
-    /// Makes room for a block and for those before it.
+    /// Reserves memory for a block and for those before it.
     pub fn reserve(&mut self, block: u32) -> Result<()> {
         self.tokens.reserve(block)?;
         self.records.reserve(block)
     }
 
-    /// Tokens of a block.
+    /// Number of tokens in a block.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Notes tokens of a block that is not indexed, from a slot on.
+    /// Records tokens of a block that is not indexed, from a slot on.
     pub fn set_tokens(&mut self, block: u32, slot: u32, tokens: &[u32]) {
         assert!(!self.records.is_indexed(block), "block {block} is indexed with its tokens");
         self.tokens.row_mut(block)[slot as usize..][..tokens.len()].copy_from_slice(tokens);
     }
 
-    /// Notes the first `kept` tokens of a block as those of another that is not indexed.
-    pub fn copy_tokens(&mut self, source: u32, target: u32, kept: u32) {
+    /// Copies the first `kept` tokens of a block to another one that is not indexed.
+    pub(crate) fn copy_tokens(&mut self, source: u32, target: u32, kept: u32) {
         assert!(!self.records.is_indexed(target), "block {target} is indexed with its tokens");
         self.tokens.copy(source, target, kept as usize);
     }
 
-    /// The tokens of a block that was reserved; of slots without one, anything.
+    /// The tokens of a reserved block; arbitrary in slots without a token.
     pub fn tokens(&self, block: u32) -> &[u32] {
         self.tokens.row(block)
     }
 
-    /// The name of a block that was given one.
+    /// The key of a block, if it has one.
     pub fn key(&self, block: u32) -> Option<&BlockKey> {
         self.records.key(block)
     }
 
-    /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found by this
-    /// key, for whose place it waits then, or when there is no memory for its extras; it keeps its key.
+    /// Indexes a block whose tokens are recorded and whose first token is at `position`. Returns false if another block
+    /// has this key, whose place the block then waits for, or if there is no memory for its extras. The block keeps its
+    /// key in either case.
     pub fn insert(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) -> bool {
         if position == 0 {
             self.roots.note(parent);
@@ -135,8 +137,14 @@ impl PrefixIndex {
         self.insert_encoded(block, key, parent, extras.encoding(self.positions(position)).ok())
     }
 
-    /// The same with the extras over it already encoded; none where there was no memory for that.
-    pub fn insert_encoded(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, extras: Option<Vec<u8>>) -> bool {
+    /// Like `insert`, with the block's extras already encoded; [`None`] if there was no memory for that.
+    pub(crate) fn insert_encoded(
+        &mut self,
+        block: u32,
+        key: &BlockKey,
+        parent: &BlockKey,
+        extras: Option<Vec<u8>>,
+    ) -> bool {
         self.records.set_key(block, key);
         if self.records.contains(key) {
             self.records.wait(block);
@@ -147,7 +155,7 @@ impl PrefixIndex {
             Some(encoding) if self.extras.try_reserve(1).is_ok() => drop(self.extras.insert(block, encoding)),
             _ => return false,
         }
-        // Whoever brings a first block has noted its root before.
+        // The caller has noted the root of a first block before.
         let is_first = self.roots.kept().contains(parent);
         if is_first {
             self.firsts.note(block);
@@ -158,34 +166,34 @@ impl PrefixIndex {
         true
     }
 
-    /// What an indexed block is found by; of its parent the tag alone.
+    /// The name of an indexed block. It contains only the tag of the parent's key.
     pub fn name(&self, block: u32) -> Option<BlockName<'_>> {
         let key = *self.key(block).filter(|_| self.is_indexed(block))?;
         let extras = self.extras.get(&block).map_or(&[][..], Vec::as_slice);
         Some(BlockName { key, parent: self.records.parent(block), tokens: self.tokens(block), extras })
     }
 
-    /// Whether an indexed block follows none: where there was no memory to note it, it does not.
-    pub fn is_first(&self, block: u32) -> bool {
+    /// True if an indexed block is the first of its prompts; false if there was no memory to record it.
+    pub(crate) fn is_first(&self, block: u32) -> bool {
         self.firsts.contains(block)
     }
 
-    /// Whether some block is found by a key.
+    /// True if a block is indexed under this key.
     pub fn contains(&self, key: &BlockKey) -> bool {
         self.records.contains(key)
     }
 
-    /// The roots under which prefixes were indexed, the latest.
+    /// The latest roots under which prefixes were indexed.
     pub fn roots(&self) -> &[BlockKey] {
         self.roots.kept()
     }
 
-    /// Counts a root among those.
+    /// Adds a root to these.
     pub fn note_root(&mut self, root: &BlockKey) {
         self.roots.note(root);
     }
 
-    /// The blocks that hold the longest prefix of `tokens` under a root; at most all tokens but the last one.
+    /// Finds the blocks of the longest cached prefix of `tokens` under a root, without the last token.
     pub fn find_prefix(&self, root: &BlockKey, tokens: &[u32], extras: &Extras) -> Result<FoundPrefix> {
         count("tokens.length", tokens.len() as u64)?;
         let size = self.block_size as usize;
@@ -203,15 +211,16 @@ impl PrefixIndex {
         Ok(found)
     }
 
-    /// What follows the blocks of these keys: a block that begins with some of the tokens behind them, and how many; the last token
-    /// is computed in any case.
+    /// Finds a block behind the blocks of these keys that begins with some of the next tokens, and the number of these
+    /// tokens. The last token is always computed.
     pub fn find_rest(&self, root: &BlockKey, tokens: &[u32], extras: &Extras, keys: &[BlockKey]) -> Option<(u32, u32)> {
         let start = keys.len() * self.block_size as usize;
         let end = tokens.len().saturating_sub(1).min(start + self.block_size as usize).max(start);
         self.find_partial(keys.last().unwrap_or(root), &tokens[start..end], start as u32, extras)
     }
 
-    /// Adds to `found` as many blocks of a batch as there are, and says how many; `keys[0]` is that of the prefix before.
+    /// Adds the leading blocks of a batch that are cached to `found` and returns their number; `keys[0]` is the key of
+    /// the prefix before.
     fn find_batch(
         &self,
         keys: &mut [BlockKey; AHEAD + 1],
@@ -226,7 +235,7 @@ impl PrefixIndex {
         let out_of_memory = |_| Error::OutOfMemory { count: u64::from(start) + batch.len() as u64, what: "tokens" };
         found.blocks.try_reserve(number).map_err(out_of_memory)?;
         found.keys.try_reserve(number).map_err(out_of_memory)?;
-        // Each of these loops waits for one kind of memory, for all blocks at once.
+        // Each of these loops waits for one kind of memory, for all blocks at the same time.
         for (at, (tokens, position)) in blocks() {
             keys[at + 1] = keys[at].child(tokens, position, extras);
         }
@@ -250,7 +259,7 @@ impl PrefixIndex {
         Ok(number)
     }
 
-    /// The block with exactly these tokens and extras behind this parent.
+    /// Finds the block with exactly these tokens and extras behind this parent.
     pub fn find(
         &self,
         key: &BlockKey,
@@ -263,8 +272,8 @@ impl PrefixIndex {
         found.filter(|&block| self.holds(block, tokens, position, extras))
     }
 
-    /// The block behind this parent that begins with most of these tokens, and how many those are. At most 64 blocks are looked
-    /// at; those with other extras are passed over.
+    /// Finds the block behind this parent that begins with most of these tokens, and the number of these tokens. At
+    /// most 64 blocks are compared; blocks with other extras are skipped.
     pub fn find_partial(
         &self,
         parent: &BlockKey,
@@ -288,12 +297,12 @@ impl PrefixIndex {
         best
     }
 
-    /// Whether a key was in the index and had to make room, not long ago.
+    /// True if a key was in the index and was evicted recently.
     pub(super) fn was_evicted(&self, key: &BlockKey) -> bool {
         self.evicted.contains(key)
     }
 
-    /// Whether the last block of a prompt, and nothing behind it, is found under another root.
+    /// True if the last block of a prompt is cached under another root.
     pub(super) fn is_under_another_root(&self, prompt: Prompt<'_>) -> bool {
         self.roots.others(prompt.root).any(|root| {
             let size = self.block_size as usize;
@@ -307,7 +316,7 @@ impl PrefixIndex {
         })
     }
 
-    /// Whether a block that is found behind this parent has the same tokens and other extras: at most 64 are looked at.
+    /// True if a cached block behind this parent has the same tokens and other extras. At most 64 blocks are compared.
     pub(super) fn is_under_other_extras(
         &self,
         parent: &BlockKey,
@@ -319,7 +328,7 @@ impl PrefixIndex {
         family.any(|block| self.tokens(block) == tokens && !self.has_extras(block, position, extras))
     }
 
-    /// Whether a block has these tokens and extras.
+    /// True if a block has these tokens and extras.
     #[inline]
     fn holds(&self, block: u32, tokens: &[u32], position: u32, extras: &Extras) -> bool {
         self.tokens(block) == tokens && self.has_extras(block, position, extras)
@@ -337,8 +346,8 @@ impl PrefixIndex {
         position..position.saturating_add(self.block_size)
     }
 
-    /// A block's content will change: it is not found any more, and has no key. Another of its name is found in its place, if one
-    /// waits. True when the block was indexed.
+    /// Removes a block whose content will change, and its key. If another block with this key waits, it is found
+    /// instead. Returns true if the block was indexed.
     pub fn remove(&mut self, block: u32) -> bool {
         let (indexed, gone) = self.take_out(block);
         if let Some(key) = gone {
@@ -347,7 +356,7 @@ impl PrefixIndex {
         indexed
     }
 
-    /// The same of a block that had to make room, which is remembered for a while.
+    /// Like `remove`, for a block that is evicted: its key is remembered for a while.
     pub fn evict(&mut self, block: u32) -> bool {
         let (indexed, gone) = self.take_out(block);
         if let Some(key) = gone {
@@ -357,7 +366,7 @@ impl PrefixIndex {
         indexed
     }
 
-    /// Whether a block was indexed, and its key where nothing is found by it any more.
+    /// Removes a block. Returns true if it was indexed, and its key if no other block is found by it now.
     fn take_out(&mut self, block: u32) -> (bool, Option<BlockKey>) {
         let Some(key) = self.records.key(block).copied() else { return (false, None) };
         if !self.is_indexed(block) {
@@ -378,7 +387,7 @@ impl PrefixIndex {
         (true, None)
     }
 
-    /// Nothing is found any more, and no block has a key. O(blocks).
+    /// Removes all blocks and their keys. O(blocks).
     pub fn clear(&mut self) {
         self.records.clear();
         self.extras.clear();
@@ -388,44 +397,44 @@ impl PrefixIndex {
         self.events.cleared();
     }
 
-    /// Whether a block can be found.
+    /// True if prompts can find a block.
     pub fn is_indexed(&self, block: u32) -> bool {
         self.records.is_indexed(block)
     }
 
-    /// Blocks that can be found.
+    /// Number of blocks that prompts can find.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether no block can be found.
+    /// True if prompts can find no block.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What happened, as far as it is kept.
+    /// The events that are kept.
     pub fn events(&self) -> &EventLog {
         &self.events
     }
 
-    /// Bytes taken, without tokens, extras and events.
+    /// Bytes in use, without tokens, extras and events.
     pub fn bytes(&self) -> usize {
         self.records.bytes() + self.evicted.bytes() + self.roots.bytes() + self.firsts.bytes()
     }
 
-    /// Bytes taken for tokens.
+    /// Bytes in use for tokens.
     pub fn token_bytes(&self) -> usize {
         self.tokens.bytes()
     }
 
-    /// Says what is wrong with the bookkeeping, if anything is: tables and records agree both ways. O(blocks).
+    /// Returns an error of the bookkeeping, if any: tables and records must agree both ways. O(blocks).
     pub fn check_invariants(&self) -> Result<(), String> {
         let indexed = self.records.check()?;
         if indexed != self.len {
             return Err(format!("{indexed} blocks are indexed, {} are counted", self.len));
         }
         match self.extras.keys().copied().chain(self.firsts.all()).find(|&block| !self.is_indexed(block)) {
-            Some(block) => Err(format!("block {block} has extras or follows none, and is not indexed")),
+            Some(block) => Err(format!("block {block} has extras or is a first block, and is not indexed")),
             None => Ok(()),
         }
     }

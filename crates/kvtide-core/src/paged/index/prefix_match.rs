@@ -1,49 +1,53 @@
-//! What of a prompt is there, in one group of layers or in several: a prefix counts as far as every group has what it needs of it.
+//! The longest cached prefix of a prompt in one or several groups of layers: it is as long as every group has the
+//! blocks it needs.
 //!
 //! ```text
 //! tokens     [ block 0 ][ block 1 ][ block 2 ][ block 3 ] next token
 //! full           yes        yes        yes        yes          needs every block
-//! sliding        sinks       -          yes        yes          needs what the next token sees, and its sinks
+//! sliding        sinks       -          yes        yes          needs what the next token attends to, and its sinks
 //! ```
 //!
-//! The block of the prefix's last token is needed in every group, also where the next token sees nothing of it: its key follows from
-//! every token before, and so proves that the prompt was computed for those who ask. Names are the same in all groups, and made once.
+//! The block of the prefix's last token is needed in every group, even if the next token does not attend to it: its key
+//! depends on every token before, and so proves that the prompt was computed for the same tenant. Keys are the same in
+//! all groups, and computed once.
 //!
-//! O(tokens), and for each group O(its blocks that are needed).
+//! O(tokens), plus O(needed blocks) for each group.
 
 use super::identity::Prompt;
 use super::key::BlockKey;
 use super::needed::NeededBlocks;
 use super::prefix_index::{FoundPrefix, PrefixIndex};
+use super::prompt_blocks::PromptBlocks;
 use crate::error::{Error, Result, reserve};
 use crate::paged::window::Window;
 
 const WHAT: &str = "blocks of a prompt";
 
-/// A group of layers that is asked: what is found in it, and what its tokens see, where not all before them.
+/// A group of layers: its index, and its window if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupIndex<'a> {
-    /// Where its blocks are found.
+    /// The index of its blocks.
     pub index: &'a PrefixIndex,
-    /// What its tokens see.
+    /// The tokens that its tokens attend to, if not all.
     pub window: Option<Window>,
 }
 
-/// What a prompt has in all groups.
+/// The cached prefix of a prompt in all groups.
 #[derive(Debug)]
 pub struct PrefixMatch {
-    /// The names of its blocks, at least of those that count.
+    /// The keys of the prompt's blocks, at least of those in the prefix.
     keys: Vec<BlockKey>,
-    /// Blocks that count.
+    /// Number of full blocks in the prefix.
     length: usize,
-    /// Tokens of them, and of the start of a block behind them.
+    /// Number of tokens in them, and in the start of a block behind them.
     tokens: u32,
-    /// The blocks of each group up to there; none where a group needs none.
+    /// The blocks of each group in the prefix; [`None`] at places that a group does not need.
     blocks: Vec<Vec<Option<u32>>>,
 }
 
 impl PrefixMatch {
-    /// The longest prefix for which every group has what the next token sees and the last token's block.
+    /// Finds the longest prefix for which every group has the tokens that the next token attends to, and the last
+    /// token's block.
     pub fn find(groups: &[GroupIndex<'_>], prompt: Prompt<'_>) -> Result<Self> {
         let size = block_size(groups)?;
         prompt.check()?;
@@ -62,7 +66,7 @@ impl PrefixMatch {
             others.push((place, Lookup { group, prompt, keys: &keys, size, blocks }));
         }
         let mut length = keys.len();
-        // A block that is missed is missed by every prefix from there up to here.
+        // A missing block ends every prefix between its place and this length.
         while let Some(missed) = others.iter_mut().find_map(|(_, lookup)| lookup.missed(length)) {
             length = missed;
         }
@@ -70,7 +74,7 @@ impl PrefixMatch {
         reserve(&mut blocks, groups.len(), WHAT)?;
         blocks.resize(groups.len(), Vec::new());
         for of_group in &mut blocks {
-            // The start of a block may follow.
+            // Leaves room for the start of one more block.
             reserve(of_group, length + 1, WHAT)?;
         }
         if let Some(full) = full {
@@ -82,7 +86,28 @@ impl PrefixMatch {
         Ok(PrefixMatch { keys, length, tokens: (length * size) as u32, blocks })
     }
 
-    /// Adds the start of the block behind it, where no group has a window and each has one that begins with some of these tokens.
+    /// As [`PrefixMatch::find`], for a prompt whose keys were computed before: nothing is hashed.
+    pub fn named(groups: &[GroupIndex<'_>], blocks: &PromptBlocks) -> Result<Self> {
+        check_sizes(groups, block_size(groups)?)?;
+        let blocks = blocks.again(groups)?;
+        let length = blocks.reach(blocks.len(), |_, _| false);
+        let (mut keys, mut found) = (Vec::new(), Vec::new());
+        reserve(&mut keys, length, WHAT)?;
+        keys.extend_from_slice(&blocks.keys()[..length]);
+        reserve(&mut found, groups.len(), WHAT)?;
+        for group in 0..groups.len() {
+            let (mut of_group, needed) = (Vec::new(), blocks.needed(group, length));
+            // The start of the next block may follow.
+            reserve(&mut of_group, length + 1, WHAT)?;
+            of_group.extend((0..length).map(|place| blocks.found(group, place).filter(|_| needed.contains(place))));
+            found.push(of_group);
+        }
+        let tokens = (length * block_size(groups)?) as u32;
+        Ok(PrefixMatch { keys, length, tokens, blocks: found })
+    }
+
+    /// Adds the start of the next block, if no group has a window and each has a block that begins with some of the
+    /// next tokens.
     pub fn add_rest(&mut self, groups: &[GroupIndex<'_>], prompt: Prompt<'_>) {
         if groups.iter().any(|group| group.window.is_some()) {
             return;
@@ -93,7 +118,7 @@ impl PrefixMatch {
             let Some((block, same)) = group.index.find_rest(prompt.root, prompt.tokens, prompt.extras, keys) else {
                 return self.blocks.iter_mut().for_each(|blocks| blocks.truncate(self.length));
             };
-            // There is room for it.
+            // Memory for it is reserved.
             blocks.push(Some(block));
             least = least.min(same);
         }
@@ -117,7 +142,7 @@ impl PrefixMatch {
     }
 }
 
-/// Tokens of a block of all groups.
+/// Number of tokens in a block of all groups.
 pub(super) fn block_size(groups: &[GroupIndex<'_>]) -> Result<usize> {
     match groups.first() {
         Some(group) => Ok(group.index.block_size() as usize),
@@ -132,18 +157,18 @@ fn check_sizes(groups: &[GroupIndex<'_>], size: usize) -> Result<()> {
     }
 }
 
-/// What one group has of a prompt, looked up as it is asked.
+/// The blocks of a prompt in one group, looked up when they are needed.
 struct Lookup<'a> {
     group: GroupIndex<'a>,
     prompt: Prompt<'a>,
     keys: &'a [BlockKey],
     size: usize,
-    /// What was looked up: a block, or that there is none.
+    /// The look-ups so far: a block, or that there is none.
     blocks: Vec<Option<Option<u32>>>,
 }
 
 impl Lookup<'_> {
-    /// A block that a prefix of `length` blocks needs and that is not there.
+    /// The place of a block that a prefix of `length` blocks needs and that is not cached.
     fn missed(&mut self, length: usize) -> Option<usize> {
         self.needed(length).missed(|place| self.block(place).is_some())
     }

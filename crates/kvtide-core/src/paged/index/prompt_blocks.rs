@@ -1,8 +1,13 @@
-//! A prompt's blocks one by one: what each is called, and which are found in which group. For those who bring the others from elsewhere.
+//! The full blocks of a prompt one by one: the name of each, and the groups that have it. For tiers that restore the
+//! others.
 //!
-//! O(tokens), and for each group O(blocks of the prompt).
+//! Names are computed once: a later look-up hashes nothing. Clones share the names.
+//!
+//! O(tokens), plus O(blocks of the prompt) for each group.
 
-use super::identity::Prompt;
+use std::sync::Arc;
+
+use super::identity::{Identity, Prompt};
 use super::key::BlockKey;
 use super::name::BlockName;
 use super::needed::NeededBlocks;
@@ -12,100 +17,137 @@ use crate::paged::window::Window;
 
 const WHAT: &str = "blocks of a prompt";
 
-/// The whole blocks of a prompt that may be found: at most all tokens but the last.
+/// The full blocks of a prompt that may be found; the last token is never among them.
 #[derive(Clone, Debug)]
 pub struct PromptBlocks {
-    root: BlockKey,
-    keys: Vec<BlockKey>,
-    tokens: Vec<u32>,
-    extras: Vec<Vec<u8>>,
-    size: usize,
-    /// Of each group.
+    names: Arc<Names>,
+    /// The window of each group.
     windows: Vec<Option<Window>>,
     found: Vec<Vec<Option<u32>>>,
 }
 
+/// The names of a prompt's blocks, and its tokens.
+#[derive(Debug)]
+struct Names {
+    identity: Identity,
+    keys: Vec<BlockKey>,
+    /// All tokens of the prompt.
+    tokens: Vec<u32>,
+    extras: Vec<Vec<u8>>,
+    size: usize,
+}
+
 impl PromptBlocks {
-    /// Looks for all of them in all groups.
-    pub(in crate::paged) fn find(groups: &[GroupIndex<'_>], prompt: Prompt<'_>) -> Result<Self> {
+    /// Looks up all blocks in all groups.
+    pub(in crate::paged) fn find(groups: &[GroupIndex<'_>], tokens: &[u32], identity: &Identity) -> Result<Self> {
         let size = block_size(groups)?;
+        let prompt = identity.prompt(tokens);
         prompt.check()?;
         let blocks = prompt.blocks_max(size);
         let keys = prompt.keys(blocks, size)?;
-        let (mut tokens, mut extras, mut found) = (Vec::new(), Vec::new(), Vec::new());
-        reserve(&mut tokens, blocks * size, WHAT)?;
-        tokens.extend_from_slice(&prompt.tokens[..blocks * size]);
+        let (mut own, mut extras) = (Vec::new(), Vec::new());
+        reserve(&mut own, tokens.len(), WHAT)?;
+        own.extend_from_slice(tokens);
         reserve(&mut extras, blocks, WHAT)?;
         for place in 0..blocks {
             extras.push(prompt.extras.encoding((place * size) as u32..((place + 1) * size) as u32)?);
         }
+        let names = Arc::new(Names { identity: identity.clone(), keys, tokens: own, extras, size });
+        PromptBlocks { names, windows: Vec::new(), found: Vec::new() }.again(groups)
+    }
+
+    /// Looks up all blocks again, in groups that may have changed.
+    pub(in crate::paged) fn again(&self, groups: &[GroupIndex<'_>]) -> Result<Self> {
+        let Names { keys, size, .. } = &*self.names;
+        let prompt = self.prompt();
+        let mut found = Vec::new();
+        reserve(&mut found, groups.len(), WHAT)?;
         for group in groups {
             let mut of_group = Vec::new();
-            reserve(&mut of_group, blocks, WHAT)?;
-            of_group.extend((0..blocks).map(|place| {
-                let (parent, position) = (prompt.parent(&keys, place), (place * size) as u32);
-                group.index.find(&keys[place], parent, prompt.block(place, size), position, prompt.extras)
+            reserve(&mut of_group, keys.len(), WHAT)?;
+            of_group.extend((0..keys.len()).map(|place| {
+                let (parent, position) = (prompt.parent(keys, place), (place * size) as u32);
+                group.index.find(&keys[place], parent, prompt.block(place, *size), position, prompt.extras)
             }));
             found.push(of_group);
         }
         let windows = groups.iter().map(|group| group.window).collect();
-        Ok(PromptBlocks { root: *prompt.root, keys, tokens, extras, size, windows, found })
+        Ok(PromptBlocks { names: self.names.clone(), windows, found })
     }
 
-    /// How many there are.
+    pub(in crate::paged) fn identity(&self) -> &Identity {
+        &self.names.identity
+    }
+
+    pub(in crate::paged) fn prompt(&self) -> Prompt<'_> {
+        self.names.identity.prompt(&self.names.tokens)
+    }
+
+    pub(super) fn keys(&self) -> &[BlockKey] {
+        &self.names.keys
+    }
+
+    /// The places that a prefix of `length` blocks needs in a group.
+    pub(super) fn needed(&self, group: usize, length: usize) -> NeededBlocks {
+        NeededBlocks::of(self.windows[group], length, self.names.size)
+    }
+
+    /// Number of blocks.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.names.keys.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.names.keys.is_empty()
     }
 
-    /// The key of no token, which those of its blocks are made from.
+    /// The key of the empty prefix, from which the keys of the blocks are computed.
     #[must_use]
     pub fn root(&self) -> &BlockKey {
-        &self.root
+        &self.names.identity.root
     }
 
-    /// Groups of layers.
+    /// Number of groups of layers.
     #[must_use]
     pub fn groups(&self) -> usize {
         self.windows.len()
     }
 
-    /// The key of one.
+    /// The key of the block at a place.
     #[must_use]
     pub fn key(&self, place: usize) -> &BlockKey {
-        &self.keys[place]
+        &self.names.keys[place]
     }
 
-    /// What one is found by.
+    /// The name of the block at a place.
     #[must_use]
     pub fn name(&self, place: usize) -> BlockName<'_> {
-        let parent = place.checked_sub(1).map_or(self.root, |last| self.keys[last]);
-        let tokens = &self.tokens[place * self.size..(place + 1) * self.size];
-        BlockName { key: self.keys[place], parent, tokens, extras: &self.extras[place] }
+        let Names { keys, extras, size, .. } = &*self.names;
+        let prompt = self.prompt();
+        let (parent, tokens) = (*prompt.parent(keys, place), prompt.block(place, *size));
+        BlockName { key: keys[place], parent, tokens, extras: &extras[place] }
     }
 
-    /// The block of a group in which one was found.
+    /// The block of a group in which the tokens at a place were found.
     #[must_use]
     pub fn found(&self, group: usize, place: usize) -> Option<u32> {
         self.found[group][place]
     }
 
-    /// The longest prefix, of at most `most` blocks, for which each group has what it needs: what was found, and what `there` says.
+    /// The longest prefix, of at most `most` blocks, for which each group has the blocks it needs: found ones, and
+    /// those for which `there` returns true.
     pub fn reach(&self, most: usize, mut there: impl FnMut(usize, usize) -> bool) -> usize {
         let mut length = most.min(self.len());
         let mut missed = |length: usize| {
             (0..self.groups()).find_map(|group| {
                 let has = |place: usize| self.found[group][place].is_some() || there(group, place);
-                NeededBlocks::of(self.windows[group], length, self.size).missed(has)
+                self.needed(group, length).missed(has)
             })
         };
-        // A block that is missed is missed by every prefix from there up to here.
+        // A missing block ends every prefix between its place and this length.
         while let Some(shorter) = missed(length) {
             length = shorter;
         }
@@ -114,7 +156,6 @@ impl PromptBlocks {
 
     /// The places that a prefix of `length` blocks needs in a group and that were not found, ascending.
     pub fn missing(&self, group: usize, length: usize) -> impl Iterator<Item = usize> {
-        let needed = NeededBlocks::of(self.windows[group], length, self.size);
-        needed.places().filter(move |&place| self.found[group][place].is_none())
+        self.needed(group, length).places().filter(move |&place| self.found[group][place].is_none())
     }
 }

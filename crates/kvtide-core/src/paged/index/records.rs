@@ -1,20 +1,23 @@
-//! One record per block, and tables over them: by key, by the key of the prefix before, and of those that wait for a key.
+//! One record for each block, and tables of them: by key, by the key of the prefix before, and of blocks that wait for
+//! a key.
 //!
 //! ```text
 //! keys       [ 4 ][   ][ 7 ][   ]        first block of each bucket; the next one is in its record
 //!              |         |
 //!            4 -> 2      7
 //! families   [   ][ 2 ]                  the youngest child; 2 <-> 4 <-> 7 have parents of this bucket
-//! waiting    h_2: 9                      9 <-> 3 have the key of 4, and are not found while 4 is
+//! waiting    h_2: 9                      9 <-> 3 have the key of 4, and are not found while 4 is indexed
 //! ```
 //!
-//! Keys are uniformly random, so their first bits are the bucket. A family can be large (all prompts have the empty prefix as parent),
-//! so its list goes both ways and a block leaves it without walking. There are no tombstones: tables never grow because of what was
-//! removed. Sequences that compute the same prompt side by side fill blocks side by side: one is indexed, the others wait.
+//! Keys are uniformly random, so their first bits are the bucket. A family can be large (all prompts have the empty
+//! prefix as parent), so its list is doubly linked and a block leaves it without a walk. There are no tombstones:
+//! removals never make the tables grow. Sequences that compute the same prompt at the same time fill equal blocks: one
+//! is indexed, the others wait.
 //!
-//! Invariants: an indexed block is in the buckets of its key and of its parent, and no other block is in any. A block that waits is not
-//! indexed; the key it waits for is, unless some bits alone tell keys apart. O(1) expected, `reserve` amortised. A record has 48 bytes;
-//! the tables have 6 for each block there is room for, and at most half as much again while the pool fills.
+//! Invariants: an indexed block is in the buckets of its key and of its parent, and no other block is in any bucket. A
+//! waiting block is not indexed; the key it waits for is, unless only some bits of keys are compared. O(1) expected,
+//! `reserve` amortised. A record has 48 bytes; the tables have 6 bytes for each reserved block, and at most half as
+//! much again while the pool fills.
 
 use std::collections::HashMap;
 
@@ -22,21 +25,21 @@ use super::key::BlockKey;
 use crate::error::{Error, Result};
 use crate::paged::per_block::PerBlock;
 
-/// No block: the end of a list.
+/// No block; the end of a list.
 const NONE: u32 = u32::MAX;
-/// In place of the next block: the block has a key and is not indexed.
+/// In `next`: the block has a key and is not indexed.
 const APART: u32 = u32::MAX - 1;
-/// In place of the next block: the block has no key.
+/// In `next`: the block has no key.
 const NAMELESS: u32 = u32::MAX - 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     key: BlockKey,
-    /// The next block of the bucket, or what the block is instead.
+    /// The next block of the bucket, or one of the markers above.
     next: u32,
     /// 32 bits of the parent's key.
     parent: u32,
-    /// Neighbours in the family; of a block that is not indexed, among those with the same key.
+    /// Neighbours in the family; for a block that is not indexed, neighbours among blocks with the same key.
     younger: u32,
     older: u32,
 }
@@ -49,19 +52,19 @@ pub(super) struct Records {
     records: PerBlock<Record>,
     keys: Vec<u32>,
     families: Vec<u32>,
-    /// The youngest of the blocks that wait for a key; the others hang together by their records.
+    /// The youngest of the blocks that wait for a key; the others are linked through their records.
     waiting: HashMap<BlockKey, u32>,
-    /// The bits of a key that count, if not all do.
+    /// The mask of the key bits that are compared, if not all are.
     mask: Option<u64>,
 }
 
-/// The part of a parent's key that its children remember.
+/// The bits of a parent's key that its children remember.
 fn tag(parent: &BlockKey) -> u32 {
     (parent.short() >> 32) as u32
 }
 
 impl Records {
-    /// Records for blocks below `capacity`. Keys are told apart by their first `key_bits` bits.
+    /// Returns records for blocks below `capacity`. Only the first `key_bits` bits of keys are compared.
     pub(super) fn new(capacity: u32, key_bits: u32) -> Self {
         let mask = (key_bits < 64).then(|| !(u64::MAX >> key_bits));
         let (keys, families, waiting) = (Vec::new(), Vec::new(), HashMap::new());
@@ -102,25 +105,26 @@ impl Records {
         (record.next != NAMELESS).then_some(&record.key)
     }
 
-    /// What an indexed block remembers of its parent's key.
+    /// The tag of the parent's key, which an indexed block remembers.
     pub(super) fn parent(&self, block: u32) -> BlockKey {
         BlockKey::of_tag(self.records[block].parent)
     }
 
-    /// Names a block that is not indexed.
+    /// Gives a key to a block that is not indexed.
     pub(super) fn set_key(&mut self, block: u32, key: &BlockKey) {
         assert!(!self.is_indexed(block), "block {block} is indexed by its key");
         self.remove(block);
         self.records[block] = Record { key: *key, next: APART, ..EMPTY };
     }
 
-    /// Puts a block that has a key into both tables.
+    /// Adds a block that has a key to both tables.
     pub(super) fn insert(&mut self, block: u32, parent: &BlockKey) {
         self.records[block].parent = tag(parent);
         self.link(block);
     }
 
-    /// Lets a block that was just named wait for the place of the one with its key. Without memory it is never found.
+    /// Makes a block that just got its key wait for the indexed block with the same key. Without memory, the block is
+    /// never found.
     pub(super) fn wait(&mut self, block: u32) {
         if self.waiting.try_reserve(1).is_err() {
             return;
@@ -131,7 +135,7 @@ impl Records {
         }
     }
 
-    /// Takes a block that is not indexed out from among those that wait.
+    /// Removes a block that is not indexed from the waiting blocks.
     fn leave(&mut self, block: u32) {
         let Record { key, younger, older, .. } = self.records[block];
         if younger != NONE {
@@ -148,7 +152,7 @@ impl Records {
         }
     }
 
-    /// Takes an indexed block out, and puts the youngest that waits for its key in its place, if one does.
+    /// Removes an indexed block, and indexes the youngest block that waits for its key instead, if any.
     pub(super) fn pass_on(&mut self, block: u32) -> Option<u32> {
         let Record { key, parent, .. } = self.records[block];
         self.remove(block);
@@ -163,7 +167,7 @@ impl Records {
         (0..self.rows()).for_each(|block| self.remove(block));
     }
 
-    /// Takes a block out wherever it is, and its key away.
+    /// Removes a block from all tables, and its key.
     pub(super) fn remove(&mut self, block: u32) {
         match self.records[block].next {
             NAMELESS => return,
@@ -173,13 +177,13 @@ impl Records {
         self.records[block] = EMPTY;
     }
 
-    /// Where to look for a key: for [`Records::resolve`].
+    /// The first block of a key's bucket, for [`Records::resolve`].
     #[inline]
     pub(super) fn first(&self, key: &BlockKey) -> u32 {
         self.keys.get(self.key_bucket(key)).copied().unwrap_or(NONE)
     }
 
-    /// The block with a key, behind a parent, from the first of its bucket on.
+    /// The block with a key and parent, from the first block of its bucket on.
     #[inline]
     pub(super) fn resolve(&self, first: u32, key: &BlockKey, parent: &BlockKey) -> Option<u32> {
         let mut block = first;
@@ -193,7 +197,7 @@ impl Records {
         None
     }
 
-    /// Whether an indexed block has this key.
+    /// True if an indexed block has this key.
     pub(super) fn contains(&self, key: &BlockKey) -> bool {
         let mut block = self.first(key);
         while block != NONE && !self.is_same(&self.records[block].key, key) {
@@ -202,15 +206,15 @@ impl Records {
         block != NONE
     }
 
-    /// Indexed blocks that may be children of a prefix, those indexed last first, or with the highest number where the tables
-    /// have grown since; others are among them.
+    /// The indexed blocks that may be children of a prefix, mixed with others of the bucket: last indexed ones first,
+    /// or, if the tables have grown since, those with the highest number first.
     pub(super) fn family(&self, parent: &BlockKey) -> impl Iterator<Item = u32> {
         let first = self.families.get(self.family_bucket(tag(parent))).copied().unwrap_or(NONE);
         let follow = |block: u32| (block != NONE).then_some(block);
         std::iter::successors(follow(first), move |&block| follow(self.records[block].older))
     }
 
-    /// The same without the others, as far as 32 bits of the parent's key tell them apart.
+    /// Like `family`, without the others, as far as 32 bits of the parent's key distinguish them.
     pub(super) fn children(&self, parent: &BlockKey) -> impl Iterator<Item = u32> {
         let parent_tag = tag(parent);
         self.family(parent).filter(move |&block| self.records[block].parent == parent_tag)
@@ -273,7 +277,7 @@ impl Records {
         }
     }
 
-    /// How many blocks are indexed, if tables and records agree both ways. O(blocks).
+    /// Returns the number of indexed blocks, or an error if tables and records do not agree both ways. O(blocks).
     pub(super) fn check(&self) -> Result<u32, String> {
         let indexed = (0..self.rows()).filter(|&block| self.is_indexed(block)).count() as u32;
         let mut met = 0;

@@ -1,20 +1,20 @@
-//! Where prefixes begin: the roots that were seen last, and the blocks that follow none.
+//! The starts of prefixes: the latest roots, and the blocks that are the first of their prompts.
 
 use super::key::BlockKey;
 
-/// The roots under which prefixes were indexed, none twice: one for each salt, the latest 64. With them an explanation can make the
-/// keys of a prompt again as others have them.
+/// The latest 64 roots under which prefixes were indexed, without duplicates: one for each salt. With them an
+/// explanation can compute the keys of a prompt under the salts of others.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
     kept: Vec<BlockKey>,
-    /// The place of the oldest, once all are taken.
+    /// The index of the oldest root, once all places are used.
     oldest: usize,
 }
 
 impl Roots {
     const KEPT_MAX: usize = 64;
 
-    /// Keeps a root; a hint, so that one there is no memory for is not kept.
+    /// Adds a root. It is a hint: without memory, the root is not kept.
     pub(super) fn note(&mut self, root: &BlockKey) {
         if self.kept.contains(root) {
             return;
@@ -29,7 +29,7 @@ impl Roots {
         self.oldest = (self.oldest + 1) % Roots::KEPT_MAX;
     }
 
-    /// All but one.
+    /// All roots but this one.
     pub(super) fn others(&self, root: &BlockKey) -> impl Iterator<Item = &BlockKey> {
         self.kept.iter().filter(move |kept| *kept != root)
     }
@@ -43,7 +43,7 @@ impl Roots {
     }
 }
 
-/// The indexed blocks that follow none, a bit each; one there is no memory for is not noted.
+/// The indexed blocks that are the first of their prompts, one bit each. Without memory, a block is not recorded.
 #[derive(Debug, Default)]
 pub(super) struct Firsts {
     words: Vec<u64>,
@@ -62,7 +62,7 @@ impl Firsts {
         }
     }
 
-    /// Takes a block out; answers whether it was there.
+    /// Removes a block; returns true if it was recorded.
     pub(super) fn take(&mut self, block: u32) -> bool {
         let was_there = self.contains(block);
         if was_there {
@@ -75,7 +75,7 @@ impl Firsts {
         self.words.clear();
     }
 
-    /// All of them. O(blocks).
+    /// All recorded blocks. O(blocks).
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
         (0..self.words.len() as u32 * 64).filter(|&block| self.contains(block))
     }

@@ -1,4 +1,4 @@
-//! The forms in which pages keep rows of K or of V.
+//! The formats in which pages store rows of K or of V.
 //!
 //! | format | codes of a row | scales |
 //! | --- | --- | --- |
@@ -7,9 +7,9 @@
 //! | `q8` | a byte an element | one bf16 per token and head |
 //! | `q4` | half a byte an element | a word of 4 bytes, scale and minimum: V per token and head, K per channel and head |
 //!
-//! A scale has the exponents of an f32, so that rows of any magnitude have one.
+//! A scale has the exponent range of an f32, so rows of any magnitude have a scale.
 //!
-//! The last three are *low-bit*: rows are quantised, and a page is written once it is full. All calls are O(1).
+//! The last three are *low-bit*: rows are quantised, and a page is written when it is full. All calls are O(1).
 
 /// The two halves of a layer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub enum KeyOrValue {
 }
 
 impl KeyOrValue {
-    /// Both, in the order in which they lie.
+    /// K and V, in the order in which a page stores them.
     pub const BOTH: [KeyOrValue; 2] = [KeyOrValue::Key, KeyOrValue::Value];
 }
 
@@ -40,7 +40,7 @@ named! {
     F16 = "f16",
     /// Half floats with the range of f32.
     BF16 = "bf16",
-    /// Bytes, whatever they mean.
+    /// Bytes with any meaning.
     U8 = "u8",
     /// 8-bit floats of 4 exponent and 3 mantissa bits, without infinities: OCP E4M3.
     F8E4M3 = "f8e4m3",
@@ -57,7 +57,7 @@ impl PageFormat {
         matches!(self, PageFormat::F8E4M3 | PageFormat::Q8 | PageFormat::Q4)
     }
 
-    /// Bytes of the codes of one row; nothing if memory cannot address them.
+    /// Bytes of the codes of one row; [`None`] if memory cannot address them.
     #[must_use]
     pub fn row_bytes(self, elements: usize) -> Option<usize> {
         match self {
@@ -68,13 +68,13 @@ impl PageFormat {
         }
     }
 
-    /// Bytes of one element; nothing for low-bit formats.
+    /// Bytes of one element; [`None`] for low-bit formats.
     #[must_use]
     pub fn element_bytes(self) -> Option<usize> {
         if self.is_low_bit() { None } else { self.row_bytes(1) }
     }
 
-    /// Bytes of the scales of one head of a page; nothing if memory cannot address them.
+    /// Bytes of the scales of one head of a page; [`None`] if memory cannot address them.
     pub(super) fn scale_bytes(self, part: KeyOrValue, block_size: usize, elements: usize) -> Option<usize> {
         match (self, part) {
             (PageFormat::Q8, _) => block_size.checked_mul(Q8_SCALE_BYTES),
@@ -94,7 +94,7 @@ impl std::fmt::Display for PageFormat {
 impl std::str::FromStr for PageFormat {
     type Err = String;
 
-    /// The format of this name, or else a list of all names.
+    /// Returns the format with this name, or as the error a list of all names.
     fn from_str(name: &str) -> Result<Self, String> {
         let names = || PageFormat::ALL.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
         PageFormat::ALL.iter().copied().find(|format| format.name() == name).ok_or_else(names)

@@ -1,4 +1,4 @@
-//! Where a row of K or V lies in the slab of a paged cache.
+//! The byte layout of the slab of a paged cache: the place of each row of K or V.
 //!
 //! ```text
 //! slab    [ block 0 ][ block 1 ] ...
@@ -8,19 +8,19 @@
 //! head    [ slot 0 ][ slot 1 ] ...                  a row of codes for each token
 //! ```
 //!
-//! If K and V have one float type and one head dim, nothing lies between them, and a slab is a tensor `[blocks, layers, 2, kv_heads,
-//! block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales and every page start at a multiple of
-//! [`ALIGNMENT`]. Every size of one block fits in `isize`, and so does every offset inside a slab that [`PageLayout::slab_bytes`]
-//! accepted. All calls are O(1).
+//! If K and V have the same float type and the same head dim, there are no gaps, and a slab is a tensor `[blocks,
+//! layers, 2, kv_heads, block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales and
+//! every page start at a multiple of [`ALIGNMENT`]. Every size of one block fits in `isize`, and so does every offset
+//! inside a slab that [`PageLayout::slab_bytes`] accepted. All calls are O(1).
 
 use super::format::{KeyOrValue, PageFormat};
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
 
-/// Where sections start in a slab of bytes.
+/// The alignment of sections in a slab of bytes.
 pub const ALIGNMENT: usize = 64;
 
-/// What a layout is computed from; all numbers but `value_head_dim` are at least 1.
+/// The numbers that determine a layout; all but `value_head_dim` are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageShape {
     /// Tokens of a block.
@@ -31,7 +31,7 @@ pub struct PageShape {
     pub num_kv_heads: u32,
     /// Elements of a row of K: one token of one head.
     pub head_dim: u32,
-    /// Elements of a row of V; 0 when there is no V.
+    /// Elements of a row of V; 0 if there is no V.
     pub value_head_dim: u32,
     /// The format of K.
     pub key_format: PageFormat,
@@ -50,7 +50,7 @@ pub struct SectionLayout {
     pub row_bytes: usize,
     /// Bytes of the codes of a head; the next head follows.
     pub head_bytes: usize,
-    /// Bytes of the scales of a head; the next head's follow. 0 when there are none.
+    /// Bytes of the scales of a head; the next head's follow. 0 if there are none.
     pub scale_bytes: usize,
     /// First byte in the page.
     offset: usize,
@@ -67,12 +67,12 @@ pub struct Page {
     pub layer: u32,
 }
 
-/// A token's place in the slab; the same for every head of its layer, in K and in V.
+/// The slot of a token in the slab; the same for every head of its layer, in K and in V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
     /// Index of the block.
     pub block: u32,
-    /// Slot in the block.
+    /// The slot in the block.
     pub index: u32,
 }
 
@@ -81,13 +81,15 @@ pub struct Slot {
 pub struct PageRead {
     /// Index of the block in the slab.
     pub block: u32,
-    /// Tokens in it.
+    /// Number of tokens in the page.
     pub tokens: u32,
-    /// Its staging page, if its rows lie there.
+    /// The staging page, if it contains the rows.
     pub staged: Option<u32>,
+    /// True for a staged page whose quantised form is in the slab as well.
+    pub is_sealed: bool,
 }
 
-/// Where one head of K or V of one page lies in the slab, in bytes.
+/// The place of one head of K or V of one page in the slab, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadPlace {
     /// First byte of the codes of slot 0.
@@ -98,7 +100,7 @@ pub struct HeadPlace {
     pub scales: Option<usize>,
 }
 
-/// The byte layout of one block, and with it of a slab of blocks.
+/// The byte layout of one block, and so of a slab of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageLayout {
     shape: PageShape,
@@ -108,7 +110,7 @@ pub struct PageLayout {
 }
 
 impl PageLayout {
-    /// The layout of blocks of this shape; refused when a number is 0 or one block is more than memory can address.
+    /// Returns the layout of blocks of this shape, or an error if a number is 0 or memory cannot address one block.
     pub fn new(shape: PageShape) -> Result<Self> {
         let size = |argument, value: u32| count_positive(argument, value.into()).map(|value| value as usize);
         let sizes = SectionSizes {
@@ -125,25 +127,25 @@ impl PageLayout {
         Ok(PageLayout { shape, sections: [key, value], page_bytes: end, block_bytes })
     }
 
-    /// What the layout was made from.
+    /// The shape that the layout was made from.
     #[must_use]
     pub fn shape(&self) -> PageShape {
         self.shape
     }
 
-    /// The element type of the whole slab, when there is one; otherwise it is bytes.
+    /// The element type of the whole slab; [`None`] if the slab is bytes.
     #[must_use]
     pub fn uniform(&self) -> Option<PageFormat> {
         is_uniform(&self.shape).then_some(self.shape.key_format)
     }
 
-    /// True when K or V is quantised.
+    /// True if K or V is quantised.
     #[must_use]
     pub fn is_low_bit(&self) -> bool {
         self.sections.iter().any(|section| section.format.is_low_bit())
     }
 
-    /// The K or the V of every page.
+    /// The section of K or of V, the same in every page.
     #[must_use]
     pub fn section(&self, part: KeyOrValue) -> SectionLayout {
         self.sections[part as usize]
@@ -161,23 +163,25 @@ impl PageLayout {
         self.block_bytes
     }
 
-    /// Bytes that one token of all layers takes, its share of scales and gaps included.
+    /// Bytes that one token takes in all layers, including its share of scales and gaps.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
         self.block_bytes as f64 / f64::from(self.shape.block_size)
     }
 
-    /// Bytes of a slab; refused when memory cannot address so many.
+    /// Bytes of a slab, or an error if memory cannot address them.
     pub fn slab_bytes(&self, blocks: u32) -> Result<usize> {
         addressable((blocks as usize).checked_mul(self.block_bytes).filter(fits), blocks)
     }
 
-    /// Elements of a slab, bytes unless it is [uniform](PageLayout::uniform); refused as its bytes are.
+    /// Elements of a slab, which are bytes unless it is [uniform](PageLayout::uniform), or an error if memory cannot
+    /// address them.
     pub fn slab_elements(&self, blocks: u32) -> Result<usize> {
         Ok(self.slab_bytes(blocks)? / self.uniform().and_then(PageFormat::element_bytes).unwrap_or(1))
     }
 
-    /// The shape of a slab as a tensor: of elements when it is [uniform](PageLayout::uniform), else of the bytes of pages.
+    /// The shape of a slab as a tensor: of elements if it is [uniform](PageLayout::uniform), else of the bytes of
+    /// pages.
     #[must_use]
     pub fn slab_shape(&self, blocks: u32) -> Vec<usize> {
         let PageShape { block_size, num_layers, num_kv_heads, head_dim, .. } = self.shape;
@@ -188,7 +192,7 @@ impl PageLayout {
         }
     }
 
-    /// First byte of a page in the slab. Panics when the layer is not in the block, or memory cannot address the block.
+    /// First byte of a page in the slab. Panics if the layer is not in the block, or memory cannot address the block.
     #[must_use]
     pub fn page_offset(&self, block: u32, layer: u32) -> usize {
         let num_layers = self.shape.num_layers;
@@ -197,7 +201,7 @@ impl PageLayout {
         block_start + layer as usize * self.page_bytes
     }
 
-    /// Where a head of K or V of a page lies in the slab. Panics when it is not in it.
+    /// The place of a head of K or V of a page in the slab. Panics if the head or the page does not exist.
     #[must_use]
     pub fn head_place(&self, block: u32, layer: u32, part: KeyOrValue, head: u32) -> HeadPlace {
         let place = self.head_in_page(part, head);
@@ -205,7 +209,7 @@ impl PageLayout {
         HeadPlace { codes: page + place.codes, scales: place.scales.map(|scales| page + scales), ..place }
     }
 
-    /// Where a head of K or V lies in its page. Panics when it is not in it.
+    /// The place of a head of K or V in its page. Panics if the head does not exist.
     #[must_use]
     pub fn head_in_page(&self, part: KeyOrValue, head: u32) -> HeadPlace {
         let num_kv_heads = self.shape.num_kv_heads;
@@ -218,7 +222,7 @@ impl PageLayout {
         }
     }
 
-    /// First byte of a row's codes in the slab. Panics when the slot is not in the block, or the head not in the page.
+    /// First byte of a row's codes in the slab. Panics if the slot, head or layer does not exist.
     #[must_use]
     pub fn row_offset(&self, block: u32, layer: u32, part: KeyOrValue, head: u32, slot: u32) -> usize {
         let block_size = self.shape.block_size;
@@ -228,16 +232,16 @@ impl PageLayout {
     }
 }
 
-/// The sizes that both sections have in common.
+/// The sizes that both sections share.
 struct SectionSizes {
     block_size: usize,
     heads: usize,
-    /// Nothing lies between sections.
+    /// True if there are no gaps between sections.
     packed: bool,
 }
 
 impl SectionSizes {
-    /// A section that starts at `offset` of the page, and where the next one starts; nothing when that is too far.
+    /// A section that starts at `offset` of the page, and the start of the next one; [`None`] if that exceeds memory.
     fn section(
         &self,
         part: KeyOrValue,
@@ -255,7 +259,7 @@ impl SectionSizes {
         Some((SectionLayout { format, head_dim, row_bytes, head_bytes, scale_bytes, offset, scales }, end))
     }
 
-    /// Where something may start from `end` on.
+    /// The first offset from `end` on at which a section or its scales may start.
     fn start(&self, end: usize) -> Option<usize> {
         if self.packed { Some(end) } else { end.checked_next_multiple_of(ALIGNMENT) }
     }

@@ -1,8 +1,10 @@
-//! Pages, each one layer of one block: in which form they keep rows, where those lie, which slots were written.
+//! Pages, each one layer of one block: the format of their rows, the layout, and the slots that were written.
 //!
 //! ```text
 //! format -> layout -> staging        written
 //! ```
+//!
+//! Everything is plain numbers; no bytes are touched. Calls are O(1), except those on runs of slots, which cost O(slots / 64).
 
 mod format;
 mod layout;

@@ -1,24 +1,27 @@
-//! Which pages are staged, and where. Low-bit pages lie in floats until all their slots are written.
+//! The staged pages and their staging pages. Rows of low-bit pages stay in floats until all slots of the page are
+//! written and committed.
 //!
 //! ```text
 //! staging page   0                   1        2                   3 ...
 //!                block 7, layer 0    free     block 2, layer 5    never used
 //! ```
 //!
-//! Staging pages that came back are used before new ones, the last one first: its memory is the warmest. Every call is O(1) but for
-//! `give_back_block`, which is O(layers) unless nothing is staged. Memory is taken in `reserve` alone.
+//! Returned staging pages are used before new ones, the latest first, because its memory is the warmest. Every call is
+//! O(1), except `give_back_block`, which is O(layers) unless nothing is staged. Only `reserve` allocates memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::layout::Page;
 use crate::error::{Error, Result};
 
-/// The pages that are staged.
+/// The staged pages.
 #[derive(Debug, Default)]
 pub struct Staging {
     places: HashMap<Page, u32>,
+    /// The staged pages whose quantised form is in the slab as well.
+    sealed: HashSet<Page>,
     free: Vec<u32>,
-    /// Staging pages handed out so far: those from here on were never written.
+    /// Number of staging pages handed out so far; those from here on were never written.
     used: u32,
 }
 
@@ -28,32 +31,47 @@ impl Staging {
         if self.places.is_empty() { None } else { self.places.get(&page).copied() }
     }
 
-    /// How many pages are staged.
+    /// True for a staged page whose quantised form is in the slab as well.
+    pub fn is_sealed(&self, page: Page) -> bool {
+        !self.sealed.is_empty() && self.sealed.contains(&page)
+    }
+
+    /// Records if the quantised form of a staged page is in the slab. Does nothing for other pages.
+    pub fn set_sealed(&mut self, page: Page, is_sealed: bool) {
+        if is_sealed && self.places.contains_key(&page) {
+            self.sealed.insert(page);
+        } else if !self.sealed.is_empty() {
+            self.sealed.remove(&page);
+        }
+    }
+
+    /// Number of staged pages.
     pub fn len(&self) -> u32 {
         self.places.len() as u32
     }
 
-    /// True when no page is.
+    /// True if no page is staged.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Staging pages handed out so far; those above are as the executor made them.
+    /// Number of staging pages handed out so far; later ones are as the executor allocated them.
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// The staging pages that the next calls of [`Staging::take`] will give.
+    /// The staging pages that the next calls of [`Staging::take`] return.
     pub fn upcoming(&self) -> impl Iterator<Item = u32> {
         self.free.iter().rev().copied().chain(self.used..)
     }
 
-    /// Makes room in the bookkeeping for so many more pages.
+    /// Reserves memory in the bookkeeping for this many more pages.
     pub fn reserve(&mut self, pages: usize) -> Result<()> {
         let count = self.places.len() as u64 + pages as u64;
         let out_of_memory = |_| Error::OutOfMemory { count, what: "staged pages" };
         self.places.try_reserve(pages).map_err(out_of_memory)?;
-        // All staged pages may come back.
+        self.sealed.try_reserve(self.places.len() + pages - self.sealed.len()).map_err(out_of_memory)?;
+        // All staged pages may be returned.
         self.free.try_reserve(self.places.len() + pages).map_err(out_of_memory)
     }
 
@@ -68,16 +86,17 @@ impl Staging {
         place
     }
 
-    /// Takes the staging page of a page back, if it has one.
+    /// Returns the staging page of a page, if it has one.
     pub fn give_back(&mut self, page: Page) {
         if !self.is_empty()
             && let Some(place) = self.places.remove(&page)
         {
             self.free.push(place);
+            self.sealed.remove(&page);
         }
     }
 
-    /// Takes the staging pages of all layers of a block back.
+    /// Returns the staging pages of all layers of a block.
     pub fn give_back_block(&mut self, block: u32, num_layers: u32) {
         if !self.is_empty() {
             (0..num_layers).for_each(|layer| self.give_back(Page { block, layer }));
@@ -89,8 +108,11 @@ impl Staging {
         self.places.keys().copied()
     }
 
-    /// Says what is wrong with the bookkeeping, if anything is. O(staging pages).
+    /// Returns an error of the bookkeeping, if any. O(staging pages).
     pub fn check_invariants(&self) -> Result<(), String> {
+        if let Some(page) = self.sealed.iter().find(|page| !self.places.contains_key(page)) {
+            return Err(format!("{page:?} is sealed beside its staging page, and has none"));
+        }
         let mut owners = vec![false; self.used as usize];
         for &place in self.places.values().chain(&self.free) {
             match owners.get_mut(place as usize) {

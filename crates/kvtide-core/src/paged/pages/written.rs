@@ -1,16 +1,16 @@
-//! Which slots were written since their block was handed out.
+//! The marks of slots that were written since their block was handed out.
 //!
 //! ```text
 //! block 0    block 1    block 2      block 3
 //! nothing    all        mask 1       mask 0
 //!
-//! mask 0  [ layer 0 | layer 1 | .. ]      one bit per slot; only blocks that are neither empty nor full have one
+//! mask 0  [ layer 0 | layer 1 | .. ]      one bit for each slot; only blocks that are neither empty nor full have a mask
 //! ```
 //!
-//! Invariants: a block's mask has at least one bit, but not all; bits that stand for no slot are 0; a mask belongs to one block or is
-//! free. Memory is four bytes for each block up to the highest reserved, and the masks. `get` is O(1), other calls O(slots / 64), or
-//! O(layers * block_size / 64) when a layer becomes full. If the block size divides a word, marks of the same slots in all layers are
-//! the same bits in each word, and are changed a word at a time.
+//! Invariants: a block's mask has at least one bit set, but not all; bits beyond the slots are 0; a mask belongs to one
+//! block or is free. Memory is four bytes for each block up to the highest reserved, and the masks. `get` is O(1),
+//! other calls O(slots / 64), or O(layers * block_size / 64) when a layer becomes full. If the block size divides a
+//! word, marks of the same slots in all layers are the same bits in each word, and are changed one word at a time.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// The state of a block: empty, full, or else the number of its mask plus one.
+/// The state of a block: one of these two, or the number of its mask plus one.
 const NOTHING: u32 = 0;
 const ALL: u32 = u32::MAX;
 
@@ -33,7 +33,7 @@ pub struct WrittenMarks {
 }
 
 impl WrittenMarks {
-    /// Marks for the blocks below `blocks`, none set.
+    /// Returns marks for the blocks below `blocks`, none of them set.
     pub fn new(blocks: u32, num_layers: u32, block_size: u32) -> Result<Self> {
         let slots = u64::from(num_layers) * u64::from(block_size);
         let words_per_block = usize::try_from(slots.div_ceil(WORD_BITS)).map_err(|_| out_of_memory(blocks))?;
@@ -48,7 +48,7 @@ impl WrittenMarks {
         })
     }
 
-    /// Makes room for the blocks up to this one and for changing so many blocks.
+    /// Reserves memory for the blocks up to this one, and for changing this many blocks.
     pub fn reserve(&mut self, block: u32, changes: usize) -> Result<()> {
         let refused = |_| out_of_memory(block + 1);
         if let Some(more) = (block as usize + 1).checked_sub(self.blocks.len()) {
@@ -94,7 +94,7 @@ impl WrittenMarks {
         }
     }
 
-    /// Whether any of these slots is marked in any layer.
+    /// True if any of these slots is marked in any layer.
     pub fn has_any_layer(&self, block: u32, slots: Range<u32>) -> bool {
         match (self.mask(block), self.in_each_word(slots.clone())) {
             (Marked::All, _) => !slots.is_empty(),
@@ -161,7 +161,7 @@ impl WrittenMarks {
         self.has_any(block, layer, slot..slot + 1)
     }
 
-    /// Clears the marks of neighbouring slots; room for one change is reserved.
+    /// Clears the marks of neighbouring slots. Memory for one change is reserved.
     pub fn unset(&mut self, block: u32, layer: u32, slots: Range<u32>) {
         if !self.has_any(block, layer, slots.clone()) {
             return;
@@ -193,28 +193,28 @@ impl WrittenMarks {
         numbers * size_of::<u32>() + self.masks.capacity() * size_of::<u64>()
     }
 
-    /// Blocks that are reserved; those above are clear.
+    /// Number of reserved blocks; later ones are clear.
     pub fn blocks(&self) -> u32 {
         self.blocks.len() as u32
     }
 
-    /// Whether a block has no mark in any layer.
+    /// True if a block has no mark in any layer.
     pub fn is_clear(&self, block: u32) -> bool {
         self.blocks.get(block as usize).is_none_or(|&mask| mask == NOTHING)
     }
 
-    /// Whether all slots of all layers are marked.
+    /// True if all slots of all layers are marked.
     pub fn is_whole(&self, block: u32) -> bool {
         self.blocks.get(block as usize) == Some(&ALL)
     }
 
-    /// Says what is wrong with the masks, if anything. O(blocks + masks).
+    /// Returns an error of the masks, if any. O(blocks + masks).
     pub fn check(&self) -> Result<(), String> {
         let mut of = vec![0; self.masks.len() / self.words_per_block];
         let named = self.blocks.iter().filter(|&&mask| mask != NOTHING && mask != ALL).map(|&mask| mask - 1);
         named.chain(self.free_masks.iter().copied()).for_each(|mask| of[mask as usize] += 1);
         if let Some(mask) = of.iter().position(|&count| count != 1) {
-            return Err(format!("mask {mask} of the marks is of {} blocks", of[mask]));
+            return Err(format!("mask {mask} of the marks belongs to {} blocks", of[mask]));
         }
         for block in 0..self.blocks() {
             if let Marked::Words(words) = self.mask(block) {
@@ -238,7 +238,7 @@ impl WrittenMarks {
         }
     }
 
-    /// The first word of a block's mask; the block gets one if it has none.
+    /// The first word of a block's mask. A block without a mask gets one.
     fn open(&mut self, block: u32) -> usize {
         let (before, words) = (self.blocks[block as usize], self.words_per_block);
         if before != NOTHING && before != ALL {
@@ -253,7 +253,7 @@ impl WrittenMarks {
         mask * words
     }
 
-    /// Gives a block's mask back.
+    /// Frees a block's mask and sets its state.
     fn close(&mut self, block: u32, said: u32) {
         let before = std::mem::replace(&mut self.blocks[block as usize], said);
         if before != NOTHING && before != ALL {
@@ -266,7 +266,7 @@ impl WrittenMarks {
         u64::MAX >> (WORD_BITS - (self.slots - word as u64 * WORD_BITS).min(WORD_BITS))
     }
 
-    /// The words of a block in which these slots lie, and their bits in them.
+    /// The words of a block's mask that contain these slots, and the slots' bits in them.
     fn places(&self, layer: u32, slots: Range<u32>) -> impl Iterator<Item = (usize, u64)> + use<> {
         let page = u64::from(layer) * u64::from(self.block_size);
         let (mut bit, end) = (page + u64::from(slots.start), page + u64::from(slots.end));

@@ -1,20 +1,20 @@
-//! What is to be written, in which sequences, at which positions and on whose behalf; and its checks.
+//! A write and its checks: the sequences, positions and tokens to write, and the writer.
 
 use std::ops::Range;
 
 use crate::count::{COUNT_MAX, count};
 use crate::drafts::TransactionId;
-use crate::error::{Error, Result, reserve};
+use crate::error::{BlockHolders, Error, Result, reserve};
 use crate::paged::sequence::{NamedSeats, Sequence, Sequences};
 use crate::paged::table::Tables;
 
-/// What plans are made from.
+/// The state of a planner that plans are made from.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannerState<'a> {
     pub sequences: &'a Sequences,
-    /// Their tables, and the blocks.
+    /// The tables of the sequences, and the blocks.
     pub tables: &'a Tables,
-    /// Which change was the last.
+    /// The number of the last change.
     pub revision: u64,
 }
 
@@ -23,10 +23,19 @@ impl PlannerState<'_> {
         self.tables.block_size()
     }
 
-    /// Refuses more blocks than can be taken.
+    /// Returns an error if more blocks are needed than are available.
     pub fn check_available(&self, needed: u64) -> Result<()> {
         let free = u64::from(self.tables.pool().blocks().available());
-        if needed > free { Err(Error::OutOfBlocks { needed, free }) } else { Ok(()) }
+        if needed <= free {
+            return Ok(());
+        }
+        Err(Error::OutOfBlocks { needed, free, holders: Some(self.holders()) })
+    }
+
+    /// The holders of blocks that are not available. O(1).
+    pub fn holders(&self) -> BlockHolders {
+        let blocks = self.tables.pool().blocks().active_count().into();
+        BlockHolders { sequences: self.sequences.count() as u64, blocks }
     }
 }
 
@@ -41,7 +50,7 @@ pub struct WriteTarget {
     pub sequence: u64,
     /// The first position.
     pub position: u32,
-    /// How many.
+    /// The number of tokens.
     pub tokens: u32,
 }
 
@@ -50,18 +59,19 @@ pub struct WriteTarget {
 pub struct Append<'a> {
     /// The sequences, each once.
     pub sequences: &'a [u64],
-    /// Sequence i gets the tokens `offsets[i]..offsets[i + 1]`; without offsets one each.
+    /// Sequence i gets the tokens `offsets[i]..offsets[i + 1]`; without offsets, each sequence gets one token.
     pub offsets: Option<&'a [u32]>,
-    /// The parent of each token in its sequence's draft, -1 for the token before the draft; without parents, a chain.
+    /// The parent of each token in its sequence's draft; -1 is the token before the draft. Without parents, the tokens
+    /// form a chain.
     pub parents: Option<&'a [i32]>,
-    /// On whose behalf.
+    /// The writer of these tokens.
     pub writer: Writer,
 }
 
-/// On whose behalf tokens are written.
+/// The writer of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// Nobody's: no draft and no step may be open.
+    /// A direct call, for which no draft and no step may be open.
     Direct,
     /// A transaction; it must be the innermost one.
     Draft(TransactionId),
@@ -69,43 +79,37 @@ pub enum Writer {
     Step,
 }
 
-/// What one sequence gets of a write.
+/// The part of a write that goes to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     pub sequence: u64,
-    /// Where it sits.
+    /// The sequence's seat.
     pub seat: u32,
     /// The first position.
     pub position: u32,
     pub tokens: u32,
-    /// Blocks that it lacks for them.
+    /// Blocks that the sequence lacks for these tokens.
     pub new_blocks: u32,
-    /// Its length is at least this much afterwards.
+    /// The sequence's length afterwards is at least this number.
     pub end: u32,
-    /// Whether a draft is open, which may take the tokens back.
+    /// True if a draft is open, which may roll the tokens back.
     pub drafted: bool,
-    /// Its runs end before this one.
+    /// True if the rows of low-bit pages stay in floats until the draft or step ends: a draft's rows, and a step's,
+    /// which its queries read.
+    pub keeps_floats: bool,
+    /// The end of its runs in the plan's list.
     pub runs_end: u32,
 }
 
 impl Share {
-    /// A sequence's share for a target, in blocks of `size` tokens; without its runs.
-    pub fn new(seat: u32, of: &Sequence, target: &WriteTarget, size: u32) -> Self {
+    /// Returns a sequence's share for a target, in blocks of `size` tokens, without its runs.
+    pub fn new(seat: u32, of: &Sequence, target: &WriteTarget, writer: Writer, size: u32) -> Self {
         let &WriteTarget { sequence, position, tokens } = target;
         let drafted = of.drafts().depth() > 0;
-        let share = Share { sequence, seat, position, tokens: 0, new_blocks: 0, end: 0, drafted, runs_end: 0 };
-        share.with_tokens(tokens, of.table().len(), size)
-    }
-
-    /// The share of its first `tokens` tokens.
-    pub fn shortened(self, tokens: u32, size: u32) -> Self {
-        // Without the blocks that it lacked, the sequence has those before them.
-        self.with_tokens(tokens, self.end.div_ceil(size) - self.new_blocks, size)
-    }
-
-    fn with_tokens(self, tokens: u32, blocks: u32, size: u32) -> Self {
-        let end = if tokens == 0 { 0 } else { self.position.saturating_add(tokens) };
-        Share { tokens, end, new_blocks: end.div_ceil(size).saturating_sub(blocks), ..self }
+        let keeps_floats = drafted || writer == Writer::Step;
+        let end = if tokens == 0 { 0 } else { position.saturating_add(tokens) };
+        let new_blocks = end.div_ceil(size).saturating_sub(of.table().len());
+        Share { sequence, seat, position, tokens, new_blocks, end, drafted, keeps_floats, runs_end: 0 }
     }
 }
 
@@ -115,13 +119,13 @@ impl Share {
 pub struct CheckedWrite {
     pub(super) layers: Range<u32>,
     pub(super) shares: Vec<Share>,
-    /// The parent of each token, in its draft.
+    /// The parent of each token in its draft.
     pub(super) parents: Option<Vec<i32>>,
     pub(super) revision: u64,
 }
 
 impl CheckedWrite {
-    /// Tokens of all layers that are appended. O(sequences), and a bit for each seat.
+    /// Checks an append of tokens to all layers. O(sequences), and a bit for each seat.
     pub(in crate::paged) fn of_append(append: &Append<'_>, state: PlannerState<'_>) -> Result<Self> {
         let &Append { sequences, offsets, parents, writer } = append;
         count("sequences.length", sequences.len() as u64)?;
@@ -138,7 +142,7 @@ impl CheckedWrite {
         let mut named = NamedSeats::of(if sequences.len() > 1 { state.sequences.num_seats() } else { 0 })?;
         for (place, &sequence) in (0..).zip(sequences) {
             let Ok(seat) = state.sequences.seat(sequence) else {
-                // Being named twice is refused first, whether or not the sequence exists.
+                // A sequence named twice takes precedence over one that does not exist.
                 check_once(sequences)?;
                 return Err(Error::SequenceNotFound { sequence });
             };
@@ -152,7 +156,7 @@ impl CheckedWrite {
             if let Some(parents) = parents {
                 of.drafts().check_parents(&parents[tokens.start as usize..tokens.end as usize])?;
             }
-            write.shares.push(Share::new(seat, of, &target, state.block_size()));
+            write.shares.push(Share::new(seat, of, &target, writer, state.block_size()));
         }
         if let Some(parents) = parents {
             let copy = write.parents.insert(Vec::new());
@@ -162,7 +166,7 @@ impl CheckedWrite {
         Ok(write)
     }
 
-    /// Tokens of one layer, which is there.
+    /// Checks a write of tokens to one existing layer.
     pub(in crate::paged) fn of_layer(layer: u32, target: &WriteTarget, state: PlannerState<'_>) -> Result<Self> {
         if target.position >= COUNT_MAX {
             return Err(Error::argument("pos", target.position, format!("below {COUNT_MAX}")));
@@ -172,17 +176,17 @@ impl CheckedWrite {
         target.check(of, Writer::Direct, state)?;
         let mut shares = Vec::new();
         room(&mut shares, 1)?;
-        shares.push(Share::new(seat, of, target, state.block_size()));
+        shares.push(Share::new(seat, of, target, Writer::Direct, state.block_size()));
         Ok(CheckedWrite { layers: layer..layer + 1, shares, parents: None, revision: state.revision })
     }
 
-    /// Tokens of all sequences.
+    /// Number of tokens of all sequences.
     #[must_use]
     pub fn tokens(&self) -> u32 {
         self.shares.iter().map(|share| share.tokens).sum()
     }
 
-    /// Blocks that its sequences lack.
+    /// Number of blocks that the sequences lack.
     pub(super) fn new_blocks(&self) -> u64 {
         self.shares.iter().map(|share| u64::from(share.new_blocks)).sum()
     }
@@ -193,7 +197,7 @@ impl CheckedWrite {
 }
 
 impl WriteTarget {
-    /// Refuses tokens that may not be written now, or that do not fit.
+    /// Returns an error if the tokens must not be written now, or do not fit.
     fn check(&self, of: &Sequence, writer: Writer, state: PlannerState<'_>) -> Result<()> {
         of.check_resting()?;
         match writer {
@@ -220,7 +224,7 @@ impl WriteTarget {
     }
 }
 
-/// Refuses offsets that do not divide the tokens among the sequences in order.
+/// Returns an error if the offsets do not divide the tokens among the sequences in order.
 fn check_offsets(sequences: usize, offsets: Option<&[u32]>) -> Result<()> {
     let Some(offsets) = offsets else { return Ok(()) };
     if offsets.len() != sequences + 1 {

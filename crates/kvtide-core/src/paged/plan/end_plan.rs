@@ -1,11 +1,11 @@
-//! What the end of a transaction will do.
+//! The plan of a transaction's end.
 //!
 //! ```text
 //! First(2)        [ committed 0 1 ]
-//! Path([0, 2])    [ committed 0 2 ]        the rows that are kept move together
+//! Path([0, 2])    [ committed 0 2 ]        the kept rows move together
 //! ```
 //!
-//! O(its tokens), and O(layers) for each low-bit block that became full.
+//! O(its tokens), plus O(layers) for each low-bit block that became full.
 
 use super::checked_write::{PlannerState, room};
 use super::write_plan::BlockCopy;
@@ -14,36 +14,36 @@ use crate::error::Result;
 use crate::paged::pages::{Page, Slot};
 use crate::paged::sequence::Sequence;
 
-/// What is kept of a transaction.
+/// The tokens of a transaction that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep<'a> {
-    /// All of it.
+    /// All tokens.
     All,
-    /// So many of its tokens, from the first.
+    /// This many tokens, from the first.
     First(u64),
-    /// These nodes of its tree, each the child of the one before.
+    /// These nodes of the tree, each the child of the one before.
     Path(&'a [u32]),
 }
 
-/// A row of all layers that goes to another slot.
+/// A row of all layers that moves to another slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowMove {
-    /// Where it is.
+    /// The present slot.
     pub source: Slot,
-    /// Where it goes; no later move reads from there.
+    /// The new slot; no later move reads it.
     pub target: Slot,
 }
 
-/// A page to quantise.
+/// A page to quantise because it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// The page.
     pub page: Page,
-    /// The staging page with its rows.
+    /// The staging page that contains its rows.
     pub staged: u32,
 }
 
-/// What the end of a transaction will do.
+/// The plan of a transaction's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a plan does nothing until it is committed"]
 pub struct EndPlan {
@@ -57,7 +57,7 @@ pub struct EndPlan {
 }
 
 impl EndPlan {
-    /// The end of a transaction of a sequence without an open step.
+    /// Plans the end of a transaction of a sequence without an open step.
     pub(in crate::paged) fn new(seat: u32, id: TransactionId, keep: Keep<'_>, state: PlannerState<'_>) -> Result<Self> {
         let of = state.sequences.at(seat);
         let drafts = of.drafts();
@@ -78,13 +78,13 @@ impl EndPlan {
         Ok(plan)
     }
 
-    /// Rows to move, in this order.
+    /// The rows to move, in this order.
     #[must_use]
     pub fn moves(&self) -> &[RowMove] {
         &self.moves
     }
 
-    /// Pages to quantise, once the rows were moved.
+    /// The pages to quantise after the rows were moved.
     #[must_use]
     pub fn seals(&self) -> &[Seal] {
         &self.seals
@@ -102,7 +102,7 @@ impl EndPlan {
         self.length
     }
 
-    /// The leading tokens whose ids are known: those of a path only as far as all of its nodes before have one.
+    /// Number of leading tokens whose ids are known. On a path, it ends at the first node without an id.
     pub(in crate::paged) fn named(&self) -> u32 {
         self.named
     }
@@ -111,12 +111,12 @@ impl EndPlan {
         self.revision
     }
 
-    /// Makes room for so many more pages to quantise.
+    /// Reserves memory for this many more pages to quantise.
     pub(in crate::paged) fn reserve_seals(&mut self, pages: usize) -> Result<()> {
         room(&mut self.seals, pages)
     }
 
-    /// Redirects it to copies that were made since, and quantises those that are full. Its memory is reserved.
+    /// Points the plan at the copies, which now exist, and quantises those that are full. Its memory is reserved.
     pub(in crate::paged) fn follow_copies(&mut self, copies: &[BlockCopy], state: PlannerState<'_>) -> Result<()> {
         for slot in self.moves.iter_mut().flat_map(|moved| [&mut moved.source, &mut moved.target]) {
             let copy = copies.iter().find(|copy| copy.source == slot.block);
@@ -127,7 +127,7 @@ impl EndPlan {
         Ok(())
     }
 
-    /// Lists the staged pages that are full once its tokens are committed. Pages that others hold are not quantised.
+    /// Lists the staged pages that are full once the tokens are committed. Pages that others hold are not quantised.
     fn fill_seals(&mut self, state: PlannerState<'_>) -> Result<()> {
         let (of, pool, size) = (state.sequences.at(self.seat), state.tables.pool(), state.block_size());
         self.seals.clear();

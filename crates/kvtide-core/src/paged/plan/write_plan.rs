@@ -1,67 +1,29 @@
-//! What a write will do: the slots that tokens go to, for low-bit pages the staging pages, and the copies before it.
+//! The plan of a write: the slots of its tokens, the staging pages of low-bit pages, and the copies before it.
 //!
 //! ```text
-//! block held by others      the writer gets a copy of it
-//! only found by others      it gets a copy while blocks are there; else the block is no longer found
+//! block held by others       the writer gets a copy
+//! block that only has a key  the writer gets a copy if a block is available; else the block loses its key
 //! ```
 //!
-//! Rows of a low-bit page go to a staging page until all its slots are written. A run that covers a whole page is quantised as it
-//! comes. A run into a quantised page takes the page back to staging for the length of the call. Rows that a draft may take back are
-//! always staged. A plan costs O(blocks and runs); of low-bit pages at most two runs a sequence cost O(layers).
+//! Rows of a low-bit page go to a staging page until all of the page's slots are written; then the page is quantised. A
+//! run that covers a whole page is quantised immediately. A run into a quantised page moves the page back to staging
+//! during the call. Rows of drafts and steps are always staged, and stay staged until the draft or step ends, in
+//! addition to the quantised form of pages that they complete: a query reads earlier pages quantised and its own page
+//! in floats, regardless of the number of tokens in a step. A plan costs O(blocks and runs). For low-bit pages, the
+//! runs of drafts and steps, and at most two runs of any other sequence, cost O(layers) each.
 
 use std::ops::Range;
 
-use super::checked_write::{CheckedWrite, PlannerState, Share, WriteTarget, room};
+use super::checked_write::{CheckedWrite, PlannerState, Share, WriteTarget, Writer, room};
+use super::end_plan::Seal;
+use super::page_write::{PageWrite, SlotRun, StagingContent};
 use crate::error::{Error, Result};
 use crate::paged::pages::Page;
 use crate::paged::sequence::Sequence;
 use crate::paged::table::Reservation;
 
-/// Neighbouring slots of one block that get neighbouring tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotRun {
-    /// Index of the block.
-    pub block: u32,
-    /// The first slot.
-    pub slot: u32,
-    /// How many.
-    pub len: u32,
-    /// The first of the tokens, counted in the call.
-    pub token: u32,
-    /// True if its rows go to staging pages, which the plan names.
-    pub staged: bool,
-}
-
-/// A part of a low-bit page that is written: the rows go to its staging page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageWrite {
-    /// Which run of the plan.
-    pub run: u32,
-    /// The page.
-    pub page: Page,
-    /// Its staging page.
-    pub staged: u32,
-    /// What lies in the staging page before the write.
-    pub before: StagingContent,
-    /// True if all slots are then written and committed: the page is quantised and its staging page given back.
-    pub fills: bool,
-}
-
-/// What lies in a staging page before a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StagingContent {
-    /// The page's rows, and zeros.
-    Own,
-    /// Zeros: nobody has used it.
-    Zeros,
-    /// Rows of another page, to be zeroed.
-    Other,
-    /// Rows of another page, to be overwritten by those of this page, which is quantised already.
-    Sealed,
-}
-
-/// What a write to one or more sequences will do. Nothing has happened yet. A block that is still to be taken is in no sequence, so
-/// bytes may be moved before the commit: if moving them fails, nobody sees them.
+/// The plan of a write to one or more sequences. Nothing has changed yet. A block that the write will take is in no
+/// sequence, so its bytes may be moved before the commit: if moving them fails, no sequence sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a plan does nothing until it is committed"]
 pub struct WritePlan {
@@ -72,13 +34,13 @@ pub struct WritePlan {
     runs: Vec<SlotRun>,
     pages: Vec<PageWrite>,
     new_staged: u32,
-    /// The parent of each token, in its draft.
+    /// The parent of each token in its draft.
     parents: Option<Vec<i32>>,
     revision: u64,
 }
 
 impl WritePlan {
-    /// The plan of a write without copies.
+    /// Plans a write without copies.
     pub(in crate::paged) fn new(write: CheckedWrite, state: PlannerState<'_>) -> Result<Self> {
         state.check_available(write.new_blocks())?;
         let mut plan = WritePlan::of(write, state)?;
@@ -86,11 +48,11 @@ impl WritePlan {
         Ok(plan)
     }
 
-    /// The plan of a write and of the copies it needs, each planned as if the other were not.
+    /// Plans a write and the copies it needs, each as if the other did not exist.
     pub(in crate::paged) fn with_copies(write: CheckedWrite, state: PlannerState<'_>) -> Result<(CopyPlan, Self)> {
         let (mut shared, needed) = (SharedBlocks::default(), write.new_blocks());
         if state.check_available(needed).is_err() {
-            // The refusal counts the copies too.
+            // The error counts the copies too.
             for share in &write.shares {
                 shared.add_share(share, state)?;
             }
@@ -101,7 +63,7 @@ impl WritePlan {
         Ok((shared.plan(needed, state)?, plan))
     }
 
-    /// An empty plan with room for its runs.
+    /// Returns an empty plan with memory reserved for its runs.
     fn of(write: CheckedWrite, state: PlannerState<'_>) -> Result<Self> {
         let new_blocks = write.new_blocks() as u32;
         let CheckedWrite { layers, shares, parents, revision } = write;
@@ -112,14 +74,28 @@ impl WritePlan {
         Ok(WritePlan { layers, tokens, new_blocks, shares, runs, pages, new_staged, parents, revision })
     }
 
-    /// Redirects it to the copies that were planned with it and are there now. Its memory is reserved.
+    /// Points the plan at the copies that were planned with it, which now exist. Its memory is reserved.
     pub(in crate::paged) fn follow_copies(&mut self, state: PlannerState<'_>) -> Result<()> {
         self.fill(state, None)?;
         self.revision = state.revision;
         Ok(())
     }
 
-    /// Lists where the tokens of its shares go, and which blocks there others see. A second time needs no memory.
+    /// Lists the slots of an open step's plan again, after the blocks of its sequences have changed.
+    pub(in crate::paged) fn follow_blocks(&mut self, state: PlannerState<'_>) -> Result<()> {
+        self.fill(state, None)
+    }
+
+    /// True if a page that the plan fills is in a block that others hold as well.
+    pub(in crate::paged) fn fills_shared(&self, share: &Share, runs: &[SlotRun], state: PlannerState<'_>) -> bool {
+        let place = share.position / state.block_size();
+        let held = |run: &SlotRun| state.tables.is_held_twice(state.sequences.at(share.seat).table(), place, run.block);
+        let fills = |run: &SlotRun| self.pages.iter().any(|write| write.fills && write.page.block == run.block);
+        // Others hold content from before the step, so at most the first of a step's blocks.
+        runs.first().is_some_and(|run| run.slot > 0 && held(run) && fills(run))
+    }
+
+    /// Lists the slots of all shares, and the blocks among them that others see. A repeated call needs no memory.
     fn fill(&mut self, state: PlannerState<'_>, mut shared: Option<&mut SharedBlocks>) -> Result<()> {
         let mut upcoming = state.tables.pool().blocks().upcoming().map(|next| next.block);
         self.tokens = 0;
@@ -135,7 +111,8 @@ impl WritePlan {
         if state.tables.pool().is_low_bit() { self.add_pages(state) } else { Ok(()) }
     }
 
-    /// Adds the runs of one sequence, and its present blocks to those that others see; `upcoming` are the blocks it would get.
+    /// Adds the runs of one sequence, and those of its present blocks that others see. `upcoming` are the blocks it
+    /// will take.
     fn add_runs(
         &mut self,
         share: &Share,
@@ -153,7 +130,7 @@ impl WritePlan {
         };
         let (size, held) = (state.block_size(), of.table());
         let is_low_bit = state.tables.pool().is_low_bit();
-        let is_staged = |len| is_low_bit && (share.drafted || len < size);
+        let is_staged = |len| is_low_bit && (share.keeps_floats || len < size);
         let (first, end) = (share.position / size, share.end.div_ceil(size));
         if end == first + 1
             && let Some(block) = state.tables.get(held, first)
@@ -180,7 +157,7 @@ impl WritePlan {
         Ok(())
     }
 
-    /// Adds the staged pages.
+    /// Adds the writes to staged pages.
     fn add_pages(&mut self, state: PlannerState<'_>) -> Result<()> {
         let (pool, size) = (state.tables.pool(), state.block_size());
         let mut upcoming = pool.staging().upcoming();
@@ -189,11 +166,15 @@ impl WritePlan {
         let mut pages = std::mem::take(&mut self.pages);
         pages.clear();
         for (share, runs, _) in self.shares() {
-            let length = state.sequences.at(share.seat).length();
-            let mut position = share.position;
+            let (of, mut position) = (state.sequences.at(share.seat), share.position);
+            let (length, held) = (of.length(), of.table());
             for run in runs {
-                // Slots that hold tokens of the sequence; what lies behind them does not count.
+                // Slots that hold tokens of the sequence; later slots do not count.
                 let kept = length.saturating_sub(position - run.slot).min(size);
+                // Other holders read the floats of a block, so only a copy can give them up. A block that does not
+                // exist yet has no holders.
+                let at = position / size;
+                let is_held = at < held.len() && state.tables.is_held_twice(held, at, run.block);
                 position += run.len;
                 place += 1;
                 for layer in self.layers.clone().filter(|_| run.staged) {
@@ -213,12 +194,12 @@ impl WritePlan {
                         }
                     };
                     let all_marked = |slots| pool.marks().has_all(block, layer, slots);
-                    let fills = !share.drafted
-                        && run.slot <= kept
+                    let completes = run.slot <= kept
                         && all_marked(0..run.slot)
                         && (end == size || kept == size && all_marked(end..kept));
                     room(&mut pages, 1)?;
-                    pages.push(PageWrite { run: place - 1, page, staged, before, fills });
+                    let fills = completes && !share.drafted && !is_held;
+                    pages.push(PageWrite { run: place - 1, page, staged, before, completes, fills });
                 }
             }
         }
@@ -226,35 +207,7 @@ impl WritePlan {
         Ok(())
     }
 
-    /// Keeps the first `tokens` tokens of each share and passes the slots that are given up to `cut`.
-    pub(in crate::paged) fn shorten(&mut self, tokens: u32, size: u32, mut cut: impl FnMut(u32, Range<u32>)) {
-        let (mut first, mut kept_runs) = (0, 0);
-        (self.tokens, self.new_blocks) = (0, 0);
-        for share in &mut self.shares {
-            let own = first as usize..share.runs_end as usize;
-            first = share.runs_end;
-            let mut left = tokens;
-            for at in own {
-                let run = self.runs[at];
-                let kept = run.len.min(left);
-                if kept < run.len {
-                    cut(run.block, run.slot + kept..run.slot + run.len);
-                }
-                if kept > 0 {
-                    self.runs[kept_runs] = SlotRun { len: kept, token: self.tokens + tokens - left, ..run };
-                    kept_runs += 1;
-                }
-                left -= kept;
-            }
-            *share = share.shortened(tokens, size);
-            share.runs_end = kept_runs as u32;
-            self.tokens += tokens;
-            self.new_blocks += share.new_blocks;
-        }
-        self.runs.truncate(kept_runs);
-    }
-
-    /// What its commit needs.
+    /// The memory that the plan's commit needs.
     pub(in crate::paged) fn room(&self) -> Reservation {
         let shares = self.shares.len();
         Reservation {
@@ -265,7 +218,7 @@ impl WritePlan {
         }
     }
 
-    /// Each share with its runs, and with the parents of its tokens where they have some.
+    /// Each share with its runs, and with the parents of its tokens if they have any.
     pub(in crate::paged) fn shares(&self) -> impl Iterator<Item = (&Share, &[SlotRun], Option<&[i32]>)> {
         let (mut run, mut token) = (0, 0);
         self.shares.iter().map(move |share| {
@@ -287,7 +240,7 @@ impl WritePlan {
         self.revision
     }
 
-    /// Refuses ids that are not one for each token.
+    /// Returns an error if there is not one id for each token.
     pub(in crate::paged) fn check_tokens(&self, tokens: Option<&[u32]>) -> Result<()> {
         match tokens {
             Some(tokens) if tokens.len() != self.tokens as usize => {
@@ -298,19 +251,19 @@ impl WritePlan {
         }
     }
 
-    /// The layers that get tokens.
+    /// The layers to which tokens are written.
     #[must_use]
     pub fn layers(&self) -> Range<u32> {
         self.layers.clone()
     }
 
-    /// Tokens of all sequences.
+    /// Number of tokens of all sequences.
     #[must_use]
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// The first token of each sequence, and the number of all tokens.
+    /// The index of the first token of each sequence, and the number of all tokens.
     pub fn offsets(&self) -> impl Iterator<Item = u32> {
         let ends = self.shares.iter().scan(0, |end, share| {
             *end += share.tokens;
@@ -319,41 +272,55 @@ impl WritePlan {
         std::iter::once(0).chain(ends)
     }
 
-    /// Blocks that the commit will take.
+    /// Number of blocks that the commit will take.
     #[must_use]
     pub fn new_blocks(&self) -> u32 {
         self.new_blocks
     }
 
-    /// The slots of the tokens, in order; they are the same in each layer.
+    /// The slots of the tokens, in order. They are the same in each layer.
     #[must_use]
     pub fn runs(&self) -> &[SlotRun] {
         &self.runs
     }
 
-    /// The staged pages. Other low-bit pages are quantised as they come.
+    /// The runs that cover a whole page, for blocks of `size` tokens.
+    pub fn whole_runs(&self, size: u32) -> impl Iterator<Item = &SlotRun> + Clone {
+        self.runs.iter().filter(move |run| run.len == size)
+    }
+
+    /// The staged pages of some layers that the write completes with runs that do not cover the page.
+    pub fn completed(&self, layers: Range<u32>, size: u32) -> impl Iterator<Item = Seal> {
+        let completed = self.pages.iter().filter(move |write| {
+            write.completes && layers.contains(&write.page.layer) && self.runs[write.run as usize].len < size
+        });
+        completed.map(|write| Seal { page: write.page, staged: write.staged })
+    }
+
+    /// The writes to staged pages. Runs that cover a low-bit page are quantised immediately, even if the page is
+    /// staged.
     #[must_use]
     pub fn pages(&self) -> &[PageWrite] {
         &self.pages
     }
 }
 
-/// A block to copy, in all layers.
+/// A block to copy in all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockCopy {
     /// The block that others hold too.
     pub source: u32,
     /// The block that the writer gets.
     pub target: u32,
-    /// Its staged pages: layer, staging page of the source, staging page of the target.
+    /// The staged pages: layer, staging page of the source, staging page of the target.
     pub staged: Vec<(u32, u32, u32)>,
-    /// Where the writer sits, and the place of the block in its table.
+    /// The writer's seat, and the block's place in its table.
     pub(in crate::paged) place: (u32, u32),
-    /// Slots of the source that the writer's tokens lie in.
+    /// Slots of the source that contain the writer's tokens.
     pub(in crate::paged) kept: u32,
 }
 
-/// The copies that some writes need first.
+/// The copies that writes need before them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a plan does nothing until it is committed"]
 pub struct CopyPlan {
@@ -362,12 +329,13 @@ pub struct CopyPlan {
 }
 
 impl CopyPlan {
-    /// The copies that writes to these targets need. Refused if there are too few blocks for the copies and the writes.
+    /// Plans the copies for writes to these targets. Returns an error if there are too few blocks for the copies and
+    /// the writes.
     pub(in crate::paged) fn new(targets: &[WriteTarget], state: PlannerState<'_>) -> Result<Self> {
         let (mut shared, mut needed) = (SharedBlocks::default(), 0);
         for target in targets {
             let seat = state.sequences.seat(target.sequence)?;
-            let share = Share::new(seat, state.sequences.at(seat), target, state.block_size());
+            let share = Share::new(seat, state.sequences.at(seat), target, Writer::Direct, state.block_size());
             shared.add_share(&share, state)?;
             needed += u64::from(share.new_blocks);
         }
@@ -384,28 +352,28 @@ impl CopyPlan {
         self.revision
     }
 
-    /// What its commit needs.
+    /// The memory that the plan's commit needs.
     pub(in crate::paged) fn room(&self) -> Reservation {
         let copies = self.copies.len();
         let staged = self.copies.iter().map(|copy| copy.staged.len()).sum();
         Reservation { blocks: copies, marks: 2 * copies, tables: copies, staged }
     }
 
-    /// What the write after it needs in addition, with so many staged layers: a staged page stays for the others, and
-    /// a copy that keeps no rows of it gets a staging page of its own.
+    /// Additional memory that the write afterwards needs with this many staged layers: the other holders keep the
+    /// staged page, and a copy that keeps no rows of it gets its own staging page.
     pub(in crate::paged) fn bare_room(&self, staged_layers: u32) -> Reservation {
         let bare = self.copies.iter().filter(|copy| copy.kept == 0).count();
         Reservation { staged: bare * staged_layers as usize, ..Reservation::default() }
     }
 }
 
-/// A block that a write would change while others could see it.
+/// A block that a write would change while others can see it.
 #[derive(Debug)]
 struct SharedBlock {
     place: (u32, u32),
     block: u32,
     kept: u32,
-    /// Others hold it; otherwise it only has a key.
+    /// True if others hold it; false if it only has a key.
     held: bool,
 }
 
@@ -413,7 +381,7 @@ struct SharedBlock {
 struct SharedBlocks(Vec<SharedBlock>);
 
 impl SharedBlocks {
-    /// Notes the blocks that a share is written to, as far as they are there.
+    /// Adds the existing blocks that a share writes to.
     fn add_share(&mut self, share: &Share, state: PlannerState<'_>) -> Result<()> {
         if share.tokens == 0 {
             return Ok(());
@@ -429,8 +397,8 @@ impl SharedBlocks {
         Ok(())
     }
 
-    /// Notes the block with a sequence's last tokens if a share begins behind it: slots of it that were cut off must
-    /// not come back when the sequence grows past them.
+    /// Adds the block with a sequence's last tokens if a share begins behind that block: slots that were cut off must
+    /// not become visible again when the sequence grows past them.
     fn add_tail(&mut self, share: &Share, of: &Sequence, state: PlannerState<'_>) -> Result<()> {
         let (length, size) = (of.length(), state.block_size());
         let place = length / size;
@@ -444,7 +412,7 @@ impl SharedBlocks {
         Ok(())
     }
 
-    /// Notes a block at a place of a sequence, if others could see it.
+    /// Adds a block at a place of a sequence if others can see it.
     fn add(&mut self, seat: u32, of: &Sequence, (place, block): (u32, u32), state: PlannerState<'_>) -> Result<()> {
         let held = state.tables.is_held_twice(of.table(), place, block);
         if held || state.tables.pool().index().key(block).is_some() {
@@ -455,7 +423,7 @@ impl SharedBlocks {
         Ok(())
     }
 
-    /// Refuses if there are too few blocks for the new ones and for copies of those that others hold.
+    /// Returns an error if there are too few blocks for the new ones and for copies of those that others hold.
     fn check_available(&self, new_blocks: u64, state: PlannerState<'_>) -> Result<()> {
         state.check_available(new_blocks + self.held())
     }
@@ -464,7 +432,7 @@ impl SharedBlocks {
         self.0.iter().filter(|shared| shared.held).count() as u64
     }
 
-    /// Chooses which blocks are copied, and to which, beside a write that takes so many new ones.
+    /// Decides the blocks to copy and their targets, beside a write that takes this many new blocks.
     fn plan(mut self, new_blocks: u64, state: PlannerState<'_>) -> Result<CopyPlan> {
         self.check_available(new_blocks, state)?;
         let pool = state.tables.pool();

@@ -1,12 +1,13 @@
-//! Admission: a prompt gets room for itself and for what follows it, in every group, or it is said what is lacking.
+//! Admission: reserves blocks in every group for a prompt and its answer, or reports the blocks that are lacking.
 //!
 //! ```text
 //! [ found: held by others, or revived ][ rest of the prompt ][ answer ]
 //!                                      `---- blocks that are taken ----'
 //! ```
 //!
-//! In a group with a window only those blocks are taken that one append and its window have at once: later ones take the place of those
-//! that leave it. What is lacking is not counted as asked for. O(tokens).
+//! In a group with a window, only the blocks that one append and its window use at the same time are taken: later
+//! blocks replace those that leave the window. A prompt that is not admitted does not count toward the hit rate.
+//! O(tokens).
 
 use super::paged_planner::PagedPlanner;
 use super::prefix::{hold_found, look};
@@ -15,46 +16,46 @@ use crate::error::{Result, reserve};
 use crate::paged::index::{Identity, PrefixMatch};
 use crate::paged::sequence::HeldContent;
 
-/// What a new sequence needs room for.
+/// The demands of a new sequence.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AdmissionRequest<'a> {
     /// The ids of its prompt.
     pub tokens: &'a [u32],
-    /// Tokens that follow it.
+    /// Number of tokens that follow the prompt.
     pub answer: u32,
-    /// The most tokens that are appended at once; all of the prompt that is not there, where it is not said.
+    /// The most tokens that are appended at once; by default, the part of the prompt that is not cached.
     pub step: Option<u32>,
-    /// Blocks that stay free beside.
+    /// Number of blocks that must stay free in addition.
     pub watermark: u32,
 }
 
-/// What a sequence was admitted with.
+/// The prefix and the blocks that a sequence was admitted with.
 #[derive(Debug)]
 pub struct Admitted<H> {
     /// The prefix that was found, as each group holds it.
     pub held: Vec<H>,
-    /// The tokens that each group has to have blocks for.
+    /// The number of tokens for which each group must provide blocks.
     pub tokens: Vec<u32>,
 }
 
-/// What was admitted, or why there is no room.
+/// The result of an admission, or the shortage that prevents it.
 pub type Admission<T> = std::result::Result<T, Lacking>;
 
-/// Why there is no room: of the first group without.
+/// The shortage of the first group that has too few blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacking {
     /// The number of the group.
     pub group: usize,
-    /// Blocks that it needs, with the watermark.
+    /// Blocks that the group needs, including the watermark.
     pub needed: u64,
     /// Blocks that can be taken.
     pub free: u32,
-    /// Blocks that it has in all: where fewer than are needed, there never is room.
+    /// All blocks of the group. If there are fewer than needed, the sequence can never be admitted.
     pub total: u32,
 }
 
-/// Holds what is there of a prompt and says for how many tokens each group needs blocks; or which group has not enough of them, where
-/// nothing has changed.
+/// Holds the cached prefix of a prompt and returns the number of tokens for which each group needs blocks. If a group
+/// has too few blocks, returns that group, and nothing has changed.
 pub fn admit_in_groups(
     planners: &mut [&mut PagedPlanner],
     asked: AdmissionRequest<'_>,
@@ -77,7 +78,7 @@ pub fn admit_in_groups(
     Ok(Ok(Admitted { held, tokens }))
 }
 
-/// What is taken behind a prefix.
+/// The blocks to take behind a prefix.
 struct Taken {
     blocks: u32,
     /// All tokens up to the end of these blocks, or of the sequence.

@@ -1,9 +1,9 @@
-//! What goes from here to somewhere below, and comes back from there.
+//! Calls for tiers below the pool: the blocks to offload, and the blocks to restore.
 //!
 //! ```text
-//! note_named, take_named      blocks that got a name          -> copied, so that they are found elsewhere too
-//! evicted_next                blocks that are about to go     -> copied before something else is written to them
-//! prompt_in_groups, keep      what of a prompt is here        the rest comes back into new blocks
+//! note_named, take_named      newly hashed blocks             -> are offloaded, so that other processes find them
+//! evicted_next                blocks that are evicted next    -> are offloaded before they are overwritten
+//! prompt_in_groups, keep      the cached blocks of a prompt   the others are restored into new blocks
 //! ```
 
 use super::paged_planner::PagedPlanner;
@@ -13,33 +13,33 @@ use crate::paged::sequence::{Content, HeldContent, KeyChain};
 use crate::paged::table::{Reservation, Table};
 
 impl PagedPlanner {
-    /// Notes from now on which blocks get a name.
+    /// Records from now on which blocks get a key.
     pub fn note_named(&mut self) {
         self.tables.pool_mut().note_named();
     }
 
-    /// The blocks that got a name since the last call, in that order; some may have lost it since.
+    /// Returns the blocks that got a key since the last call, in that order. Some may have lost it since.
     pub fn take_named(&mut self) -> Vec<u32> {
         self.tables.pool_mut().take_named()
     }
 
-    /// Whether some got a name since the last call.
+    /// True if some blocks got a key since the last call.
     pub fn has_named(&self) -> bool {
         self.tables.pool().has_named()
     }
 
-    /// The blocks that prompts find and that the blocks which memory was last reserved for will take the place of.
+    /// The cached blocks that will be evicted for the blocks whose memory was reserved last.
     pub fn evicted_next(&self) -> impl Iterator<Item = u32> {
         self.tables.pool().evicted_next()
     }
 
-    /// Reserves the memory for so many new blocks, which are refused where there are too few.
+    /// Reserves memory for this many new blocks. Returns an error if too few are available.
     pub fn reserve_blocks(&mut self, blocks: usize) -> Result<()> {
         self.state().check_available(blocks as u64)?;
         self.tables.reserve(Reservation { blocks, tables: 1 + blocks / 32, ..Reservation::default() })
     }
 
-    /// Holds blocks that are found, so that they stay.
+    /// Holds these cached blocks, so that they are not evicted.
     pub fn keep(&mut self, blocks: &[u32]) -> Result<HeldContent> {
         let room = Reservation { tables: 1 + blocks.len() / 32, ..Reservation::default() };
         self.tables.reserve(room)?;
@@ -49,7 +49,7 @@ impl PagedPlanner {
         Ok(HeldContent(Content::saved(table, 0, 0, KeyChain::new(Identity::default(), self.forgotten))))
     }
 
-    /// The blocks that are held, in order.
+    /// The held blocks, in order.
     pub fn held_blocks(&self, held: &HeldContent) -> impl Iterator<Item = u32> {
         self.tables.iter(held.0.table(), 0).flatten()
     }

@@ -1,12 +1,13 @@
-//! The sequences of a paged cache: which block and slot each token lies in.
+//! The sequences of a paged cache: the block and slot of each token.
 //!
 //! ```text
 //! sequence 7   [ block 2 ][ block 0 ][ block 5 ]     tokens 0..16, 16..32, 32..48 of every layer
 //! sequence 8 = fork of 7: the same table             the first write into block 5 gives the writer a copy of it
 //! ```
 //!
-//! Invariants: the blocks' counts agree with the tables. Where pages are staged, exactly those are whose slots are marked in part,
-//! that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its blocks), forking it O(1).
+//! Invariants: the blocks' reference counts agree with the tables. If pages are staged, exactly these are: pages whose
+//! slots are partly marked, that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its
+//! blocks), forking it is O(1).
 
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result, reserve};
@@ -17,56 +18,56 @@ use crate::paged::sequence::{Content, HeldContent, KeyChain, NamedSeats, Sequenc
 use crate::paged::table::{Reservation, Table, Tables};
 use crate::paged::window::Window;
 
-/// Decides where a paged cache keeps the tokens of its sequences.
+/// Decides the block and slot of each token of a paged cache's sequences.
 #[derive(Debug)]
 pub struct PagedPlanner {
     pub(super) tables: Tables,
     pub(super) sequences: Sequences,
-    /// The tokens that later ones see, if not all.
+    /// The tokens that later tokens attend to, if not all.
     pub(super) window: Option<Window>,
-    /// Counts the changes that make plans stale.
+    /// Number of changes that made plans stale.
     pub(super) revision: u64,
     pub(super) counters: PlannerCounters,
-    /// How often all prefixes were forgotten.
+    /// Number of times that all prefixes were forgotten.
     pub(super) forgotten: u64,
 }
 
-/// What has happened since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannerCounters {
-    /// Blocks copied because others held them when they were written.
+    /// Blocks that were copied because others held them when they were written.
     pub copies: u64,
-    /// Tokens of the prompts that were looked for.
+    /// Tokens of the prompts that were looked up.
     pub asked_tokens: u64,
-    /// Tokens of those prompts that were found.
+    /// Tokens of those prompts that were cache hits.
     pub found_tokens: u64,
 }
 
-/// What a pool holds, in blocks, and what it has done.
+/// The blocks of a pool by state, and its counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Blocks in all.
+    /// All blocks.
     pub total: u32,
-    /// Blocks with nothing in them.
+    /// Blocks without content.
     pub free: u32,
-    /// Blocks that nobody holds and that prompts can find.
+    /// Blocks that are not held and that prompts can find.
     pub cached: u32,
-    /// Blocks that somebody holds.
+    /// Blocks that are held.
     pub active: u32,
-    /// Blocks that were cached and had to make room.
+    /// Cached blocks that were evicted.
     pub evictions: u64,
-    /// Copies and tokens found, since the start.
+    /// Copies, and tokens looked up and found, since the start.
     pub counters: PlannerCounters,
 }
 
 impl PagedPlanner {
-    /// A cache of `capacity` blocks, each of `block_size` tokens of all layers.
+    /// Returns a cache of `capacity` blocks, each with `block_size` tokens of all layers.
     pub fn new(capacity: u32, block_size: u32, num_layers: u32) -> Result<Self> {
         PagedPlanner::of_blocks(Blocks::new(capacity)?, block_size, num_layers)
     }
 
-    /// A cache of these blocks, none of which is in use. They bring their order of eviction.
-    pub fn of_blocks(blocks: Blocks, block_size: u32, num_layers: u32) -> Result<Self> {
+    /// Returns a cache of these blocks, none of which is in use. The blocks contain their order of eviction.
+    pub(crate) fn of_blocks(blocks: Blocks, block_size: u32, num_layers: u32) -> Result<Self> {
         let block_size = count_positive("blockSize", block_size.into())?;
         let num_layers = count_positive("numLayers", num_layers.into())?;
         Ok(PagedPlanner {
@@ -86,49 +87,58 @@ impl PagedPlanner {
         self
     }
 
-    /// Evicts blocks in the order of this policy. None may be in use yet.
+    /// Uses this eviction policy. No block may be in use yet.
     #[must_use]
     pub fn evicting(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
         self.tables = self.tables.with_pool(|pool| pool.evicting(policy));
         self
     }
 
-    /// Gives back blocks that leave this window.
+    /// Releases blocks that leave this window.
     #[must_use]
     pub fn sliding(mut self, window: Window) -> Self {
         self.window = Some(window);
         self
     }
 
-    /// A new, empty sequence. Ids count up from 0 and are never used again.
+    /// Creates an empty sequence. Ids count up from 0 and are never reused.
     pub fn create_sequence(&mut self) -> Result<u64> {
         self.create_sequence_of(Identity::default())
     }
 
-    /// A new, empty sequence whose tokens are found by prompts of this identity.
+    /// Creates an empty sequence whose tokens are found by prompts with this identity.
     pub fn create_sequence_of(&mut self, identity: Identity) -> Result<u64> {
         self.sequences.reserve()?;
         Ok(self.sequences.add(Content::new(KeyChain::new(identity, self.forgotten))))
     }
 
-    /// A new sequence with the tokens of another, sharing all its blocks. Drafted tokens count as committed in the
-    /// fork, but prompts do not find it from the first drafted token on.
+    /// Creates a sequence with the tokens of another, sharing all its blocks. Drafted tokens count as committed in the
+    /// fork, but prompts do not find it from the first drafted token on. Tokens of an open step are not included.
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
         self.sequences.reserve()?;
-        let source = self.sequences.resting(sequence)?;
+        let source = self.seat_to_fork(sequence)?;
         self.changed();
         Ok(self.sequences.add(self.sequences.at(source).fork(&mut self.tables)))
     }
 
-    /// Ends a sequence and gives up its blocks, and with it its open drafts and step.
+    /// Returns the seat of a sequence whose content is shared next, and reserves memory for that.
+    pub(super) fn seat_to_fork(&mut self, sequence: u64) -> Result<u32> {
+        let seat = self.sequences.seat(sequence)?;
+        self.tables.reserve(Reservation { tables: 1, ..Reservation::default() })?;
+        Ok(seat)
+    }
+
+    /// Drops a sequence with its open drafts and step, and releases its blocks.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
+        // Its step wrote into a block that forks may hold.
+        self.soil_step(self.sequences.seat(sequence)?);
         self.sequences.remove(sequence)?.release(&mut self.tables);
         self.changed();
         Ok(())
     }
 
-    /// Drops the tokens from `length` on. Refused where the window has dropped tokens that the next one would see; where only sinks
-    /// stay, or nothing, it never is.
+    /// Drops the tokens from `length` on. Returns an error if the window has dropped tokens that the next token would
+    /// attend to; truncating to sinks alone, or to nothing, always succeeds.
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
         let seat = self.seat_to_truncate(sequence, length)?;
         self.tables.reserve(self.cut_room(seat, length, 0))?;
@@ -137,7 +147,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Refuses what [`PagedPlanner::truncate`] would refuse.
+    /// Returns the errors of [`PagedPlanner::truncate`] without truncating.
     pub fn check_truncate(&self, sequence: u64, length: u32) -> Result<()> {
         self.seat_to_truncate(sequence, length).map(drop)
     }
@@ -148,15 +158,15 @@ impl PagedPlanner {
         let before = content.length();
         let refused = |reason| Err(Error::CannotRollBack { requested: length.into(), seq_len: before.into(), reason });
         if length > before {
-            return refused("there are not so many");
+            return refused("the sequence has fewer tokens");
         }
         if length < before && self.window.is_some_and(|window| content.is_gone(length, window, self.block_size())) {
-            return refused("tokens shortly before that have left the window");
+            return refused("tokens right before it have left the window");
         }
         Ok(seat)
     }
 
-    /// The reservation of a cut, and of what leaves the window when a transaction ends.
+    /// The reservation for a cut, and for blocks that leave the window when a transaction ends.
     pub(super) fn cut_room(&self, seat: u32, length: u32, blocks: u32) -> Reservation {
         let size = self.block_size();
         let kept = length.div_ceil(size).max(blocks).min(self.sequences.at(seat).table().len());
@@ -170,7 +180,8 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// How many blocks each sequence lacks for a total number of tokens, and the memory to take them. Refused if there are too few.
+    /// Returns the number of blocks that each sequence lacks for a total number of tokens, and reserves memory to take
+    /// them. Returns an error if there are too few blocks.
     pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
         let mut missing = Vec::new();
         reserve(&mut missing, wanted.len(), "sequences and blocks of a call")?;
@@ -198,22 +209,23 @@ impl PagedPlanner {
         self.changed();
     }
 
-    /// Sets the priority, 0 to 100, of the blocks that hold some of these tokens of a sequence: until a time of
-    /// [`PagedPlanner::advance_clock`], or for good. An empty range names no block.
+    /// Sets the priority, 0 to 100, of the blocks that contain some of these tokens of a sequence: until a time of
+    /// [`PagedPlanner::advance_clock`], or without a limit. An empty range selects no block.
     ///
-    /// 1. The block with the lowest *rank* is evicted first; of equal ones the one released first.
-    /// 2. A block's own rank is what the [`EvictionPolicy`] makes of its priority and its place in the sequence;
-    ///    without a policy it is the priority. The priority is 50 unless given, and again once its limit is over.
-    /// 3. A released block hands its rank on to all blocks before it in that sequence, whether they are released too
-    ///    or stay: in a truncation or a restore, when a fork ends, when a writer gets a copy. A block's rank is the
-    ///    highest of its own and those handed on to it, and it hands that on in turn. So no block is evicted before
-    ///    the blocks that follow it, which could not be found without it.
-    /// 4. Ranks with limits are joined: the highest until the limit, the highest from then on. Of two limits it takes
-    ///    the later if the rank falls, the earlier if it rises. So it is never lower than a rank it is made of.
+    /// 1. The block with the lowest *rank* is evicted first; among equal ranks, the one released first.
+    /// 2. A block's own rank is what the [`EvictionPolicy`] computes from its priority and its place in the sequence;
+    ///    without a policy it is the priority. The priority is 50 unless set, and again after its limit.
+    /// 3. A released block hands its rank on to all blocks before it in that sequence, both released ones and those
+    ///    that stay: in a truncation or a restore, when a fork ends, when a writer gets a copy. A block's rank is the
+    ///    highest of its own and those handed on to it, and the block hands that rank on in turn. So no block is
+    ///    evicted before the blocks that follow it, which prompts could not find without it.
+    /// 4. Ranks with limits are combined: the highest until the limit, the highest from then on. Of two limits, the
+    ///    combination has the later one if the rank falls, the earlier one if it rises. So it is never lower than a
+    ///    rank it is made of.
     /// 5. A new priority discards what was handed on to the block so far. The blocks before it keep theirs. The block
     ///    itself may now be evicted before blocks that followed it and were released earlier.
-    /// 6. A block that left the window is released before those that follow it, which are found without it. It hands
-    ///    its rank on to the sinks alone.
+    /// 6. A block that leaves the window is released before those that follow it, which prompts find without it. It
+    ///    hands its rank on to the sinks only.
     /// 7. A copy for a writer starts with the default priority and nothing handed on to it.
     pub fn retain(
         &mut self,
@@ -235,32 +247,32 @@ impl PagedPlanner {
         self.tables.pool_mut().set_priorities(&blocks, priority, until)
     }
 
-    /// Which tokens later ones see, where not all.
+    /// The tokens that later tokens attend to, if not all.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
         self.window
     }
 
-    /// Tokens of a sequence, with those of open drafts; 0 for an unknown one.
+    /// Number of tokens of a sequence, including those of open drafts; 0 for an unknown sequence.
     #[must_use]
     pub fn sequence_length(&self, sequence: u64) -> u32 {
         self.sequences.find(sequence).map_or(0, |of| of.length())
     }
 
-    /// Tokens of a sequence that no draft can take back; 0 for an unknown one.
+    /// Number of tokens of a sequence that no draft can roll back; 0 for an unknown sequence.
     #[must_use]
     pub fn committed_length(&self, sequence: u64) -> u32 {
         self.sequences.find(sequence).map_or(0, |of| of.committed())
     }
 
-    /// Slots of a sequence's blocks; 0 for an unknown sequence.
+    /// Number of slots in a sequence's blocks; 0 for an unknown sequence.
     #[must_use]
     pub fn sequence_capacity(&self, sequence: u64) -> u64 {
         let blocks = self.sequences.find(sequence).map_or(0, |of| of.table().len());
         u64::from(blocks) * u64::from(self.block_size())
     }
 
-    /// Their ids, ascending. O(n log n).
+    /// The ids of all sequences, ascending. O(n log n).
     #[must_use]
     pub fn sequence_ids(&self) -> Vec<u64> {
         let mut ids: Vec<u64> = self.sequences.iter().map(|of| of.id()).collect();
@@ -268,17 +280,22 @@ impl PagedPlanner {
         ids
     }
 
-    /// Refuses a sequence with an open transaction or step.
+    /// Returns an error if the sequence has an open transaction or step.
     pub fn check_idle(&self, sequence: u64) -> Result<()> {
         self.sequences.idle(sequence).map(drop)
     }
 
-    /// Refuses a sequence with an open step.
+    /// Returns an error if the sequence has an open transaction.
+    pub fn check_undrafted(&self, sequence: u64) -> Result<()> {
+        self.sequences.undrafted(sequence).map(drop)
+    }
+
+    /// Returns an error if the sequence has an open step.
     pub fn check_resting(&self, sequence: u64) -> Result<()> {
         self.sequences.resting(sequence).map(drop)
     }
 
-    /// Refuses a layer that is not there.
+    /// Returns an error if the layer does not exist.
     pub fn check_layer(&self, layer: u32) -> Result<()> {
         if layer < self.num_layers() {
             return Ok(());
@@ -286,49 +303,49 @@ impl PagedPlanner {
         Err(Error::argument("layer", layer, format!("below {}", self.num_layers())))
     }
 
-    /// Tells the time: priorities of [`PagedPlanner::retain`] whose limit is over end.
+    /// Sets the time: priorities of [`PagedPlanner::retain`] whose limit has passed end.
     pub fn advance_clock(&mut self, now: u64) {
         self.tables.pool_mut().advance(now);
         self.changed();
     }
 
-    /// Tokens of a block.
+    /// Number of tokens in a block.
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.tables.block_size()
     }
 
-    /// Layers of a block.
+    /// Number of layers in a block.
     #[must_use]
     pub fn num_layers(&self) -> u32 {
         self.tables.pool().num_layers()
     }
 
-    /// Blocks that can be taken, cached ones among them.
+    /// Number of blocks that can be taken, including cached ones.
     #[must_use]
     pub fn free_count(&self) -> u32 {
         self.tables.pool().blocks().available()
     }
 
-    /// Blocks in use, cached or free.
+    /// Number of blocks in use, cached or free.
     #[must_use]
     pub fn total_count(&self) -> u32 {
         self.tables.pool().blocks().capacity()
     }
 
-    /// Pages that are staged.
+    /// Number of staged pages.
     #[must_use]
     pub fn staged_count(&self) -> u32 {
         self.tables.pool().staging().len()
     }
 
-    /// Bytes of the bookkeeping of blocks and tables, without ids of tokens, sequences, staged pages, extras and events.
+    /// Bytes of the bookkeeping of blocks and tables, without token ids, sequences, staged pages, extras and events.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.tables.bytes()
     }
 
-    /// What it holds, and what it has done.
+    /// The state of the pool, and its counters.
     #[must_use]
     pub fn pool_stats(&self) -> PoolStats {
         let blocks = self.tables.pool().blocks();
@@ -342,7 +359,8 @@ impl PagedPlanner {
         }
     }
 
-    /// Says what is wrong with the bookkeeping, if anything. `held` is what holds blocks besides sequences. O(slots).
+    /// Returns an error of the bookkeeping, if any. `held` must be all content that holds blocks besides sequences.
+    /// O(slots).
     pub fn check_invariants(&self, held: &[&HeldContent]) -> Result<(), String> {
         let of_sequences = self.sequences.iter().map(|of| of.table());
         let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.0.table())).collect();
@@ -350,17 +368,17 @@ impl PagedPlanner {
         self.sequences.check(self.block_size())
     }
 
-    /// What plans are made from.
+    /// The state that plans are made from.
     pub(super) fn state(&self) -> PlannerState<'_> {
         PlannerState { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
     }
 
-    /// Makes plans from before stale: lengths, tables, drafts, which block is taken next, or who holds a block have changed.
+    /// Makes earlier plans stale: lengths, tables, drafts, the next block to take, or a block's holders have changed.
     pub(super) fn changed(&mut self) {
         self.revision += 1;
     }
 
-    /// Refuses a stale plan.
+    /// Returns an error if the plan is stale.
     pub(super) fn check_revision(&self, revision: u64) -> Result<()> {
         if revision == self.revision {
             return Ok(());

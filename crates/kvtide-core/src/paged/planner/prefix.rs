@@ -1,7 +1,8 @@
-//! Prefixes: how much of a prompt is in the cache, and whether there is room for the rest.
+//! Prefixes: the cached part of a prompt, and checks for room for the rest.
 //!
-//! The last token is never found, since its logits are needed. With a window, a prefix needs its sinks, what the next token sees and
-//! the block of its own last token. A model whose layers lie in several groups has a planner for each. O(tokens).
+//! The last token is never taken from the cache, since its logits are needed. With a window, a prefix needs its sinks,
+//! the tokens that the next token attends to, and the block of its own last token. A model whose layers form several
+//! groups has a planner for each. O(tokens).
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Error, Result, reserve};
@@ -11,31 +12,31 @@ use crate::paged::sequence::HeldContent;
 const WHAT: &str = "blocks of a prompt";
 
 impl PagedPlanner {
-    /// Finds the longest prefix of these tokens and holds its blocks. With `partial`, and without a window, it may
-    /// end inside a block, which its first writer gets a copy of.
+    /// Finds the longest cached prefix of these tokens and holds its blocks. With `partial`, and without a window, it
+    /// may end inside a block; the first writer to that block gets a copy.
     pub fn find(&mut self, tokens: &[u32], identity: &Identity, partial: bool) -> Result<HeldContent> {
         let held = find_in_groups(&mut [self], tokens, identity, partial)?.pop();
         Ok(held.expect("one group, one prefix"))
     }
 
-    /// How far a prompt is found, and why no further.
+    /// Returns the length of a prompt's cached prefix, and the reason why it ends there.
     pub fn explain(&self, tokens: &[u32], identity: &Identity) -> Result<Explanation> {
         explain_in_groups(&[self], tokens, identity)
     }
 
-    /// Whether there is room for `tokens` tokens of a new sequence and `watermark` blocks besides.
+    /// True if there is room for `tokens` tokens of a new sequence and `watermark` more blocks.
     #[must_use]
     pub fn can_allocate(&self, tokens: u32, watermark: u32) -> bool {
         let needed = tokens.div_ceil(self.block_size());
         u64::from(needed) + u64::from(watermark) <= self.free_count().into()
     }
 
-    /// The keys of the whole blocks of a prompt, cached or not. O(tokens).
+    /// The keys of the full blocks of a prompt, cached or not. O(tokens).
     pub fn keys(&self, tokens: &[u32], identity: &Identity) -> Result<Vec<BlockKey>> {
         identity.keys(tokens, self.block_size())
     }
 
-    /// The keys of all blocks that can be found, in no order. O(blocks).
+    /// The keys of all cached blocks, in no order. O(blocks).
     pub fn indexed_keys(&self) -> Result<Vec<BlockKey>> {
         let (index, blocks) = (self.tables.pool().index(), self.tables.pool().blocks().touched());
         let mut keys = Vec::new();
@@ -44,7 +45,7 @@ impl PagedPlanner {
         Ok(keys)
     }
 
-    /// The events of the prefix index from a number on.
+    /// The events of the prefix index from number `since` on.
     #[must_use]
     pub fn events(&self, since: u64) -> UnseenEvents<'_> {
         self.tables.pool().index().events().since(since)
@@ -55,7 +56,8 @@ impl PagedPlanner {
         self.tables.pool_mut().keep_events(capacity);
     }
 
-    /// Refuses ids that differ from those that are known of a sequence's leading tokens, or more than it has tokens.
+    /// Returns an error if ids differ from those that are known of a sequence's leading tokens, or if there are more
+    /// ids than tokens.
     pub fn check_identify(&self, sequence: u64, tokens: &[u32]) -> Result<()> {
         let content = self.sequences.at(self.sequences.idle(sequence)?).content();
         if tokens.len() as u64 > content.length().into() {
@@ -72,8 +74,9 @@ impl PagedPlanner {
         }
     }
 
-    /// Notes the ids of a sequence's leading tokens, and says of how many they are known then: prompts find their full blocks from now
-    /// on. Not those of blocks that others hold and that have no ids or others, nor what was there when all prefixes were forgotten.
+    /// Records the ids of a sequence's leading tokens, so that prompts find its full blocks, and returns the number of
+    /// leading tokens whose ids are known afterwards. Ids are not recorded for blocks that others hold and that have no
+    /// ids or different ones, nor for tokens that were present when all prefixes were forgotten.
     pub fn identify(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
         self.check_identify(sequence, tokens)?;
         let seat = self.sequences.idle(sequence)?;
@@ -81,17 +84,23 @@ impl PagedPlanner {
         Ok(self.sequences.at_mut(seat).identify(tokens, &mut self.tables))
     }
 
-    /// Forgets all prefixes: no block that is there now is found any more, nor what follows it in a sequence or a
-    /// snapshot. Blocks that nobody holds become free.
+    /// Forgets all prefixes: prompts find neither the present blocks nor blocks that follow them in a sequence or a
+    /// snapshot. Blocks that are not held become free.
     pub fn forget_prefixes(&mut self) {
         self.tables.pool_mut().forget_prefixes();
         self.forgotten += 1;
-        // Without the key of one block, the next one cannot get its own.
+        // Without the key of one block, the next block cannot get its own.
         self.sequences.iter_mut().for_each(|of| of.forget_before(self.forgotten));
         self.changed();
     }
 
-    /// Holds the blocks that a match has in this planner, which is one of its groups.
+    /// Number of times that all prefixes were forgotten. A key that was read at another count is no longer valid.
+    #[must_use]
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Holds the blocks of a match in this planner, which is one of its groups.
     fn hold_match(&mut self, found: &PrefixMatch, group: usize, identity: &Identity) -> Result<HeldContent> {
         let blocks = found.blocks(group);
         let names = [found.length().checked_sub(1), blocks.iter().rposition(Option::is_none)];
@@ -99,27 +108,28 @@ impl PagedPlanner {
         self.hold_named(blocks, found.tokens(), identity, names)
     }
 
-    /// Whether this planner, one of a match's groups, has room for the rest of a prompt of so many tokens.
+    /// True if this planner, one of a match's groups, has room for the rest of a prompt of this many tokens.
     fn has_room_for(&self, found: &PrefixMatch, group: usize, tokens: usize, watermark: u32) -> bool {
         let new = (tokens.div_ceil(self.block_size() as usize) - found.length()) as u64;
         new + self.revived(found, group) + u64::from(watermark) <= self.free_count().into()
     }
 
-    /// The blocks of a match that nobody holds yet.
+    /// Number of the match's blocks that are not held yet.
     pub(super) fn revived(&self, found: &PrefixMatch, group: usize) -> u64 {
         let blocks = self.tables.pool().blocks();
         found.blocks(group).iter().flatten().filter(|&&block| blocks.count(block) == 0).count() as u64
     }
 
-    /// Whether a sequence has this block at a place, with known tokens, but not yet its key. O(sequences), and
-    /// O(tokens without a key) of those that are long enough.
+    /// True if a sequence has this block at a place, with known tokens, but not yet its key. O(sequences), plus
+    /// O(tokens without a key) for each sequence that is long enough.
     fn is_drafted(&self, key: &BlockKey, place: u32) -> bool {
         self.sequences.iter().any(|of| of.drafts_block(key, place, &self.tables))
     }
 }
 
-/// Finds the longest prefix of these tokens from which every group can continue, and holds its blocks in each group, or nothing where
-/// it is refused. With `partial`, and without a window in any group, the prefix may end inside a block.
+/// Finds the longest cached prefix of these tokens from which every group can continue, and holds its blocks in each
+/// group. On an error, nothing is held. With `partial`, and without a window in any group, the prefix may end inside a
+/// block.
 pub fn find_in_groups(
     planners: &mut [&mut PagedPlanner],
     tokens: &[u32],
@@ -130,14 +140,14 @@ pub fn find_in_groups(
     hold_found(planners, &found, tokens, identity)
 }
 
-/// The longest prefix that every group can continue from; nothing is held.
+/// Finds the longest cached prefix from which every group can continue, without holding it.
 pub(super) fn look(
     planners: &[&mut PagedPlanner],
     tokens: &[u32],
     identity: &Identity,
     partial: bool,
 ) -> Result<PrefixMatch> {
-    let (groups, prompt) = (asked(planners.iter().map(|planner| &**planner))?, identity.prompt(tokens));
+    let (groups, prompt) = (asked_of(planners.iter().map(|planner| &**planner))?, identity.prompt(tokens));
     let mut found = PrefixMatch::find(&groups, prompt)?;
     if partial {
         found.add_rest(&groups, prompt);
@@ -145,7 +155,7 @@ pub(super) fn look(
     Ok(found)
 }
 
-/// Holds what was found of a prompt in each group, or nothing where it is refused, and counts it.
+/// Holds the found prefix of a prompt in each group and counts it. On an error, nothing is held.
 pub(super) fn hold_found(
     planners: &mut [&mut PagedPlanner],
     found: &PrefixMatch,
@@ -169,30 +179,49 @@ pub(super) fn hold_found(
     Ok(held)
 }
 
-/// How far all groups find a prompt, and why no further.
+/// Returns the length of a prompt's prefix that is cached in all groups, and the reason why it ends there.
 pub fn explain_in_groups(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Result<Explanation> {
-    let groups = asked(planners.iter().copied())?;
+    let groups = asked_of(planners.iter().copied())?;
     Explanation::new(&groups, identity.prompt(tokens), |at, key, place| planners[at].is_drafted(key, place))
 }
 
-/// Whether every group has room for the rest of a prompt and for `watermark` blocks besides. Found blocks that others
-/// hold cost nothing, those that nobody holds count, and those that a sliding group does not need are not taken.
+/// True if every group has room for the rest of a prompt and for `watermark` more blocks. Found blocks that others hold
+/// cost nothing, found blocks that are not held count, and a sliding group does not take blocks that it does not need.
 pub fn can_allocate_in_groups(
     planners: &[&PagedPlanner],
     tokens: &[u32],
     identity: &Identity,
     watermark: u32,
 ) -> Result<bool> {
-    let found = PrefixMatch::find(&asked(planners.iter().copied())?, identity.prompt(tokens))?;
+    let found = PrefixMatch::find(&asked_of(planners.iter().copied())?, identity.prompt(tokens))?;
     Ok(planners.iter().enumerate().all(|(at, planner)| planner.has_room_for(&found, at, tokens.len(), watermark)))
 }
 
-/// The whole blocks of a prompt one by one, and where they are found.
+/// Returns the full blocks of a prompt one by one, and the groups in which they are cached.
 pub fn prompt_in_groups(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Result<PromptBlocks> {
-    PromptBlocks::find(&asked(planners.iter().copied())?, identity.prompt(tokens))
+    PromptBlocks::find(&asked_of(planners.iter().copied())?, tokens, identity)
 }
 
-fn asked<'a>(planners: impl ExactSizeIterator<Item = &'a PagedPlanner>) -> Result<Vec<GroupIndex<'a>>> {
+/// Looks up the blocks of a prompt again, under the same names, in the current content of the groups.
+pub fn prompt_in_groups_again(planners: &[&PagedPlanner], blocks: &PromptBlocks) -> Result<PromptBlocks> {
+    blocks.again(&asked_of(planners.iter().copied())?)
+}
+
+/// As [`find_in_groups`], for a prompt whose keys were computed before.
+pub fn find_named_in_groups(
+    planners: &mut [&mut PagedPlanner],
+    blocks: &PromptBlocks,
+    partial: bool,
+) -> Result<Vec<HeldContent>> {
+    let (groups, prompt) = (asked_of(planners.iter().map(|planner| &**planner))?, blocks.prompt());
+    let mut found = PrefixMatch::named(&groups, blocks)?;
+    if partial {
+        found.add_rest(&groups, prompt);
+    }
+    hold_found(planners, &found, prompt.tokens, blocks.identity())
+}
+
+pub(super) fn asked_of<'a>(planners: impl ExactSizeIterator<Item = &'a PagedPlanner>) -> Result<Vec<GroupIndex<'a>>> {
     let mut groups = Vec::new();
     reserve(&mut groups, planners.len(), WHAT)?;
     groups.extend(planners.map(|planner| GroupIndex { index: planner.tables.pool().index(), window: planner.window }));

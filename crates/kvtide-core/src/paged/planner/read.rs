@@ -1,7 +1,7 @@
-//! Reads: the pages in which a sequence's tokens lie, and which of their slots were never written.
+//! Reads: the pages that contain a sequence's tokens, and the slots of them that were never written.
 //!
-//! A page is *dirty* while unmarked slots of it may hold what another sequence wrote. It is zeroed only before a bulk read: a page that
-//! is written as a whole never is. A page costs O(block_size / 64).
+//! A page is *dirty* while unmarked slots of it may contain rows of another sequence. It is zeroed only before a bulk
+//! read, so a page that is written as a whole is never zeroed. A page costs O(block_size / 64).
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::paged::sequence::Sequence;
 use crate::tree::Tree;
 
 impl PagedPlanner {
-    /// Where a written token of a layer lies.
+    /// Returns the slot of a written token of a layer.
     pub fn locate(&self, sequence: u64, layer: u32, position: u32) -> Result<Slot> {
         self.check_layer(layer)?;
         let of = self.sequences.find(sequence)?;
@@ -32,28 +32,37 @@ impl PagedPlanner {
         self.tables.pool().staging().get(Page { block, layer })
     }
 
+    /// True for a staged page whose quantised form is in the slab as well.
+    #[must_use]
+    pub fn is_sealed_copy(&self, block: u32, layer: u32) -> bool {
+        self.tables.pool().staging().is_sealed(Page { block, layer })
+    }
+
     /// The pages that are staged, in no order.
     pub fn staged_pages(&self) -> impl Iterator<Item = Page> {
         self.tables.pool().staging().pages()
     }
 
-    /// The pages of a layer that hold a sequence's tokens, in order, with those of an open step.
+    /// The pages of a layer that contain a sequence's tokens, in order, including those of an open step.
     pub fn pages(&self, sequence: u64, layer: u32) -> Result<impl Iterator<Item = PageRead>> {
         self.check_layer(layer)?;
         let of = self.sequences.find(sequence)?;
-        let held = self.tables.iter(of.table(), 0).flatten();
+        let gap = of.content().passed(self.window, self.block_size());
+        let before = self.tables.iter(of.table(), 0).take(gap.start as usize);
+        let held = before.chain(self.tables.iter(of.table(), gap.end)).flatten();
         Ok(self.pages_of(held, self.retained_length(sequence), layer))
     }
 
-    /// Tokens of a sequence that are still in its window, with those of an open step: as many as its pages have. 0
-    /// for an unknown one.
+    /// Number of a sequence's tokens that are still in its window, including those of an open step: as many as its
+    /// pages contain. 0 for an unknown sequence.
     #[must_use]
     pub fn retained_length(&self, sequence: u64) -> u32 {
         let left = |of: &Sequence| of.end() - of.content().gap(self.window, self.block_size()).len() as u32;
         self.sequences.find(sequence).map_or(0, left)
     }
 
-    /// What each block is: free (0), cached (1) or active (2), as [`PoolStats`](super::PoolStats) counts them. O(blocks).
+    /// The state of each block: free (0), cached (1) or active (2), as [`PoolStats`](super::PoolStats) counts them.
+    /// O(blocks).
     pub fn block_states(&self) -> Result<Vec<u8>> {
         let blocks = self.tables.pool().blocks();
         let mut states = Vec::new();
@@ -65,7 +74,7 @@ impl PagedPlanner {
         Ok(states)
     }
 
-    /// The blocks of a sequence, in order; [`NO_BLOCK`] where one left the window.
+    /// The blocks of a sequence, in order; [`NO_BLOCK`] for those that left the window.
     pub fn blocks_of(&self, sequence: u64) -> Result<Vec<i32>> {
         let table = self.sequences.find(sequence)?.table();
         let mut blocks = Vec::new();
@@ -74,7 +83,7 @@ impl PagedPlanner {
         Ok(blocks)
     }
 
-    /// How many leading tokens of a sequence are these: only tokens whose ids are known are compared.
+    /// Number of leading tokens that a sequence has in common with `tokens`, as far as the sequence's ids are known.
     pub fn common_length(&self, sequence: u64, tokens: &[u32]) -> Result<u32> {
         Ok(self.sequences.find(sequence)?.content().common(tokens, &self.tables))
     }
@@ -84,12 +93,12 @@ impl PagedPlanner {
         Ok(self.sequences.find(sequence)?.content().gap(self.window, self.block_size()))
     }
 
-    /// The tree of a sequence's last tokens, with those of an open step; none where they are a chain.
+    /// The tree of a sequence's last tokens, including those of an open step; [`None`] if they are a chain.
     pub fn tree(&self, sequence: u64) -> Result<Option<Tree>> {
         self.sequences.find(sequence)?.tree()
     }
 
-    /// The pages of a layer in these blocks, the first `length` slots of them.
+    /// The pages of a layer in these blocks, up to the first `length` slots.
     pub fn pages_of(
         &self,
         blocks: impl Iterator<Item = u32>,
@@ -100,13 +109,19 @@ impl PagedPlanner {
         blocks.map_while(move |block| {
             let tokens = left.min(block_size);
             left -= tokens;
-            (tokens > 0).then(|| PageRead { block, tokens, staged: self.staged(block, layer) })
+            (tokens > 0).then(|| PageRead {
+                block,
+                tokens,
+                staged: self.staged(block, layer),
+                is_sealed: self.is_sealed_copy(block, layer),
+            })
         })
     }
 
-    /// The positions that have left the window, by a row of a step's table: its one run of [`NO_BLOCK`]. It may reach up to the last
-    /// token; queries that would see it are refused elsewhere. Refuses a row that points outside the slab or has too few blocks for
-    /// `length` tokens, and names it and `layer`.
+    /// Returns the positions that have left the window according to a row of a step's table: its one run of
+    /// [`NO_BLOCK`]. The run may reach up to the last token; other checks reject queries that would attend to it.
+    /// Returns an error that names `row` and `layer` if the row points outside the slab or has too few blocks for
+    /// `length` tokens.
     pub fn check_table(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<Range<u32>> {
         self.check_layer(layer)?;
         let block_size = self.block_size();
@@ -128,13 +143,13 @@ impl PagedPlanner {
         }
     }
 
-    /// Whether a bulk read of the first `tokens` slots of a page would show what another sequence wrote.
+    /// True if a bulk read of the first `tokens` slots of a page would return rows of another sequence.
     #[must_use]
     pub fn exposes(&self, block: u32, layer: u32, tokens: u32) -> bool {
         self.tables.pool().is_dirty(block, layer) && !self.tables.pool().marks().has_all(block, layer, 0..tokens)
     }
 
-    /// Whether a bulk read of some page of a block may show what another sequence wrote.
+    /// True if a bulk read of some page of a block may return rows of another sequence.
     #[must_use]
     pub fn exposes_block(&self, block: u32) -> bool {
         self.tables.pool().is_exposed(block)
@@ -151,7 +166,7 @@ impl PagedPlanner {
         })
     }
 
-    /// Notes that the unwritten slots of a page were zeroed.
+    /// Records that the unwritten slots of a page were zeroed.
     pub fn cleaned(&mut self, block: u32, layer: u32) {
         self.tables.pool_mut().clean(block, layer);
     }

@@ -1,14 +1,16 @@
-//! What is saved of a planner, and what comes back.
+//! Saving the content of a planner, and loading it.
 //!
 //! ```text
-//! found_blocks, block_name     blocks that prompts find, each with its name      hold_new -> bytes -> name_new, release
-//! saved_content, saved_row     what a sequence holds, and its tokens             hold_new -> bytes -> stage_saved -> settle
+//! found_blocks, block_name     cached blocks, each with its name               hold_new -> bytes -> name_new, release
+//! saved_content, saved_row     the blocks of a sequence, and its tokens         hold_new -> bytes -> stage_saved -> settle
 //! ```
 //!
-//! What comes back is held in new blocks first, where nobody finds it; then its bytes are written, and then it gets its name or its
-//! sequence. Whoever stops before that releases what is held, and nothing is left of it. O(blocks), and the tokens in them.
+//! Loaded content is held in new blocks first, which prompts do not find. Then its bytes are written, and then it gets
+//! its name or its sequence. If the caller stops earlier, it releases the held blocks, and nothing is left. O(blocks),
+//! and the tokens in them.
 
 use super::paged_planner::PagedPlanner;
+use crate::count::COUNT_MAX;
 use crate::error::{Error, Result, reserve};
 use crate::paged::index::{BlockKey, BlockName, Identity};
 use crate::paged::pages::Page;
@@ -17,37 +19,46 @@ use crate::paged::table::{Reservation, Table};
 
 const WHAT: &str = "blocks that are saved";
 
-/// What one group of layers holds of a sequence, without what lies in the blocks.
+/// The content of a sequence in one group of layers, without the bytes of its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedContent {
-    /// Tokens.
+    /// Number of tokens.
     pub length: u32,
-    /// Places before this one, apart from those of sinks, left the window.
+    /// Places before this one, except those of sinks, left the window.
     pub cleared: u32,
     /// The places that have a block, ascending.
     pub places: Vec<u32>,
-    /// What is known of its tokens.
+    /// The known ids and keys of its tokens.
     pub chain: SavedChain,
 }
 
-/// What is known of a block of a sequence.
+impl SavedContent {
+    /// Number of slots that its tokens use in the block at a place.
+    #[must_use]
+    pub fn kept(&self, place: u32, size: u32) -> u32 {
+        self.length.saturating_sub(place * size).min(size)
+    }
+}
+
+/// The tokens and marks of a sequence's block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedRow {
-    /// The ids of its tokens; anything where they are not known.
+    /// The ids of its tokens; arbitrary for tokens whose ids are not known.
     pub tokens: Vec<u32>,
-    /// Which slots were written, a bit each, lowest first, each layer from a byte of its own; none where all were.
+    /// The marks of written slots, one bit each, lowest first; each layer starts at a new byte. [`None`] if all slots
+    /// were written.
     pub marks: Option<Vec<u8>>,
-    /// The layers whose pages lie in floats.
+    /// The layers whose pages are in floats.
     pub staged: Vec<u32>,
 }
 
-/// Bytes of the marks of one layer.
+/// Bytes of one layer's marks.
 fn mark_bytes(block_size: u32) -> usize {
     block_size.div_ceil(8) as usize
 }
 
 impl PagedPlanner {
-    /// The blocks that prompts find: those that nobody holds in the order in which they make room, and then the others.
+    /// The blocks in the prefix cache: first those that are not held, in the order of eviction, then the others.
     pub fn found_blocks(&self) -> Result<Vec<u32>> {
         let pool = self.tables.pool();
         let mut found = Vec::new();
@@ -58,73 +69,81 @@ impl PagedPlanner {
         Ok(found)
     }
 
-    /// What a block is found by, if it is; of its parent the tag alone.
+    /// The name of a block in the prefix cache; [`None`] for other blocks. It contains only the tag of the parent's
+    /// key.
     #[must_use]
     pub fn block_name(&self, block: u32) -> Option<BlockName<'_>> {
         self.tables.pool().index().name(block)
     }
 
-    /// How often a block lost its key. While it has one, and this number is the same, nobody writes to it.
+    /// Number of times that a block lost its key. While a block has a key and this number is unchanged, the block is
+    /// not written.
     #[must_use]
     pub fn name_losses(&self, block: u32) -> u32 {
         self.tables.pool().losses(block)
     }
 
-    /// Whether a block that is found follows none.
+    /// True if a cached block is the first of its prompts.
     #[must_use]
     pub fn is_first_block(&self, block: u32) -> bool {
         self.tables.pool().index().is_first(block)
     }
 
-    /// Under which keys of no token blocks were found, the latest: a hint for explanations.
+    /// The latest roots (keys of no token) under which blocks were cached: a hint for explanations.
     #[must_use]
     pub fn roots(&self) -> &[BlockKey] {
         self.tables.pool().index().roots()
     }
 
-    /// Counts a key of no token among those.
+    /// Adds a root to these.
     pub fn note_root(&mut self, root: &BlockKey) {
         self.tables.pool_mut().note_root(root);
     }
 
-    /// What is held, without what lies in its blocks. Blocks behind the last token are not part of it.
+    /// Returns the held content without the bytes of its blocks. Blocks behind the last token are not included.
     pub fn saved_content(&self, held: &HeldContent) -> Result<SavedContent> {
         let (content, mut places) = (&held.0, Vec::new());
-        reserve(&mut places, content.table().len() as usize, WHAT)?;
         let covered = content.length().div_ceil(self.block_size());
-        let blocks = (0..covered).zip(self.tables.iter(content.table(), 0));
-        places.extend(blocks.filter(|(_, block)| block.is_some()).map(|(place, _)| place));
+        let gap = content.passed(self.window, self.block_size());
+        reserve(&mut places, (covered - gap.len() as u32) as usize, WHAT)?;
+        let there = (0..gap.start).chain(gap.end..covered);
+        places.extend(there.filter(|&place| self.tables.get(content.table(), place).is_some()));
         let chain = content.keys().saved()?;
         Ok(SavedContent { length: content.length(), cleared: content.cleared(), places, chain })
     }
 
-    /// The block that is held at a place.
+    /// The held block at a place.
     #[must_use]
     pub fn held_block(&self, held: &HeldContent, place: u32) -> Option<u32> {
         self.tables.get(held.0.table(), place)
     }
 
-    /// What is known of a block.
+    /// Returns the state of a block whose first `kept` slots belong to the sequence. Later slots may belong to other
+    /// holders of the block and are not included.
     #[must_use]
-    pub fn saved_row(&self, block: u32) -> SavedRow {
+    pub fn saved_row(&self, block: u32, kept: u32) -> SavedRow {
         let (pool, size) = (self.tables.pool(), self.block_size());
-        let tokens = pool.index().tokens(block).to_vec();
-        if pool.is_sealed(block) {
+        let mut tokens = pool.index().tokens(block).to_vec();
+        tokens[kept as usize..].fill(0);
+        if kept == size && pool.is_sealed(block) {
             return SavedRow { tokens, ..SavedRow::default() };
         }
-        let staged = (0..self.num_layers()).filter(|&layer| self.staged(block, layer).is_some()).collect();
-        if pool.marks().is_whole(block) {
+        let is_staged =
+            |&layer: &u32| self.staged(block, layer).is_some() && pool.marks().has_any(block, layer, 0..kept);
+        let staged = (0..self.num_layers()).filter(is_staged).collect();
+        if kept == size && pool.marks().is_whole(block) {
             return SavedRow { tokens, marks: None, staged };
         }
         let mut marks = vec![0; self.num_layers() as usize * mark_bytes(size)];
         for (layer, bytes) in (0..).zip(marks.chunks_exact_mut(mark_bytes(size))) {
-            let written = (0..size).filter(|&slot| pool.marks().get(block, layer, slot));
+            let written = (0..kept).filter(|&slot| pool.marks().get(block, layer, slot));
             written.for_each(|slot| bytes[slot as usize / 8] |= 1 << (slot % 8));
         }
         SavedRow { tokens, marks: Some(marks), staged }
     }
 
-    /// Holds so many places, with new blocks at those that are named, ascending. Nobody finds them, and what lies in them is unwritten.
+    /// Holds this many places, with new blocks at the given ones, which ascend. Prompts do not find them, and their
+    /// slots are unwritten.
     pub fn hold_new(&mut self, places: &[u32], length: u32) -> Result<HeldContent> {
         let ascends = places.windows(2).all(|two| two[0] < two[1]) && places.last().is_none_or(|&last| last < length);
         if !ascends {
@@ -135,23 +154,25 @@ impl PagedPlanner {
             ));
         }
         self.state().check_available(places.len() as u64)?;
-        // A place without a block takes as much of the table as one with a block.
-        let room = Reservation { blocks: places.len(), tables: 1 + length as usize / 32, ..Reservation::default() };
+        // Time and memory depend on the number of blocks, not on the length of the table.
+        let gaps = places.windows(2).filter(|two| two[0] + 1 < two[1]).count();
+        let room = Reservation { blocks: places.len(), tables: 2 + gaps + places.len() / 32, ..Reservation::default() };
         self.tables.reserve(room)?;
-        let (mut table, mut next) = (Table::default(), places.iter().peekable());
-        for place in 0..length {
-            match next.next_if_eq(&&place) {
-                Some(_) => self.tables.add_new(&mut table, 1),
-                None => self.tables.add(&mut table, None),
-            }
+        let mut table = Table::default();
+        for &place in places {
+            let gap = place - table.len();
+            self.tables.lengthen(&mut table, gap);
+            self.tables.add_new(&mut table, 1);
         }
+        let rest = length - table.len();
+        self.tables.lengthen(&mut table, rest);
         self.changed();
         let keys = KeyChain::new(Identity::default(), self.forgotten);
         Ok(HeldContent(Content::saved(table, 0, 0, keys)))
     }
 
-    /// Gives a new block, whose bytes were all written, its name. Refused where the key is not of that name. Where the key is found
-    /// already, this one is found after the other.
+    /// Gives a new block its name after all its bytes were written. Returns an error if the key does not belong to that
+    /// name. If another block is found by the key, this one is found after the other is gone.
     pub fn name_new(&mut self, block: u32, name: &BlockName<'_>) -> Result<()> {
         if name.tokens.len() != self.block_size() as usize || !name.holds() {
             return Err(Error::argument("name", "another key", "the key of its tokens behind its parent"));
@@ -164,20 +185,21 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Whether some block is found by a key.
+    /// True if some block is found by a key.
     #[must_use]
     pub fn is_found(&self, key: &BlockKey) -> bool {
         self.tables.pool().index().contains(key)
     }
 
-    /// Staging pages that there have to be for so many pages more that lie in floats.
+    /// Returns the number of staging pages that must exist for this many more pages in floats, and reserves memory for
+    /// them.
     pub fn staging_for(&mut self, pages: usize) -> Result<u32> {
         let room = Reservation { staged: pages, ..Reservation::default() };
         self.tables.reserve(room)?;
         Ok(self.tables.staging_pages(room))
     }
 
-    /// A page of a new block lies in floats, in the staging page that this answers; there is room for it.
+    /// Puts a page of a new block in floats, and returns its staging page. Memory for it must be reserved.
     pub fn stage_saved(&mut self, block: u32, layer: u32) -> u32 {
         let pool = self.tables.pool_mut();
         let place = pool.staging().upcoming().next().expect("staging pages go on");
@@ -185,37 +207,51 @@ impl PagedPlanner {
         place
     }
 
-    /// Refuses what cannot have been saved of a group like this one, with as many rows as places.
+    /// Returns an error if the content cannot have been saved from a group like this one, with one row for each place.
     pub fn check_saved(&self, saved: &SavedContent, rows: &[SavedRow]) -> Result<()> {
         let (size, layers) = (self.block_size(), self.num_layers());
         let covered = saved.length.div_ceil(size);
-        let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(size));
-        let gap = sinks.min(saved.cleared)..saved.cleared;
-        let there = (0..covered).filter(|place| !gap.contains(place));
+        let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(size)).min(saved.cleared);
+        let there = (0..sinks).chain(saved.cleared..covered);
+        let count = u64::from(sinks) + u64::from(covered.saturating_sub(saved.cleared));
         let chain = &saved.chain;
         let marks = layers as usize * mark_bytes(size);
         let fits = |row: &SavedRow| {
             row.tokens.len() == size as usize
                 && row.marks.as_ref().is_none_or(|of| of.len() == marks)
-                && row.staged.iter().all(|&layer| layer < layers)
+                && row.staged.is_sorted_by(|one, next| one < next)
+                && row.staged.last().is_none_or(|&last| last < layers)
         };
+        let are_there = || saved.places.len() as u64 == count && there.eq(saved.places.iter().copied());
         let known = [
-            (there.eq(saved.places.iter().copied()), "the places of its tokens that are in the window"),
+            (saved.length <= COUNT_MAX, "at most 2147483647 tokens"),
+            (are_there(), "the places of its tokens that are in the window"),
             (self.window.is_some() || saved.cleared == 0, "no place that left a window"),
             (saved.cleared <= covered, "places that left the window below its length"),
             (chain.known <= saved.length && chain.nameless <= saved.length, "known tokens within its length"),
             (u64::from(chain.keyed) * u64::from(size) <= chain.known.into(), "keys of known tokens"),
-            (rows.len() == saved.places.len() && rows.iter().all(fits), "rows of its blocks"),
+            (
+                rows.len() == saved.places.len() && rows.iter().all(fits),
+                "rows of its blocks, their staged layers ascending",
+            ),
         ];
         match known.into_iter().find(|(holds, _)| !holds) {
-            Some((_, expected)) => Err(Error::argument("sequence", "something else", expected)),
+            Some((_, expected)) => Err(Error::argument("sequence", "inconsistent", expected)),
             None => Ok(()),
         }
     }
 
-    /// A new sequence of what is held, whose bytes were all written, or staged: with its rows, one for each place. Prompts find its
-    /// blocks as far as their names can be made again.
-    pub fn settle(&mut self, held: HeldContent, saved: &SavedContent, rows: &[SavedRow], of: Identity) -> Result<u64> {
+    /// Creates a sequence from held content whose bytes were all written or staged, with one row for each place.
+    /// Prompts find its blocks as far as their names can be computed again. If prefixes were forgotten since the count
+    /// `since`, prompts find none of them.
+    pub fn settle(
+        &mut self,
+        held: HeldContent,
+        saved: &SavedContent,
+        rows: &[SavedRow],
+        of: Identity,
+        since: u64,
+    ) -> Result<u64> {
         let room = Reservation { marks: rows.len(), ..Reservation::default() };
         if let Err(refusal) = self.tables.reserve(room).and_then(|()| self.sequences.reserve()) {
             self.release(held);
@@ -223,12 +259,16 @@ impl PagedPlanner {
         }
         for (&place, row) in saved.places.iter().zip(rows) {
             let block = self.tables.get(held.0.table(), place).expect("a block at each place");
-            self.tables.pool_mut().write_saved(block, row.marks.as_deref());
+            let kept = saved.kept(place, self.block_size());
+            self.tables.pool_mut().write_saved(block, row.marks.as_deref(), kept);
             self.tables.pool_mut().set_tokens(block, 0, &row.tokens);
         }
         let table = held.0.into_table();
-        let mut content = Content::saved(table, saved.length, saved.cleared, KeyChain::new(of, self.forgotten));
-        content.name_saved(&saved.chain, &mut self.tables);
+        let mut content = Content::saved(table, saved.length, saved.cleared, KeyChain::new(of, since));
+        if since == self.forgotten {
+            content.name_saved(&saved.chain, &mut self.tables);
+        }
+        content.forget_before(self.forgotten);
         self.changed();
         Ok(self.sequences.add(content))
     }

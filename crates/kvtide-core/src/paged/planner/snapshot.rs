@@ -1,9 +1,9 @@
-//! Snapshots, and what else holds blocks besides sequences.
+//! Snapshots, and other holders of blocks besides sequences.
 //!
 //! ```text
-//! snapshot = planner.snapshot(sequence)?      O(1): the same table, counted once more
+//! snapshot = planner.snapshot(sequence)?      O(1): the same table, with one more holder
 //! planner.restore(sequence, &snapshot)?       O(1): the sequence has that table again
-//! planner.release(snapshot)                   whoever holds one gives it back
+//! planner.release(snapshot)                   every snapshot must be released
 //! ```
 
 use super::paged_planner::PagedPlanner;
@@ -13,14 +13,16 @@ use crate::paged::sequence::{Content, HeldContent, KeyChain};
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// Holds what a sequence holds now. Drafted tokens are in it, but prompts do not find them.
+    /// Holds the present content of a sequence. Drafted tokens are included, but prompts do not find them. Tokens of an
+    /// open step are not included.
     pub fn snapshot(&mut self, sequence: u64) -> Result<HeldContent> {
-        let seat = self.sequences.resting(sequence)?;
+        let seat = self.seat_to_fork(sequence)?;
         self.changed();
         Ok(HeldContent(self.sequences.at(seat).fork(&mut self.tables)))
     }
 
-    /// Refuses what [`PagedPlanner::restore`] would refuse: a snapshot of another salt or other extras.
+    /// Returns the error of [`PagedPlanner::restore`] for a snapshot with another salt or other extras, without
+    /// restoring it.
     pub fn check_restore(&self, sequence: u64, held: &HeldContent) -> Result<()> {
         self.seat_to_restore(sequence, held).map(drop)
     }
@@ -29,11 +31,11 @@ impl PagedPlanner {
         let seat = self.sequences.idle(sequence)?;
         match self.sequences.at(seat).content().keys().has_identity_of(held.0.keys()) {
             true => Ok(seat),
-            false => Err(Error::SnapshotInvalid { reason: "it is of a sequence with another salt, or other extras" }),
+            false => Err(Error::SnapshotInvalid { reason: "it is of a sequence with another salt or other extras" }),
         }
     }
 
-    /// Gives a sequence what a snapshot of the same identity holds.
+    /// Restores the content of a snapshot with the same identity.
     pub fn restore(&mut self, sequence: u64, held: &HeldContent) -> Result<()> {
         let seat = self.seat_to_restore(sequence, held)?;
         let mut content = held.0.fork(&mut self.tables);
@@ -43,13 +45,13 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Gives up what was held.
+    /// Releases held content.
     pub fn release(&mut self, held: HeldContent) {
         held.0.release(&mut self.tables);
         self.changed();
     }
 
-    /// A new sequence with what is held.
+    /// Creates a sequence from held content.
     pub fn create_from(&mut self, held: HeldContent) -> Result<u64> {
         if let Err(refusal) = self.sequences.reserve() {
             self.release(held);
@@ -61,8 +63,8 @@ impl PagedPlanner {
         Ok(self.sequences.add(content))
     }
 
-    /// Holds the blocks of a prefix of `length` tokens, in order; the last may be used in part. Places that no one needs have no block,
-    /// but the last whole place must have one with a key.
+    /// Holds the blocks of a prefix of `length` tokens, in order; the last may be used in part. Places that no group
+    /// needs have no block, but the last full place must have one with a key.
     pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<HeldContent> {
         let places = u64::from(length).div_ceil(self.block_size().into());
         if blocks.len() as u64 != places {
@@ -70,17 +72,18 @@ impl PagedPlanner {
         }
         let index = self.tables.pool().index();
         if let Some(&block) = blocks.iter().flatten().find(|block| index.key(**block).is_none()) {
-            return Err(Error::InvalidBlock { block: block.into(), reason: "it is not found by a key" });
+            return Err(Error::InvalidBlock { block: block.into(), reason: "it has no key" });
         }
         let last = match (length / self.block_size()).checked_sub(1).map(|last| blocks[last as usize]) {
-            Some(None) => return Err(Error::argument("blocks", "none", "one at the last whole place")),
+            Some(None) => return Err(Error::argument("blocks", "none", "one at the last full place")),
             Some(Some(block)) => index.key(block).copied(),
             None => None,
         };
         self.hold_named(blocks, length, identity, [last, None])
     }
 
-    /// Holds blocks that were found; `names` are the keys of the last whole place and of the last without a block.
+    /// Holds blocks that were found. `names` are the keys of the last full place, and of the last place without a
+    /// block.
     pub(super) fn hold_named(
         &mut self,
         blocks: &[Option<u32>],

@@ -1,27 +1,38 @@
-//! Steps: tokens of all layers that get their slots at once, are written and read layer by layer, and count in all layers at once.
+//! Steps: tokens of several sequences that get slots in all layers at once, are written and read layer by layer, and
+//! count in all layers at once.
 //!
 //! ```text
 //! plan = planner.plan_append(sequences, offsets, Writer::Step)?
-//! planner.open_step(&plan)?            blocks taken; lengths as before
-//! planner.lend_step(&plan)?            where its layers are written elsewhere
-//! planner.mark_layer(&plan, layer)?    for each layer, once its rows are there
-//! planner.shorten_step(&mut plan, n)?  where only the first tokens of each sequence came: the rest is given back
-//! planner.close_step(&plan, tokens)?   lengths moved on
-//! planner.undo_step(&plan)?            or its sequences as they were
+//! planner.open_step(&plan)?            takes blocks; lengths stay
+//! planner.lend_step(&plan)?            if another thread writes its layers
+//! planner.mark_layer(&plan, layer)?    for each layer, once its rows are written
+//! planner.plan_close(&plan)?           plans copies of blocks that forks hold by now
+//! planner.close_step(&plan, tokens)?   advances lengths
+//! planner.undo_step(&plan)?            or restores its sequences
 //! ```
 //!
-//! Opening costs O(blocks and runs), a layer and the end O(runs).
-
-use std::ops::Range;
+//! A fork or a snapshot of a sequence in a step has the content from before the step. It shares the block in which the
+//! step continues, up to the step's first slot:
+//!
+//! ```text
+//! table of the sequence   [ block 2 ][ block 0: 3 tokens | step ][ block 5: step ]
+//! table of the fork       [ block 2 ][ block 0: 3 tokens ]
+//! ```
+//!
+//! The step continues to write behind the slots that the fork sees, and the fork copies the block before it writes
+//! there, as always. Pages that others hold are not quantised: if the step fills such a page, its sequence gets a copy
+//! of the block first; if no block is available, the page stays in floats.
+//!
+//! Opening costs O(blocks and runs); a layer and the end cost O(runs).
 
 use super::paged_planner::PagedPlanner;
-use crate::error::{Error, Result};
-use crate::paged::plan::{Share, StagingContent, WritePlan};
+use crate::error::{Error, Result, reserve};
+use crate::paged::plan::{CopyPlan, Share, StagingContent, WritePlan, WriteTarget};
 use crate::paged::sequence::OpenStep;
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// Takes the blocks of a step. Its sequences refuse other changes until it ends.
+    /// Takes the blocks of a step. Other changes of its sequences return an error until it ends.
     pub fn open_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.reserve(plan)?;
         self.occupy(plan);
@@ -33,7 +44,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Refuses a step that has ended, or that contains a dropped sequence.
+    /// Returns an error if the step has ended, or if one of its sequences was dropped.
     pub fn check_step(&self, plan: &WritePlan) -> Result<()> {
         match plan.shares().find(|(share, ..)| !self.is_in_step(plan, share)) {
             Some((share, ..)) => Err(Error::StaleStep { sequence: share.sequence }),
@@ -41,59 +52,69 @@ impl PagedPlanner {
         }
     }
 
-    /// Notes that the slots of an open step are written elsewhere: until they are marked, they may hold anything.
+    /// Records that another thread writes the slots of an open step. Until they are marked, their content is undefined.
     pub fn lend_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_step(plan)?;
         plan.runs().iter().for_each(|run| self.tables.pool_mut().soil(run.block));
         Ok(())
     }
 
-    /// Notes that a layer of an open step was written.
+    /// Records that a layer of an open step was written.
     pub fn mark_layer(&mut self, plan: &WritePlan, layer: u32) -> Result<()> {
         self.check_layer(layer)?;
-        self.mark_layers(plan, layer..layer + 1)
-    }
-
-    /// Notes that several layers of an open step were written.
-    pub fn mark_layers(&mut self, plan: &WritePlan, layers: Range<u32>) -> Result<()> {
-        if layers.start > layers.end || layers.end > self.num_layers() {
-            let expected = format!("a range in 0..{}", self.num_layers());
-            return Err(Error::argument("layers", format!("{layers:?}"), expected));
-        }
         self.reserve_marks(plan)?;
-        self.mark(plan, layers);
+        self.mark(plan, layer..layer + 1);
         Ok(())
     }
 
-    /// Reserves the memory of [`PagedPlanner::mark_layer`], or refuses what it would refuse.
+    /// Reserves the memory of [`PagedPlanner::mark_layer`], or returns the error that it would return.
     pub fn reserve_marks(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_step(plan)?;
         self.tables.reserve(Reservation { marks: plan.runs().len(), ..Reservation::default() })
     }
 
-    /// Shortens an open step to the first `tokens` tokens of each sequence and gives the other slots back: for a step
-    /// that was opened for the most tokens that may come. Refused for staged pages and trees.
-    pub fn shorten_step(&mut self, plan: &mut WritePlan, tokens: u32) -> Result<()> {
+    /// Plans the copies before the end of a step: of blocks with pages that the step fills and that others have come to
+    /// hold since it was opened, as far as blocks are available. Most steps need no copies.
+    pub fn plan_close(&self, plan: &WritePlan) -> Result<CopyPlan> {
         self.check_step(plan)?;
-        if self.tables.pool().is_low_bit() || plan.has_parents() {
-            return Err(Error::argument("plan", "of staged pages or of trees", "a step of chains in pages of rows"));
+        let (size, state) = (self.block_size(), self.state());
+        let mut targets = Vec::new();
+        if self.tables.pool().is_low_bit() {
+            reserve(&mut targets, plan.num_shares(), "sequences and blocks of a call")?;
+            let shared = plan.shares().filter(|(share, runs, _)| plan.fills_shared(share, runs, state));
+            targets.extend(shared.take(self.free_count() as usize).map(|(share, ..)| {
+                let &Share { sequence, position, .. } = share;
+                WriteTarget { sequence, position, tokens: size - position % size }
+            }));
         }
-        let most = plan.shares().map(|(share, ..)| share.tokens).min().unwrap_or(0);
-        if tokens > most {
-            return Err(Error::argument("tokens", tokens, format!("at most {most}, as the step has of each sequence")));
-        }
-        self.tables.reserve(undo_room(plan))?;
-        let size = self.block_size();
-        for (share, ..) in plan.shares() {
-            let blocks = share.new_blocks - share.shortened(tokens, size).new_blocks;
-            self.sequences.at_mut(share.seat).shorten_step(tokens, blocks, &mut self.tables);
-        }
-        plan.shorten(tokens, size, |block, slots| self.tables.pool_mut().unwrite(block, slots));
-        self.changed();
-        Ok(())
+        self.plan_copies(&targets)
     }
 
-    /// Ends a step whose layers are all written: its tokens count now. `tokens` are their ids, if known.
+    /// Reserves the memory of the copies before the end of a step, and of the end. Returns the number of staging pages
+    /// that must exist.
+    pub fn reserve_copies(&mut self, copies: &CopyPlan, plan: &WritePlan) -> Result<u32> {
+        self.check_revision(copies.revision())?;
+        let room = copies.room() + close_room(plan);
+        self.tables.reserve(room)?;
+        Ok(self.tables.staging_pages(room))
+    }
+
+    /// Gives the sequences of a step the copies that its end needs, and points its plan at them. Pages that others
+    /// still hold are not quantised: they stay in floats.
+    pub fn commit_copies_before_close(&mut self, copies: &CopyPlan, plan: &mut WritePlan) -> Result<()> {
+        self.check_step(plan)?;
+        self.commit_copies(copies)?;
+        plan.follow_blocks(self.state())
+    }
+
+    /// True if the end of a step needs [`PagedPlanner::plan_close`]: others hold a page that it fills.
+    #[must_use]
+    pub fn fills_shared(&self, plan: &WritePlan) -> bool {
+        let is_low_bit = self.tables.pool().is_low_bit();
+        is_low_bit && plan.shares().any(|(share, runs, _)| plan.fills_shared(share, runs, self.state()))
+    }
+
+    /// Ends a step whose layers are all written: its tokens count from now on. `tokens` are their ids, if known.
     pub fn close_step(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         self.reserve_close(plan, tokens)?;
         plan.shares().for_each(|(share, ..)| self.sequences.at_mut(share.seat).close_step());
@@ -102,16 +123,16 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Reserves the memory of [`PagedPlanner::close_step`], or refuses what it would refuse.
+    /// Reserves the memory of [`PagedPlanner::close_step`], or returns the error that it would return.
     pub fn reserve_close(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         plan.check_tokens(tokens)?;
         self.check_step(plan)?;
-        self.tables.reserve(Reservation { tables: plan.num_shares(), ..Reservation::default() })
+        self.tables.reserve(close_room(plan))
     }
 
-    /// Undoes a step: its sequences are what they were before. Dropped ones are passed over. What was evicted for its blocks stays gone.
-    /// If there was no block for a copy, so does the key of the block in which a sequence goes on: a prompt that found that block would
-    /// hold it and see what is written.
+    /// Undoes a step and restores its sequences. Dropped sequences are skipped. Blocks that were evicted for the step
+    /// stay evicted. If no block was available for a copy, the block in which a sequence continues loses its key
+    /// permanently: a prompt that found that block would hold it and see later writes.
     pub fn undo_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.tables.reserve(undo_room(plan))?;
         let mut writes = plan.pages();
@@ -123,11 +144,17 @@ impl PagedPlanner {
                 continue;
             }
             let pool = self.tables.pool_mut();
-            // Nobody reads these slots; they are zeroed before somebody does.
+            // These slots are not read before they are zeroed.
             runs.iter().for_each(|run| pool.unwrite(run.block, run.slot..run.slot + run.len));
             of_share
                 .iter()
-                .filter(|write| write.before != StagingContent::Own)
+                .filter(|write| match write.before {
+                    StagingContent::Own => false,
+                    // Rows from before the step were quantised again together with those of the step, so their exact
+                    // values are only in floats.
+                    StagingContent::Sealed => !write.completes,
+                    StagingContent::Zeros | StagingContent::Other => true,
+                })
                 .for_each(|write| pool.unstage(write.page));
             self.sequences.at_mut(share.seat).undo_step(share.new_blocks, &mut self.tables);
         }
@@ -141,7 +168,12 @@ impl PagedPlanner {
     }
 }
 
-/// The reservation for giving slots of an open step back.
+/// The reservation for the end of a step.
+fn close_room(plan: &WritePlan) -> Reservation {
+    Reservation { tables: plan.num_shares(), ..Reservation::default() }
+}
+
+/// The reservation for releasing slots of an open step.
 fn undo_room(plan: &WritePlan) -> Reservation {
     Reservation { tables: plan.num_shares(), marks: plan.runs().len(), ..Reservation::default() }
 }

@@ -1,19 +1,19 @@
-//! The tables of a step, for attention over all its sequences in one call, written to the caller's arrays.
+//! The tables of a step, written to the caller's arrays, for attention over all its sequences in one call.
 //!
 //! ```text
-//! blockTables    [ 2 0 5 . ][ 7 . . . ]     a row a sequence, in its step's order; what is behind its blocks stays as it was
+//! blockTables    [ 2 0 5 . ][ 7 . . . ]     a row for each sequence, in the step's order; entries behind its blocks stay unchanged
 //! slotMapping    [ 83 84 | 112 ]            block * block size + slot of each token
-//! positions      [ 35 36 | 0 ]              of a node of a draft tree: where its path leads to
-//! lengths        [ 37 | 1 ]                 tokens, with those of the step
-//! queryOffsets   [ 0 2 3 ]                  where the tokens of each sequence begin
+//! positions      [ 35 36 | 0 ]              for a node of a draft tree, the position at the end of its path
+//! lengths        [ 37 | 1 ]                 tokens, including those of the step
+//! queryOffsets   [ 0 2 3 ]                  the index of each sequence's first token
 //! ```
 //!
-//! [`StepTableRows`] remembers what it wrote to each row. A row is known by its sequence and that sequence's epoch, which counts
-//! changes to blocks that were in its table before. While both stay the same, only new blocks are written: so the array must come
-//! back unchanged, and all rows are of one planner. A place whose block left the window has [`NO_BLOCK`], since that block may be
-//! another sequence's by now.
+//! [`StepTableRows`] remembers the entries that it wrote to each row. A row is identified by its sequence and that
+//! sequence's epoch, which counts changes to blocks that were already in its table. While both stay the same, only new
+//! blocks are written, so callers must pass the array unchanged, and all rows must belong to one planner. A place whose
+//! block left the window has [`NO_BLOCK`], since that block may belong to another sequence by now.
 //!
-//! O(tokens + sequences + blocks added or passed), and O(its blocks) for a row that is written anew.
+//! O(tokens + sequences + blocks added or passed), plus O(its blocks) for a row that is written completely.
 
 use super::paged_planner::PagedPlanner;
 use crate::count::{COUNT_MAX, count_positive};
@@ -21,70 +21,70 @@ use crate::error::{Error, Result, reserve};
 use crate::paged::plan::WritePlan;
 use crate::paged::sequence::Sequence;
 
-/// Stands in a row for a block that left the window. Attention within the window does not read there.
+/// The entry for a block that left the window. Attention within the window does not read it.
 pub const NO_BLOCK: i32 = -1;
 
-/// The arrays that a step's tables are written to. They may be longer than needed.
+/// The arrays to which a step's tables are written. They may be longer than needed.
 #[derive(Debug)]
 pub struct StepTables<'a> {
-    /// The blocks of each sequence, a row each.
+    /// The blocks of each sequence, one row each.
     pub block_tables: &'a mut [i32],
-    /// The slot of each token in the slab: block * block size + slot in it.
+    /// The slot of each token in the slab: block * block size + slot in the block.
     pub slot_mapping: &'a mut [i32],
     /// The position of each token.
     pub positions: &'a mut [i32],
-    /// Tokens of each sequence, with those of the step.
+    /// Number of tokens of each sequence, including those of the step.
     pub lengths: &'a mut [i32],
-    /// The first token of each sequence, and their number.
+    /// The index of each sequence's first token, and the number of all tokens.
     pub query_offsets: &'a mut [i32],
 }
 
-/// What a row holds.
+/// The present content of a row.
 #[derive(Clone, Copy, Debug)]
 struct KnownRow {
     sequence: u64,
     epoch: u64,
-    /// Its leading entries that are written.
+    /// Number of leading entries that are written.
     filled: u32,
-    /// Its leading places that had left the window, apart from those of sinks.
+    /// Number of leading places that had left the window, except those of sinks.
     cleared: u32,
 }
 
 impl KnownRow {
-    /// Of nothing yet.
+    /// A row without entries yet.
     fn of(sequence: &Sequence) -> Self {
         KnownRow { sequence: sequence.id(), epoch: sequence.epoch(), filled: 0, cleared: 0 }
     }
 }
 
-/// Writes the tables of one step after another: in each row only what has changed.
+/// Writes the tables of one step after another; in each row, only the changes.
 #[derive(Debug)]
 pub struct StepTableRows {
     width: u32,
     rows: Vec<KnownRow>,
-    /// The address of the array that has these rows.
+    /// The address of the array that contains these rows.
     place: usize,
 }
 
 impl StepTableRows {
-    /// For rows of `width` blocks.
+    /// Returns a writer for rows of `width` blocks.
     pub fn new(width: u32) -> Result<Self> {
         Ok(StepTableRows { width: count_positive("width", width.into())?, rows: Vec::new(), place: 0 })
     }
 
-    /// Entries of a row.
+    /// Number of entries in a row.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// Makes the next call write every row anew: for an array that others have written to.
+    /// Makes the next call write every row completely, for an array that was written elsewhere.
     pub fn forget(&mut self) {
         self.rows.clear();
     }
 
-    /// Refuses what [`StepTableRows::fill`] would refuse for a planned step, and reserves its memory, so that no step
-    /// is opened in vain.
+    /// Returns the error of [`StepTableRows::fill`] for a planned step, and reserves its memory, so that no step is
+    /// opened in vain.
     pub fn prepare(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
         self.check(planner, plan, out)?;
         let rows = plan.num_shares();
@@ -92,7 +92,7 @@ impl StepTableRows {
         self.rows.try_reserve(rows.saturating_sub(self.rows.len())).map_err(out_of_memory)
     }
 
-    /// Writes the tables of an open step, or nothing if it is refused.
+    /// Writes the tables of an open step; on an error, writes nothing.
     pub fn fill(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: StepTables<'_>) -> Result<()> {
         planner.check_step(plan)?;
         self.prepare(planner, plan, &out)?;
@@ -100,7 +100,7 @@ impl StepTableRows {
         if std::mem::replace(&mut self.place, place) != place {
             self.forget();
         }
-        // A step of fewer sequences leaves the rows behind its own as they are.
+        // A step of fewer sequences leaves later rows unchanged.
         let rows = out.block_tables.chunks_exact_mut(self.width as usize);
         for (at, ((share, ..), row)) in plan.shares().zip(rows).enumerate() {
             let of = planner.sequences.at(share.seat);
@@ -195,7 +195,7 @@ impl PagedPlanner {
                 let parent = parents.map_or(node - 1, |parents| i64::from(parents[at]) + i64::from(drafts.start()));
                 out[at] = match (usize::try_from(parent - drafted), usize::try_from(parent)) {
                     (Ok(new), _) => out[new] + 1,
-                    (_, Ok(node)) => (committed + drafts.tree().depth(node) + 1) as i32,
+                    (_, Ok(node)) => (i64::from(committed) + drafts.tree().depth(node) + 1) as i32,
                     _ => committed as i32,
                 };
             }
@@ -203,7 +203,8 @@ impl PagedPlanner {
     }
 }
 
-/// Refuses a pool with slots that an `i32` cannot name. Which slots a step gets is known only once it has them.
+/// Returns an error if the pool has slots whose numbers exceed an `i32`. The slots of a step are known only once it has
+/// them.
 fn check_slots(blocks: u32, block_size: u32) -> Result<()> {
     match u64::from(blocks) * u64::from(block_size) {
         slots if slots > u64::from(COUNT_MAX) + 1 => {

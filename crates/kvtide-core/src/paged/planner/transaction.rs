@@ -1,14 +1,14 @@
-//! Transactions: tokens at the end of a sequence that can be kept or taken back.
+//! Transactions: tokens at the end of a sequence that can be committed or rolled back.
 //!
 //! ```text
 //! begin                     [ committed ]
 //! append, append            [ committed | 0 1 2 3 ]        a chain, or the nodes of a tree
 //! plan_end(First(2))        [ committed 0 1 ]
-//! plan_end(Path([0, 2]))    [ committed 0 2 ]              the rows that are kept move together
+//! plan_end(Path([0, 2]))    [ committed 0 2 ]              the kept rows move together
 //! ```
 //!
-//! Tokens that a transaction can take back are neither quantised nor given a key. Beginning is O(1); ending costs
-//! O(its tokens), and O(layers) for each low-bit block that became full.
+//! Tokens that a transaction can roll back are neither quantised nor given a key. Beginning is O(1); ending costs O(its
+//! tokens), plus O(layers) for each low-bit block that became full.
 
 use super::paged_planner::PagedPlanner;
 use crate::drafts::TransactionId;
@@ -17,7 +17,7 @@ use crate::paged::plan::{CopyPlan, EndPlan, Keep, RowMove, WriteTarget};
 use crate::tree::Tree;
 
 impl PagedPlanner {
-    /// Opens a transaction on a sequence, or within the innermost one that is open.
+    /// Opens a transaction on a sequence, or inside the innermost open transaction.
     pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
         let seat = self.seat_to_begin(sequence, parent)?;
         let id = self.sequences.at_mut(seat).begin();
@@ -25,7 +25,7 @@ impl PagedPlanner {
         Ok(id)
     }
 
-    /// Refuses what [`PagedPlanner::begin`] would refuse.
+    /// Returns the error of [`PagedPlanner::begin`] without opening a transaction.
     pub fn check_begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<()> {
         self.seat_to_begin(sequence, parent).map(drop)
     }
@@ -39,22 +39,28 @@ impl PagedPlanner {
         Ok(seat)
     }
 
-    /// Tokens of a transaction.
+    /// The innermost open transaction of a sequence.
+    pub fn innermost(&self, sequence: u64) -> Result<Option<TransactionId>> {
+        Ok(self.sequences.find(sequence)?.drafts().innermost())
+    }
+
+    /// Number of tokens of a transaction.
     pub fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.sequences.find(sequence)?.drafts().len(id)
     }
 
-    /// The first token of a transaction, counted in those of all open ones. Refused unless it is the innermost.
+    /// The first token of a transaction, counted in the tokens of all open ones. Returns an error unless it is the
+    /// innermost.
     pub fn draft_first(&self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.sequences.find(sequence)?.drafts().first(id)
     }
 
-    /// The tree of all open transactions' tokens.
+    /// The tree of the tokens of all open transactions.
     pub fn draft_tree(&self, sequence: u64) -> Result<&Tree> {
         Ok(self.sequences.find(sequence)?.drafts().tree())
     }
 
-    /// Refuses a total number of tokens for which there are too few blocks.
+    /// Returns an error if there are too few blocks for a total number of tokens.
     pub fn check_room(&self, sequence: u64, tokens: u32) -> Result<()> {
         let held = self.sequences.find(sequence)?.table().len();
         self.state().check_available(tokens.div_ceil(self.block_size()).saturating_sub(held).into())
@@ -66,7 +72,7 @@ impl PagedPlanner {
         self.ensure_capacity(&[(sequence, tokens)])
     }
 
-    /// The tokens that a path will overwrite, for [`PagedPlanner::plan_copies`].
+    /// The tokens that a path will overwrite, as the argument of [`PagedPlanner::plan_copies`].
     pub fn path_target(&self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<WriteTarget> {
         let of = self.sequences.at(self.sequences.resting(sequence)?);
         of.drafts().check_path(id, path)?;
@@ -75,17 +81,17 @@ impl PagedPlanner {
         Ok(WriteTarget { sequence, position, tokens: path.len() as u32 - stays })
     }
 
-    /// Plans the end of the innermost transaction. Blocks that a path overwrites must be the sequence's own by the
-    /// time it is carried out: see [`PagedPlanner::commit_copies_before_end`].
+    /// Plans the end of the innermost transaction. Blocks that a path overwrites must belong to the sequence alone when
+    /// the plan is carried out: see [`PagedPlanner::commit_copies_before_end`].
     pub fn plan_end(&self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<EndPlan> {
         EndPlan::new(self.sequences.resting(sequence)?, id, keep, self.state())
     }
 
-    /// Reserves the memory of an end and of the copies before it. Gives the number of staging pages that there must be.
+    /// Reserves the memory of an end and of the copies before it. Returns the number of staging pages that must exist.
     pub fn reserve_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<u32> {
         self.check_revision(plan.revision())?;
         self.check_revision(copies.revision())?;
-        // Pages that others hold are not quantised, but their copies are if they are full.
+        // Pages that others hold are not quantised, but full copies of them are.
         plan.reserve_seals(copies.copies().len() * self.num_layers() as usize)?;
         let (seat, ending) = (plan.seat(), plan.ending());
         self.sequences.at_mut(seat).drafts_mut().reserve(ending.kept)?;
@@ -95,14 +101,14 @@ impl PagedPlanner {
         Ok(self.tables.staging_pages(room))
     }
 
-    /// Gives the sequence the blocks that were copied for a path, and makes the plan of its end move rows there.
+    /// Gives the sequence the copies of blocks that a path overwrites, and makes the plan of its end move rows there.
     pub fn commit_copies_before_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         self.commit_copies(copies)?;
         if copies.copies().is_empty() { Ok(()) } else { plan.follow_copies(copies.copies(), self.state()) }
     }
 
-    /// Ends a transaction as planned, after its rows were moved and its pages quantised.
+    /// Ends a transaction as planned. Its rows must have been moved and its pages quantised.
     pub fn end(&mut self, plan: &EndPlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         let (seat, ending) = (plan.seat(), plan.ending());
@@ -110,7 +116,10 @@ impl PagedPlanner {
         self.sequences.at_mut(seat).drafts_mut().reserve(ending.kept)?;
         self.tables.reserve(self.cut_room(seat, plan.length(), blocks))?;
         let pool = self.tables.pool_mut();
-        plan.moves().iter().for_each(|&RowMove { source, target }| pool.copy_token(source, target));
+        for &RowMove { source, target } in plan.moves() {
+            pool.copy_token(source, target);
+            pool.unseal(target.block);
+        }
         let of = self.sequences.at_mut(seat);
         let in_order = of.in_order_after(ending, plan.length());
         of.cut(plan.length(), blocks, &mut self.tables);
@@ -124,7 +133,8 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Takes back a transaction and those within it, unless it has ended already. An open step of the sequence ends with it.
+    /// Rolls back a transaction and those inside it, unless it has ended already. An open step of the sequence ends
+    /// with it.
     pub fn undo(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
         let seat = self.sequences.seat(sequence)?;
         let of = self.sequences.at(seat);
@@ -133,7 +143,7 @@ impl PagedPlanner {
         self.tables.reserve(self.cut_room(seat, length, blocks))?;
         self.soil_step(seat);
         let of = self.sequences.at_mut(seat);
-        // The step's tokens are cut off with the rest.
+        // The cut below drops the step's tokens too.
         of.take_step();
         of.cut(length, blocks, &mut self.tables);
         of.end_draft(&ending, length, length, &self.tables);
@@ -141,8 +151,8 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Slots of an open step may have been written and not marked.
-    fn soil_step(&mut self, seat: u32) {
+    /// Marks blocks of an open step as dirty: their slots may have been written without marks.
+    pub(super) fn soil_step(&mut self, seat: u32) {
         let (of, size) = (self.sequences.at(seat), self.tables.block_size());
         for place in of.length() / size..of.end().div_ceil(size) {
             if let Some(block) = self.tables.get(of.table(), place) {

@@ -1,13 +1,13 @@
-//! Writes: the slots that tokens go to, and what a write needs and changes.
+//! Writes: the slots of new tokens, and the needs and changes of a write.
 //!
 //! ```text
-//! write = planner.check_append(&append)?               refused: nothing has changed
+//! write = planner.check_append(&append)?               on error, nothing has changed
 //! (copies, plan) = planner.plan_write(write)?          as if there were no copies
 //! pages = planner.reserve_after(&copies, &plan)?       memory of both, in the bookkeeping
-//! executor makes room for so many staging pages, then copies the blocks
-//! planner.commit_copies_before(&copies, &mut plan)?    the plan writes to the copies now, and is no longer refused
+//! executor allocates that many staging pages, then copies the blocks
+//! planner.commit_copies_before(&copies, &mut plan)?    the plan writes to the copies from here on, and can no longer fail
 //! executor moves the bytes
-//! planner.commit(&plan, tokens)?                       blocks taken, slots marked, lengths moved on, blocks found by their keys
+//! planner.commit(&plan, tokens)?                       takes blocks, marks slots, advances lengths, gives blocks keys
 //! ```
 //!
 //! A commit costs O(runs * layers).
@@ -20,46 +20,48 @@ use crate::paged::plan::{Append, CheckedWrite, CopyPlan, StagingContent, WritePl
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// Plans the copies that these writes need first. Refused if there are too few blocks for both.
+    /// Plans the copies that these writes need before them. Returns an error if there are too few blocks for both.
     pub fn plan_copies(&self, targets: &[WriteTarget]) -> Result<CopyPlan> {
         CopyPlan::new(targets, self.state())
     }
 
-    /// Checks an append: refuses what [`PagedPlanner::plan_append`] does, except for missing blocks.
+    /// Checks an append: returns the errors of [`PagedPlanner::plan_append`], except for missing blocks.
     pub fn check_append(&self, append: &Append<'_>) -> Result<CheckedWrite> {
         CheckedWrite::of_append(append, self.state())
     }
 
-    /// Checks tokens of one layer: refuses what [`PagedPlanner::plan_tokens`] does, except for missing blocks.
+    /// Checks tokens of one layer: returns the errors of [`PagedPlanner::plan_tokens`], except for missing blocks.
     pub fn check_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<CheckedWrite> {
         self.check_layer(layer)?;
         CheckedWrite::of_layer(layer, &WriteTarget { sequence, position, tokens }, self.state())
     }
 
-    /// Plans a write together with the copies it needs first. Refused if there are too few blocks for both.
+    /// Plans a write together with the copies it needs before it. Returns an error if there are too few blocks for
+    /// both.
     pub fn plan_write(&self, write: CheckedWrite) -> Result<(CopyPlan, WritePlan)> {
         self.check_revision(write.revision())?;
         WritePlan::with_copies(write, self.state())
     }
 
-    /// Plans the write of tokens of one layer. Slots may be written again.
+    /// Plans a write of tokens to one layer. Slots may be written again.
     pub fn plan_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WritePlan> {
         WritePlan::new(self.check_tokens(sequence, layer, position, tokens)?, self.state())
     }
 
-    /// Plans an append of tokens of all layers to sequences.
+    /// Plans an append of tokens to all layers of sequences.
     pub fn plan_append(&self, append: &Append<'_>) -> Result<WritePlan> {
         WritePlan::new(self.check_append(append)?, self.state())
     }
 
-    /// Reserves the memory of a plan's commit. Refuses a stale plan: the cache has changed since it was made.
+    /// Reserves the memory of a plan's commit. Returns an error if the plan is stale: the cache has changed since it
+    /// was made.
     pub fn reserve(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         self.reserve_write(plan, Reservation::default()).map(drop)
     }
 
-    /// Reserves the memory of a plan and of the copies before it, and gives the number of staging pages that there
-    /// must be. After that [`PagedPlanner::commit_copies_before`] and the commit are not refused.
+    /// Reserves the memory of a plan and of the copies before it, and returns the number of staging pages that must
+    /// exist. After that, [`PagedPlanner::commit_copies_before`] and the commit cannot fail.
     pub fn reserve_after(&mut self, copies: &CopyPlan, plan: &WritePlan) -> Result<u32> {
         self.check_revision(plan.revision())?;
         self.check_revision(copies.revision())?;
@@ -69,7 +71,7 @@ impl PagedPlanner {
         Ok(self.tables.staging_pages(room))
     }
 
-    /// Reserves the memory of a write and of what comes before it; gives the sum.
+    /// Reserves the memory of a write and of the copies before it; returns the sum.
     fn reserve_write(&mut self, plan: &WritePlan, before: Reservation) -> Result<Reservation> {
         for (share, ..) in plan.shares().filter(|(share, ..)| share.drafted) {
             let of = self.sequences.at_mut(share.seat);
@@ -83,7 +85,7 @@ impl PagedPlanner {
         Ok(room)
     }
 
-    /// Gives the writers the blocks that were copied for them. Refuses a stale plan.
+    /// Gives the writers the copies of their blocks. Returns an error if the plan is stale.
     pub fn commit_copies(&mut self, plan: &CopyPlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         if plan.copies().is_empty() {
@@ -106,16 +108,16 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Gives the writers their copies and makes the plan that was made with them write there. After
-    /// [`PagedPlanner::reserve_after`] it refuses nothing but a stale plan.
+    /// Gives the writers their copies, and points the plan that was made with them at these copies. After
+    /// [`PagedPlanner::reserve_after`], the only possible error is a stale plan.
     pub fn commit_copies_before(&mut self, copies: &CopyPlan, plan: &mut WritePlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         self.commit_copies(copies)?;
         if copies.copies().is_empty() { Ok(()) } else { plan.follow_copies(self.state()) }
     }
 
-    /// Notes a write in the bookkeeping: all of it, or nothing. `tokens` are the ids of the plan's tokens, if known.
-    /// After [`PagedPlanner::reserve`] it refuses nothing but a stale plan.
+    /// Commits a write in the bookkeeping, completely or not at all. `tokens` are the ids of the plan's tokens, if
+    /// known. After [`PagedPlanner::reserve`], the only possible error is a stale plan.
     pub fn commit(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         plan.check_tokens(tokens)?;
         self.reserve(plan)?;
@@ -126,19 +128,20 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Takes a plan's blocks and staging pages. The blocks that it writes to lose their keys.
+    /// Takes a plan's blocks and staging pages. The blocks that it writes lose their keys.
     pub(super) fn occupy(&mut self, plan: &WritePlan) {
         let size = self.block_size();
         for (share, runs, _) in plan.shares() {
             for run in runs {
-                // Nobody else holds it, or it would have been copied; but no prompt may find it any more.
+                // No other sequence holds the block, or it would have been copied; but prompts must not find it any
+                // more.
                 self.tables.pool_mut().unname(run.block);
             }
             let of = self.sequences.at_mut(share.seat);
             let (length, kept) = (of.length(), of.length() % size);
             if share.end > length && kept > 0 {
-                // Slots of the last block behind the sequence's tokens may have been cut off while others held the
-                // block.
+                // If others held the last block, its slots behind the sequence's tokens may have been cut off and still
+                // be marked.
                 let appended = runs.first().filter(|_| share.position == length).map(|run| run.block);
                 if let Some(block) = appended.or_else(|| self.tables.get(of.table(), length / size)) {
                     self.tables.pool_mut().unname(block);
@@ -152,14 +155,17 @@ impl PagedPlanner {
         }
     }
 
-    /// Marks the slots of a plan in some layers.
+    /// Marks the slots of a plan in some layers, and the staged pages that were quantised.
     pub(super) fn mark(&mut self, plan: &WritePlan, layers: Range<u32>) {
         for run in plan.runs() {
             self.tables.pool_mut().mark(run.block, layers.clone(), run.slot..run.slot + run.len, run.staged);
         }
+        for write in plan.pages().iter().filter(|write| layers.contains(&write.page.layer)) {
+            self.tables.pool_mut().set_sealed(write.page, write.completes);
+        }
     }
 
-    /// Advances lengths, and gives up the staging pages of quantised pages.
+    /// Advances lengths, and releases the staging pages of quantised pages.
     pub(super) fn advance(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) {
         let pool = self.tables.pool_mut();
         plan.pages().iter().filter(|write| write.fills).for_each(|write| pool.unstage(write.page));

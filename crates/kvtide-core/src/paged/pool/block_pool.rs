@@ -1,20 +1,21 @@
-//! Blocks by handles: which are in use, and how often each is held.
+//! A pool of blocks with handles: the blocks in use, and their reference counts.
 //!
 //! ```text
 //! index        0     1     2     3  |  4    5    6
 //! generation   0     2     0     5  |  never handed out
-//! held         1     -     3     1  |
+//! count        1     -     3     1  |
 //! ```
 //!
-//! A handle names a block for one life of it, from the call that hands it out until nobody holds it any more. Blocks that came back
-//! are handed out before those never used, longest free first. So a fresh pool hands out 0, 1, 2, ... and takes no memory for more
-//! than it has handed out.
+//! A handle names one life of a block, from the call that hands it out until its reference count is zero. Freed blocks
+//! are handed out before those never used, longest free first. So a new pool hands out 0, 1, 2, ... and uses no memory
+//! for blocks that it has not handed out.
 //!
-//! A block has 2^21 lives, so that no handle is used twice; then it is *retired*. A pool of n blocks is good for n × 2,097,152
-//! allocations: with 30 blocks for a week of 100 a second. [`BlockPool::retired_count`] says how many are gone. A new pool has all
-//! of them again, and hands out the same handles from the start: none of the old pool's may be around any more.
+//! A block has 2^21 lives, so that no handle is used twice; then it is *retired*. A pool of n blocks is good for n ×
+//! 2,097,152 allocations: with 30 blocks, for a week at 100 allocations per second. [`BlockPool::retired_count`]
+//! returns the number of retired blocks. A new pool starts over and hands out the same handles again, so handles of the
+//! old pool must not be used with it.
 //!
-//! To hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
+//! Handing out, retaining and freeing are O(1) per block, the first amortised with its memory. 20 bytes per block.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,11 +26,11 @@ use crate::count::{count, count_positive};
 use crate::error::{Error, Result, reserve};
 use crate::paged::per_block::PerBlock;
 
-/// The last generation of a block; after it the block is retired.
+/// The last generation of a block; then the block is retired.
 const GENERATION_LAST: u32 = (1 << 21) - 1;
 
-/// One block of a pool, from the moment it was handed out until it is given back: its index in the low 32 bits, its generation above
-/// them, below 2^53 together. Any number can be made into one; the pool that it is shown to says whether it means anything.
+/// One block of a pool, from the moment it is handed out until it is freed: its index in the low 32 bits, its
+/// generation above them, together below 2^53. Any number can be made into a handle; the pool checks if it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHandle(u64);
 
@@ -50,13 +51,13 @@ impl BlockHandle {
         self.0
     }
 
-    /// Place of the block in its pool, and in the slab.
+    /// The place of the block in its pool, and in the slab.
     #[must_use]
     pub fn index(self) -> u32 {
         self.0 as u32
     }
 
-    /// How often the block had been given back when it was handed out.
+    /// Number of times that the block had been freed when it was handed out.
     #[must_use]
     pub fn generation(self) -> u32 {
         (self.0 >> 32) as u32
@@ -73,44 +74,44 @@ impl fmt::Display for BlockHandle {
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Blocks,
-    /// How many lives each block has had before this one, or before its next one while it is free.
+    /// Number of earlier lives of each block; of a free block, including the last one.
     generations: PerBlock<u32>,
     watermark: u32,
 }
 
 impl BlockPool {
-    /// A pool of `capacity` blocks, all free; 0 is allowed.
+    /// Returns a pool of `capacity` blocks, all free; 0 is allowed.
     pub fn new(capacity: u32) -> Result<Self> {
         let blocks = Blocks::new(capacity)?;
         Ok(BlockPool { blocks, generations: PerBlock::new(capacity, 1, 0), watermark: 0 })
     }
 
-    /// Keeps this many blocks back whenever [`BlockPool::can_allocate`] is asked: room for sequences that are there already to
-    /// grow in. It is advice for whoever lets new ones in, and binds no allocation.
+    /// Makes [`BlockPool::can_allocate`] keep this many blocks back, as room for present sequences to grow. It is
+    /// advice for the admission of new sequences, and does not restrict allocations.
     pub fn set_watermark(&mut self, blocks: u32) -> Result<()> {
         self.watermark = count("watermark", blocks.into())?;
         Ok(())
     }
 
-    /// Blocks kept back.
+    /// Number of blocks kept back.
     #[must_use]
     pub fn watermark(&self) -> u32 {
         self.watermark
     }
 
-    /// Whether so many blocks could be handed out and the watermark be left.
+    /// True if this many blocks could be handed out and the watermark be left.
     #[must_use]
     pub fn can_allocate(&self, n: u32) -> bool {
         u64::from(n) + u64::from(self.watermark) <= self.free_count().into()
     }
 
-    /// Hands out a block. Where all have retired it is refused for good.
+    /// Hands out a block. Once all blocks are retired, this always returns an error.
     pub fn allocate(&mut self) -> Result<BlockHandle> {
         self.reserve(1)?;
         self.try_allocate().ok_or_else(|| self.out_of_blocks(1))
     }
 
-    /// Hands out a block, if one is free, and memory to keep books of it.
+    /// Hands out a block, if one is free and there is memory for its bookkeeping.
     pub fn try_allocate(&mut self) -> Option<BlockHandle> {
         self.reserve(1).ok()?;
         let taken = self.blocks.take()?;
@@ -129,33 +130,36 @@ impl BlockPool {
         Ok(handles)
     }
 
-    /// The indices of the blocks that would be handed out next, in that order; changes nothing.
+    /// The indices of the blocks that would be handed out next, in that order. Changes nothing.
     pub fn upcoming(&self) -> impl Iterator<Item = u32> {
         self.blocks.upcoming().map(|taken| taken.block)
     }
 
-    /// Holds a block once more: it is free when it was taken back as often as it is held.
+    /// Increments a block's reference count. The block is free once it was freed as many times as it is held.
     pub fn retain(&mut self, handle: BlockHandle) -> Result<()> {
         let index = self.check(handle)?;
         if self.blocks.count(index) == u32::MAX {
-            return Err(Error::InvalidBlock { block: handle.raw() as i64, reason: "held as often as can be counted" });
+            return Err(Error::InvalidBlock {
+                block: handle.raw() as i64,
+                reason: "its reference count is at its maximum",
+            });
         }
         self.blocks.retain(index);
         Ok(())
     }
 
-    /// How often a block is held.
+    /// The reference count of a block.
     pub fn count(&self, handle: BlockHandle) -> Result<u32> {
         Ok(self.blocks.count(self.check(handle)?))
     }
 
-    /// Takes a block back, once.
+    /// Decrements a block's reference count.
     pub fn free(&mut self, handle: BlockHandle) -> Result<()> {
         self.free_many(&[handle])
     }
 
-    /// Takes blocks back, or none of them: a batch with a handle that cannot be used, or that names a block more often than
-    /// it is held, is refused whole.
+    /// Decrements the reference counts of blocks, all or none: if a handle is invalid, or names a block more often than
+    /// it is held, the whole batch is refused.
     pub fn free_many(&mut self, handles: &[BlockHandle]) -> Result<()> {
         for (place, &handle) in handles.iter().enumerate() {
             if let Err(refusal) = self.check(handle).map(|index| self.blocks.drop_count(index)) {
@@ -165,7 +169,7 @@ impl BlockPool {
         }
         for handle in handles {
             let index = handle.index();
-            // A block named more than once is put back the first time it is met here.
+            // A block named more than once is freed the first time it is met here.
             if self.blocks.set(index) == BlockState::Active && self.blocks.count(index) == 0 {
                 self.put_back(handle);
             }
@@ -182,7 +186,7 @@ impl BlockPool {
         }
     }
 
-    /// The index of a block in use; any other handle is refused.
+    /// The index of a block in use. Returns an error for any other handle.
     pub fn check(&self, handle: BlockHandle) -> Result<u32> {
         let refuse = |reason| Err(Error::InvalidBlock { block: handle.raw() as i64, reason });
         let index = handle.index();
@@ -194,32 +198,32 @@ impl BlockPool {
         let latest = self.generations[index] - u32::from(free);
         match handle.generation() {
             generation if generation > latest => refuse("not a block of this pool"),
-            generation if generation < latest => refuse("its generation is over"),
-            _ if !in_use => refuse("already free"),
-            _ if self.blocks.count(index) == 0 => refuse("twice in one batch"),
+            generation if generation < latest => refuse("it was freed, and this handle is of an older generation"),
+            _ if !in_use => refuse("it is already free"),
+            _ if self.blocks.count(index) == 0 => refuse("it is in the batch more often than it is held"),
             _ => Ok(index),
         }
     }
 
-    /// Blocks that it was made with: their indices are below this.
+    /// Number of blocks that the pool was made with; their indices are below this number.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.blocks.capacity()
     }
 
-    /// Blocks that can be handed out.
+    /// Number of blocks that can be handed out.
     #[must_use]
     pub fn free_count(&self) -> u32 {
         self.blocks.available()
     }
 
-    /// Blocks whose lives are used up: they are never handed out again.
+    /// Number of blocks whose lives are used up; they are never handed out again.
     #[must_use]
     pub fn retired_count(&self) -> u32 {
         self.blocks.retired_count()
     }
 
-    /// Blocks in use or free. It falls as blocks retire, each after its 2,097,152nd life: with one block, to 0 in the end.
+    /// Number of blocks in use or free. It falls as blocks retire, each after its 2,097,152nd life, in the end to 0.
     #[must_use]
     pub fn total_count(&self) -> u32 {
         self.capacity() - self.blocks.retired_count()
@@ -234,8 +238,8 @@ impl BlockPool {
         }
     }
 
-    /// Says what is wrong with the bookkeeping, if anything is: every block is in exactly one set, and the counts add
-    /// up. O(blocks ever handed out).
+    /// Returns an error of the bookkeeping, if any: every block must be in exactly one set, and the counts must add up.
+    /// O(blocks ever handed out).
     pub fn check_invariants(&self) -> Result<(), String> {
         self.blocks.check_invariants()?;
         if self.blocks.cached_count() != 0 {
@@ -248,7 +252,7 @@ impl BlockPool {
         }
     }
 
-    /// Takes the memory for handing out so many blocks.
+    /// Reserves the memory for handing out this many blocks.
     fn reserve(&mut self, n: u32) -> Result<()> {
         self.blocks.reserve(n)?;
         let highest = u64::from(self.blocks.touched()) + u64::from(n);
@@ -259,12 +263,13 @@ impl BlockPool {
     }
 
     fn out_of_blocks(&self, needed: u32) -> Error {
-        Error::OutOfBlocks { needed: needed.into(), free: self.free_count().into() }
+        Error::OutOfBlocks { needed: needed.into(), free: self.free_count().into(), holders: None }
     }
 }
 
-/// The blocks of one sequence, layer by layer: logical block i holds tokens `i * block_size` on. A table does not know the pool of its
-/// handles; the caller does. A layer without blocks costs nothing. Every call is O(1), `append_block` amortised.
+/// The block table of one sequence, for each layer: logical block i holds the tokens from `i * block_size` on. A table
+/// does not know the pool of its handles; the caller does. A layer without blocks costs nothing. Every call is O(1),
+/// `append_block` amortised.
 #[derive(Clone, Debug)]
 pub struct BlockTable {
     num_layers: u32,
@@ -280,7 +285,7 @@ impl BlockTable {
         Ok(BlockTable { num_layers, block_size, layers: HashMap::new() })
     }
 
-    /// Adds a block behind those that the layer has.
+    /// Appends a block to those of the layer.
     pub fn append_block(&mut self, layer: u32, block: BlockHandle) -> Result<()> {
         let count = u64::from(self.num_blocks(layer)?) + 1;
         let out_of_memory = |_| Error::OutOfMemory { count, what: "blocks" };
@@ -291,17 +296,17 @@ impl BlockTable {
         Ok(())
     }
 
-    /// The block at a place, or none behind the last.
+    /// The block at a place; [`None`] behind the last block.
     pub fn get_block(&self, layer: u32, logical: u32) -> Result<Option<BlockHandle>> {
         Ok(self.blocks(layer)?.get(logical as usize).copied())
     }
 
-    /// Blocks of a layer.
+    /// Number of blocks of a layer.
     pub fn num_blocks(&self, layer: u32) -> Result<u32> {
         Ok(self.blocks(layer)?.len() as u32)
     }
 
-    /// Tokens that a layer's blocks can hold.
+    /// Number of tokens that a layer's blocks can hold.
     pub fn token_capacity(&self, layer: u32) -> Result<u64> {
         Ok(u64::from(self.num_blocks(layer)?) * u64::from(self.block_size))
     }

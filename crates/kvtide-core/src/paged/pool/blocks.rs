@@ -1,26 +1,26 @@
-//! Who holds each block, and which block is taken next.
+//! The reference count of each block, and the order in which blocks are taken.
 //!
 //! ```text
 //!            count    taken next
 //! active     > 0      never
-//! free       0        first: longest free first                  came back, nothing in it worth keeping
+//! free       0        first: longest free first                  released, without content worth keeping
 //! untouched  -        then: 0, 1, 2, ...                         never handed out
-//! cached     0        last: lowest rank first, then oldest       its content can be found again, and revived
+//! cached     0        last: lowest rank first, then oldest       prompts can still find its content and revive it
 //!
 //! active + cached + free + retired = touched       touched + untouched = capacity
 //! ```
 //!
-//! The rank with which a block is cached is joined of three:
+//! A block is cached with a rank that combines three:
 //!
 //! ```text
-//! own rank        what the policy makes of the block's priority, until its limit, and of the default one from then on
-//! inherited       the highest of the blocks that were released behind it, with it or while it stayed; a new priority takes it away
-//! the chain's     the highest of those released before it in the same call
+//! own rank        computed by the policy from the block's priority until its limit, and from the default priority from then on
+//! inherited       the highest rank of blocks released behind it, with it or while it stayed; a new priority clears it
+//! the chain's     the highest rank of blocks released before it in the same call
 //! ```
 //!
-//! [`retain`](crate::paged::PagedPlanner::retain) has the rule, sentence by sentence. All calls are O(1), but for `reserve`, which
-//! costs what it adds, those that set, use or end a time limit (O(log limits)), and `check_invariants`. 16 bytes a block, up to the
-//! highest handed out.
+//! [`retain`](crate::paged::PagedPlanner::retain) has the complete rule. All calls are O(1), except `reserve`, which
+//! costs what it adds, calls that set, use or end a time limit (O(log limits)), and `check_invariants`. 16 bytes per
+//! block, up to the highest block handed out.
 
 use super::order::{Block, BlockState, Order};
 use super::policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
@@ -28,33 +28,33 @@ use super::rank::{Rank, RankChain};
 use crate::count::count;
 use crate::error::{Error, Result};
 
-/// A block that is handed out, or would be.
+/// A block that is handed out next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenBlock {
-    /// Its index.
+    /// The block's index.
     pub block: u32,
-    /// Whether it was cached until now: what was in it cannot be found any more.
+    /// True if it was cached until now: prompts cannot find its content any more.
     pub evicted: bool,
 }
 
-/// How a block is let go of.
+/// Properties of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Whether its content is kept, to be found again.
+    /// True if the content is kept for later prompts.
     pub cached: bool,
-    /// Its place in the sequence.
+    /// The block's place in the sequence.
     pub depth: u32,
 }
 
-/// The blocks of a pool by their indices: counts, and the order of eviction.
+/// The blocks of a pool by index: reference counts, and the order of eviction.
 #[derive(Debug)]
 pub struct Blocks {
     capacity: u32,
-    /// Blocks handed out at least once.
+    /// Number of blocks handed out at least once.
     touched: u32,
     order: Order,
     policy: Box<dyn EvictionPolicy>,
-    /// Whether all blocks have one rank: no policy has been given, and no priority.
+    /// True if all blocks have the same rank: no policy and no priority was set.
     even: bool,
     now: u64,
     active: u32,
@@ -65,7 +65,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// `capacity` blocks, all free; evicted least recently used first, if it comes to that.
+    /// Returns `capacity` free blocks, which are evicted least recently used first.
     pub fn new(capacity: u32) -> Result<Self> {
         let capacity = count("capacity", capacity.into())?;
         Ok(Blocks {
@@ -83,21 +83,21 @@ impl Blocks {
         })
     }
 
-    /// The same, evicted in another order.
+    /// Sets another eviction policy.
     pub fn with_policy(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
         self.policy = policy;
         self.even = false;
         self
     }
 
-    /// The same, counting turns anew after so many, so that a test sees it.
+    /// Renumbers turns after this many, so that a test can observe it.
     #[doc(hidden)]
     pub fn with_last_turn(mut self, last_turn: u32) -> Self {
         self.order.set_last_turn(last_turn);
         self
     }
 
-    /// Takes the memory that `n` calls of [`Blocks::take`] need.
+    /// Reserves the memory that `n` calls of [`Blocks::take`] need.
     pub fn reserve(&mut self, n: u32) -> Result<()> {
         let new = n.saturating_sub(self.free).min(self.capacity - self.touched);
         match (self.touched + new).checked_sub(1) {
@@ -106,7 +106,7 @@ impl Blocks {
         }
     }
 
-    /// Hands out a block, held once. Memory for it was reserved.
+    /// Hands out a block with a reference count of 1. Its memory must be reserved.
     pub fn take(&mut self) -> Option<TakenBlock> {
         let taken = if let Some(block) = self.order.pop_free() {
             self.free -= 1;
@@ -127,16 +127,17 @@ impl Blocks {
         Some(taken)
     }
 
-    /// What the next calls of [`Blocks::take`] would give, in order; changes nothing.
+    /// The results of the next calls of [`Blocks::take`], in order. Changes nothing.
     pub fn upcoming(&self) -> impl Iterator<Item = TakenBlock> {
         let new = self.order.free().chain(self.touched..self.capacity);
-        // Most callers never come to the cached ones.
+        // Most callers never reach the cached ones.
         let cached = std::iter::once_with(|| self.order.cached()).flatten();
         let taken = |evicted| move |block| TakenBlock { block, evicted };
         new.map(taken(false)).chain(cached.map(taken(true)))
     }
 
-    /// Holds a block once more; a cached one is revived. The block is active or cached, and held less than `u32::MAX` times.
+    /// Increments a block's reference count; a cached block is revived. The block must be active or cached, with a
+    /// count below `u32::MAX`.
     pub fn retain(&mut self, block: u32) {
         match self.order[block].set {
             BlockState::Active => {}
@@ -151,8 +152,8 @@ impl Blocks {
         self.order[block].number += 1;
     }
 
-    /// Lets go of a block; gives how often it is held still. The blocks of a sequence are let go of from its tail to its
-    /// head, with one chain, which takes care that no head is evicted before its tail.
+    /// Decrements a block's reference count and returns it. The blocks of a sequence must be released from its tail to
+    /// its head, with one chain, which makes sure that no head is evicted before its tail.
     pub fn release(&mut self, block: u32, how: Release, chain: &mut RankChain) -> u32 {
         let left = self.drop_count(block);
         if left > 0 {
@@ -165,7 +166,7 @@ impl Blocks {
         left
     }
 
-    /// A cached block's content is given up: it is free.
+    /// Drops the content of a cached block, which becomes free.
     pub fn forget(&mut self, block: u32) {
         assert_eq!(self.order[block].set, BlockState::Cached, "block {block} has nothing to forget");
         self.order.unlist(block);
@@ -173,13 +174,13 @@ impl Blocks {
         self.set_free(block);
     }
 
-    /// A block that was let go of for the last time: free, and with nothing in it.
+    /// Frees a block whose reference count has become zero, without keeping its content.
     pub(super) fn put_back(&mut self, block: u32) {
         self.active -= 1;
         self.set_free(block);
     }
 
-    /// A block that was let go of for the last time, and is never handed out again.
+    /// Retires a block whose reference count has become zero: it is never handed out again.
     pub(super) fn retire(&mut self, block: u32) {
         self.order.limits_mut().remove(block);
         self.order[block] = Block { set: BlockState::Retired, ..Block::FREE };
@@ -192,14 +193,15 @@ impl Blocks {
         self.free += 1;
     }
 
-    /// Gives a block that is active or cached a priority, 0 to 100, for good or until a time. A cached one changes its place at once and
-    /// counts as released now; whoever does that to blocks of one sequence does so from its tail on.
+    /// Sets the priority of an active or cached block, 0 to 100, until a time or without a limit. A cached block
+    /// changes its place at once and counts as released now, so callers that change several blocks of one sequence
+    /// start at its tail.
     pub fn set_priority(&mut self, block: u32, priority: u8, until: Option<u64>) -> Result<()> {
         if priority > PRIORITY_MAX {
             return Err(Error::argument("priority", u32::from(priority), "0 to 100"));
         }
         if !matches!(self.set(block), BlockState::Active | BlockState::Cached) {
-            return Err(Error::InvalidBlock { block: block.into(), reason: "nothing is kept in it" });
+            return Err(Error::InvalidBlock { block: block.into(), reason: "it is neither held nor cached" });
         }
         let limit = until.filter(|until| *until > self.now);
         if limit.is_some() {
@@ -224,19 +226,19 @@ impl Blocks {
         Ok(())
     }
 
-    /// Makes room for limits of so many blocks.
+    /// Reserves memory for the limits of this many blocks.
     pub(super) fn reserve_limits(&mut self, blocks: usize) -> Result<()> {
         self.order.limits_mut().reserve(blocks)
     }
 
-    /// The priority of a block, as it stands now.
+    /// The present priority of a block.
     pub fn priority(&self, block: u32) -> u8 {
         let over = self.order.limit(block).and_then(|limit| limit.own).is_some_and(|until| until <= self.now);
         if over || block >= self.touched { PRIORITY_DEFAULT } else { self.order[block].priority }
     }
 
-    /// Tells the time, in whatever unit limits are given in: what is over by now goes back to the default priority, and among its
-    /// equals where it was released. A time before the last one told is ignored.
+    /// Sets the time, in the unit of the limits. Priorities whose limit has passed return to the default, and the block
+    /// to its place among equals, in the order of release. A time before the last one is ignored.
     pub fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         while let Some(block) = self.order.pop_changed(self.now) {
@@ -244,7 +246,7 @@ impl Blocks {
         }
     }
 
-    /// A block that nobody holds any more waits for its eviction.
+    /// Caches a block whose reference count has become zero.
     fn cache(&mut self, block: u32, depth: u32, chain: &mut RankChain) {
         self.forget_what_is_over(block);
         let kept = self.keep(block, chain);
@@ -255,18 +257,19 @@ impl Blocks {
         self.order.list(block, chain.0);
     }
 
-    /// Whether what a chain has met means anything to the blocks before it that stay. Where all have one rank it does not: each
-    /// has that rank of its own, until a priority takes away what it was handed.
+    /// True if a chain's rank matters to the blocks before it that stay. It does not if all blocks have the same rank:
+    /// each block has that rank itself, until a new priority clears what was handed on to it.
     pub(super) fn hands_on(&self, chain: &RankChain) -> bool {
         !self.even && chain.0 != RankChain::default().0
     }
 
-    /// Lets a block that stays keep the rank of those behind it. What it kept before, those before it have as well.
+    /// Hands the rank of the blocks behind it on to a block that stays. The blocks before it already have the ranks
+    /// handed on earlier.
     pub(super) fn hand_on(&mut self, block: u32, chain: &RankChain) {
         self.keep(block, chain);
     }
 
-    /// Lets a block keep the rank of those behind it; gives all that it has kept.
+    /// Hands the rank of the blocks behind it on to a block; returns all ranks handed on to it so far.
     fn keep(&mut self, block: u32, chain: &RankChain) -> Rank {
         let before = self.inherited(block);
         let kept = before.join(chain.0.at(self.now));
@@ -276,7 +279,7 @@ impl Blocks {
         self.order[block].inherited = kept.floor;
         match kept.is_flat() {
             true => self.order.limits_mut().change(block, |limit| limit.inherited = None),
-            // Where there is no memory for a limit, it is over at once.
+            // Without memory for a limit, the limit passes at once.
             false => drop(self.order.limits_mut().inherit(block, kept)),
         }
         kept
@@ -287,7 +290,7 @@ impl Blocks {
         limited.map_or(Rank::flat(self.order[block].inherited), |rank| rank.at(self.now))
     }
 
-    /// What the policy makes of a block's own priority, whose limit lies ahead.
+    /// The rank that the policy computes from a block's own priority, whose limit is in the future.
     fn own_rank(&self, block: u32, depth: Option<u32>) -> Rank {
         let ask = |priority| self.policy.rank(&ReleasedBlock { priority, depth }).min(RANK_MAX);
         let top = ask(self.order[block].priority);
@@ -309,70 +312,70 @@ impl Blocks {
         }
     }
 
-    /// Blocks that it was made with: their indices are below this.
+    /// Number of blocks that the pool was made with; their indices are below this number.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Blocks that can be taken.
+    /// Number of blocks that can be taken.
     pub fn available(&self) -> u32 {
         self.free_count() + self.cached
     }
 
-    /// Blocks that can be taken and have nothing in them.
+    /// Number of blocks that can be taken and have no content.
     pub fn free_count(&self) -> u32 {
         self.free + (self.capacity - self.touched)
     }
 
-    /// Blocks that somebody holds.
+    /// Number of blocks that are held.
     pub fn active_count(&self) -> u32 {
         self.active
     }
 
-    /// Blocks that nobody holds, and whose content can be found.
+    /// Number of cached blocks: they are not held, and prompts can find their content.
     pub fn cached_count(&self) -> u32 {
         self.cached
     }
 
-    /// Blocks that are never handed out again.
+    /// Number of blocks that are never handed out again.
     pub fn retired_count(&self) -> u32 {
         self.retired
     }
 
-    /// Blocks that were taken while they were cached, ever.
+    /// Number of cached blocks that were evicted so far.
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// How often a block is held; 0 for one that was never handed out.
+    /// The reference count of a block; 0 if it was never handed out.
     pub fn count(&self, block: u32) -> u32 {
         if block < self.touched { self.order[block].count() } else { 0 }
     }
 
-    /// The set that a block is in. One that was never handed out is free.
+    /// The set of a block. A block that was never handed out is free.
     pub fn set(&self, block: u32) -> BlockState {
         if block < self.touched { self.order[block].set } else { BlockState::Free }
     }
 
-    /// Whether nobody holds a block whose content can be found.
+    /// True if a block is not held and prompts can find its content.
     pub fn is_cached(&self, block: u32) -> bool {
         self.set(block) == BlockState::Cached
     }
 
-    /// Blocks handed out at least once: their indices are below this.
+    /// Number of blocks handed out at least once; their indices are below this number.
     pub fn touched(&self) -> u32 {
         self.touched
     }
 
-    /// Bytes that the bookkeeping takes for blocks, without time limits.
+    /// Bytes of the bookkeeping of blocks, without time limits.
     pub fn bytes(&self) -> usize {
         self.order.bytes()
     }
 
-    /// Takes one from a block's count. A block without a count is in between: it is put back, retired or cached next.
+    /// Decrements a block's reference count. At zero, the caller must free, retire or cache the block next.
     pub(super) fn drop_count(&mut self, block: u32) -> u32 {
         let held = &mut self.order[block];
-        assert!(held.count() > 0, "block {block} is held by nobody");
+        assert!(held.count() > 0, "block {block} is not held");
         held.number -= 1;
         held.number
     }
@@ -382,8 +385,8 @@ impl Blocks {
         self.order[block].number += 1;
     }
 
-    /// Says what is wrong with the bookkeeping, if anything is: every block is in exactly one set, the order is whole, and the
-    /// counters add up. O(blocks ever handed out).
+    /// Returns an error of the bookkeeping, if any: every block must be in exactly one set, the order must be complete,
+    /// and the counters must add up. O(blocks ever handed out).
     pub fn check_invariants(&self) -> Result<(), String> {
         let counters = [self.active, self.cached, self.free, self.retired];
         let mut met = [0; 4];

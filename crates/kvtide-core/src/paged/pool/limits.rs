@@ -1,17 +1,18 @@
-//! Time limits of priorities: which blocks have one, whose is over next, and in which order those wait that have had one.
+//! Time limits of priorities: the blocks that have one, the limit that passes next, and the order of cached blocks with
+//! limits.
 //!
 //! ```text
-//! limits    block 4: own until 9, listed until 9      block 7: own until 5, not listed (somebody uses it)
-//! heap      (5, 1, 7) (7, 2, 4) (9, 3, 4)             the first two are out of date: nobody removed them
+//! limits    block 4: own until 9, listed until 9      block 7: own until 5, not listed (in use)
+//! heap      (5, 1, 7) (7, 2, 4) (9, 3, 4)             the first two are stale: they were not removed
 //! queue     (90, 3): 4                                rank and turn
 //! ```
 //!
-//! A block is *listed* while it waits for its eviction with a rank that will change, or has changed. It keeps the turn of its release,
-//! and so its order among blocks of its new rank. Entries of the heap that are out of date are skipped when they come up, and thrown
-//! out together when they are more than half.
+//! A block is *listed* while it is cached with a rank that will change, or has changed. It keeps the turn of its
+//! release, and so its order among blocks of its new rank. Stale entries of the heap are skipped when they are reached,
+//! and removed together when they are more than half.
 //!
-//! Invariants: a listed block is in the queue, and has one entry of the heap that is up to date if its rank will change. Every call is
-//! O(log limits) amortised. Only blocks with a limit take memory.
+//! Invariants: a listed block is in the queue, and has one current entry in the heap if its rank will change. Every
+//! call is O(log limits) amortised. Only blocks with a limit use memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -20,26 +21,26 @@ use super::queue::{Place, Queue};
 use super::rank::Rank;
 use crate::error::{Error, Result};
 
-/// What is known of a block with a limit.
+/// The state of a block with a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limit {
-    /// When its own priority is over.
+    /// The time at which its own priority ends.
     pub own: Option<u64>,
-    /// The rank that it has from blocks behind it, if that will change.
+    /// The rank handed on to it by blocks behind it, if that rank will change.
     pub inherited: Option<Rank>,
-    /// The rank with which it waits, if that will change or has, and the turn in which it was released.
+    /// The rank with which it is cached, if that rank will change or has changed, and the turn of its release.
     listed: Option<(Rank, u32)>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     of: HashMap<u32, Limit>,
-    /// When, the turn of the release, and the block.
+    /// The time, the turn of the release, and the block.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
     queue: Queue,
 }
 
-/// Out-of-date entries that are not worth throwing out.
+/// Number of stale entries that are tolerated.
 const STALE_FREE: usize = 64;
 
 impl Limits {
@@ -48,12 +49,13 @@ impl Limits {
         if self.of.is_empty() { None } else { self.of.get(&block).copied() }
     }
 
-    /// Notes when a block's own priority is over, and forgets what else there was; there is room for it, and it is not listed.
+    /// Sets the time at which a block's own priority ends, and clears its other limits. Memory is reserved, and the
+    /// block is not listed.
     pub(super) fn set_own(&mut self, block: u32, until: u64) {
         self.of.insert(block, Limit { own: Some(until), ..Limit::default() });
     }
 
-    /// Notes a rank that a block has from blocks behind it. False when there is no memory for it.
+    /// Sets a rank handed on to a block by blocks behind it. Returns false if there is no memory for it.
     pub(super) fn inherit(&mut self, block: u32, inherited: Rank) -> bool {
         let fits = self.reserve(1).is_ok();
         if fits {
@@ -62,7 +64,8 @@ impl Limits {
         fits
     }
 
-    /// Lets a block wait with a rank that will change, released in a turn of its own. False when there is no memory for it.
+    /// Lists a cached block whose rank will change, released in its own turn. Returns false if there is no memory for
+    /// it.
     pub(super) fn list(&mut self, block: u32, rank: Rank, turn: u32) -> bool {
         let fits = self.reserve(1).is_ok();
         if fits {
@@ -74,7 +77,7 @@ impl Limits {
         fits
     }
 
-    /// Changes what is known of a block, if anything is; a block of which nothing is left is forgotten.
+    /// Changes a block's limits, if it has any. A block without limits left is removed.
     pub(super) fn change(&mut self, block: u32, change: impl FnOnce(&mut Limit)) {
         if self.of.is_empty() {
             return;
@@ -88,7 +91,8 @@ impl Limits {
         }
     }
 
-    /// A block that waited is in use again, if it waits here; what it has of its own stays.
+    /// Removes a block that is in use again from the queue, if it is listed; its own limits stay. Returns true if it
+    /// was listed.
     pub(super) fn unlist(&mut self, block: u32) -> bool {
         let mut listed = None;
         self.change(block, |limit| listed = limit.listed.take());
@@ -98,12 +102,12 @@ impl Limits {
         listed.is_some()
     }
 
-    /// Forgets everything of a block that is not listed.
+    /// Removes all limits of a block, except its place in the queue.
     pub(super) fn remove(&mut self, block: u32) {
         self.change(block, |limit| *limit = Limit { listed: limit.listed, ..Limit::default() });
     }
 
-    /// A block whose rank has changed by now, and to what. It waits on, in the turn in which it was released.
+    /// A block whose rank has changed by now, and its new rank. It stays cached, in the turn of its release.
     pub(super) fn pop(&mut self, now: u64) -> Option<(u32, u8)> {
         while let Some(&Reverse(entry)) = self.heap.peek() {
             let (until, turn, block) = entry;
@@ -113,7 +117,7 @@ impl Limits {
             self.heap.pop();
             let listed = self.of.get_mut(&block).and_then(|limit| limit.listed.as_mut());
             if let Some((rank, _)) = listed.filter(|listed| is_due(listed, entry)) {
-                // The place that it leaves is room enough.
+                // The removed entry leaves enough memory.
                 self.queue.remove((rank.top, turn));
                 *rank = Rank::flat(rank.floor);
                 self.queue.insert((rank.top, turn), block);
@@ -123,17 +127,17 @@ impl Limits {
         None
     }
 
-    /// The rank with which a block waits, if that will change or has.
+    /// The rank with which a block is cached, if that rank will change or has changed.
     pub(super) fn listed(&self, block: u32) -> Option<Rank> {
         self.get(block)?.listed.map(|(rank, _)| rank)
     }
 
-    /// Listed blocks in the order in which they go, each with its rank and turn.
+    /// The listed blocks in the order of eviction, each with its rank and turn.
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Changes turns in a way that keeps their order.
+    /// Renumbers turns; `change` must keep their order.
     pub(super) fn change_turns(&mut self, change: impl Fn(u32) -> u32) {
         self.of.values_mut().filter_map(|limit| limit.listed.as_mut()).for_each(|(_, turn)| *turn = change(*turn));
         let mut entries = std::mem::take(&mut self.heap).into_vec();
@@ -146,7 +150,7 @@ impl Limits {
         self.of.keys().copied()
     }
 
-    /// Whether each listed block is in the queue and has its entry, and the heap is no larger than it may be.
+    /// Checks that each listed block is in the queue and has its entry, and that the heap is not too large.
     pub(super) fn check(&self) -> Result<(), String> {
         self.queue.check()?;
         let is_queued = |(place, block): (Place, u32)| {
@@ -154,12 +158,12 @@ impl Limits {
         };
         let listed = self.of.values().filter_map(|limit| limit.listed);
         if self.queue.len() as usize != listed.clone().count() || !self.queue.iter().all(is_queued) {
-            return Err(format!("{} blocks are queued, {} wait with a limit", self.queue.len(), listed.count()));
+            return Err(format!("{} blocks are queued, {} are listed with a limit", self.queue.len(), listed.count()));
         }
         let current = self.heap.iter().filter(|entry| self.is_current(entry)).count();
         let due = listed.filter(|(rank, _)| !rank.is_flat()).count();
         if current != due {
-            return Err(format!("{due} blocks wait with a limit, {current} entries are up to date"));
+            return Err(format!("{due} blocks are listed with a limit, {current} entries are current"));
         }
         if self.heap.len() > 2 * self.of.len() + STALE_FREE {
             return Err(format!("{} entries for {} limits", self.heap.len(), self.of.len()));
@@ -172,7 +176,7 @@ impl Limits {
         listed.is_some_and(|listed| is_due(&listed, *entry))
     }
 
-    /// Throws out what is out of date, when it is the larger part.
+    /// Removes stale entries if they are more than half.
     fn compact(&mut self) {
         if self.heap.len() <= 2 * self.of.len() + STALE_FREE {
             return;
@@ -191,7 +195,7 @@ impl Limits {
     }
 }
 
-/// Whether an entry of the heap is of a block that is listed so.
+/// True if an entry of the heap belongs to a block that is listed in this way.
 fn is_due((rank, listed): &(Rank, u32), (until, turn, _): (u64, u32, u32)) -> bool {
     !rank.is_flat() && rank.until == until && *listed == turn
 }

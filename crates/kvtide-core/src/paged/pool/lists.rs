@@ -1,18 +1,19 @@
-//! Lists of blocks: doubly linked, laid over one array of links. What is known of a block lies beside its link, so that who follows
-//! a list in a large pool waits for memory once a block.
+//! Doubly linked lists of blocks in one array of links. A block's record is next to its link, so a walk along a list in
+//! a large pool waits for memory once per block.
 //!
 //! ```text
 //! end of list 2 -> 4 <-> 1 <-> 7 <- end of list 2      link of 1 = { prev: 4, next: 7 }
 //! ```
 //!
-//! The two ends of a list are one more link, named `END + list`: no block is a special case, and none needs to know its list to
-//! leave it. Which block is in which list is the caller's knowledge: a block is pushed only when it is in none, removed only when it
-//! is in one. Every call is O(1) but for `iter`, `check`, and `reserve`, which costs what it adds. 8 bytes a block.
+//! The two ends of a list are one more link, with the number `END + list`: no block is a special case, and a block
+//! leaves a list without knowing it. The caller knows which list each block is in: it pushes only a block that is in no
+//! list, and removes only a block that is in one. Every call is O(1), except `iter`, `check`, and `reserve`, which
+//! costs what it adds. 8 bytes per block.
 
 use crate::error::Result;
 use crate::paged::per_block::PerBlock;
 
-/// The name of the first list's end; above every block.
+/// The number of the first list's end; above every block.
 const END: u32 = 1 << 31;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +29,7 @@ pub(super) struct BlockLists<T> {
 }
 
 impl<T: Copy> BlockLists<T> {
-    /// Empty lists for blocks below `blocks`, of which `fill` is known at first.
+    /// Returns empty lists for blocks below `blocks`, whose records are `fill`.
     pub(super) fn new(lists: u8, blocks: u32, fill: T) -> Self {
         let ends = (0..u32::from(lists)).map(|list| Link { prev: END + list, next: END + list }).collect();
         BlockLists { ends, blocks: PerBlock::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
@@ -38,7 +39,7 @@ impl<T: Copy> BlockLists<T> {
         self.blocks.reserve(block)
     }
 
-    /// Puts a block that is in no list at the end of one.
+    /// Appends a block that is in no list.
     pub(super) fn push_back(&mut self, list: u8, block: u32) {
         let end = END + u32::from(list);
         let last = self.link(end).prev;
@@ -58,7 +59,7 @@ impl<T: Copy> BlockLists<T> {
         (next < END).then_some(next)
     }
 
-    /// The blocks of a list, longest in it first.
+    /// The blocks of a list, in the order in which they were appended.
     pub(super) fn iter(&self, list: u8) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(list), |&block| {
             let next = self.blocks[block].0.next;
@@ -66,7 +67,7 @@ impl<T: Copy> BlockLists<T> {
         })
     }
 
-    /// How many blocks a list has, if its links are whole both ways. O(blocks of it).
+    /// Returns the number of blocks in a list, or an error if its links do not agree both ways. O(its blocks).
     pub(super) fn check(&self, list: u8) -> Result<u32, String> {
         let end = END + u32::from(list);
         let (mut prev, mut met) = (end, 0);

@@ -1,8 +1,10 @@
-//! Blocks: who holds them, which is taken next, and what becomes of one from when it is handed out until it is taken again.
+//! The pool: reference counts of blocks, the order in which they are taken, and their states from hand-out to eviction.
 //!
 //! ```text
 //! policy -> rank, queue, limits, lists -> order -> blocks -> block_pool, page_pool
 //! ```
+//!
+//! A held block is never evicted, and every block is in exactly one state. Calls are O(1), or O(log limits) for blocks with time limits.
 
 mod block_pool;
 mod blocks;
@@ -15,10 +17,8 @@ mod queue;
 mod rank;
 
 pub use block_pool::{BlockHandle, BlockPool, BlockTable};
-pub use blocks::{Blocks, Release, TakenBlock};
+pub use blocks::{Blocks, Release};
 pub use order::BlockState;
 pub use page_pool::{HoldCounter, PagePool};
-pub use policy::{
-    EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable, ReleasedBlock,
-};
+pub use policy::{EvictionPolicy, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable, ReleasedBlock};
 pub use rank::RankChain;

@@ -1,4 +1,5 @@
-//! The order in which blocks are taken: free ones by when they came back, cached ones by rank, and in a rank by release.
+//! The order in which blocks are taken: free ones by the time of their release, cached ones by rank, and within a rank
+//! by release.
 //!
 //! ```text
 //! turn        0         1             2
@@ -6,10 +7,10 @@
 //! queue              8           3               each of these begins a turn
 //! ```
 //!
-//! Cached blocks whose rank never changes come into the list of their rank in the order of their release. The others lie in the
-//! queue of `limits.rs`, by rank and *turn*: such a release begins a turn, and blocks in lists have the turn that they were released
-//! in, so that both orders are one. Turns are counted anew once 2^32 of them were begun: O(cached * log limits), then. Every other call
-//! is O(1), and O(log limits) for what has a limit.
+//! Cached blocks whose rank never changes are appended to the list of their rank when they are released. The others are
+//! in the queue of `limits.rs`, ordered by rank and *turn*: releasing such a block begins a turn, and blocks in lists
+//! keep the turn in which they were released, so both orders can be merged. Turns are renumbered after 2^32 of them,
+//! which costs O(cached * log limits). Every other call is O(1), or O(log limits) for blocks with a limit.
 
 use super::limits::{Limit, Limits};
 use super::lists::BlockLists;
@@ -17,18 +18,18 @@ use super::policy::{PRIORITY_DEFAULT, RANK_MAX};
 use super::rank::Rank;
 use crate::error::Result;
 
-/// The list of free blocks; those behind it are of ranks.
+/// The list of free blocks; the lists behind it are those of ranks.
 const FREE: u8 = 0;
 const FIRST_RANK: u8 = 1;
 
-/// Which of the sets a block is in.
+/// The set that a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
-    /// Somebody holds it.
+    /// Its reference count is above zero.
     Active,
-    /// Nobody holds it; its content can be found.
+    /// It is not held; prompts can find its content.
     Cached,
-    /// Nobody holds it.
+    /// It is not held and has no content.
     Free,
     /// Never handed out again.
     Retired,
@@ -36,13 +37,13 @@ pub enum BlockState {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    /// How often it is held; of a cached one, which nobody holds, the turn that it was released in.
+    /// The reference count of an active block; the turn in which a cached block was released.
     pub number: u32,
     pub set: BlockState,
     pub priority: u8,
-    /// At least this rank, for blocks behind it that were released before.
+    /// The least rank of the block, handed on by blocks behind it that were released earlier.
     pub inherited: u8,
-    /// The one that it goes by, while it is cached.
+    /// The rank that decides its eviction while it is cached.
     pub rank: u8,
 }
 
@@ -55,20 +56,20 @@ impl Block {
     }
 }
 
-/// The records of all blocks, and the order in which those that nobody holds are taken.
+/// The records of all blocks, and the order in which free and cached blocks are taken.
 #[derive(Debug)]
 pub(super) struct Order {
     blocks: BlockLists<Block>,
     /// A bit for each rank that has blocks.
     ranks: u128,
     limits: Limits,
-    /// The turn that is on, and the last one there may be before they are counted anew.
+    /// The present turn, and the last one before turns are renumbered.
     turn: u32,
     last_turn: u32,
 }
 
 impl Order {
-    /// Of blocks below `capacity`, none of which was handed out.
+    /// The order of blocks below `capacity`, none of which was handed out.
     pub fn new(capacity: u32) -> Self {
         Order {
             blocks: BlockLists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
@@ -93,19 +94,19 @@ impl Order {
         self.blocks.push_back(FREE, block);
     }
 
-    /// Takes the block that has been free for longest.
+    /// Removes and returns the block that has been free for longest.
     pub fn pop_free(&mut self) -> Option<u32> {
         let block = self.blocks.first(FREE)?;
         self.blocks.remove(block);
         Some(block)
     }
 
-    /// The free blocks, those first that are taken first.
+    /// The free blocks, in the order in which they are taken.
     pub fn free(&self) -> impl Iterator<Item = u32> {
         self.blocks.iter(FREE)
     }
 
-    /// The cached blocks, those first that go first.
+    /// The cached blocks, in the order of eviction.
     pub fn cached(&self) -> impl Iterator<Item = u32> {
         let mut ranks = self.ranks;
         let with_blocks = std::iter::from_fn(move || {
@@ -121,7 +122,7 @@ impl Order {
         })
     }
 
-    /// The first of them. O(1), or O(log limits) where some have limits.
+    /// The cached block that is evicted next. O(1), or O(log limits) if some blocks have limits.
     pub fn first_cached(&self) -> Option<u32> {
         let lowest = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8);
         let listed = lowest.and_then(|rank| self.blocks.first(FIRST_RANK + rank));
@@ -132,7 +133,7 @@ impl Order {
         }
     }
 
-    /// A cached block is released now, with this rank.
+    /// Adds a cached block, released now, with this rank.
     pub fn list(&mut self, block: u32, rank: Rank) {
         if !rank.is_flat() && self.begin_turn() && self.limits.list(block, rank, self.turn) {
             (self.blocks[block].rank, self.blocks[block].number) = (rank.top, self.turn);
@@ -154,7 +155,7 @@ impl Order {
         }
     }
 
-    /// A cached block whose rank has changed by now; it has its new one.
+    /// A cached block whose rank has changed by now; it already has its new rank.
     pub fn pop_changed(&mut self, now: u64) -> Option<u32> {
         let (block, rank) = self.limits.pop(now)?;
         self.blocks[block].rank = rank;
@@ -169,17 +170,17 @@ impl Order {
         &mut self.limits
     }
 
-    /// Bytes taken, without time limits.
+    /// Bytes in use, without time limits.
     pub fn bytes(&self) -> usize {
         self.blocks.bytes()
     }
 
-    /// The rank of a cached block, and the turn that it was released in.
+    /// The rank of a cached block, and the turn in which it was released.
     fn place(&self, block: u32) -> (u8, u32) {
         (self.blocks[block].rank, self.blocks[block].number)
     }
 
-    /// Begins a turn. False where there is none left, and no memory to count them anew.
+    /// Begins a turn. Returns false if none is left and there is no memory to renumber them.
     fn begin_turn(&mut self) -> bool {
         if self.turn >= self.last_turn && !self.count_anew() {
             return false;
@@ -188,7 +189,7 @@ impl Order {
         true
     }
 
-    /// Gives all turns the lowest numbers that keep their order.
+    /// Renumbers all turns with the lowest numbers that keep their order.
     fn count_anew(&mut self) -> bool {
         let mut begun = Vec::new();
         if begun.try_reserve_exact(self.limits.queue().len() as usize).is_err() {
@@ -208,7 +209,7 @@ impl Order {
         self.turn < self.last_turn
     }
 
-    /// Says what is wrong with the order, if it does not have so many free and cached blocks. O(blocks).
+    /// Returns an error if the order is inconsistent, or does not have this many free and cached blocks. O(blocks).
     pub fn check(&self, [free, cached]: [u32; 2]) -> Result<(), String> {
         if self.blocks.check(FREE)? != free {
             return Err(format!("{free} blocks are free, their list has others"));
@@ -229,23 +230,23 @@ impl Order {
             }
         }
         if met != cached {
-            return Err(format!("{cached} blocks are cached, {met} wait"));
+            return Err(format!("{cached} blocks are cached, {met} are in the order"));
         }
         self.check_places()?;
         self.check_limits()
     }
 
-    /// Checks that lists and queue agree with the place that each block knows. O(cached).
+    /// Checks that lists and queue agree with the place of each block's record. O(cached).
     fn check_places(&self) -> Result<(), String> {
         let (first, next) = (self.cached().next(), self.first_cached());
         if first != next {
-            return Err(format!("block {next:?} would go, {first:?} is first"));
+            return Err(format!("block {next:?} is evicted next, {first:?} is first"));
         }
         let mut before = (0, 0);
         for block in self.cached() {
             let place = self.place(block);
             if self.blocks[block].set != BlockState::Cached || place < before || place.1 > self.turn {
-                return Err(format!("block {block} waits at {place:?} behind {before:?} in turn {}", self.turn));
+                return Err(format!("block {block} is at {place:?} behind {before:?} in turn {}", self.turn));
             }
             before = place;
         }
@@ -255,7 +256,7 @@ impl Order {
         }
     }
 
-    /// Checks that only blocks with content have limits, and that only cached ones wait for theirs, with their rank.
+    /// Checks that only blocks with content have limits, and that only cached ones are listed, with their rank.
     fn check_limits(&self) -> Result<(), String> {
         self.limits.check()?;
         for block in self.limits.blocks() {

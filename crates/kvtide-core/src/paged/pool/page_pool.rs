@@ -1,14 +1,14 @@
-//! What becomes of a block: handed out, written, shared, found again, evicted.
+//! All state of a group's blocks from hand-out to eviction: reference counts, marks, staging pages, tokens and keys.
 //!
 //! ```text
-//! blocks    who holds it, and when it goes            index     what tokens it holds, and by which key it is found
-//! marks     which of its slots were written           staging   which of its low-bit pages lie in floats
-//! dirty     which of its pages may show old bytes
+//! blocks    reference counts and the order of eviction       index     tokens and keys
+//! marks     slots that were written                          staging   low-bit pages that are in floats
+//! dirty     pages that may contain old bytes
 //! ```
 //!
-//! Invariants: a block that nobody holds is cached when the index leads to it, else free; a free block has no mark, no key and
-//! no staged page, and its pages are dirty. Every call is O(1), but for those that name a run of slots. Memory is taken in
-//! [`PagePool::reserve`] alone.
+//! Invariants: a block that is not held is cached if the index finds it, else free; a free block has no mark, no key
+//! and no staged page, and its pages are dirty. Every call is O(1), except those on a run of slots. Only
+//! [`PagePool::reserve`] allocates memory.
 
 use std::ops::Range;
 
@@ -21,17 +21,19 @@ use crate::paged::index::{BlockKey, BlockName, Extras, PrefixIndex};
 use crate::paged::pages::{Page, Slot, Staging, WrittenMarks};
 use crate::paged::per_block::PerBlock;
 
-/// Who counts the chunks that hold a block.
+/// Counts the chunks that hold a block.
 pub trait HoldCounter {
-    /// One more chunk holds it.
+    /// Counts one more chunk that holds the block.
     fn retain(&mut self, block: u32);
-    /// Blocks of one table are released next.
+    /// Begins the release of blocks of one table.
     fn begin(&mut self);
-    /// One chunk less does, where the block was at this place. Blocks of one table come from its end to its start.
+    /// Counts one chunk less that holds the block, at this place. Blocks of one table are released from its end to its
+    /// start.
     fn release(&mut self, block: u32, place: u32);
-    /// Whether blocks that stay are to be told what was released behind them.
+    /// True if blocks that stay must learn the rank of those released behind them.
     fn hands_on(&self) -> bool;
-    /// A block stays, and blocks behind it were released. Those of one table come from its end to its start.
+    /// Hands a rank on to a block that stays while blocks behind it were released. Called for the blocks of one table
+    /// from its end to its start.
     fn hand_on(&mut self, block: u32);
 }
 
@@ -41,25 +43,25 @@ pub struct PagePool {
     blocks: Blocks,
     index: PrefixIndex,
     marks: WrittenMarks,
-    /// Pages whose unmarked slots may hold what was written before: a slot each.
+    /// Pages whose unmarked slots may contain old rows; one slot per page.
     dirty: WrittenMarks,
     staging: Staging,
-    /// How often each block lost its key, counted anew after 2^32 times.
+    /// Number of times that each block lost its key, modulo 2^32.
     losses: PerBlock<u32>,
-    /// Blocks for which room was last made.
+    /// Number of blocks for which memory was last reserved.
     announced: usize,
-    /// Blocks that got a key since they were last asked for, where somebody asks.
+    /// Blocks that got a key since the last call of `take_named`; [`None`] if they are not recorded.
     named: Option<Vec<u32>>,
     num_layers: u32,
     block_size: u32,
-    /// Whether pages are staged until they are full.
+    /// True if pages are staged until they are full.
     low_bit: bool,
-    /// What is carried along while the blocks of one sequence are released.
+    /// The rank that is handed on while blocks of one sequence are released.
     chain: RankChain,
 }
 
 impl PagePool {
-    /// A pool of these blocks, none of which is in use.
+    /// Returns a pool of these blocks, none of which is in use.
     pub fn new(blocks: Blocks, num_layers: u32, block_size: u32) -> Result<Self> {
         let capacity = blocks.capacity();
         Ok(PagePool {
@@ -116,12 +118,13 @@ impl PagePool {
         self.block_size
     }
 
-    /// Bytes taken for blocks, without tokens and staged pages.
+    /// Bytes in use for blocks, without tokens and staged pages.
     pub fn bytes(&self) -> usize {
         self.blocks.bytes() + self.index.bytes() + self.marks.bytes() + self.dirty.bytes() + self.losses.bytes()
     }
 
-    /// Makes room for the next `blocks` blocks, for changes of the marks of so many, and for so many more staged pages.
+    /// Reserves memory for the next `blocks` blocks, for changing the marks of `changes` blocks, and for `staged` more
+    /// staged pages.
     pub fn reserve(&mut self, blocks: usize, changes: usize, staged: usize) -> Result<()> {
         let mut highest = 0;
         self.announced = blocks;
@@ -138,7 +141,7 @@ impl PagePool {
         if staged > 0 { self.staging.reserve(staged) } else { Ok(()) }
     }
 
-    /// Hands out a block that is known to be there.
+    /// Hands out a block; the caller knows that one is available.
     pub fn take(&mut self) -> u32 {
         let taken = self.blocks.take().expect("a block that was counted available");
         if taken.evicted {
@@ -149,14 +152,15 @@ impl PagePool {
         taken.block
     }
 
-    /// Whether all slots of a block are written and none of its pages lies in floats.
+    /// True if all slots of a block are written and none of its pages is in floats.
     pub fn is_sealed(&self, block: u32) -> bool {
         self.marks.is_whole(block)
             && (self.staging.is_empty()
                 || (0..self.num_layers).all(|layer| self.staging.get(Page { block, layer }).is_none()))
     }
 
-    /// Marks slots as written in some layers. A page that is written as a whole, past staging, lies in floats no longer.
+    /// Marks slots as written in some layers. A page that is written as a whole, without staging, loses its staging
+    /// page.
     pub fn mark(&mut self, block: u32, layers: Range<u32>, slots: Range<u32>, is_staged: bool) {
         self.marks.set_layers(block, layers.clone(), slots.clone());
         if slots.len() as u32 == self.block_size && !is_staged && !self.staging.is_empty() {
@@ -164,20 +168,21 @@ impl PagePool {
         }
     }
 
-    /// Nobody reads these slots any more, in any layer; room for the change is reserved.
+    /// Clears the marks of these slots in all layers. Memory for the change is reserved.
     pub fn unmark(&mut self, block: u32, slots: Range<u32>) {
         if self.marks.has_any_layer(block, slots.clone()) {
             self.unwrite(block, slots);
         }
     }
 
-    /// The same of slots that may have been written and not marked.
+    /// Like `unmark`, for slots that may have been written without marks.
     pub fn unwrite(&mut self, block: u32, slots: Range<u32>) {
         (0..self.num_layers).for_each(|layer| self.marks.unset(block, layer, slots.clone()));
         self.dirty.fill_block(block);
+        self.unseal(block);
     }
 
-    /// Nobody reads a block from a slot on any more. Its pages in which nothing is left are staged no longer.
+    /// Clears the marks of a block from a slot on. Pages without marks left lose their staging pages.
     pub fn cut(&mut self, block: u32, slot: u32) {
         self.unmark(block, slot..self.block_size);
         for layer in 0..self.num_layers {
@@ -196,8 +201,8 @@ impl PagePool {
         self.index.set_tokens(target.block, target.index, &[token]);
     }
 
-    /// Notes what is known of the first `kept` slots of a block for another one, which was just handed out. `staged` are the layers that
-    /// lie in floats, with their staging pages.
+    /// Copies the state of the first `kept` slots of a block to another one, which was just handed out. `staged` are
+    /// the layers that are in floats, with their staging pages.
     pub fn copy(&mut self, source: u32, target: u32, kept: u32, staged: impl Iterator<Item = (u32, u32)>) {
         for layer in 0..self.num_layers {
             if self.marks.has_all(source, layer, 0..kept) {
@@ -210,27 +215,43 @@ impl PagePool {
                 }
             }
         }
-        // What is not kept of it is in the copy too.
+        // The copy also contains rows that are not kept.
         self.dirty.fill_block(target);
         self.index.copy_tokens(source, target, kept);
-        staged.for_each(|(layer, place)| self.stage(Page { block: target, layer }, place));
+        for (layer, place) in staged {
+            self.stage(Page { block: target, layer }, place);
+            let is_sealed = kept == self.block_size && self.staging.is_sealed(Page { block: source, layer });
+            self.set_sealed(Page { block: target, layer }, is_sealed);
+        }
     }
 
-    /// A page lies in floats from now on, in the staging page that was announced.
+    /// Puts a page in floats, in the staging page that was announced.
     pub fn stage(&mut self, page: Page, announced: u32) {
         assert_eq!(self.staging.take(page), announced, "staging pages are handed out as announced");
     }
 
-    /// A page lies in floats no longer.
+    /// Records if the slab has the quantised form of a staged page as well.
+    pub fn set_sealed(&mut self, page: Page, is_sealed: bool) {
+        self.staging.set_sealed(page, is_sealed);
+    }
+
+    /// Records that rows of a block have changed: the quantised forms of its staged pages are no longer valid.
+    pub fn unseal(&mut self, block: u32) {
+        if !self.staging.is_empty() {
+            (0..self.num_layers).for_each(|layer| self.staging.set_sealed(Page { block, layer }, false));
+        }
+    }
+
+    /// Releases the staging page of a page.
     pub fn unstage(&mut self, page: Page) {
         self.staging.give_back(page);
     }
 
-    /// Gives a block whose tokens are noted a key, unless it has one.
+    /// Gives a key to a block whose tokens are recorded, unless it has one.
     pub fn name(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) {
         if self.index.key(block).is_none() {
             self.index.insert(block, key, parent, position, extras);
-            // Without memory for the note, it goes down when it is evicted, or not at all.
+            // Without memory for the record, the block is offloaded when it is evicted, or not at all.
             if let Some(named) = &mut self.named
                 && named.try_reserve(1).is_ok()
             {
@@ -239,52 +260,52 @@ impl PagePool {
         }
     }
 
-    /// Notes from now on which blocks get a key.
+    /// Records from now on which blocks get a key.
     pub fn note_named(&mut self) {
         self.named.get_or_insert_default();
     }
 
-    /// The blocks that got a key since the last call.
+    /// Returns the blocks that got a key since the last call.
     pub fn take_named(&mut self) -> Vec<u32> {
         self.named.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Whether some got a key since the last call.
+    /// True if some blocks got a key since the last call.
     pub fn has_named(&self) -> bool {
         self.named.as_ref().is_some_and(|named| !named.is_empty())
     }
 
-    /// The blocks that are found and have to make room for those that room was last made for.
+    /// The cached blocks that will be evicted for the blocks whose memory was reserved last.
     pub fn evicted_next(&self) -> impl Iterator<Item = u32> {
         self.blocks.upcoming().take(self.announced).filter(|next| next.evicted).map(|next| next.block)
     }
 
-    /// The same for a block that was handed out and holds what was saved: all of it is written.
+    /// Gives a name to a block that was handed out and whose slots are all written with saved rows.
     pub fn name_new(&mut self, block: u32, name: &BlockName<'_>, extras: Vec<u8>) {
-        self.write_saved(block, None);
+        self.write_saved(block, None, self.block_size);
         self.index.set_tokens(block, 0, name.tokens);
         self.index.insert_encoded(block, &name.key, &name.parent, Some(extras));
     }
 
-    /// Marks the slots of a block that was handed out as they were saved, all of them where nothing else is said. What lies in the others
-    /// came with them.
-    pub fn write_saved(&mut self, block: u32, marks: Option<&[u8]>) {
+    /// Marks the first `kept` slots of a block that was handed out as they were saved; all of them if `marks` is
+    /// [`None`]. The other slots contain saved bytes too.
+    pub fn write_saved(&mut self, block: u32, marks: Option<&[u8]>, kept: u32) {
         let Some(marks) = marks else {
-            return self.marks.set_layers(block, 0..self.num_layers, 0..self.block_size);
+            return self.marks.set_layers(block, 0..self.num_layers, 0..kept);
         };
         let layers = marks.chunks_exact(self.block_size.div_ceil(8) as usize);
         for (layer, bits) in (0..self.num_layers).zip(layers) {
-            let written = (0..self.block_size).filter(|slot| bits[*slot as usize / 8] >> (slot % 8) & 1 == 1);
+            let written = (0..kept).filter(|slot| bits[*slot as usize / 8] >> (slot % 8) & 1 == 1);
             written.for_each(|slot| self.marks.set(block, layer, slot..slot + 1));
         }
     }
 
-    /// Counts a root among those that explanations look under.
+    /// Adds a root to those that explanations try.
     pub fn note_root(&mut self, root: &BlockKey) {
         self.index.note_root(root);
     }
 
-    /// Takes the key of a block away.
+    /// Removes the key of a block.
     pub fn unname(&mut self, block: u32) {
         self.lose(block);
         self.index.remove(block);
@@ -297,12 +318,13 @@ impl PagePool {
         }
     }
 
-    /// How often a block lost its key: what it holds is what it was while that number is.
+    /// Number of times that a block lost its key. While this number is unchanged, so is the content of a block with a
+    /// key.
     pub fn losses(&self, block: u32) -> u32 {
         if block < self.losses.rows() { self.losses[block] } else { 0 }
     }
 
-    /// No block is found by its tokens any more. Blocks that nobody holds become free.
+    /// Removes all keys, so that prompts find no block. Blocks that are not held become free.
     pub fn forget_prefixes(&mut self) {
         for block in 0..self.blocks.touched() {
             self.lose(block);
@@ -319,7 +341,7 @@ impl PagePool {
         self.index.keep_events(capacity);
     }
 
-    /// Gives blocks a priority, or none of them where there is no memory for their limits.
+    /// Sets the priority of blocks; of none if there is no memory for their limits.
     pub fn set_priorities(&mut self, blocks: &[u32], priority: u8, until: Option<u64>) -> Result<()> {
         if until.is_some() {
             self.blocks.reserve_limits(blocks.len())?;
@@ -331,36 +353,36 @@ impl PagePool {
         self.blocks.advance(now);
     }
 
-    /// Whether unmarked slots of a page may hold what was written before.
+    /// True if unmarked slots of a page may contain old rows.
     pub fn is_dirty(&self, block: u32, layer: u32) -> bool {
         self.dirty.get(block, layer, 0)
     }
 
-    /// Unmarked slots of a block that was handed out may hold anything from now on.
+    /// Marks a block as dirty: its unmarked slots may contain anything.
     pub fn soil(&mut self, block: u32) {
         self.dirty.fill_block(block);
     }
 
-    /// Whether unmarked slots of some page of a block may hold what was written before.
+    /// True if unmarked slots of some page of a block may contain old rows.
     pub fn is_exposed(&self, block: u32) -> bool {
         !self.dirty.is_clear(block) && !self.marks.is_whole(block)
     }
 
-    /// The unmarked slots of a page are zeros now; it stays dirty where there is no memory to say so.
+    /// Records that the unmarked slots of a page are zeros. Without memory for that, the page stays dirty.
     pub fn clean(&mut self, block: u32, layer: u32) {
         if self.is_dirty(block, layer) && self.dirty.reserve(block, 1).is_ok() {
             self.dirty.unset(block, layer, 0..1);
         }
     }
 
-    /// Forgets what a block held; its memory still holds it.
+    /// Clears the state of a block; its memory still contains the old rows.
     fn empty(&mut self, block: u32) {
         self.marks.clear_block(block);
         self.dirty.fill_block(block);
         self.staging.give_back_block(block, self.num_layers);
     }
 
-    /// Says what is wrong with the bookkeeping, if anything is, where so many chunks hold each block. O(slots).
+    /// Returns an error of the bookkeeping, if any. `held` returns the number of chunks that hold a block. O(slots).
     pub fn check(&self, held: impl Fn(u32) -> u32) -> Result<(), String> {
         self.blocks.check_invariants()?;
         self.index.check_invariants()?;
@@ -372,7 +394,7 @@ impl PagePool {
                 return Err(format!("block {block} counts {count} chunks, {found} hold it"));
             }
             if self.blocks.is_cached(block) != (count == 0 && self.index.is_indexed(block)) {
-                return Err(format!("block {block} is cached and not found by a key, or found and not cached"));
+                return Err(format!("block {block} is cached without being indexed, or indexed without being cached"));
             }
             if count == 0 && !self.blocks.is_cached(block) && !self.marks.is_clear(block) {
                 return Err(format!("block {block} is free and marked as written"));
@@ -381,10 +403,10 @@ impl PagePool {
                 return Err(format!("block {block} is found by its key and not full"));
             }
         }
-        // Pages that lie in floats are of low-bit blocks that somebody holds.
+        // Only pages of low-bit blocks that are held can be in floats.
         match self.staging.pages().find(|page| !self.low_bit || self.blocks.count(page.block) == 0) {
             Some(Page { block, layer }) => {
-                Err(format!("layer {layer} of block {block} is staged, and nobody holds it"))
+                Err(format!("layer {layer} of block {block} is staged, and the block is not held"))
             }
             None => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Which blocks are evicted first: the part of it that can be replaced.
+//! Eviction policies: the replaceable part of the order of eviction.
 //!
 //! ```text
 //! rank 10   3 <-> 8        evicted first, 3 before 8
@@ -11,28 +11,29 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// The priority of a block that was given none.
+/// The priority of a block for which none was set.
 pub const PRIORITY_DEFAULT: u8 = 50;
 /// The highest priority.
 pub const PRIORITY_MAX: u8 = 100;
-/// The highest rank; what a policy answers above it counts as this.
+/// The highest rank; a policy's higher answers count as this rank.
 pub const RANK_MAX: u8 = 127;
 
-/// A block that nobody uses any more and whose content is kept.
+/// A block whose reference count has become zero and whose content is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleasedBlock {
-    /// Its priority, 0 to 100; the default one when a limited one is over.
+    /// The priority, 0 to 100; the default one if its limit has passed.
     pub priority: u8,
-    /// Its place in the sequence that let go of it, 0 for the first block; none when its priority was changed while nobody
-    /// used it.
+    /// The block's place in the sequence that released it, 0 for the first block; [`None`] if its priority was changed
+    /// while it was cached.
     pub depth: Option<u32>,
 }
 
-/// Gives a block that nobody uses any more its own rank. Blocks of lower rank are evicted first, among equal ones the one released
-/// first. [`PagedPlanner::retain`](super::super::PagedPlanner::retain) says what else counts: whatever a policy answers, no block goes
-/// before those that followed it, unless it was given a new priority since, or left a window.
+/// Decides the rank of blocks that are not held. Blocks of lower rank are evicted first, among equal ranks the one
+/// released first. [`PagedPlanner::retain`](super::super::PagedPlanner::retain) has the complete rule: independently of
+/// the policy, no block is evicted before those that followed it, unless it was given a new priority since, or left a
+/// window.
 ///
-/// Bulk reads share the planner with other threads, hence `Sync`; none of them asks.
+/// Bulk reads share the planner with other threads, hence `Sync`; these threads never call the policy.
 ///
 /// ```
 /// use kvtide_core::paged::{EvictionPolicy, ReleasedBlock};
@@ -49,18 +50,18 @@ pub struct ReleasedBlock {
 /// }
 /// ```
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
-    /// The block's rank, 0 to 127; the lowest is evicted first.
+    /// Returns the block's rank, 0 to 127; the block with the lowest rank is evicted first.
     fn rank(&self, released: &ReleasedBlock) -> u8;
 }
 
-/// One policy for several caches.
+/// Shares one policy between several caches.
 impl EvictionPolicy for Arc<dyn EvictionPolicy> {
     fn rank(&self, released: &ReleasedBlock) -> u8 {
         self.as_ref().rank(released)
     }
 }
 
-/// The lowest priority first, among equal ones the least recently used.
+/// Evicts the lowest priority first, among equal priorities the least recently used block.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeastRecentlyUsed;
 
@@ -70,11 +71,11 @@ impl EvictionPolicy for LeastRecentlyUsed {
     }
 }
 
-/// Depths that are told apart.
+/// Number of depths in a table.
 const COLUMNS: usize = RankTable::DEPTH_MAX as usize + 1;
 
-/// A policy as a table of the ranks of all priorities and depths: for policies that cannot be asked later, because they live in
-/// another language or because asking takes long. 26 kB. A block without a depth counts as a head.
+/// A policy as a table of the ranks of all priorities and depths, for policies that are written in another language or
+/// that are slow. 26 kB. A block without a depth counts as the first of a sequence.
 ///
 /// ```
 /// use kvtide_core::paged::{EvictionPolicy, RankTable, ReleasedBlock};
@@ -91,12 +92,12 @@ const COLUMNS: usize = RankTable::DEPTH_MAX as usize + 1;
 pub struct RankTable(Box<[u8]>);
 
 impl RankTable {
-    /// The greatest depth that has ranks of its own; deeper blocks count as if they lay there.
+    /// The greatest depth with its own ranks; deeper blocks have the same ranks.
     pub const DEPTH_MAX: u32 = 255;
-    /// Ranks in a table.
+    /// Number of ranks in a table.
     pub const RANKS: usize = (PRIORITY_MAX as usize + 1) * COLUMNS;
 
-    /// A table of these ranks: priorities from the lowest on, in each the depths from 0 on.
+    /// Returns a table of these ranks: priorities from the lowest on, and for each the depths from 0 on.
     pub fn new(ranks: &[u8]) -> Result<Self> {
         if ranks.len() != RankTable::RANKS {
             let expected = format!("{}, one for each priority and depth", RankTable::RANKS);
@@ -108,7 +109,7 @@ impl RankTable {
         }
     }
 
-    /// What another policy answers; more than 127 counts as that.
+    /// Returns the table of another policy's answers; ranks above 127 count as 127.
     pub fn of(policy: &impl EvictionPolicy) -> Self {
         let ask = |priority, depth| policy.rank(&ReleasedBlock { priority, depth: Some(depth) }).min(RANK_MAX);
         let row = |priority| (0..=RankTable::DEPTH_MAX).map(move |depth| ask(priority, depth));
@@ -116,7 +117,7 @@ impl RankTable {
     }
 }
 
-/// By its size alone: nobody reads 26,000 numbers.
+/// Shows the size only: a list of 26,000 numbers is not readable.
 impl fmt::Debug for RankTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RankTable of {}", self.0.len())

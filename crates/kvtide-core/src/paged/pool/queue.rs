@@ -1,18 +1,20 @@
-//! Blocks in an order in which they come and go at any place: those whose rank changes once their limit is over.
+//! An ordered queue of blocks that can be added and removed at any place: those whose rank changes when their limit
+//! passes.
 //!
 //! ```text
-//! place      (50, 3)  (50, 8)  (90, 1)  (90, 6)       rank, then the turn in which it was released
+//! place      (50, 3)  (50, 8)  (90, 1)  (90, 6)       rank, then the turn of the release
 //! block         4        9        2        7
 //! ```
 //!
-//! A tree ordered by places, balanced by weights that follow from where a node lies: expected O(log blocks) deep, without
-//! randomness. Memory for an entry is taken in `reserve` alone, and stays. Every call is O(log blocks), `iter` for each block.
+//! A tree ordered by places, balanced by weights that are computed from a node's index: expected O(log blocks) deep,
+//! without randomness. Only `reserve` allocates memory for entries, and the memory is kept. Every call is O(log
+//! blocks), `iter` per block.
 //!
-//! Invariants: places are in order, each is there once, and no node weighs more than the one above it.
+//! Invariants: places are in order and unique, and no node weighs more than the one above it.
 
 use crate::error::{Error, Result};
 
-/// Rank, and turn of the release: who has the lowest goes first.
+/// Rank, and turn of the release; the lowest is evicted first.
 pub(super) type Place = (u8, u32);
 
 const NONE: u32 = u32::MAX;
@@ -21,7 +23,7 @@ const NONE: u32 = u32::MAX;
 struct Node {
     place: Place,
     block: u32,
-    /// Those with lower and with higher places.
+    /// The subtrees with lower and with higher places.
     below: [u32; 2],
 }
 
@@ -45,11 +47,11 @@ impl Queue {
         let all = self.nodes.len() + new;
         let out_of_memory = |_| Error::OutOfMemory { count: all as u64, what: "limited priorities" };
         self.nodes.try_reserve(new).map_err(out_of_memory)?;
-        // All of them may be free at once.
+        // All nodes may be free at once.
         self.free.try_reserve(all - self.free.len()).map_err(out_of_memory)
     }
 
-    /// Adds a block where none is; there is room for it.
+    /// Adds a block at an unused place. Memory for it is reserved.
     pub(super) fn insert(&mut self, place: Place, block: u32) {
         let node = Node { place, block, below: [NONE; 2] };
         let new = match self.free.pop() {
@@ -82,9 +84,9 @@ impl Queue {
         self.first_above(None)
     }
 
-    /// Changes turns in a way that keeps their order.
+    /// Renumbers turns; `change` must keep their order.
     pub(super) fn change_turns(&mut self, change: impl Fn(u32) -> u32) {
-        // Those of nodes that are not in the tree mean nothing.
+        // The places of nodes that are not in the tree are unused.
         self.nodes.iter_mut().for_each(|node| node.place.1 = change(node.place.1));
     }
 
@@ -113,7 +115,7 @@ impl Queue {
         root
     }
 
-    /// A tree cut in two: what is below a place, and what is above it.
+    /// Splits a tree into the nodes below a place and those above it.
     fn split(&mut self, root: u32, place: Place) -> [u32; 2] {
         if root == NONE {
             return [NONE; 2];
@@ -137,7 +139,7 @@ impl Queue {
         root
     }
 
-    /// One tree of two, all of the first before the second.
+    /// Joins two trees; all places of the first are below those of the second.
     fn joined(&mut self, [low, high]: [u32; 2]) -> u32 {
         if low == NONE || high == NONE {
             return low.min(high);
@@ -168,12 +170,12 @@ impl Queue {
         }
         match met == self.len() {
             true => Ok(()),
-            false => Err(format!("{met} limited blocks are in order, {} are there", self.len())),
+            false => Err(format!("{met} limited blocks are in order, {} are counted", self.len())),
         }
     }
 }
 
-/// Differs from node to node, and looks random (the finalizer of MurmurHash3, which is a permutation).
+/// A weight that differs between nodes and looks random (the finalizer of MurmurHash3, which is a permutation).
 fn weight(node: u32) -> u32 {
     let mixed = (node ^ node >> 16).wrapping_mul(0x85eb_ca6b);
     let mixed = (mixed ^ mixed >> 13).wrapping_mul(0xc2b2_ae35);

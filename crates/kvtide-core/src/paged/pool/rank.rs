@@ -1,19 +1,19 @@
-//! A rank that may change once, when its time is over; and how a chain of blocks hands its ranks on.
+//! Ranks that may change once, when their limit passes, and chains that hand ranks on from block to block.
 //!
 //! ```text
 //! released   tail  50 ........   block  90 until 7, then 50   head  50 .............
 //! listed     tail  50            block  90 until 7, then 50   head  90 until 7, then 50
 //! ```
 //!
-//! Blocks of a sequence are released tail first. Each is listed with its own rank joined with all that came before it, so
-//! that at no time a block ranks below one behind it. O(1).
+//! Blocks of a sequence are released tail first. Each is listed with its own rank combined with those of all blocks
+//! released before it, so a block never ranks below one behind it. O(1).
 
-/// `top` until a time, `floor` from then on; equal when there is no limit.
+/// `top` until a time, `floor` from then on; equal if there is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rank {
     pub top: u8,
     pub floor: u8,
-    /// Of no meaning when `top` and `floor` are equal.
+    /// Meaningless if `top` and `floor` are equal.
     pub until: u64,
 }
 
@@ -26,16 +26,16 @@ impl Rank {
         self.top == self.floor
     }
 
-    /// The rank as it stands at a time: flat if its limit is over.
+    /// The rank at a time: flat if its limit has passed.
     pub(super) fn at(self, now: u64) -> Self {
         if self.is_flat() || self.until > now { self } else { Rank::flat(self.floor) }
     }
 
-    /// The lowest rank of this form that is at no time below either; both limits lie ahead.
+    /// The lowest rank of this form that is never below either; both limits must be in the future.
     pub(super) fn join(self, other: Rank) -> Self {
         let (top, floor) = (self.top.max(other.top), self.floor.max(other.floor));
         let limits = [self, other].into_iter().filter(|rank| !rank.is_flat()).map(|rank| rank.until);
-        // One that falls does so late, one that rises early.
+        // A falling rank falls at the later limit, a rising one rises at the earlier.
         let until = if top > floor { limits.max() } else { limits.min() };
         match until {
             Some(until) if top != floor => Rank { top, floor, until },
@@ -44,7 +44,7 @@ impl Rank {
     }
 }
 
-/// Carried along while the blocks of one sequence are released, from its tail to its head.
+/// The rank that is handed on while the blocks of one sequence are released, from its tail to its head.
 #[derive(Clone, Copy, Debug)]
 pub struct RankChain(pub(super) Rank);
 
@@ -58,7 +58,7 @@ impl Default for RankChain {
 mod tests {
     use super::*;
 
-    /// All ranks of few values, and no others.
+    /// All ranks with small values.
     fn all() -> Vec<Rank> {
         let limited = |(top, floor, until)| if top == floor { Rank::flat(top) } else { Rank { top, floor, until } };
         let of = |top| (0..3).flat_map(move |floor| (1..4).map(move |until| limited((top, floor, until))));

@@ -1,12 +1,12 @@
-//! Blocks and tokens: of a sequence, of a snapshot, of a prefix that was found.
+//! The blocks and tokens of a sequence, a snapshot or a cached prefix.
 //!
 //! ```text
 //! tokens   [ sinks ) ......... [ committed - window .. committed )
 //! blocks   [ kept  ][ cleared  ][ kept ...
 //! ```
 //!
-//! A block is given back once the last committed token no longer sees it, and so no later token. So attention for the
-//! last token finds its whole window after an append, also when a draft was taken back.
+//! A block is released once the last committed token, and so every later token, no longer attends to it. So attention
+//! for the last token has its whole window after an append, also if a draft was rolled back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::paged::pool::PagePool;
 use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 
-/// A table and the tokens in it.
+/// A block table and the tokens in it.
 #[derive(Debug)]
 pub struct Content {
     table: Table,
-    /// Tokens, with those of open drafts.
+    /// Number of tokens, including those of open drafts.
     length: u32,
     keys: KeyChain,
-    /// Blocks before this place, apart from sinks, left the window.
+    /// Blocks before this place, except sinks, left the window.
     cleared: u32,
 }
 
@@ -33,8 +33,8 @@ impl Content {
         Content { table: Table::default(), length: 0, keys, cleared: 0 }
     }
 
-    /// A prefix that was found: its blocks, and the keys of the last whole one and of the last that left the window.
-    /// Its memory is reserved.
+    /// The content of a cached prefix: its blocks, and the keys of the last full one and of the last that left the
+    /// window. Its memory is reserved.
     pub fn found(
         blocks: &[Option<u32>],
         length: u32,
@@ -49,7 +49,7 @@ impl Content {
         Content { table, length, keys, cleared }
     }
 
-    /// What was saved, in these blocks; nothing is known of its tokens yet.
+    /// The saved content in these blocks, without known tokens yet.
     pub fn saved(table: Table, length: u32, cleared: u32, keys: KeyChain) -> Self {
         Content { table, length, keys, cleared }
     }
@@ -59,8 +59,9 @@ impl Content {
         self.table
     }
 
-    /// Notes what was known of its tokens, and names its full blocks again: as far as their names follow from the root, or, behind a
-    /// window, from the key of the last block that left it, under the root that it was saved under.
+    /// Records the saved ids, and gives full blocks their keys again, as far as they can be computed from the root.
+    /// Behind a window, they are computed from the key of the last block that left it, if the root is the one that it
+    /// was saved under.
     pub fn name_saved(&mut self, saved: &SavedChain, tables: &mut Tables) {
         let size = tables.block_size();
         (self.keys.known, self.keys.nameless) = (saved.known, saved.nameless);
@@ -80,7 +81,7 @@ impl Content {
         }
     }
 
-    /// The same blocks and tokens, sharing everything.
+    /// Returns content that shares all blocks and tokens.
     #[inline]
     pub fn fork(&self, tables: &mut Tables) -> Self {
         Content { table: tables.fork(&self.table), keys: self.keys.clone(), ..*self }
@@ -123,14 +124,14 @@ impl Content {
         &mut self.table
     }
 
-    /// Drops the tokens from `length` on and the blocks that then have none, but keeps those of the first `blocks`
-    /// that nobody else sees. Slots of a block that others see stay marked: the sequence does not see behind its
+    /// Drops the tokens from `length` on and the blocks that have no tokens then, but keeps those of the first `blocks`
+    /// that others do not see. Slots of a block that others see stay marked: the sequence does not see slots behind its
     /// length, and copies the block before it writes there.
     pub(super) fn cut(&mut self, length: u32, blocks: u32, tables: &mut Tables) {
         let size = tables.block_size();
         let covered = length.div_ceil(size);
         let mut kept = covered.max(blocks).min(self.table.len());
-        // A seen block with no token left does not stay: its content would be the sequence's again when it grows.
+        // A seen block without tokens is not kept: its old content would become visible when the sequence grows again.
         let mut cut_off = covered..kept.min(self.length.div_ceil(size));
         if let Some(first) = cut_off.find(|&place| tables.is_seen(&self.table, place)) {
             kept = first;
@@ -150,18 +151,18 @@ impl Content {
         self.cleared = self.cleared.min(covered);
     }
 
-    /// Forgets what is known of the tokens from `length` on.
+    /// Forgets the ids and keys of the tokens from `length` on.
     pub(super) fn cut_keys(&mut self, length: u32, tables: &Tables) {
         let Content { table, keys, cleared, .. } = self;
         keys.cut(length, length / tables.block_size(), |last, passed| match tables.get(table, last) {
             Some(block) => tables.pool().index().key(block).copied(),
-            // Of the blocks that left the window, only the last has a known key.
+            // For blocks that left the window, only the key of the last is known.
             None => passed.filter(|_| last + 1 == *cleared),
         });
     }
 
-    /// How many leading tokens are these, as far as their ids are known. Of those that left the window the name is compared.
-    /// O(tokens).
+    /// Number of leading tokens that equal `tokens`, as far as their ids are known. For tokens that left the window,
+    /// the keys are compared. O(tokens).
     pub fn common(&self, tokens: &[u32], tables: &Tables) -> u32 {
         let (size, index) = (tables.block_size(), tables.pool().index());
         let known = self.keys.known().min(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
@@ -186,10 +187,10 @@ impl Content {
         at
     }
 
-    /// Where tokens whose ids are known are others than these.
+    /// The first position whose known id differs from that in `tokens`.
     pub fn differs(&self, tokens: &[u32], tables: &Tables) -> Option<u32> {
         let known = self.keys.known().min(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
-        // Of those that left the window, without the name of their prefix, nothing is known any more.
+        // Nothing is known of tokens that left the window if the key of their prefix is missing.
         let is_there = |&at: &u32| {
             let place = at / tables.block_size();
             tables.get(&self.table, place).is_some() || known >= self.cleared * tables.block_size()
@@ -197,8 +198,9 @@ impl Content {
         Some(self.common(tokens, tables)).filter(|&at| at < known).filter(is_there)
     }
 
-    /// Notes the ids of its leading tokens, which differ from none that is known, and says how many are known then. Ids of blocks that
-    /// others see are not written over: nothing is known from there on, nor after all prefixes were forgotten.
+    /// Records the ids of its leading tokens, which must not differ from known ids, and returns the number of known ids
+    /// afterwards. Ids in blocks that others see are not overwritten: from there on, and after all prefixes were
+    /// forgotten, nothing is recorded.
     pub(super) fn identify(&mut self, tokens: &[u32], tables: &mut Tables) -> u32 {
         let size = tables.block_size();
         let given = u32::try_from(tokens.len()).unwrap_or(u32::MAX).min(self.length);
@@ -207,7 +209,7 @@ impl Content {
             let end = given.min((place + 1) * size);
             let ids = &tokens[at as usize..end as usize];
             let Some(block) = tables.get(&self.table, place) else {
-                // It left the window: only its name is needed, for the blocks behind it.
+                // The block left the window: only its key is needed, for the blocks behind it.
                 if self.keys.keyed() < place || end < (place + 1) * size {
                     break;
                 }
@@ -222,14 +224,14 @@ impl Content {
                 tables.pool_mut().set_tokens(block, at % size, ids);
             }
             self.keys.extend(at, end - at);
-            // Those before a block that is gone have to be named first.
+            // Blocks before one that left the window must get their keys first.
             self.name_blocks(end, tables);
         }
         self.keys.known()
     }
 
-    /// Gives keys to full blocks with known tokens, among the first `committed` tokens. If another block with the
-    /// same tokens is found already, this one waits to take its place.
+    /// Gives keys to full blocks with known tokens among the first `committed` tokens. If another block with the same
+    /// tokens is in the prefix cache, this block waits to replace it.
     pub(super) fn name_blocks(&mut self, committed: u32, tables: &mut Tables) {
         let whole = self.keys.known().min(committed) / tables.block_size();
         while self.keys.keyed() < whole {
@@ -240,7 +242,7 @@ impl Content {
         }
     }
 
-    /// Gives up the blocks that the last committed token no longer sees; memory for it is reserved.
+    /// Releases the blocks that the last committed token no longer attends to. Memory for it is reserved.
     pub(super) fn clear_passed(&mut self, committed: u32, window: Window, tables: &mut Tables) {
         let size = tables.block_size();
         let end = window.first_seen(committed.saturating_sub(1)) / size;
@@ -253,66 +255,73 @@ impl Content {
         }
     }
 
-    /// Whether tokens shortly before `position`, which the one there would see, are gone. Sinks never are.
+    /// True if tokens shortly before `position`, which the token there would attend to, were dropped. Sinks are never
+    /// dropped.
     pub fn is_gone(&self, position: u32, window: Window, size: u32) -> bool {
         let sinks = window.sinks().div_ceil(size);
         position > sinks * size && (window.first_seen(position) / size).max(sinks) < self.cleared
     }
 
     pub fn gap(&self, window: Option<Window>, size: u32) -> Range<u32> {
+        let gap = self.passed(window, size);
+        gap.start * size..gap.end * size
+    }
+
+    /// The places that left the window.
+    pub fn passed(&self, window: Option<Window>, size: u32) -> Range<u32> {
         let sinks = window.map_or(0, |window| window.sinks().div_ceil(size));
-        sinks.min(self.cleared) * size..self.cleared * size
+        sinks.min(self.cleared)..self.cleared
     }
 }
 
-/// Blocks and tokens that stay as they are until they are released.
+/// Blocks and tokens that stay unchanged until they are released.
 #[derive(Debug)]
 #[must_use = "its blocks stay held until it is released"]
 pub struct HeldContent(pub(in crate::paged) Content);
 
 impl HeldContent {
-    /// Tokens.
+    /// Number of tokens.
     #[must_use]
     pub fn length(&self) -> u32 {
         self.0.length()
     }
 }
 
-/// What is known of a sequence's tokens.
+/// The known ids and keys of a sequence's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedChain {
-    /// The key of no token.
+    /// The key of the empty prefix.
     pub root: BlockKey,
-    /// Whose tokens they are: see [`Identity::owner`].
+    /// The owner of the tokens: see [`Identity::owner`].
     pub owner: BlockKey,
-    /// Leading tokens whose ids are known.
+    /// Number of leading tokens whose ids are known.
     pub known: u32,
-    /// Leading blocks that have a key.
+    /// Number of leading blocks that have a key.
     pub keyed: u32,
-    /// Leading tokens that stay without a name.
+    /// Number of leading tokens that never get a key.
     pub nameless: u32,
     /// The key of the last block that left the window.
     pub passed: Option<BlockKey>,
 }
 
-/// The keys of a table's blocks, each following from the one before.
+/// The keys of a table's blocks, each computed from the one before.
 #[derive(Clone, Debug)]
 pub struct KeyChain {
-    /// The key of no token.
+    /// The key of the empty prefix.
     root: BlockKey,
-    /// What else decides what the tokens mean.
+    /// The extras: what the tokens depend on besides their ids.
     extra: Arc<Extras>,
-    /// Leading tokens whose ids are known.
+    /// Number of leading tokens whose ids are known.
     known: u32,
-    /// Leading blocks that have a key.
+    /// Number of leading blocks that have a key.
     keyed: u32,
-    /// The key of the last of them, or of no token.
+    /// The key of the last of these blocks, or of the empty prefix.
     last: BlockKey,
-    /// The key of the last block that left the window: tokens go on from it after a cut right behind it.
+    /// The key of the last block that left the window: tokens continue from it after a cut right behind it.
     passed: Option<BlockKey>,
-    /// How often all prefixes had been forgotten when these keys were made.
+    /// Number of times that all prefixes had been forgotten when these keys were made.
     forgotten: u64,
-    /// Leading tokens that were there when all prefixes were forgotten: they stay without a name.
+    /// Number of leading tokens that were present when all prefixes were forgotten: they never get a key.
     nameless: u32,
 }
 
@@ -322,14 +331,13 @@ impl KeyChain {
         KeyChain { last: root, root, extra, known: 0, keyed: 0, passed: None, forgotten, nameless: 0 }
     }
 
-    /// The chain of a prefix that was found, with the keys of its last whole block and of the last that left the
-    /// window.
+    /// The chain of a cached prefix, with the keys of its last full block and of the last block that left the window.
     pub fn found(mut self, tokens: u32, blocks: u32, last: Option<BlockKey>, passed: Option<BlockKey>) -> Self {
         (self.known, self.keyed, self.last, self.passed) = (tokens, blocks, last.unwrap_or(self.root), passed);
         self
     }
 
-    /// What is saved of it.
+    /// The part of the chain that is saved.
     pub fn saved(&self) -> Result<SavedChain> {
         let KeyChain { root, known, keyed, nameless, passed, .. } = *self;
         let owner = Identity { root, extra: self.extra.clone() }.owner()?;
@@ -340,7 +348,7 @@ impl KeyChain {
         self.known
     }
 
-    /// The key of these tokens, whole blocks from the first on.
+    /// The key of these tokens, which are full blocks from the first on.
     fn name(&self, tokens: &[u32], size: u32) -> BlockKey {
         let blocks = (0..).step_by(size as usize).zip(tokens.chunks(size as usize));
         blocks.fold(self.root, |key, (position, block)| key.child(block, position, &self.extra))
@@ -362,7 +370,7 @@ impl KeyChain {
         }
     }
 
-    /// Whether ids of its tokens may still be noted.
+    /// True if ids of its tokens can still be recorded.
     fn can_learn(&self) -> bool {
         self.nameless == 0
     }
@@ -376,15 +384,15 @@ impl KeyChain {
         self.known = self.known.min(tokens);
     }
 
-    /// Notes that the ids of tokens at a position are known.
+    /// Records that the ids of tokens at a position are known.
     pub fn extend(&mut self, position: u32, tokens: u32) {
         if self.known == position {
             self.known += tokens;
         }
     }
 
-    /// Forgets the tokens from `length` on; `blocks` whole blocks lie before it. `key` gives the key of the last of
-    /// them, which may be the last that left the window.
+    /// Forgets the tokens from `length` on; `blocks` full blocks precede it. `key` returns the key of the last of these
+    /// blocks, which may be the last that left the window.
     pub fn cut(&mut self, length: u32, blocks: u32, key: impl FnOnce(u32, Option<BlockKey>) -> Option<BlockKey>) {
         self.limit(length);
         self.nameless = self.nameless.min(length);
@@ -400,7 +408,8 @@ impl KeyChain {
         }
     }
 
-    /// Gives the next block, whose tokens are all known, its key. False where it has another one, from others that hold it.
+    /// Gives the next block, whose tokens are all known, its key. Returns false if the block has another key, from
+    /// others that hold it.
     pub fn name_next(&mut self, block: u32, pool: &mut PagePool) -> bool {
         let position = self.keyed * pool.block_size();
         let key = self.last.child(pool.index().tokens(block), position, &self.extra);
@@ -413,7 +422,7 @@ impl KeyChain {
         true
     }
 
-    /// Counts the next block, which left the window, by the ids of its tokens; it may be the last that did.
+    /// Advances past the next block, which left the window, using the ids of its tokens; it may be the last that left.
     fn pass_over(&mut self, tokens: &[u32], size: u32, is_last: bool) {
         self.last = self.last.child(tokens, self.keyed * size, &self.extra);
         self.keyed += 1;
@@ -423,7 +432,7 @@ impl KeyChain {
         }
     }
 
-    /// The key that the block at a place will get; `tokens` gives the tokens of a place.
+    /// The key that the block at a place will get; `tokens` returns the tokens of a place.
     pub fn upcoming<'a>(&self, place: u32, size: u32, tokens: impl Fn(u32) -> Option<&'a [u32]>) -> Option<BlockKey> {
         (self.keyed..place + 1)
             .try_fold(self.last, |before, at| Some(before.child(tokens(at)?, at * size, &self.extra)))

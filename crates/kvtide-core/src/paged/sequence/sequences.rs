@@ -1,10 +1,10 @@
-//! The sequences of a planner: what each holds, and which of its tokens are only tentative.
+//! The sequences of a planner: their content, and the tokens that are not committed yet.
 //!
 //! ```text
 //! id 7, 9, 4 -> seat 0, 1, 2     [ committed | transactions | step ]
 //! ```
 //!
-//! A sequence keeps its seat until it is dropped. Seats are used again, ids never. Finding a sequence is O(1).
+//! A sequence keeps its seat until it is dropped. Seats are reused, ids are not. Finding a sequence is O(1).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -17,11 +17,11 @@ use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 use crate::tree::Tree;
 
-/// A sequence's part in an open step.
+/// The tokens of one sequence in an open step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenStep {
     pub tokens: u32,
-    /// The revision of its plan, which no other open step has.
+    /// The revision of the step's plan, which identifies the step among open ones.
     pub revision: u64,
 }
 
@@ -30,13 +30,13 @@ pub struct Sequence {
     id: u64,
     content: Content,
     step: Option<OpenStep>,
-    /// The parent of each token of the open step, if it is a tree. Without an open step this means nothing.
+    /// The parent of each token of the open step, if it is a tree. Meaningless without an open step.
     step_parents: Vec<i32>,
     /// Open transactions; their tokens are the sequence's last ones.
     drafts: Drafts,
-    /// Blocks that it had when the outermost transaction began.
+    /// Number of blocks that it had when the outermost transaction began.
     blocks_before: u32,
-    /// Counts changes to blocks already in its table, except when they leave the window.
+    /// Number of changes to blocks already in its table, except those that leave the window.
     epoch: u64,
 }
 
@@ -53,17 +53,17 @@ impl Sequence {
         self.content.table()
     }
 
-    /// Its tokens, with those of open transactions.
+    /// Number of tokens, including those of open transactions.
     pub fn length(&self) -> u32 {
         self.content.length()
     }
 
-    /// Tokens that no transaction can take back.
+    /// Number of tokens that no transaction can roll back.
     pub fn committed(&self) -> u32 {
         self.length() - self.drafts.drafted()
     }
 
-    /// Its tokens, with those of open transactions and of an open step.
+    /// Number of tokens, including those of open transactions and of an open step.
     pub fn end(&self) -> u32 {
         self.length() + self.step.map_or(0, |step| step.tokens)
     }
@@ -91,16 +91,20 @@ impl Sequence {
         self.epoch
     }
 
-    /// The slots of the block at a place that its tokens take.
+    /// Number of slots that its tokens use in the block at a place.
     pub fn kept(&self, place: u32, size: u32) -> u32 {
         self.end().saturating_sub(place * size).min(size)
     }
 
-    /// Its content, shared with another. Prompts never find its drafted tokens, whoever goes on from them.
+    /// Returns content that shares its blocks, without the tokens of an open step and the blocks that were taken for
+    /// them. Prompts never find drafted tokens, in the copy either. Memory for one change of a table is reserved.
     #[inline]
     pub fn fork(&self, tables: &mut Tables) -> Content {
         let mut content = self.content.fork(tables);
         content.keys_mut().limit(self.committed());
+        if self.step.is_some() {
+            tables.truncate(content.table_mut(), self.length().div_ceil(tables.block_size()));
+        }
         content
     }
 
@@ -113,17 +117,17 @@ impl Sequence {
         self.content.forget_before(forgotten);
     }
 
-    /// Notes the ids of its leading tokens: see [`Content::identify`].
+    /// Records the ids of its leading tokens: see [`Content::identify`].
     pub fn identify(&mut self, tokens: &[u32], tables: &mut Tables) -> u32 {
         self.content.identify(tokens, tables)
     }
 
-    /// Adds new blocks. They are available, and their memory is reserved.
+    /// Adds new blocks, which must be available. Their memory is reserved.
     pub fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
         tables.add_new(self.content.table_mut(), blocks);
     }
 
-    /// Puts copies in some places, which are in order.
+    /// Replaces blocks by copies at some places, which are in order.
     pub fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
         tables.replace(self.content.table_mut(), copies);
         self.epoch += 1;
@@ -147,7 +151,7 @@ impl Sequence {
         self.drafts.append(tokens, parents);
     }
 
-    /// Gives full, committed blocks their keys, and gives up those that left the window.
+    /// Gives full, committed blocks their keys, and releases blocks that left the window.
     pub fn finish_blocks(&mut self, window: Option<Window>, tables: &mut Tables) {
         let committed = self.committed();
         self.content.name_blocks(committed, tables);
@@ -156,7 +160,7 @@ impl Sequence {
         }
     }
 
-    /// Makes room for the parents of a step's tokens.
+    /// Reserves memory for the parents of a step's tokens.
     pub fn reserve_parents(&mut self, tokens: usize) -> Result<()> {
         self.step_parents.clear();
         reserve(&mut self.step_parents, tokens, "sequences and blocks of a call")
@@ -169,29 +173,19 @@ impl Sequence {
         self.step = Some(step);
     }
 
-    /// Shortens its open step to `tokens` tokens and takes `blocks` blocks away.
-    pub fn shorten_step(&mut self, tokens: u32, blocks: u32, tables: &mut Tables) {
-        self.step = self.step.map(|step| OpenStep { tokens, ..step });
-        self.drop_last(blocks, tables);
-    }
-
     pub fn close_step(&mut self) {
         self.step = None;
     }
 
-    /// Ends its step as if it had never been, and takes away the blocks that it had taken.
+    /// Ends its step without a trace, and removes the blocks that the step had taken.
     pub fn undo_step(&mut self, blocks: u32, tables: &mut Tables) {
         self.close_step();
-        self.drop_last(blocks, tables);
-    }
-
-    fn drop_last(&mut self, blocks: u32, tables: &mut Tables) {
         let left = self.table().len() - blocks;
         tables.truncate(self.content.table_mut(), left);
         self.epoch += 1;
     }
 
-    /// Ends its step and counts its tokens as the sequence's own. The caller cuts them off next.
+    /// Ends its step and counts its tokens as the sequence's own. The caller must cut them off next.
     pub fn take_step(&mut self) {
         self.content.set_length(self.end());
         self.step = None;
@@ -205,22 +199,22 @@ impl Sequence {
         self.drafts.begin(0)
     }
 
-    /// The blocks that stay when a transaction ends, however few tokens do: after the outermost those from before it,
-    /// until then also those taken for tokens to come.
+    /// Number of blocks that stay when a transaction ends, even if fewer tokens do: after the outermost transaction,
+    /// the blocks from before it; until then, also the blocks taken for future tokens.
     pub fn blocks_after(&self, ending: &Ending) -> u32 {
         if ending.is_outermost() { self.blocks_before } else { self.table().len() }
     }
 
-    /// Ends a transaction whose tokens were cut off as planned; the first `in_order` tokens follow each other as those of a prompt do,
-    /// and the ids of the first `named` are known at most.
+    /// Ends a transaction whose tokens were cut off as planned. Only the first `in_order` tokens form a chain, as those
+    /// of a prompt do, and at most the first `named` tokens keep known ids.
     pub fn end_draft(&mut self, ending: &Ending, in_order: u32, named: u32, tables: &Tables) {
         self.content.cut_keys(in_order, tables);
         self.content.keys_mut().limit(named);
         self.drafts.end(ending);
     }
 
-    /// The tokens that follow each other as those of a prompt do, once a transaction has ended and left `length`: not what is left of
-    /// a tree, unless it is a path.
+    /// Number of leading tokens that form a chain, as those of a prompt do, once a transaction has ended and left
+    /// `length` tokens. The rest of a tree does not count, unless it is a path.
     pub fn in_order_after(&self, ending: &Ending, length: u32) -> u32 {
         match self.drafts.kept_parents(ending).filter(|_| ending.is_outermost()) {
             Some(parents) => {
@@ -231,7 +225,7 @@ impl Sequence {
         }
     }
 
-    /// The tree of its last tokens, with those of an open step; none where they are a chain.
+    /// The tree of its last tokens, including those of an open step; [`None`] if they are a chain.
     ///
     /// ```text
     /// [ committed | 0 1 2 | 3 4 ]     nodes of open transactions, then those of an open step
@@ -251,8 +245,8 @@ impl Sequence {
         Ok(Some(tree).filter(|tree| !tree.is_chain()))
     }
 
-    /// Whether it has the block of this key at a place, with known tokens but not yet the key: it is drafted, or not
-    /// written in all layers. O(tokens without a key).
+    /// True if it has the block of this key at a place, with known tokens but not yet the key: the block is drafted, or
+    /// not written in all layers. O(tokens without a key).
     pub fn drafts_block(&self, key: &BlockKey, place: u32, tables: &Tables) -> bool {
         let (keys, size) = (self.content.keys(), tables.block_size());
         let known = if self.drafts.is_branched() { keys.known().min(self.committed()) } else { keys.known() };
@@ -297,7 +291,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// Adds a sequence; its memory is reserved.
+    /// Adds a sequence. Its memory is reserved.
     pub fn add(&mut self, content: Content) -> u64 {
         let id = self.next_id;
         let sequence = Sequence {
@@ -347,28 +341,39 @@ impl Sequences {
         Ok(self.at(self.seat(id)?))
     }
 
-    /// The seat of a sequence without an open step.
+    /// The seat of a sequence. Returns an error if it has an open step.
     pub fn resting(&self, id: u64) -> Result<u32> {
         let seat = self.seat(id)?;
         self.at(seat).check_resting()?;
         Ok(seat)
     }
 
-    /// The seat of a sequence without an open transaction or step.
+    /// The seat of a sequence. Returns an error if it has an open transaction or step.
     pub fn idle(&self, id: u64) -> Result<u32> {
-        let seat = self.resting(id)?;
+        self.resting(id)?;
+        self.undrafted(id)
+    }
+
+    /// The seat of a sequence. Returns an error if it has an open transaction.
+    pub fn undrafted(&self, id: u64) -> Result<u32> {
+        let seat = self.seat(id)?;
         match self.at(seat).drafts.depth() {
             0 => Ok(seat),
             _ => Err(Error::TransactionOpen { object: "sequence" }),
         }
     }
 
-    /// Seats, taken or free.
+    /// Number of open sequences.
+    pub fn count(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Number of seats, used or free.
     pub fn num_seats(&self) -> usize {
         self.seated.len()
     }
 
-    /// All of them, in no order.
+    /// All sequences, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.seated.iter().flatten()
     }
@@ -382,7 +387,7 @@ impl Sequences {
     }
 }
 
-/// The sequences that a call names: a bit for each seat.
+/// The set of sequences that a call names: a bit for each seat.
 pub struct NamedSeats(Vec<u64>);
 
 impl NamedSeats {
@@ -393,7 +398,7 @@ impl NamedSeats {
         Ok(NamedSeats(words))
     }
 
-    /// Adds a seat; false if it was there already.
+    /// Adds a seat; false if it is in the set already.
     pub fn insert(&mut self, seat: u32) -> bool {
         let (word, bit) = (&mut self.0[seat as usize / 64], 1 << (seat % 64));
         let new = *word & bit == 0;
@@ -402,7 +407,7 @@ impl NamedSeats {
     }
 }
 
-/// Hashes ids that are counted up: nobody chooses them, so one multiplication will do.
+/// A hasher for ids that count up. Attackers cannot choose them, so one multiplication suffices.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
 
@@ -415,7 +420,7 @@ impl std::hash::Hasher for IdHasher {
 
     #[inline]
     fn write_u64(&mut self, id: u64) {
-        // Any odd number with bits all over.
+        // Any odd number with bits in all places.
         self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 

@@ -1,4 +1,5 @@
-//! Tables against plain lists, at random: what they show, who counts each block, and which are told of what was released.
+//! Compares tables with plain lists at random: their content, the counts of blocks, and the blocks that ranks are
+//! handed on to.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Counts, and the blocks that a change has released or told.
+/// Counts, and the blocks that a change has released or handed a rank on to.
 #[derive(Default)]
 struct Counted(HashMap<u32, u32>, Vec<u32>);
 
@@ -38,6 +39,7 @@ impl HoldCounter for Counted {
 #[derive(Clone, Debug)]
 enum Change {
     Push(u32),
+    Lengthen(u32),
     Replace(u32),
     Truncate(u32),
     Clear(u32, u32),
@@ -49,9 +51,11 @@ fn change() -> impl Strategy<Value = (usize, Change)> {
     let place = || 0..5000u32;
     let change = prop_oneof![
         4 => prop_oneof![8 => 1..5u32, 2 => 60..70u32, 1 => 4000..4200u32].prop_map(Change::Push),
+        1 => prop_oneof![8 => 0..70u32, 1 => 4000..9000u32].prop_map(Change::Lengthen),
         3 => place().prop_map(Change::Replace),
         2 => place().prop_map(Change::Truncate),
         1 => (place(), place()).prop_map(|(from, to)| Change::Clear(from, to)),
+        1 => (0..80u32, 4000..5000u32).prop_map(|(from, to)| Change::Clear(from, to)),
         3 => Just(Change::Fork),
         2 => Just(Change::Release),
     ];
@@ -87,6 +91,14 @@ impl World {
                     self.chunks.push(table, block);
                     list.push(Some(block));
                 }
+            }
+            Change::Lengthen(places) => {
+                let (table, list) = &mut self.tables[of];
+                let chunks = self.chunks.in_use();
+                self.chunks.reserve_chunks(1, 0).unwrap();
+                self.chunks.lengthen(table, places);
+                list.resize(list.len() + places as usize, None);
+                assert!(self.chunks.in_use() <= chunks + 2, "no chunk for places without a block");
             }
             Change::Replace(place) if !self.tables[of].1.is_empty() => {
                 let block = self.block();
@@ -143,7 +155,7 @@ impl World {
     }
 }
 
-/// From the first block that is released on, all blocks of a table are met, last ones first.
+/// From the first released block on, all blocks of a table must be met, last ones first.
 fn assert_met(counts: &Counted, list: &[Option<u32>]) {
     let backwards: Vec<u32> = list.iter().rev().copied().flatten().collect();
     assert!(backwards.ends_with(&counts.1), "{:?} of {backwards:?}", counts.1);
@@ -175,7 +187,7 @@ fn a_block_is_shared_when_something_on_its_path_is() {
     world.carry_out(0, Change::Fork);
     assert!(world.chunks.is_shared(&world.tables[0].0, 0) && world.chunks.is_shared(&world.tables[1].0, 69));
     world.carry_out(1, Change::Push(1));
-    // The second chunk is the fork's own now, and its blocks are counted twice; the first is still shared.
+    // The second chunk belongs to the fork alone now, and its blocks are counted twice; the first is still shared.
     assert!(world.chunks.is_shared(&world.tables[1].0, 0) && !world.chunks.is_shared(&world.tables[1].0, 69));
     assert_eq!(world.chunks.counts.0[&70], 2);
     assert_eq!(world.chunks.counts.0[&1], 1);
@@ -192,7 +204,7 @@ fn a_fork_costs_nothing_of_its_length() {
     assert_eq!(world.chunks.in_use(), before + 3);
 }
 
-/// As many as `reserve` makes room for, however many places are emptied.
+/// A change must copy no more chunks than `reserve` allows, even if it clears many places.
 #[test]
 fn emptying_a_shared_table_copies_no_more_than_two_chunks_a_level() {
     let mut world = World::default();

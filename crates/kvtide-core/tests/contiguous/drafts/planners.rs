@@ -1,4 +1,4 @@
-//! The planners that tokens can be drafted behind, under one name.
+//! The planners that support drafts, behind one interface.
 
 use kvtide_core::{
     Drafts, Ending, GrowablePlanner, GrowableState, Plan, Result, RollbackPlanner, RotatingPlanner, RotatingState, Runs,

@@ -1,4 +1,4 @@
-//! A planner with drafts beside lists of every token.
+//! Compares a planner with drafts with lists of every token.
 
 use kvtide_core::{Code, Drafts, TransactionId};
 use proptest::prelude::*;

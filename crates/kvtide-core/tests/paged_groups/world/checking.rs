@@ -1,4 +1,4 @@
-//! What must hold after each call, and at the end.
+//! Invariants after each call, and at the end.
 
 use std::collections::HashSet;
 
@@ -43,7 +43,7 @@ impl World {
                 of.finds(&snapshot.sequence, at, self.block_size, &snapshot.gaps[at])?;
             }
             let computed: HashSet<&BlockKey> = of.computed.values().collect();
-            prop_assert!(of.keys.iter().all(|key| computed.contains(&key)), "a block is found that nobody computed");
+            prop_assert!(of.keys.iter().all(|key| computed.contains(&key)), "a block is found that was never computed");
         }
         self.snapshots = held;
         Ok(())
@@ -76,7 +76,7 @@ impl Group {
         }
     }
 
-    /// What somebody holds is found, whatever had to make room.
+    /// Held blocks are found, independently of evictions.
     fn finds(&self, of: &Sequence, at: usize, size: usize, gap: &std::ops::Range<u32>) -> Done {
         for place in (0..of.named(at) / size).filter(|place| !gap.contains(&((place * size) as u32))) {
             let key = &self.computed[&(of.salt, of.tokens[..(place + 1) * size].to_vec())];

@@ -1,4 +1,5 @@
-//! Prefixes over groups: what is found of a prompt, by what the index of each group has, and by what was ever computed.
+//! Prefixes over groups: compares the prefix that is found with the index of each group, and with everything ever
+//! computed.
 
 use kvtide_core::paged::{
     Extras, HeldContent, Identity, MissReason, PagedPlanner, can_allocate_in_groups, explain_in_groups, find_in_groups,
@@ -56,7 +57,7 @@ impl World {
             (0..length).filter(|&token| is_needed(token)).all(|token| {
                 let place = token / size;
                 match of.is_exact {
-                    // Nothing had to make room: all that was ever computed is there, and nothing else.
+                    // Nothing was evicted: everything ever computed is cached, and nothing else.
                     true => of.computed.contains_key(&(salt, tokens[..(place + 1) * size].to_vec())),
                     false => of.keys.contains(&keys[place]),
                 }

@@ -1,4 +1,4 @@
-//! What the oracle asks of a cache.
+//! The interface through which the oracle uses a cache.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use super::super::calls::Shape;
 use super::super::model::Value;
 use super::{Done, Share};
 
-/// What a call answers, or the code of its refusal.
+/// The result of a call, or the code of its error.
 pub type Answer<T> = Result<T, Code>;
 
-/// What a sequence is to show in a layer.
+/// The expected content of a sequence in a layer.
 pub struct Seen<'a> {
     pub shape: &'a Shape,
     /// For each position its value, where it was written: with the tokens of an open step.
@@ -22,7 +22,7 @@ pub struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Whether the positions of a gap may have left the window.
+    /// True if the positions of a gap may have left the window.
     pub fn lets_go(&self, gap: &Range<usize>) -> bool {
         let fits =
             |(tokens, sinks): (u32, u32)| gap.start >= sinks as usize && gap.end + tokens as usize <= self.resting + 1;
@@ -30,7 +30,7 @@ impl Seen<'_> {
     }
 }
 
-/// What an open step is to show.
+/// The expected content of an open step.
 pub struct SeenStep<'a> {
     pub shape: &'a Shape,
     /// Each sequence with its tokens.

@@ -1,4 +1,4 @@
-//! What must hold after each call, and at the end.
+//! Invariants after each call, and at the end.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -7,7 +7,7 @@ use super::super::model::Value;
 use super::{Cache, Done, Seen, SeenStep, Step, World};
 
 impl<C: Cache> World<C> {
-    /// What every sequence shows is what the model has, and the bookkeeping holds.
+    /// Checks that every sequence shows the model's values, and that the bookkeeping is consistent.
     pub fn check(&mut self) -> Done {
         let held: Vec<&C::Hold> = self.snapshots.iter().map(|(held, _)| held).collect();
         self.cache.check_invariants(&held).map_err(TestCaseError::fail)?;

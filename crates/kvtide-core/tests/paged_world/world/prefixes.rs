@@ -1,4 +1,4 @@
-//! Prefixes that are found.
+//! Cached prefixes.
 
 use proptest::prelude::*;
 

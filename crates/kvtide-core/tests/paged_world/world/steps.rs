@@ -23,7 +23,7 @@ impl<C: Cache> World<C> {
         Ok(())
     }
 
-    /// What an open step brings, as the model would have it.
+    /// The tokens of an open step, with the model's values.
     pub(super) fn step_values(&self, step: &Step<C::Step>) -> Vec<Vec<Value>> {
         self.values_of(&step.shares, step.known, step.first)
     }

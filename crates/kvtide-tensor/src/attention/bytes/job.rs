@@ -1,8 +1,8 @@
-//! One call of attention with the memory that it reads: what its units of work share.
+//! One attention call with the memory that it reads: the data that its units of work share.
 //!
-//! A [`Segment`] is neighbouring rows at one distance, keys and values alike: of a tensor, or of a page, with what turns its
-//! codes into numbers. Where heads lie within a page is the same in all of them, and worked out once for a unit of work; a
-//! segment costs a few additions.
+//! A [`Segment`] is neighbouring rows at one distance, keys and values alike, of a tensor or of a page, with the scales that
+//! turn its codes into numbers. The places of heads within a page are the same in all pages, and are computed once per unit
+//! of work; a segment costs a few additions.
 
 use std::ops::Range;
 
@@ -24,9 +24,11 @@ pub(super) struct Job<'a> {
     pub queries: StridedRows<'a>,
     pub keys: Keys<'a>,
     pub stems: Stems,
+    /// For each sequence with keys in pages, true if some of its pages are available both as floats and quantised.
+    two_forms: Vec<bool>,
 }
 
-/// Where keys and values lie.
+/// The place of keys and values.
 pub(super) enum Keys<'a> {
     /// In tensors or views.
     Strided { k: StridedRows<'a>, v: StridedRows<'a> },
@@ -34,39 +36,39 @@ pub(super) enum Keys<'a> {
     Pages(Pages<'a>),
 }
 
-/// Where some heads of keys and values lie.
+/// The places of some heads of keys and values.
 #[expect(clippy::large_enum_variant, reason = "there is one for each unit, and it is not moved")]
 pub(super) enum Heads {
     Strided(Range<usize>),
     Pages(PageHeads),
 }
 
-/// Some queries of one sequence or stem, all query heads of some heads of K and V, and a share of the keys that they see.
+/// Some queries of one sequence or stem, all query heads of some KV heads, and a share of the keys that they attend to.
 #[derive(Clone, Debug)]
 pub(super) struct WorkUnit {
-    /// Whose keys are read.
+    /// The sequence whose keys are read.
     pub sequence: usize,
-    /// Whose queries they are where it is no single sequence's.
+    /// The stem, if the queries belong to several sequences.
     pub stem: Option<usize>,
-    /// Heads of K and V.
+    /// The KV heads.
     pub heads: Range<usize>,
-    /// The first of them within the sequence, or the stem.
+    /// The index of the first query within the sequence or the stem.
     pub first_query: usize,
     pub queries: usize,
-    /// Which share of the keys, of how many.
+    /// The index of the share of the keys, and the number of shares.
     pub split: usize,
     pub splits: usize,
-    /// Its place among the units whose shares are put together.
+    /// The index of the unit before it was divided into shares.
     pub group: usize,
 }
 
 impl WorkUnit {
-    /// Rows of all its heads: for each head of K and V its queries, for each of them the query heads that share that head.
+    /// The number of rows of all its heads, ordered by KV head, query, and query head within the group.
     pub fn rows(&self, group: usize) -> usize {
         self.heads.len() * self.queries * group
     }
 
-    /// The query of a row within the sequence or the stem, and its query head.
+    /// The query of a row, by index within the sequence or the stem, and its query head.
     pub fn query_and_head(&self, row: usize, group: usize) -> (usize, usize) {
         let rows = self.queries * group;
         let (head, row) = (self.heads.start + row / rows, row % rows);
@@ -94,21 +96,38 @@ impl<'a> Job<'a> {
             Keys::Pages(pages) => Stems::new(&call.asked, pages.rows, 1),
             Keys::Strided { .. } => Stems::default(),
         };
-        Job { kernels, asked: &call.asked, queries, keys, stems }
+        let two_forms = match &keys {
+            Keys::Pages(pages) => (0..pages.rows.count()).map(|sequence| pages.rows.has_two_forms(sequence)).collect(),
+            Keys::Strided { .. } => Vec::new(),
+        };
+        Job { kernels, asked: &call.asked, queries, keys, stems, two_forms }
     }
 
-    /// The sequence and the place there of a query of a unit.
+    /// True if some pages of a sequence are available both as floats and quantised.
+    pub fn has_two_forms(&self, sequence: usize) -> bool {
+        self.two_forms.get(sequence).is_some_and(|has| *has)
+    }
+
+    /// The number of keys in a page; 1 for tensors.
+    pub fn page_size(&self) -> usize {
+        match &self.keys {
+            Keys::Strided { .. } => 1,
+            Keys::Pages(pages) => pages.rows.block_size(),
+        }
+    }
+
+    /// The sequence of a unit's query, and the query's index there.
     pub fn query(&self, unit: &WorkUnit, query: usize) -> (usize, usize) {
         unit.stem.map_or((unit.sequence, query), |stem| self.stems.all[stem].queries[query])
     }
 
-    /// True when some keys were rotated.
+    /// True if some keys are rotated.
     pub fn is_rotated(&self) -> bool {
         matches!(&self.keys, Keys::Pages(pages) if pages.rows.slabs.shape.hadamard)
     }
 
-    /// Heads of K and V of a unit with so many queries. Pages are read in their order, all heads of one before the next; in
-    /// tensors a head has all its rows together.
+    /// The number of KV heads in a unit with this many queries. Pages are read in memory order, all heads of one page before
+    /// the next page; in tensors, all rows of a head are together.
     pub fn heads_max(&self, queries: usize) -> usize {
         match &self.keys {
             Keys::Strided { .. } => 1,
@@ -116,7 +135,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Where some heads of keys and values lie.
+    /// The places of some heads of keys and values.
     pub fn heads(&self, heads: &Range<usize>) -> Heads {
         match &self.keys {
             Keys::Strided { .. } => Heads::Strided(heads.clone()),
@@ -124,8 +143,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The rows from key `index` of a sequence on that lie at one distance.
-    pub fn segment(&self, sequence: usize, heads: &Heads, index: usize) -> Segment<'_> {
+    /// The equidistant rows from key `index` of a sequence on. Of pages in both forms, those before the page `own` are read
+    /// quantised.
+    pub fn segment(&self, sequence: usize, heads: &Heads, index: usize, own: usize) -> Segment<'_> {
         match (&self.keys, heads) {
             (Keys::Strided { k, v }, Heads::Strided(heads)) => {
                 let batch = self.asked.batch(sequence);
@@ -140,20 +160,20 @@ impl<'a> Job<'a> {
                     rotated: false,
                 }
             }
-            (Keys::Pages(pages), Heads::Pages(heads)) => pages.segment(heads, sequence, index),
+            (Keys::Pages(pages), Heads::Pages(heads)) => pages.segment(heads, sequence, index, own),
             _ => unreachable!("heads of these keys"),
         }
     }
 }
 
-/// The rows of some heads, from one key on, that lie at one distance, keys and values alike.
+/// Equidistant rows of some heads, from one key on, keys and values alike.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment<'a> {
     pub keys: TileRows<'a>,
     pub values: TileRows<'a>,
     pub key_scales: Scales<'a>,
     pub value_scales: Scales<'a>,
-    /// True when the keys were rotated before they were quantised, as the queries must be.
+    /// True if the keys were rotated before they were quantised; the queries must then be rotated too.
     pub rotated: bool,
 }
 
@@ -164,56 +184,56 @@ impl Segment<'_> {
         Segment { keys: self.keys.part(0, count), values: self.values.part(0, count), ..self }
     }
 
-    /// How many keys of each head.
+    /// The number of keys of each head.
     pub fn count(&self) -> usize {
         self.keys.count
     }
 }
 
-/// How a code becomes a number.
+/// The way in which a code becomes a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
     /// The code is the number.
     One,
-    /// `code * scale`, a scale for each row.
+    /// `code * scale`, with one scale per row.
     Row,
-    /// `code * scale + minimum`, a word for each row.
+    /// `code * scale + minimum`, with one word per row.
     RowPair,
-    /// `code * scale + minimum`, a word for each element of every row.
+    /// `code * scale + minimum`, with one word per channel.
     Channel,
 }
 
-/// The scales of some heads' rows.
+/// The scales of the rows of some heads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scales<'a> {
     pub scale: Scale,
-    /// From the first row's on.
+    /// The scales, starting with the first row's.
     pub bytes: &'a [u8],
-    /// Bytes from a head to the next.
+    /// The distance from one head to the next in bytes.
     pub head_stride: usize,
 }
 
 impl<'a> Scales<'a> {
-    /// None: codes are numbers.
+    /// No scales: codes are the numbers.
     pub const ONE: Scales<'static> = Scales { scale: Scale::One, bytes: &[], head_stride: 0 };
 
-    /// True when each row has a scale of its own.
+    /// True if each row has its own scale.
     pub fn is_by_row(&self) -> bool {
         matches!(self.scale, Scale::Row | Scale::RowPair)
     }
 
-    /// True when each element of a head's rows has one.
+    /// True if each channel of a head has its own scale.
     pub fn is_by_channel(&self) -> bool {
         self.scale == Scale::Channel
     }
 
-    /// Those of one head.
+    /// The scales of one head.
     pub fn head(self, head: usize) -> Scales<'a> {
         Scales { bytes: &self.bytes[head * self.head_stride..], ..self }
     }
 
-    /// Writes the scales and the minimums of the first `count` rows of the first head, 1 and 0 where they have none of their
-    /// own. What follows in both, up to a vector, may be written as well.
+    /// Writes the scales and minimums of the first `count` rows of the first head; 1 and 0 if rows have none. Both slices
+    /// may also be overwritten from `count` on, up to a whole vector.
     pub fn of_rows(&self, kernels: &TileKernels, count: usize, scales: &mut [f32], minimums: &mut [f32]) {
         match self.scale {
             Scale::One | Scale::Channel => {
@@ -228,15 +248,15 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Writes the scales and the minimums of each of `dim` elements of the first head, where rows share them, and zeros behind
-    /// them: what an earlier call left there may be no number, which not even a query's zeros undo.
+    /// Writes the scales and minimums of the `dim` channels of the first head, followed by zeros: an earlier call may have
+    /// left NaN there, which multiplication with a query's zeros would not remove.
     pub fn of_channels(&self, dim: usize, scales: &mut [f32], minimums: &mut [f32]) {
         self.put_words(dim, scales, minimums);
         scales[dim..].fill(0.0);
         minimums[dim..].fill(0.0);
     }
 
-    /// Writes what the first `count` words say.
+    /// Unpacks the first `count` words.
     fn put_words(&self, count: usize, scales: &mut [f32], minimums: &mut [f32]) {
         let words = self.bytes.chunks_exact(4).take(count);
         for ((word, scale), minimum) in words.zip(&mut *scales).zip(&mut *minimums) {
@@ -245,22 +265,22 @@ impl<'a> Scales<'a> {
     }
 }
 
-/// Rows whose memory is known.
+/// Rows in known memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StridedRows<'a> {
     pub elements: Elements,
     pub bytes: &'a [u8],
-    /// Bytes from one to the next; 0 for the batch of ragged rows.
+    /// The distances in bytes from one batch row, head and token to the next; 0 for the batch of ragged rows.
     batch: usize,
     head: usize,
     token: usize,
-    /// The first byte and the tokens of each run.
+    /// The byte offset and the number of tokens of each run.
     runs: [(usize, usize); 2],
     pub dim: usize,
 }
 
 impl<'a> StridedRows<'a> {
-    /// A source's rows in `bytes`.
+    /// The rows of a source, in `bytes`.
     fn new(source: &Resolved<'_>, axes: Axes, bytes: &'a [u8]) -> Self {
         let (strides, runs) = source.layout();
         StridedRows {
@@ -274,7 +294,7 @@ impl<'a> StridedRows<'a> {
         }
     }
 
-    /// The rows of some heads, from token `index` on, that lie at one distance.
+    /// The equidistant rows of some heads, from token `index` on.
     pub fn rows(&self, batch: usize, heads: Range<usize>, index: usize) -> TileRows<'a> {
         let [(first, tokens), (second, more)] = self.runs;
         let (offset, within, count) =
@@ -293,7 +313,7 @@ impl<'a> StridedRows<'a> {
     }
 }
 
-/// Pages, and the bytes of the slab and of the staging slab.
+/// Pages, with the bytes of the slab and of the staging slab.
 #[derive(Clone, Copy)]
 pub(super) struct Pages<'a> {
     pub rows: &'a PageRows<'a>,
@@ -301,30 +321,30 @@ pub(super) struct Pages<'a> {
     pub staging: &'a [u8],
 }
 
-/// Where some heads lie in the pages of the slab, and in those of the staging slab.
+/// The places of some heads in the pages of the slab, and in those of the staging slab.
 #[derive(Clone, Copy)]
 pub(super) struct PageHeads {
     slab: [PartPlace; 2],
     staged: [PartPlace; 2],
 }
 
-/// Where the K or the V of some heads lies in a page.
+/// The place in a page of K or V of some heads.
 #[derive(Clone, Copy)]
 struct PartPlace {
     scale: Scale,
     elements: Elements,
     dim: usize,
     heads: usize,
-    /// The first head's.
+    /// The place of the first head.
     place: HeadPlace,
-    /// Bytes from a head's codes to the next head's, and from scales to scales.
+    /// The distances in bytes from one head's codes to the next head's, and from its scales to the next.
     strides: [usize; 2],
-    /// Bytes of a row's scales; 0 where they are not by row.
+    /// The bytes of a row's scale; 0 if scales are not per row.
     row_scales: usize,
 }
 
 impl<'a> Pages<'a> {
-    /// Where some heads lie in every page.
+    /// The places of some heads in every page.
     pub fn heads(&self, heads: &Range<usize>) -> PageHeads {
         let places = |layout| KeyOrValue::BOTH.map(|part| self.place(layout, part, heads));
         PageHeads { slab: places(&self.rows.slabs.shape.pages), staged: places(&self.rows.slabs.shape.staged) }
@@ -344,15 +364,16 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// The rows from a token of a sequence on, to the end of its page.
-    pub fn segment(&self, heads: &PageHeads, sequence: usize, token: usize) -> Segment<'a> {
+    /// The rows from a token of a sequence on, up to the end of its page.
+    pub fn segment(&self, heads: &PageHeads, sequence: usize, token: usize, own: usize) -> Segment<'a> {
         let block_size = self.rows.block_size();
-        let (page, slot) = (self.rows.page(sequence, token).expect("a token of the sequence"), token % block_size);
+        let page = self.rows.page_for(own, sequence, token).expect("a token of the sequence");
+        let slot = token % block_size;
         let (bytes, places) = match page.staged {
             Some(_) => (self.staging, &heads.staged),
             None => (self.slab, &heads.slab),
         };
-        let start = self.rows.start(page);
+        let start = self.rows.start(&page);
         let part = |place: &PartPlace| {
             let HeadPlace { codes, row_bytes, scales } = place.place;
             let length = place.heads * place.strides[0];
@@ -365,7 +386,7 @@ impl<'a> Pages<'a> {
                 stride: row_bytes,
                 count: page.tokens as usize - slot,
                 dim: place.dim,
-                ahead: self.ahead(sequence, token, length),
+                ahead: self.ahead(sequence, token, length, own),
             };
             let scales = scales.map_or(Scales::ONE, |scales| Scales {
                 scale: place.scale,
@@ -384,15 +405,15 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// What to ask for while the rows of a token are read, in pages of which `length` bytes are read each.
-    fn ahead(&self, sequence: usize, token: usize, length: usize) -> Ahead {
+    /// The prefetch distances while the rows of a token are read, in pages of which `length` bytes each are read.
+    fn ahead(&self, sequence: usize, token: usize, length: usize, own: usize) -> Ahead {
         let block_size = self.rows.block_size();
-        let page = |pages: usize| self.rows.page(sequence, token + pages * block_size);
+        let page = |pages: usize| self.rows.page_for(own, sequence, token + pages * block_size);
         let Some(this) = page(0) else { return Ahead::NOTHING };
-        // Bytes from the rows to those at the same place of a later page, and `further` bytes behind them.
+        // The distance in bytes from the rows to the same place in a later page, plus `further`.
         let distance = |pages: usize, further: isize| match page(pages) {
             Some(next) if next.staged.is_some() == this.staged.is_some() => {
-                self.rows.start(next) as isize - self.rows.start(this) as isize + further
+                self.rows.start(&next) as isize - self.rows.start(&this) as isize + further
             }
             _ => 0,
         };
@@ -402,7 +423,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// How codes become numbers, and the bytes of a row's scales.
+/// The kind of scale, and the bytes of a row's scale.
 fn scale(format: PageFormat, part: KeyOrValue) -> (Scale, usize) {
     match (format, part) {
         (PageFormat::Q8, _) => (Scale::Row, 2),

@@ -1,13 +1,14 @@
-//! Attention on bytes that the host sees, with its vectors.
+//! Attention on bytes that the host can address, with its vector instructions.
 //!
 //! ```text
-//! split      units: some queries, some heads of K and V, a share of the keys; shares put together again
+//! split      units: some queries, some KV heads, a share of the keys; merges the shares
 //! unit       tile by tile, with a running softmax, and the two products of a tile
-//! scratch    what a thread remembers of a unit: its rows, their softmax so far, the tile at hand
-//! job        a call and its memory; segments of keys at one distance
+//! scratch    a thread's memory for a unit: its rows, their softmax so far, the current tile
+//! job        a call and its memory; segments of equidistant keys
 //! ```
 
 mod job;
+mod pass;
 mod scratch;
 mod split;
 mod unit;

@@ -1,6 +1,6 @@
-//! What a thread remembers while it works on a unit: the rows, their softmax so far, and the tile at hand.
+//! A thread's memory for a unit of work: the rows, their softmax so far, and the current tile.
 //!
-//! A few hundred KiB for each thread, kept from call to call. Rows are padded to whole vectors.
+//! It takes a few hundred KiB per thread and is kept from call to call. Rows are padded to whole vectors.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -9,48 +9,49 @@ use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::kernels::tile::{Panels, padded};
 
-/// Keys of a tile.
+/// The number of keys in a tile.
 pub(super) const TILE: usize = 128;
 
-/// Floats from a row of scores to the next: the tile, and room for a segment that ends beyond a multiple of four.
+/// The distance from one row of scores to the next in floats: the tile, and room for a segment whose length is no multiple
+/// of four.
 pub(super) const SCORES: usize = TILE + 16;
 
-/// The rows of one unit, and the tile at hand.
+/// The rows of one unit, and the current tile.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub queries: Floats,
-    /// The queries, rotated as keys of low-bit pages are.
+    /// The queries, rotated like keys of low-bit pages.
     pub rotated: Floats,
-    /// The queries times the scales of a block's channels.
+    /// The queries times the channel scales of a block.
     pub scaled: Floats,
     pub out: Floats,
     pub scores: Floats,
     /// Rows of a segment as floats.
     pub wide: Floats,
-    /// Keys or values of the tile, as many rows are multiplied with them.
+    /// Keys or values of the tile in panels, for products with many rows.
     pub panels: Floats,
-    /// Scales and minimums of a block's channels.
+    /// The channel scales and minimums of a block.
     pub channels: [Floats; 2],
-    /// Scales of the tile's keys, scales and minimums of its values.
+    /// The scales of the tile's keys, and the scales and minimums of its values.
     pub of_tile: [Floats; 3],
-    /// The largest score of each row, its sum of weights, and what its output has besides.
+    /// The largest score of each row, its sum of weights, and the bias of its output.
     pub state: Vec<State>,
-    /// Where rows do not see the whole tile: for each row a bit for each key that it sees.
+    /// For rows that do not attend to the whole tile, one bit for each key that the row attends to.
     pub shown: Vec<u128>,
 }
 
-/// Floats that begin where a line of the cache does: a vector that lies in two lines takes twice as long.
+/// Floats that are aligned to a cache line: a vector across two lines takes twice as long.
 #[derive(Default)]
 pub(super) struct Floats {
     all: Vec<f32>,
-    /// Those before the first one.
+    /// The number of floats before the aligned start.
     lead: usize,
 }
 
 impl Floats {
     const LINE: usize = 64;
 
-    /// Makes room for so many; what they hold is nobody's.
+    /// Makes room for `count` floats with arbitrary content.
     fn reserve(&mut self, count: usize) -> Result<()> {
         if self.len() < count {
             let mut all = Vec::new();
@@ -85,17 +86,17 @@ pub(super) struct State {
     pub max: f32,
     /// The sum of `e^(score - max)`.
     pub sum: f32,
-    /// What is to be added to each element of the output.
+    /// The number to be added to each element of the output.
     pub bias: f32,
 }
 
 impl State {
-    /// Nothing seen.
+    /// The state before any key.
     pub const EMPTY: State = State { max: f32::NEG_INFINITY, sum: 0.0, bias: 0.0 };
 }
 
 impl Scratch {
-    /// Runs `work` with this thread's memory, made large enough for so many rows.
+    /// Runs `work` with this thread's memory, which is grown for this many rows.
     pub fn with<T>(
         rows: usize,
         dim: usize,

@@ -1,7 +1,8 @@
-//! Cuts a call into units, shares them among threads, and puts shares of one row together again.
+//! Divides a call into units, distributes them over threads, and merges the shares of each row.
 //!
-//! How a call is cut depends on its sizes alone, never on the number of threads: the same call gives the same bits everywhere.
-//! Few units are split along their keys; what such a share gives is kept in at most 1 MiB until the last one is there.
+//! The division depends on the call's sizes alone, never on the number of threads: the same call gives the same bits
+//! everywhere. If there are few units, they are split along their keys; the results of the shares take at most 1 MiB until
+//! the last one is done.
 
 use std::f32::consts::LOG2_E;
 use std::sync::Mutex;
@@ -19,16 +20,16 @@ use crate::base::memory::Budget;
 use crate::base::threads::try_share;
 use crate::kernels::tile::{TileKernels, padded};
 
-/// Keys of a share, at least: with half of them, keeping shares and putting them together costs a call over pages 2 % more.
+/// The fewest keys of a share: with half as many, keeping and merging shares costs a call over pages 2 % more.
 const SHARE_MIN: usize = 8 * TILE;
 
-/// Floats that shares are kept in, at most: 1 MiB.
+/// The most floats for the results of shares: 1 MiB.
 const SHARES_MAX: usize = 1 << 18;
 
-/// Products below which a call is not worth waking another thread.
+/// The number of products below which waking another thread does not pay.
 const ALONE_MAX: usize = 1 << 20;
 
-/// Runs a whole call, with the memory of its tensors.
+/// Runs a whole call with the memory of its tensors.
 pub(in crate::attention) fn run(
     call: &Call<'_>,
     kernels: &'static TileKernels,
@@ -69,22 +70,23 @@ pub(in crate::attention) fn run(
 
 /// The units of a call.
 struct Units {
-    /// Those of stems first.
+    /// All units, those of stems first.
     all: Vec<WorkUnit>,
-    /// Where the rows of each group's shares begin, and where those of the last one end. A group is a unit before it is split.
+    /// The index of the first row of each group's shares, and the end of the last one's. A group is a unit before it is
+    /// split.
     first_rows: Vec<usize>,
     stems: Vec<Cut>,
 }
 
-/// How a stem's queries and heads are cut.
+/// The division of a stem's queries and heads.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    /// The first of its groups.
+    /// The index of its first group.
     group: usize,
-    /// Heads of K and V, and queries, of one unit.
+    /// The KV heads, and the queries, of one unit.
     heads: usize,
     queries: usize,
-    /// Groups of all queries with the same heads.
+    /// The number of groups that together have all queries of the same heads.
     groups_of_heads: usize,
     splits: usize,
 }
@@ -113,7 +115,7 @@ impl Units {
     }
 }
 
-/// The units before any is split along its keys, and how stems are cut.
+/// The units before they are split along their keys, and the division of stems.
 fn whole_units(job: &Job<'_>) -> (Vec<WorkUnit>, Vec<Cut>) {
     let (chunk, kv_heads) = (job.asked.queries_max(), job.asked.sizes.kv_heads);
     let mut units = Vec::new();
@@ -137,7 +139,7 @@ fn whole_units(job: &Job<'_>) -> (Vec<WorkUnit>, Vec<Cut>) {
     (units, stems)
 }
 
-/// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
+/// Writes the rows of a unit, each divided by its sum; zeros if the row attended to no key.
 fn write(output: &mut Output<'_>, job: &Job<'_>, unit: &WorkUnit, states: &[State], out: &[f32], stride: usize) {
     let asked = job.asked;
     let (sizes, group) = (asked.sizes, asked.sizes.group());
@@ -151,7 +153,8 @@ fn write(output: &mut Output<'_>, job: &Job<'_>, unit: &WorkUnit, states: &[Stat
         let (query, head) = unit.query_and_head(row, group);
         let token = asked.sequences[unit.sequence].first_query + query;
         let lse = log_sum(max, sum);
-        // With the kernels, for a decode step feels another pass. Squares of what is finite may not be: that is looked at in vain.
+        // Checked with the kernels, because another pass costs a decode step noticeable time. Squares of finite numbers may
+        // overflow; such rows are then recomputed without need.
         let sums = &out[row * stride..][..stride];
         let is_finite = job.kernels.dot(sums, sums).is_finite();
         output.check(is_finite, Suspect { sequence: unit.sequence, token, head }, lse);
@@ -164,10 +167,10 @@ fn log_sum(max: f32, sum: f32) -> f32 {
     if sum == 0.0 { f32::NEG_INFINITY } else { max + sum.ln() }
 }
 
-/// What shares of the keys gave, until all of them are there.
+/// The results of shares, until all of them are done.
 struct Shares<'a> {
     floats: Mutex<Vec<f32>>,
-    /// Floats of one row of a share: its max, its sum and its output.
+    /// The floats for one row of a share: its max, its sum and its output.
     row: usize,
     units: &'a Units,
 }
@@ -183,12 +186,12 @@ impl<'a> Shares<'a> {
         Ok(Shares { floats: Mutex::new(floats), row, units })
     }
 
-    /// Whether what a unit finds is to be put together with what others find.
+    /// True if a unit's result has to be merged with those of others.
     fn keeps(&self, job: &Job<'_>, unit: &WorkUnit) -> bool {
         unit.splits > 1 || unit.stem.is_some() || job.stems.member(unit.sequence).is_some()
     }
 
-    /// Where the first of a row's shares of its stem lies, how far behind it the next ones are, and how many there are.
+    /// The index of the first share of a row's stem, the distance to the next ones, and their number.
     fn of_stem(&self, job: &Job<'_>, unit: &WorkUnit, row: usize) -> (usize, usize, usize) {
         let Some(member) = job.stems.member(unit.sequence) else { return (0, 0, 0) };
         let (group, cut) = (job.asked.sizes.group(), self.units.stems[member.stem]);
@@ -202,7 +205,7 @@ impl<'a> Shares<'a> {
         ((self.units.first_rows[place] + row) * self.row, heads * queries * group * self.row, cut.splits)
     }
 
-    /// Where the shares of a unit lie, one behind the other.
+    /// The index of a unit's shares, which follow one another.
     fn place(&self, unit: &WorkUnit, split: usize, rows: usize) -> usize {
         (self.units.first_rows[unit.group] + split * rows) * self.row
     }
@@ -216,7 +219,7 @@ impl<'a> Shares<'a> {
         }
     }
 
-    /// Puts the shares of a unit's rows together in the scratch.
+    /// Merges the shares of a unit's rows in the scratch memory.
     fn merge(&self, job: &Job<'_>, unit: &WorkUnit, scratch: &mut Scratch) {
         let floats = lock(&self.floats);
         let (stride, rows) = (self.row - 2, unit.rows(job.asked.sizes.group()));
@@ -231,7 +234,7 @@ impl<'a> Shares<'a> {
             let out = &mut scratch.out[row * stride..(row + 1) * stride];
             out.fill(0.0);
             let mut sum = 0.0;
-            // One whose scores are all NaN has no largest one, and still a sum.
+            // A share whose scores are all NaN has no largest score, but does have a sum.
             for share in shares().filter(|share| share[1] != 0.0) {
                 let factor = ((share[0] - max) * LOG2_E).exp2();
                 sum += share[1] * factor;

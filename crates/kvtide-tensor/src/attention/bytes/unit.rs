@@ -1,44 +1,47 @@
 //! One unit of work: some query rows against a range of keys, tile by tile, with a running softmax.
 //!
 //! ```text
-//! for each tile of keys that some row sees
-//!   scores  = queries * keys                           one pass over the keys, in place
-//!   scores  = bent, masked; -infinity where a row does not see a key
-//!   weights = e^(scores - max), sums and output so far brought to the same max
-//!   output += weights * values                         one pass over the values, in place
+//! for each tile of keys that some row attends to
+//!     scores  = queries * keys                           one pass over the keys, in place
+//!     scores  = capped, masked; -infinity where a row does not attend to a key
+//!     weights = e^(scores - max), with previous sums and output rescaled to the same max
+//!     output += weights * values                         one pass over the values, in place
 //! ```
 //!
-//! Numbers are 32-bit floats throughout; rows that come out as no finite numbers are worked out again (`exact.rs`). Segments are
-//! read where they lie. Scales of rows are applied to scores and weights, those of channels folded into the queries; where many
-//! rows share a head, its keys and values are laid out as floats once for all of them.
+//! All numbers are 32-bit floats; rows whose results are not finite are recomputed (`exact.rs`). Segments are read in place.
+//! Row scales are applied to scores and weights, channel scales are folded into the queries. If many rows share a head, its
+//! keys and values are copied as floats into panels, once for all of them.
 
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::job::{Heads, Job, Scales, Segment, WorkUnit};
+use super::pass::{Pass, Seen};
 use super::scratch::{Floats, SCORES, Scratch, State, TILE};
 use crate::base::error::Result;
 use crate::kernels::quantise::hadamard;
 use crate::kernels::tile::{Elements, Matrix, MatrixMut, Panels, TileKernels, TileRows, padded};
 
-/// A unit at work.
+/// A unit in progress.
 pub(super) struct Work<'a, 'b> {
     job: &'a Job<'b>,
     unit: &'a WorkUnit,
     scratch: &'a mut Scratch,
-    /// Where its heads of keys and values lie.
+    /// The places of its heads of keys and values.
     heads: Heads,
-    /// The tile at hand, and the place of each segment in it.
+    /// The current pass.
+    pass: Pass,
+    /// The segments of the current tile, each with its offset in the tile.
     segments: Vec<(Segment<'a>, usize)>,
-    /// Its rows: for each head of K and V and each query, the query heads that share that head.
+    /// The number of its rows, ordered by KV head, query, and query head within the group.
     pub rows: usize,
 }
 
 impl<'a, 'b> Work<'a, 'b> {
-    /// Runs a unit; its output rows and states are in the scratch afterwards.
+    /// Runs a unit; afterwards its output rows and states are in the scratch memory.
     pub fn run(job: &'a Job<'b>, unit: &'a WorkUnit, scratch: &'a mut Scratch) -> Result<Self> {
         let (heads, rows) = (job.heads(&unit.heads), unit.rows(job.asked.sizes.group()));
-        let mut work = Work { job, unit, scratch, heads, segments: Vec::new(), rows };
+        let mut work = Work { job, unit, scratch, heads, pass: Pass::NONE, segments: Vec::new(), rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
         let ranges = match unit.stem {
@@ -49,15 +52,26 @@ impl<'a, 'b> Work<'a, 'b> {
                 job.asked.visible(unit.sequence).ranges(lowest, highest).map(own)
             }
         };
-        for range in ranges {
-            let range = work.share_of(range);
-            for start in range.clone().step_by(TILE) {
+        let own = work.own_pages(lowest, highest);
+        for pass in ranges.into_iter().flat_map(|keys| Pass::of(keys, own.clone(), job.page_size())) {
+            let keys = work.share_of(pass.keys.clone());
+            work.pass = pass;
+            for start in keys.clone().step_by(TILE) {
                 job.asked.check_stop()?;
-                work.tile(start..range.end.min(start + TILE), lowest, highest);
+                work.tile(start..keys.end.min(start + TILE), lowest, highest);
             }
         }
         work.settle();
         Ok(work)
+    }
+
+    /// The indices of the first and the last own page of its queries; equal if pages have one form.
+    fn own_pages(&self, lowest: i64, highest: i64) -> Range<usize> {
+        if self.unit.stem.is_some() || !self.job.has_two_forms(self.unit.sequence) {
+            return 0..0;
+        }
+        let of = |position| self.job.asked.page_of(self.unit.sequence, position, self.job.page_size());
+        of(lowest)..of(highest)
     }
 
     /// The lowest and the highest position of its queries.
@@ -71,7 +85,7 @@ impl<'a, 'b> Work<'a, 'b> {
         self.job.asked.position(sequence, query)
     }
 
-    /// This unit's share of a range of keys, cut at whole tiles.
+    /// This unit's share of a range of keys, divided at whole tiles.
     fn share_of(&self, range: Range<usize>) -> Range<usize> {
         let tiles = range.len().div_ceil(TILE);
         let cut = |split: usize| range.end.min(range.start + tiles * split / self.unit.splits * TILE);
@@ -120,7 +134,8 @@ impl<'a, 'b> Work<'a, 'b> {
             }
         }
         let all_shown = self.unit.stem.is_some()
-            || self.job.asked.mask.is_none()
+            || self.pass.seen == Seen::All
+                && self.job.asked.mask.is_none()
                 && self.job.asked.visible(self.unit.sequence).shows_all(&tile, lowest, highest);
         let hidden = !all_shown && self.mask(&tile);
         for row in 0..self.rows {
@@ -135,14 +150,14 @@ impl<'a, 'b> Work<'a, 'b> {
         self.segments.clear();
         let mut at = 0;
         while at < tile.len() {
-            let segment = self.job.segment(self.unit.sequence, &self.heads, tile.start + at);
+            let segment = self.job.segment(self.unit.sequence, &self.heads, tile.start + at, self.pass.own);
             let segment = segment.first(tile.len() - at);
             self.segments.push((segment, at));
             at += segment.count();
         }
     }
 
-    /// Adds the mask and hides what a row does not see; true when something is hidden.
+    /// Adds the mask, and hides keys that a row does not attend to; returns true if any key is hidden.
     fn mask(&mut self, tile: &Range<usize>) -> bool {
         let (job, unit) = (self.job, self.unit);
         let (group, rules) = (job.asked.sizes.group(), job.asked.visible(unit.sequence));
@@ -154,6 +169,10 @@ impl<'a, 'b> Work<'a, 'b> {
                 let position = job.asked.position(unit.sequence, query);
                 let bit = |(place, key)| u128::from(rules.shows(position, query, key)) << place;
                 (visible, of_query) = (tile.clone().enumerate().map(bit).sum(), query);
+                if self.pass.seen != Seen::All {
+                    let size = job.page_size();
+                    visible &= self.pass.shown(tile, job.asked.page_of(unit.sequence, position, size) * size);
+                }
             }
             let scores = &mut self.scratch.scores[row * SCORES..][..tile.len()];
             let mut shown = visible;
@@ -164,7 +183,7 @@ impl<'a, 'b> Work<'a, 'b> {
                     shown &= !(u128::from(added == f32::NEG_INFINITY) << place);
                 }
             }
-            // What is hidden is hidden whatever its key holds.
+            // A hidden key stays hidden whatever its content is.
             each_run(!shown, tile.len(), |keys| scores[keys].fill(f32::NEG_INFINITY));
             let lost = scores.iter().filter(|score| **score == f32::NEG_INFINITY).count();
             if lost > tile.len() - shown.count_ones() as usize {
@@ -194,7 +213,7 @@ impl<'a, 'b> Work<'a, 'b> {
         }
     }
 
-    /// Brings the output rows to their final sums.
+    /// Adds the bias to the output rows.
     fn settle(&mut self) {
         let (dim, stride) = (self.job.asked.sizes.value_dim, padded(self.job.asked.sizes.value_dim));
         for row in 0..self.rows {
@@ -206,8 +225,8 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 }
 
-/// From so many query rows of a head on, its keys and values are laid out for all of them: those that are floats where they lie,
-/// and those that are not.
+/// The number of query rows per head from which on keys and values are copied into panels: for rows that are floats in
+/// memory, and for others.
 const MANY: [usize; 2] = [56, 9];
 
 impl Work<'_, '_> {
@@ -217,9 +236,9 @@ impl Work<'_, '_> {
         head * rows..(head + 1) * rows
     }
 
-    /// The products of all rows and keys, in rows of scores.
+    /// Computes the products of all rows and keys as rows of scores.
     fn score(&mut self, width: usize) {
-        // Queries of both kinds would meet in one product.
+        // If only some segments are rotated, the two kinds of queries cannot share one product.
         let rotated_alike = self.segments.iter().all(|(segment, _)| segment.rotated == self.segments[0].0.rotated);
         if rotated_alike && self.are_many(|segment| segment.keys.elements) {
             (0..self.unit.heads.len()).for_each(|head| self.score_laid(head, width));
@@ -245,7 +264,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// The products with the keys of one head, laid out for all its rows.
+    /// Computes the products with the keys of one head through panels, for all its rows.
     fn score_laid(&mut self, head: usize, width: usize) {
         let (rows, kernels, dim) = (self.rows_of(head), self.job.kernels, self.job.asked.sizes.dim);
         let stride = padded(dim);
@@ -278,7 +297,8 @@ impl Work<'_, '_> {
         self.job.kernels.scores(queries, keys, &mut MatrixMut { floats: &mut scores[at..], stride: SCORES });
     }
 
-    /// The products with the keys of one head, made floats first or with their scales folded into the queries.
+    /// Computes the products with the keys of one head, which are first widened, or whose scales are folded into the
+    /// queries.
     fn score_head(&mut self, segment: Segment<'_>, at: usize, head: usize) {
         let (rows, kernels, dim) = (self.rows_of(head), self.job.kernels, self.job.asked.sizes.dim);
         let (keys, stride, count) = (segment.keys.head(head), padded(dim), rows.len());
@@ -304,7 +324,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// Adds the values of the tile, weighed; `hidden` when some rows do not see some of them.
+    /// Adds the weighted values of the tile; `hidden` if some rows do not attend to some of them.
     fn weigh(&mut self, width: usize, hidden: bool) {
         if self.segments.iter().any(|(segment, _)| segment.value_scales.is_by_row()) {
             for head in 0..self.unit.heads.len() {
@@ -321,7 +341,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// Multiplies the weights of a head by the scales of its values, and adds what minimums give to the bias.
+    /// Multiplies the weights of a head by the scales of its values, and adds the minimums' share to the bias.
     fn scale_weights(&mut self, head: usize, width: usize, hidden: bool) {
         let rows = self.rows_of(head);
         let [_, scales, minimums] = &mut self.scratch.of_tile;
@@ -330,14 +350,14 @@ impl Work<'_, '_> {
             segment.value_scales.head(head).of_rows(self.job.kernels, segment.count(), scales, minimums);
         }
         let end = self.segments.last().map_or(0, |(segment, at)| at + segment.count());
-        // Weights behind the tile are 0, but what an earlier call left here may be NaN.
+        // Weights after the tile are 0, but an earlier call may have left NaN here.
         minimums[end..width].fill(0.0);
         let (scales, minimums) = (&scales[..width], &minimums[..width]);
         for row in rows {
             let weights = &mut self.scratch.scores[row * SCORES..][..width];
             let bias = &mut self.scratch.state[row].bias;
             if hidden {
-                // Scales of a value that the row does not see may be no numbers.
+                // The scales of a value that the row does not attend to may be NaN.
                 let shown = self.scratch.shown[row];
                 for (index, weight) in weights.iter_mut().enumerate().filter(|(index, _)| is_shown(shown, *index)) {
                     *bias += *weight * minimums[index];
@@ -350,7 +370,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// Adds the values of one head, laid out for all its rows.
+    /// Adds the values of one head through panels, for all its rows.
     fn weigh_laid(&mut self, head: usize, hidden: bool) {
         let (rows, kernels, dim) = (self.rows_of(head), self.job.kernels, self.job.asked.sizes.value_dim);
         let stride = padded(dim);
@@ -390,7 +410,7 @@ impl Work<'_, '_> {
         self.job.kernels.weigh(weights, values, &mut MatrixMut { floats: out, stride: padded(dim) });
     }
 
-    /// Adds the values of one head, made floats first or to the rows that see them.
+    /// Adds the values of one head, widened first if necessary, to the rows that attend to them.
     fn weigh_head(&mut self, values: TileRows<'_>, at: usize, rows: Range<usize>, hidden: bool) {
         let (kernels, stride) = (self.job.kernels, padded(self.job.asked.sizes.value_dim));
         let Scratch { wide, scores, out, shown, .. } = &mut *self.scratch;
@@ -409,14 +429,15 @@ impl Work<'_, '_> {
         }
     }
 
-    /// True when so many rows share a head that its keys, or its values, are laid out.
+    /// True if enough rows share a head for its keys, or its values, to be copied into panels.
     fn are_many(&self, of: impl Fn(&Segment<'_>) -> Elements) -> bool {
         let are_floats = self.segments.iter().all(|(segment, _)| of(segment) == Elements::F32);
         self.rows_of(0).len() >= MANY[usize::from(!are_floats)]
     }
 }
 
-/// Rows as the kernels read them: those whose codes are not, and those with scales of channels, as floats in `wide`.
+/// Rows in a form that the kernels read: rows with unsupported codes, and those with channel scales, are widened to floats
+/// in `wide`.
 fn widened<'t>(
     kernels: &TileKernels,
     rows: TileRows<'t>,
@@ -438,15 +459,15 @@ fn widened<'t>(
     TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, rows.count, rows.dim)
 }
 
-/// The scales and the minimums of a head's elements.
+/// The scales and minimums of a head's channels.
 fn of_channels<'t>(scales: Scales<'_>, dim: usize, [factors, minimums]: &'t mut [Floats; 2]) -> [&'t [f32]; 2] {
     let (factors, minimums) = (&mut factors[..padded(dim)], &mut minimums[..padded(dim)]);
     scales.of_channels(dim, factors, minimums);
     [factors, minimums]
 }
 
-/// Calls `each` with the runs of keys that a row sees, of the first `count`. The value of another key is not read for it: it
-/// may be no number, which a weight of 0 would not undo.
+/// Calls `each` with the runs of keys that a row attends to, among the first `count`. Values of other keys are not read:
+/// they may be NaN, and a weight of 0 would not remove that.
 fn each_run(shown: u128, count: usize, mut each: impl FnMut(Range<usize>)) {
     let bits = |from: usize| shown.checked_shr(from as u32).unwrap_or(0);
     let mut from = shown.trailing_zeros() as usize;
@@ -457,7 +478,7 @@ fn each_run(shown: u128, count: usize, mut each: impl FnMut(Range<usize>)) {
     }
 }
 
-/// True where a row sees a key of the tile; behind the tile it sees none.
+/// True if a row attends to a key of the tile; false after the end of the tile.
 fn is_shown(shown: u128, index: usize) -> bool {
     shown.checked_shr(index as u32).unwrap_or(0) & 1 == 1
 }

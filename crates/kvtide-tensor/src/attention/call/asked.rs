@@ -1,7 +1,8 @@
-//! What a call asks for, checked: sizes, sequences and rules, and which keys a query sees. The memory that it reads is not in it.
+//! The checked arguments of a call: sizes, sequences and rules, and the keys that a query attends to. The memory that it
+//! reads is not included.
 //!
 //! Keys are counted by index, windows by position. Positions grow with the index, so a rule on positions is a range of
-//! indices: a whole tile is decided by its first and its last key, and only tiles on an edge are looked at key by key.
+//! indices: the first and last key of a tile decide about the whole tile, and only tiles at an edge are checked key by key.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +14,17 @@ use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_vec;
 
-/// Enough units for the threads of any machine.
+/// A number of units that is enough for the threads of any machine.
 pub(in crate::attention) const UNITS: usize = 64;
 
-/// Query rows of a unit where there are few, unless one query alone has more.
+/// The query rows of a unit if there are few, unless a single query has more.
 pub(in crate::attention) const ROWS: usize = 64;
 
-/// Query rows of a unit where there are many: the more, the less often keys and values are laid out. As many as stay in the
-/// second cache with their tile.
+/// The query rows of a unit if there are many. The more, the less often keys and values are copied into panels; limited so
+/// that they stay in the second-level cache with their tile.
 const ROWS_MAX: usize = 256;
 
-/// The axes of `[batch, heads, tokens, dim]`, or of `[tokens, heads, dim]`.
+/// The axes of `[batch, heads, tokens, dim]` or `[tokens, heads, dim]`.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct Axes {
     pub tokens: usize,
@@ -46,12 +47,12 @@ impl Axes {
     }
 }
 
-/// What one call asks for.
+/// The checked arguments of one call.
 pub(in crate::attention) struct Asked<'a> {
     pub sizes: AttendSizes,
     pub rules: AttendRules<'a>,
     pub sequences: Vec<CallSequence>,
-    /// One for all sequences, or one for each: nothing where its tokens follow each other.
+    /// One tree for all sequences, or one for each; `None` for a sequence whose tokens form a chain.
     pub trees: Vec<Option<Family>>,
     pub mask: Option<Mask<'a>>,
     pub positions: Option<Vec<i64>>,
@@ -61,26 +62,26 @@ pub(in crate::attention) struct Asked<'a> {
 /// One sequence, or one row of the batch.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::attention) struct CallSequence {
-    /// Its first query and how many, in the list of all queries.
+    /// The index of its first query in the list of all queries, and the number of its queries.
     pub first_query: usize,
     pub queries: usize,
-    /// Its first key in the list of all keys, where they are in one list.
+    /// The index of its first key, if all keys are in one list.
     pub first_key: usize,
     pub keys: KeyPositions,
-    /// The first position that is no padding.
+    /// The first position that is not padding.
     pub start: i64,
 }
 
-/// An additive mask and its strides, 0 where it is broadcast.
+/// An additive mask and its strides, 0 for a broadcast axis.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::attention) struct Mask<'a> {
     pub bytes: &'a [u8],
-    /// Bytes from one to the next: batch, query heads, queries, keys.
+    /// The distances in bytes along batch, query heads, queries and keys.
     pub strides: [usize; 4],
 }
 
 impl Mask<'_> {
-    /// What is added to one score.
+    /// The number that is added to one score.
     pub fn at(&self, batch: usize, head: usize, query: usize, key: usize) -> f32 {
         let index = [batch, head, query, key];
         let at: usize = index.iter().zip(self.strides).map(|(index, stride)| index * stride).sum();
@@ -89,12 +90,12 @@ impl Mask<'_> {
 }
 
 impl Asked<'_> {
-    /// Queries of all sequences.
+    /// The number of queries of all sequences.
     pub fn queries(&self) -> usize {
         self.sequences.iter().map(|of| of.queries).sum()
     }
 
-    /// Products of queries and keys, in elements.
+    /// The number of multiplications for all products of queries and keys.
     pub fn products(&self) -> usize {
         let rows = |of: &CallSequence| of.queries.saturating_mul(of.keys.len());
         let rows = self.sequences.iter().map(rows).fold(0usize, usize::saturating_add);
@@ -106,18 +107,18 @@ impl Asked<'_> {
         if self.sizes.is_ragged { Axes::RAGGED } else { Axes::BATCHED }
     }
 
-    /// The row of the batch in which a sequence lies.
+    /// The batch row of a sequence.
     pub fn batch(&self, sequence: usize) -> usize {
         if self.sizes.is_ragged { 0 } else { sequence }
     }
 
-    /// Queries of a unit: of many rows, as many as leave enough units for the threads of most machines.
+    /// The number of queries in a unit. With many rows, as many as leave enough units for the threads of most machines.
     pub fn queries_max(&self) -> usize {
         let rows = self.queries().saturating_mul(self.sizes.query_heads) / (UNITS / 2);
         (rows.clamp(ROWS, ROWS_MAX) / self.sizes.group()).max(1)
     }
 
-    /// What queries of a sequence see.
+    /// The keys that queries of a sequence attend to.
     pub fn visible(&self, sequence: usize) -> Visible<'_> {
         let CallSequence { keys, start, .. } = self.sequences[sequence];
         let (tree, first_node) = (self.tree(sequence), self.first_node(sequence));
@@ -129,7 +130,7 @@ impl Asked<'_> {
         self.trees.get(if self.trees.len() == 1 { 0 } else { sequence })?.as_ref()
     }
 
-    /// The node that a sequence's first query is; below 0 where that comes before the tree.
+    /// The node of a sequence's first query; below 0 if that query is before the tree.
     fn first_node(&self, sequence: usize) -> i64 {
         self.tree(sequence).map_or(0, |tree| tree.len() as i64) - self.sequences[sequence].queries as i64
     }
@@ -148,13 +149,19 @@ impl Asked<'_> {
         drafted.unwrap_or(of.keys.end() - of.queries as i64 + query as i64)
     }
 
-    /// Refuses to go on once the caller has asked to stop.
+    /// The index of the page of a position of a sequence, in pages of `size` keys; after the last page if the position has
+    /// no key.
+    pub fn page_of(&self, sequence: usize, position: i64, size: usize) -> usize {
+        self.sequences[sequence].keys.index_of(position) / size
+    }
+
+    /// Fails once the caller's stop flag is set.
     pub fn check_stop(&self) -> Result<()> {
         if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) { Err(Error::Aborted) } else { Ok(()) }
     }
 }
 
-/// The keys of one sequence: how many, and where its one or two runs stand.
+/// The positions of a sequence's keys, in one or two runs.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::attention) struct KeyPositions {
     /// The first position and the number of keys of each run.
@@ -166,7 +173,7 @@ impl KeyPositions {
         KeyPositions { runs }
     }
 
-    /// Keys that stand at 0, 1, 2 and so on.
+    /// Keys at positions 0, 1, 2 and so on.
     pub fn from_zero(count: usize) -> Self {
         KeyPositions { runs: [(0, count), (count as i64, 0)] }
     }
@@ -176,24 +183,32 @@ impl KeyPositions {
         self.runs
     }
 
-    /// How many keys.
+    /// The positions of the first `count` keys.
+    pub fn first(&self, count: usize) -> Self {
+        let [(first, all), (second, more)] = self.runs;
+        let kept = all.min(count);
+        KeyPositions { runs: [(first, kept), (second, more.min(count - kept))] }
+    }
+
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.runs[0].1 + self.runs[1].1
     }
 
-    /// The position behind the last key, and behind what is gone there: a second run without keys says where it would go on.
+    /// The position after the last key, and after dropped positions at the end: a second run without keys says where the
+    /// next key goes.
     pub fn end(&self) -> i64 {
         let [(first, count), (second, more)] = self.runs;
         (first + count as i64).max(second + more as i64)
     }
 
-    /// Where the key of this index stands.
+    /// The position of the key at this index.
     pub fn at(&self, index: usize) -> i64 {
         let [(first, count), (second, _)] = self.runs;
         if index < count { first + index as i64 } else { second + (index - count) as i64 }
     }
 
-    /// The first key at `position` or behind it.
+    /// The index of the first key at `position` or after it.
     pub fn index_of(&self, position: i64) -> usize {
         let mut index = 0;
         for (first, count) in self.runs {
@@ -207,27 +222,27 @@ impl KeyPositions {
     }
 }
 
-/// What the queries of one sequence see.
+/// The keys that the queries of one sequence attend to.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::attention) struct Visible<'a> {
     pub rules: &'a AttendRules<'a>,
     pub keys: KeyPositions,
-    /// The first position that is no padding.
+    /// The first position that is not padding.
     pub start: i64,
-    /// The tree that the last keys are.
+    /// The tree of the last keys.
     pub tree: Option<&'a Family>,
-    /// The node that the first query is; below 0 where that comes before the tree.
+    /// The node of the first query; below 0 if that query is before the tree.
     pub first_node: i64,
 }
 
 impl Visible<'_> {
-    /// The ranges of keys that some query at `lowest` to `highest` sees: the sinks, and the rest.
+    /// The ranges of keys that some query at positions `lowest` to `highest` attends to: the sinks, and the rest.
     pub fn ranges(&self, lowest: i64, highest: i64) -> [Range<usize>; 2] {
         let keys = &self.keys;
         let end = if self.rules.is_causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
         let start = keys.index_of(self.start);
         let behind = self.rules.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
-        // A node's position may be before its slot's, so that a node in a slot behind the sinks is one of them.
+        // A node's position may be lower than its slot's, so a node in a slot after the sinks may itself count as a sink.
         let nodes = self.tree.map_or(0, Family::len);
         let behind =
             if keys.end() - (nodes as i64) < self.rules.sinks { behind.min(keys.len() - nodes) } else { behind };
@@ -235,7 +250,7 @@ impl Visible<'_> {
         [start.min(sinks)..sinks, behind..end.max(behind)]
     }
 
-    /// True when every query at `lowest` to `highest` sees all these keys.
+    /// True if every query at positions `lowest` to `highest` attends to all these keys.
     pub fn shows_all(&self, tile: &Range<usize>, lowest: i64, highest: i64) -> bool {
         let (first, last) = (self.keys.at(tile.start), self.keys.at(tile.end - 1));
         let in_past = self.tree.is_none_or(|tree| tile.end + tree.len() <= self.keys.len());
@@ -246,7 +261,7 @@ impl Visible<'_> {
             && lowest >= self.start
     }
 
-    /// True when a query sees a key: its position, and its place among the queries.
+    /// True if a query, given by its position and its index among the queries, attends to a key.
     pub fn shows(&self, query: i64, place: usize, index: usize) -> bool {
         let node = usize::try_from(self.first_node + place as i64).ok();
         let drafted = self.tree.and_then(|tree| Some((tree, (index + tree.len()).checked_sub(self.keys.len())?)));
@@ -262,19 +277,20 @@ impl Visible<'_> {
     }
 }
 
-/// Who sees whom in a draft tree.
+/// The ancestors of each node of a draft tree.
 #[derive(Clone, Debug)]
 pub(in crate::attention) struct Family {
     depths: Vec<u32>,
-    /// For each node, one bit for each node that it sees.
+    /// For each node, one bit for each node that it attends to.
     seen: Vec<u64>,
     words: usize,
 }
 
 impl Family {
-    /// A checked tree's.
+    /// The ancestors in a checked tree.
     pub fn new(tree: &Tree) -> Result<Self> {
-        let (parents, depths) = (tree.parents(), tree.depths());
+        let parents = tree.parents();
+        let depths = tree.depths().into_iter().map(|depth| depth as u32).collect();
         let words = parents.len().div_ceil(64);
         let count = words * parents.len();
         let mut seen: Vec<u64> = zeroed_vec(count).ok_or_else(|| Budget::process().refusal(8 * count as u64))?;
@@ -287,12 +303,12 @@ impl Family {
         Ok(Family { depths, seen, words })
     }
 
-    /// How many nodes.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.depths.len()
     }
 
-    /// How far a node is from the tokens before the draft.
+    /// The depth of a node, counted from the tokens before the draft.
     pub fn depth(&self, node: usize) -> i64 {
         self.depths[node].into()
     }
@@ -302,7 +318,7 @@ impl Family {
         &self.depths
     }
 
-    /// For each node one bit for each node that it sees, in whole words.
+    /// For each node, one bit for each node that it attends to, padded to whole words.
     pub fn bits(&self) -> &[u64] {
         &self.seen
     }

@@ -1,15 +1,15 @@
-//! What attention reads: keys and values of one length for a whole batch, or of each sequence its own.
+//! The keys and values that attention reads: of one length for a whole batch, or of each sequence's own length.
 //!
-//! A cache with a window lets go of what left it: one of tensors token by token, one of pages block by block.
+//! A cache with a window drops tokens that leave it: a contiguous cache token by token, a paged cache block by block.
 //!
 //! ```text
-//! positions   [ sinks ) gone [ kept ............ )
-//!                             a query sees back as far as this
+//! positions   [ sinks ) dropped [ kept ............ )
+//!                               a query attends back to here
 //! ```
 //!
-//! A query that would see what is gone is refused: otherwise what it sees would depend on the size of blocks, or on when it
-//! came. Of tensors it is the keys that know the window, as they know their positions. O(queries) where something is gone, else
-//! O(sequences).
+//! A query that would attend to a dropped token is refused; otherwise its result would depend on the block size, or on the
+//! time of the call. For tensors, a view of the keys knows the window, as it knows their positions. O(queries) if tokens
+//! were dropped, else O(sequences).
 
 use std::ops::Range;
 
@@ -23,23 +23,23 @@ use crate::paged::PageRows;
 use crate::tensor::source::{Resolved, Source};
 use crate::tensor::view::{Kv, View};
 
-/// Keys and values, where they lie.
+/// Keys and values, in place.
 #[derive(Clone, Debug)]
 pub enum KvRows<'a> {
-    /// `[batch, heads, tokens, dim]`: what a cache shows, or tensors.
+    /// `[batch, heads, tokens, dim]`: views of a cache, or tensors.
     Batched {
         /// The keys.
         k: Source<'a>,
-        /// The values; the head dim may be another.
+        /// The values; their head dim may differ.
         v: Source<'a>,
     },
-    /// `[tokens, heads, dim]`, the sequences one behind the other.
+    /// `[tokens, heads, dim]`, with the sequences one after the other.
     Ragged {
         /// The keys.
         k: Source<'a>,
-        /// The values; the head dim may be another.
+        /// The values; their head dim may differ.
         v: Source<'a>,
-        /// Where the tokens of each sequence begin, and where the last ones end.
+        /// The index of the first token of each sequence, followed by the number of tokens.
         offsets: &'a [i32],
     },
     /// Pages of a paged cache; queries are `[tokens, heads, dim]`.
@@ -47,7 +47,7 @@ pub enum KvRows<'a> {
 }
 
 impl KvRows<'_> {
-    /// Refuses views that can no longer be read.
+    /// Fails if a view can no longer be read.
     pub(in crate::attention) fn check(&self) -> Result<()> {
         let (KvRows::Batched { k, v } | KvRows::Ragged { k, v, .. }) = self else { return Ok(()) };
         for source in [k, v] {
@@ -58,7 +58,15 @@ impl KvRows<'_> {
         Ok(())
     }
 
-    /// The keys of a batch, where they are what a cache shows along its sequence.
+    /// The pages, if keys and values are in pages.
+    pub(in crate::attention) fn pages(&self) -> Option<&PageRows<'_>> {
+        match self {
+            KvRows::Pages(pages) => Some(pages),
+            _ => None,
+        }
+    }
+
+    /// The keys of a batch, if they are a cache's view along its sequence axis.
     fn shown(&self) -> Option<&View> {
         match self {
             KvRows::Batched { k: Source::View(view), .. } => {
@@ -76,7 +84,7 @@ impl KvRows<'_> {
         }
     }
 
-    /// True where some of the last keys are nodes of a draft tree, as far as the cache that is read knows.
+    /// True if the cache that is read reports that some of the last keys are nodes of a draft tree.
     pub(super) fn has_tree(&self) -> bool {
         match self {
             KvRows::Pages(pages) => (0..pages.count()).any(|index| pages.tree(index).is_some()),
@@ -84,7 +92,7 @@ impl KvRows<'_> {
         }
     }
 
-    /// The positions of a sequence that the cache has let go of.
+    /// The positions of a sequence that the cache has dropped.
     fn gone(&self, sequence: usize) -> Range<i64> {
         let Range { start, end } = match self {
             KvRows::Pages(pages) => {
@@ -109,17 +117,17 @@ impl<'a> From<&'a PageRows<'a>> for KvRows<'a> {
     }
 }
 
-/// Keys and values whose strides are known.
+/// Keys and values with known strides.
 #[expect(clippy::large_enum_variant, reason = "there is one for each call, and it is not moved")]
 pub(in crate::attention) enum ResolvedRows<'a> {
     /// Tensors, views and the caller's memory.
     Strided { k: Resolved<'a>, v: Resolved<'a>, axes: Axes },
-    /// Pages, which are known already.
+    /// Pages, which need no resolving.
     Pages(&'a PageRows<'a>),
 }
 
 impl<'a> ResolvedRows<'a> {
-    /// Looks at keys and values; refuses those that do not go together.
+    /// Resolves keys and values; fails if they do not fit together.
     pub fn new(rows: &KvRows<'a>) -> Result<Self> {
         let (k, v, axes) = match rows {
             KvRows::Batched { k, v } => (k, v, Axes::BATCHED),
@@ -134,7 +142,7 @@ impl<'a> ResolvedRows<'a> {
         if k.dims[..last] != v.dims[..last] {
             let mut expected = k.dims.to_vec();
             expected[last] = v.dims[last];
-            let expected = format!("{expected:?}, as k but for the head dim");
+            let expected = format!("{expected:?}, the shape of k except for the head dim");
             return Err(Error::ShapeMismatch { argument: "v", value: v.dims.to_vec(), expected });
         }
         Ok(ResolvedRows::Strided { k, v, axes })
@@ -148,7 +156,8 @@ impl<'a> ResolvedRows<'a> {
         }
     }
 
-    /// Tokens of keys and values, of all sequences where they lie one behind the other; pages know each sequence's own.
+    /// The number of tokens of keys and values, of all sequences together if they are in one list; 0 for pages, which know
+    /// each sequence's own.
     pub fn tokens(&self) -> usize {
         match self {
             ResolvedRows::Strided { k, axes, .. } => k.dims[axes.tokens],
@@ -156,7 +165,7 @@ impl<'a> ResolvedRows<'a> {
         }
     }
 
-    /// Heads of keys and values.
+    /// The number of KV heads.
     pub fn heads(&self) -> usize {
         match self {
             ResolvedRows::Strided { k, axes, .. } => k.dims[axes.heads],
@@ -164,7 +173,7 @@ impl<'a> ResolvedRows<'a> {
         }
     }
 
-    /// Elements of a row of keys, and of one of values.
+    /// The number of elements in a row of keys, and in a row of values.
     pub fn head_dims(&self) -> [usize; 2] {
         match self {
             ResolvedRows::Strided { k, v, axes } => [k.dims[axes.rank - 1], v.dims[axes.rank - 1]],
@@ -189,12 +198,12 @@ impl<'a> ResolvedRows<'a> {
     }
 }
 
-/// Where the keys of a batch stand: where a view of a window says, else from 0 on.
+/// The positions of the keys of a batch: those of a cache's view, else 0, 1, 2 and so on.
 pub(in crate::attention) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyPositions {
     if let Source::View(view) = k
         && view.sequence_axis() == Some(Axes::BATCHED.tokens)
     {
-        // Even a view without tokens knows where the next one stands.
+        // Even a view without tokens knows the position of the next one.
         let mut runs = [(view.key_positions()[0] as i64, 0), (view.next_position() as i64, 0)];
         for ((slot, &position), run) in runs.iter_mut().zip(view.key_positions()).zip(view.runs().iter()) {
             *slot = (position as i64, run.len as usize);
@@ -204,9 +213,9 @@ pub(in crate::attention) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyP
     KeyPositions::from_zero(tokens)
 }
 
-/// Checked offsets: from 0 up to `total`, never down.
+/// Checks that offsets rise from 0 to `total`.
 pub(in crate::attention) fn check_offsets(argument: &'static str, offsets: &[i32], total: usize) -> Result<()> {
-    let expected = || format!("offsets that rise from 0 to {total}, the tokens there are");
+    let expected = || format!("offsets that rise from 0 to {total}, the number of tokens");
     if offsets.len() < 2 {
         let expected = format!("at least 2 offsets: {}", expected());
         return Err(Error::argument(argument, format!("{offsets:?}"), expected));
@@ -224,7 +233,7 @@ pub(in crate::attention) fn check_offsets(argument: &'static str, offsets: &[i32
     }
 }
 
-/// Refuses pages that hold no floats.
+/// Fails if pages have no floats.
 fn check_floats(rows: &PageRows<'_>) -> Result<()> {
     match rows.slabs.shape.pages.section(KeyOrValue::Key).format {
         PageFormat::U8 => Err(Error::DtypeMismatch {
@@ -236,7 +245,7 @@ fn check_floats(rows: &PageRows<'_>) -> Result<()> {
     }
 }
 
-/// A source as rows of floats, each without gaps; what lies otherwise is copied first.
+/// Resolves a source as rows of floats, each contiguous; copies it first if its rows are not.
 pub(in crate::attention) fn resolve<'a>(
     source: &Source<'a>,
     argument: &'static str,
@@ -258,7 +267,7 @@ pub(in crate::attention) fn resolve<'a>(
     Ok(resolved)
 }
 
-/// Refuses queries that would see tokens which the cache has let go of.
+/// Fails if a query would attend to a token that the cache has dropped.
 pub(in crate::attention) fn check_kept(kv: &KvRows<'_>, asked: &Asked<'_>) -> Result<()> {
     if asked.mask.is_some() && asked.rules.window.is_none() && kv.has_tree() {
         return Ok(());
@@ -285,7 +294,7 @@ pub(in crate::attention) fn check_kept(kv: &KvRows<'_>, asked: &Asked<'_>) -> Re
                 });
             }
             if asked.rules.sinks > first {
-                let expected = format!("at most {first}, the first tokens that the cache has kept");
+                let expected = format!("at most {first}, the number of sinks that the cache keeps");
                 return Err(Error::argument("sinks", asked.rules.sinks as u32, expected));
             }
         }

@@ -1,8 +1,8 @@
-//! One call as it was made, checked: nothing is read before everything is known to fit.
+//! The checks of a call: nothing is read before everything is known to fit.
 //!
 //! ```text
-//! options, kv_rows    what a caller gives; whether it fits, and whether a window still has what queries would see
-//! asked               what the work goes by: sizes, sequences, and which keys a query sees
+//! options, kv_rows    the caller's arguments; checks their sizes, and that a window still has the keys that queries attend to
+//! asked               the checked arguments: sizes, sequences, and the keys that a query attends to
 //! ```
 
 pub(super) mod asked;
@@ -75,13 +75,13 @@ impl<'a> Call<'a> {
         &self.rows
     }
 
-    /// Where it runs: where keys and values lie, or else the queries.
+    /// The device that it runs on: that of keys and values, or else of the queries.
     pub fn device(&self) -> &Device {
         let [q, k, v] = self.tensors();
         [k, v, q].iter().flatten().next().map_or(&Device::Cpu, |tensor| tensor.device())
     }
 
-    /// Refuses tensors that lie elsewhere than it runs.
+    /// Fails if a tensor is on another device.
     pub fn check_devices(&self) -> Result<()> {
         for (argument, tensor) in ["q", "k", "v"].into_iter().zip(self.tensors()) {
             if let Some(tensor) = tensor.filter(|tensor| !tensor.device().same_device(self.device())) {
@@ -106,7 +106,7 @@ impl<'a> Call<'a> {
         self.q.dtype
     }
 
-    /// Queries of all sequences, times their heads.
+    /// The number of queries of all sequences, times their heads.
     pub fn rows_out(&self) -> usize {
         self.asked.queries() * self.asked.sizes.query_heads
     }
@@ -118,23 +118,23 @@ fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<AttendSizes> {
     let (query_heads, kv_heads) = (q.dims[axes.heads], rows.heads());
     let wrong = |expected: String| Err(Error::ShapeMismatch { argument: "q", value: q.dims.to_vec(), expected });
     if kv_heads == 0 || query_heads == 0 || query_heads % kv_heads != 0 {
-        return wrong(format!("{}, heads a multiple of the {kv_heads} of k, at least one", axes.names()));
+        return wrong(format!("{}, with at least one head and a multiple of the {kv_heads} heads of k", axes.names()));
     }
     if q.dims[last] != dim || dim == 0 {
-        return wrong(format!("a head dim of {dim} as k, at least 1"));
+        return wrong(format!("a head dim of {dim}, as k has, and at least 1"));
     }
     if let ResolvedRows::Strided { k, .. } = rows
         && axes.rank == Axes::BATCHED.rank
         && q.dims[0] != k.dims[0]
     {
-        return wrong(format!("a batch of {} as k", k.dims[0]));
+        return wrong(format!("a batch of {}, as k has", k.dims[0]));
     }
     Ok(AttendSizes { query_heads, kv_heads, dim, value_dim, is_ragged: axes.are_ragged() })
 }
 
 fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> Result<Vec<CallSequence>> {
     if options.query_offsets.is_some() {
-        return Err(Error::argument("qOffsets", "offsets", "none where every sequence has as many queries and keys"));
+        return Err(Error::argument("qOffsets", "offsets", "none if all sequences have equally many queries and keys"));
     }
     let (batch, queries) = (q.dims[0], q.dims[Axes::BATCHED.tokens]);
     let starts = checked_starts(options, batch)?;
@@ -142,7 +142,7 @@ fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> R
     Ok((0..batch).map(of).collect())
 }
 
-/// Where the keys of a sequence in pages stand: with a gap where some left its window.
+/// The positions of the keys of a sequence in pages; with a gap if tokens have left its window.
 fn page_positions(pages: &PageRows<'_>, sequence: usize) -> KeyPositions {
     let (tokens, gap) = (pages.tokens(sequence), pages.gap(sequence));
     match gap.is_empty() {
@@ -151,7 +151,7 @@ fn page_positions(pages: &PageRows<'_>, sequence: usize) -> KeyPositions {
     }
 }
 
-/// Refuses queries of a row of a block table that has no block for its last tokens, unless they stand before those.
+/// Fails if a row of a block table has no block for its last tokens and one of its queries is not before those tokens.
 fn check_last_blocks(pages: &PageRows<'_>, asked: &Asked<'_>) -> Result<()> {
     let sees = |(index, of): (usize, &CallSequence)| {
         let gap = pages.gap(index);
@@ -162,14 +162,14 @@ fn check_last_blocks(pages: &PageRows<'_>, asked: &Asked<'_>) -> Result<()> {
     match pages.are_of_tables() && asked.sequences.iter().enumerate().any(sees) {
         true => Err(kvtide_core::Error::InvalidBlock {
             block: NO_BLOCK.into(),
-            reason: "a query sees a token that it is the block of",
+            reason: "a query attends to a token of this block",
         }
         .into()),
         false => Ok(()),
     }
 }
 
-/// Sequences of their own lengths, where `keys` gives the first key of each and where its keys stand.
+/// Sequences of different lengths; `keys` returns the index of the first key of each, and the positions of its keys.
 fn ragged(
     q: &Resolved<'_>,
     count: usize,
@@ -191,26 +191,26 @@ fn ragged(
     Ok((0..count).map(sequence).collect())
 }
 
-/// The offsets of the queries: those given, else one query for each sequence.
+/// The offsets of the queries: the given ones, or else one query per sequence.
 fn checked_query_offsets(options: &AttendOptions<'_>, sequences: usize, tokens: usize) -> Result<Vec<i32>> {
     let Some(offsets) = options.query_offsets else {
         if tokens == sequences {
             return Ok((0..=sequences as i32).collect());
         }
         let expected =
-            format!("offsets of the {tokens} queries, where there is not one for each of {sequences} sequences");
+            format!("offsets of the {tokens} queries, unless each of the {sequences} sequences has one query");
         return Err(Error::argument("qOffsets", "none", expected));
     };
     if offsets.len() != sequences + 1 {
-        let expected = format!("{}, one more than sequences", sequences + 1);
+        let expected = format!("{}, one more than there are sequences", sequences + 1);
         return Err(Error::ShapeMismatch { argument: "qOffsets", value: vec![offsets.len()], expected });
     }
     check_offsets("qOffsets", offsets, tokens)?;
     Ok(offsets.to_vec())
 }
 
-/// The first position that is no padding, for each sequence: any, where nothing is said. Where there are more queries than keys the
-/// first ones stand before position 0, and are no padding either.
+/// The first position of each sequence that is not padding; without `starts`, every position counts. If there are more
+/// queries than keys, the first queries are before position 0 and are not padding either.
 fn checked_starts<'a>(options: &AttendOptions<'a>, sequences: usize) -> Result<impl Fn(usize) -> i64 + use<'a>> {
     if let Some(starts) = options.starts {
         if starts.len() != sequences {
@@ -218,7 +218,7 @@ fn checked_starts<'a>(options: &AttendOptions<'a>, sequences: usize) -> Result<i
             return Err(Error::ShapeMismatch { argument: "starts", value: vec![starts.len()], expected });
         }
         if let Some(&wrong) = starts.iter().find(|&&start| start < 0) {
-            return Err(Error::argument("starts", wrong, "slots from 0 on"));
+            return Err(Error::argument("starts", wrong, "slots of at least 0"));
         }
     }
     let starts = options.starts;

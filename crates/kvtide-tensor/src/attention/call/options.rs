@@ -1,4 +1,4 @@
-//! What attention is asked to do, whether that goes with the sizes of a call, and what it answers.
+//! The options of attention, their checks against the sizes of a call, and the result.
 
 use std::sync::atomic::AtomicBool;
 
@@ -12,47 +12,50 @@ use crate::base::error::{Error, Result};
 use crate::tensor::host::HostTensor;
 use crate::tensor::view::View;
 
-/// How queries see keys. Every field has a default.
+/// The options of an attention call. Every field has a default.
 #[derive(Clone, Debug)]
 pub struct AttendOptions<'a> {
-    /// What products are multiplied with; none: one over the root of the head's dimension.
+    /// The factor of the products; by default one over the square root of the head dim.
     pub scale: Option<f32>,
-    /// A query sees keys up to its own position.
+    /// True if a query attends only to keys up to its own position.
     pub causal: bool,
-    /// A query sees so many positions back, its own among them. None: all, or over a cache with a window that one, with its
-    /// sinks: over its pages, and over views of what it shows along their sequence. A tensor of its own, as a copy is, has none.
+    /// The number of positions back that a query attends to, including its own. By default, the window and the sinks of the
+    /// cache that is read, if it has one, else all positions. The cache's window applies to its pages, and to its views
+    /// along the sequence axis; a separate tensor, such as a copy, has none.
     ///
-    /// A query that would see what such a cache has let go of is refused. With a mask and no tree, drafts that were given parents
-    /// have the mask alone.
+    /// A query that would attend to a token that such a cache has dropped is refused. With a mask and no tree, drafts that
+    /// were given parents use the mask alone.
     pub window: Option<u32>,
-    /// Positions at the start that this window does not hide.
+    /// The number of positions at the start that this window does not hide.
     pub sinks: u32,
-    /// One number for each query head that takes part in the softmax and has no value: finite, or -infinity for a head that has none.
+    /// One logit per query head that takes part in the softmax and has no value: finite, or -infinity for a head without
+    /// one.
     pub sink_logits: Option<&'a [f32]>,
-    /// Bends scores to `softcap * tanh(score / softcap)`.
+    /// Caps scores to `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
-    /// 32-bit floats that are added to the scores, of a shape that broadcasts to `[batch, query heads, n, keys]`.
+    /// 32-bit floats that are added to the scores; the shape must broadcast to `[batch, query heads, n, keys]`.
     pub mask: Option<HostTensor<'a>>,
-    /// The parents of draft trees' nodes, which are the queries and the last keys of each sequence: one tree for all of them, or
-    /// one for each, one behind the other. `-1` follows the last key before the tree. A node sees itself, its ancestors and what
-    /// came before the tree; positions go by depth.
+    /// The parents of the nodes of draft trees, which are the queries and the last keys of each sequence: one tree for all
+    /// of them, or one for each, one after the other. `-1` follows the last key before the tree. A node attends to itself,
+    /// its ancestors and the tokens before the tree; positions follow depth.
     ///
-    /// Without, pages of a paged cache's sequences bring the trees of their open transactions and steps along, unless there is a mask.
+    /// By default, unless there is a mask, pages of a paged cache's sequences use the trees of their open transactions and
+    /// steps.
     pub tree: Option<&'a [i32]>,
-    /// Where the tree of each sequence begins, and where the last one ends. Its nodes are the last keys then, and need not be as
-    /// many as the queries: those are the last ones, what is before the tree a chain.
+    /// The index of the first node of each sequence's tree, followed by the number of nodes. With offsets, the nodes are the
+    /// last keys and the last queries, and their number may differ from that of the queries: earlier queries form a chain.
     pub tree_offsets: Option<&'a [i32]>,
-    /// The first slot that each row of the batch may see: what lies before is padding.
+    /// The first slot that each row of the batch may attend to; earlier slots are padding.
     pub starts: Option<&'a [i32]>,
-    /// The position of each query, one list for every sequence or one for all; none: the queries are the last tokens.
+    /// The position of each query, one list for every sequence or one for all; by default the queries are the last tokens.
     pub positions: Option<&'a [i32]>,
-    /// Where the queries of each sequence begin in `[tokens, heads, dim]`, and where the last ones end.
+    /// The index of the first query of each sequence in `[tokens, heads, dim]`, followed by the number of queries.
     pub query_offsets: Option<&'a [i32]>,
-    /// Whether the logarithms of the rows' sums are wanted too: for them a call on a GPU waits for the GPU.
+    /// True if the logarithms of the rows' sums are requested too; a call on a GPU then waits for the GPU.
     pub lse: bool,
-    /// The most threads to use; none: [`crate::threads()`].
+    /// The most threads to use; by default [`crate::threads()`].
     pub threads: Option<usize>,
-    /// Ends the work early, with [`Error::Aborted`](crate::Error::Aborted), once it is true.
+    /// Ends the call early, with [`Error::Aborted`](crate::Error::Aborted), once it is true.
     pub stop: Option<&'a AtomicBool>,
 }
 
@@ -79,8 +82,9 @@ impl Default for AttendOptions<'_> {
 }
 
 impl<'a> AttendOptions<'a> {
-    /// The same with the window and the sinks of the cache that is read, where they name no window. With a mask and no tree the
-    /// mask says what nodes of a draft see: a window goes by their slots, which are not their positions.
+    /// The options with the window and the sinks of the cache that is read, unless they name a window. With a mask and no
+    /// tree, the mask alone says which nodes of a draft are visible: a window would go by their slots, which differ from
+    /// their positions.
     pub(in crate::attention) fn in_window(&self, kv: &KvRows<'_>) -> AttendOptions<'a> {
         let is_masked = self.mask.is_some() && self.tree.is_none() && kv.has_tree();
         match kv.window() {
@@ -92,21 +96,21 @@ impl<'a> AttendOptions<'a> {
     }
 }
 
-/// What attention gives.
+/// The result of attention.
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// The output, of the queries' shape (with the values' head dim) and dtype: on their device, where that is one with kernels of its
-    /// own; in the host's memory where they are, too.
+    /// The output, with the queries' shape (and the values' head dim) and dtype: on the queries' device if that has its own
+    /// kernels or is the host, else in host memory.
     pub out: View,
-    /// The natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -infinity where a row sees nothing. Empty
-    /// where nobody asked for them.
+    /// The natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -infinity for a row that attends to
+    /// no key. Empty if it was not requested.
     pub lse: Vec<f32>,
 }
 
-/// Nodes of a draft tree, at most.
+/// The most nodes of a draft tree.
 const TREE_MAX: usize = 4096;
 
-/// What a call asks for, when its rules go with its sizes. `own` are the trees that the keys of each sequence are known to end with.
+/// Checks the options against the sizes of a call. `own` are the known trees at the end of each sequence's keys.
 pub(in crate::attention) fn check<'a>(
     options: &AttendOptions<'a>,
     sizes: AttendSizes,
@@ -126,7 +130,7 @@ pub(in crate::attention) fn check<'a>(
     })
 }
 
-/// How queries see keys, as the options say.
+/// The rules of the options.
 pub(in crate::attention) fn rules<'a>(options: &AttendOptions<'a>, sizes: AttendSizes) -> AttendRules<'a> {
     AttendRules {
         is_causal: options.causal,
@@ -138,7 +142,7 @@ pub(in crate::attention) fn rules<'a>(options: &AttendOptions<'a>, sizes: Attend
     }
 }
 
-pub(in crate::attention) fn check_numbers(options: &AttendOptions<'_>, sizes: AttendSizes) -> Result<()> {
+fn check_numbers(options: &AttendOptions<'_>, sizes: AttendSizes) -> Result<()> {
     let AttendOptions { scale, window, sinks, sink_logits, softcap, starts, threads, .. } = options;
     if scale.is_some_and(|scale| !scale.is_finite()) {
         return Err(Error::argument("scale", f64::from(scale.unwrap_or(0.0)), "a finite number"));
@@ -150,7 +154,11 @@ pub(in crate::attention) fn check_numbers(options: &AttendOptions<'_>, sizes: At
         return Err(Error::argument("softcap", f64::from(softcap.unwrap_or(0.0)), "a finite number over 0"));
     }
     if *sinks > 0 && starts.is_some() {
-        return Err(Error::argument("sinks", *sinks, "0 with starts: padding would stand where sinks do"));
+        return Err(Error::argument(
+            "sinks",
+            *sinks,
+            "0 if starts are given, because padding would be in the place of the sinks",
+        ));
     }
     if *threads == Some(0) {
         return Err(Error::argument("threads", 0u32, "at least 1"));
@@ -169,12 +177,12 @@ pub(in crate::attention) fn check_numbers(options: &AttendOptions<'_>, sizes: At
     }
 }
 
-/// Refuses logits that are none.
+/// Fails if a logit is NaN or +infinity.
 fn check_logits(logits: &[f32]) -> Result<()> {
     match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
         Some(place) => {
             let value = format!("{} at {place}", logits[place]);
-            Err(Error::argument("sinkLogits", value, "finite numbers, or -Infinity for a head that has none"))
+            Err(Error::argument("sinkLogits", value, "finite numbers, or -Infinity for a head without a sink"))
         }
         None => Ok(()),
     }
@@ -184,12 +192,12 @@ fn positions(options: &AttendOptions<'_>, sequences: &[CallSequence]) -> Result<
     let Some(positions) = options.positions else { return Ok(None) };
     check_per_query(sequences, "positions", positions.len())?;
     if let Some(&wrong) = positions.iter().find(|&&position| position < 0) {
-        return Err(Error::argument("positions", wrong, "positions from 0 on"));
+        return Err(Error::argument("positions", wrong, "positions of at least 0"));
     }
     Ok(Some(positions.iter().copied().map(i64::from).collect()))
 }
 
-/// Refuses a list that is neither one for each query nor one for each query of every sequence alike.
+/// Fails unless the list has one entry per query, or one per query of each sequence if all have equally many.
 fn check_per_query(sequences: &[CallSequence], argument: &'static str, len: usize) -> Result<()> {
     let each = sequences.first().map_or(0, |of| of.queries);
     let shared = sequences.iter().all(|of| of.queries == each);
@@ -201,7 +209,7 @@ fn check_per_query(sequences: &[CallSequence], argument: &'static str, len: usiz
     Err(Error::ShapeMismatch { argument, value: vec![len], expected })
 }
 
-/// The trees that a call gives, or else those that are known; a mask says what is seen in their place.
+/// The trees of the options, or else the known ones; not used if there is a mask.
 fn trees(
     options: &AttendOptions<'_>,
     sequences: &[CallSequence],
@@ -216,7 +224,7 @@ fn trees(
     let all: usize = sequences.iter().map(|of| of.queries).sum();
     if let Some(offsets) = options.tree_offsets {
         if offsets.len() != sequences.len() + 1 {
-            let expected = format!("{}, one more than sequences", sequences.len() + 1);
+            let expected = format!("{}, one more than there are sequences", sequences.len() + 1);
             return Err(Error::ShapeMismatch { argument: "treeOffsets", value: vec![offsets.len()], expected });
         }
         check_offsets("treeOffsets", offsets, parents.len())?;
@@ -230,7 +238,7 @@ fn trees(
         return sequences.iter().try_for_each(|of| check_tree(parents.len(), of)).and(families);
     }
     if parents.len() != all {
-        let expected = format!("{all}, a parent for each query, or treeOffsets");
+        let expected = format!("{all}, one parent for each query, or else treeOffsets");
         return Err(Error::ShapeMismatch { argument: "tree", value: vec![parents.len()], expected });
     }
     let part = |of: &CallSequence| &parents[of.first_query..of.first_query + of.queries];
@@ -251,7 +259,7 @@ fn check_tree(nodes: usize, of: &CallSequence) -> Result<()> {
     Err(Error::ShapeMismatch { argument: "tree", value: vec![nodes], expected })
 }
 
-/// The mask's strides in bytes, 0 where it is broadcast.
+/// The mask's strides in bytes, 0 for a broadcast axis.
 fn mask_strides(options: &AttendOptions<'_>, sizes: AttendSizes, sequences: &[CallSequence]) -> Result<[usize; 4]> {
     let Some(mask) = &options.mask else { return Ok([0; 4]) };
     if mask.dtype() != DType::F32 {

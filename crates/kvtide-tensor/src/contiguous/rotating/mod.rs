@@ -1,6 +1,6 @@
 //! The rotating caches: one tensor, or K and V together, with one window.
 //!
-//! Both are [`Rotating`], over one part or two. A one-token append writes one token; what it returns lies in order in the
+//! Both are [`Rotating`], over one part or two. An append of one token writes only that token; its result is in order in the
 //! cache's own memory.
 
 mod pair;

@@ -1,7 +1,7 @@
-//! The rotating cache of K and V, and drafts behind its window.
+//! The rotating cache of K and V, and drafts after its window.
 //!
-//! Everything from the window's start on stays until the outermost transaction has ended; then the window moves on as if what
-//! was kept had been appended. O(new tokens) amortised.
+//! Everything from the start of the window on is kept until the outermost transaction has ended; then the window moves as if
+//! the committed tokens had been appended. O(new tokens) amortised.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use crate::tensor::view::Kv;
 pub type RotatingKvCache = Rotating<2>;
 
 impl Rotating<2> {
-    /// Adds tokens, `[batch, kv_heads, n, head_dim]` each, and shows what their queries may see, as
-    /// [`RotatingCache::append`](Rotating::append) does.
+    /// Appends tokens, `[batch, kv_heads, n, head_dim]` each, and returns the tokens that their queries may attend to, like
+    /// [`RotatingCache::append`](Rotating::append).
     pub fn append<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
         Ok(self.append_shown(k, v)?.into_kv())
     }
 
-    /// As [`append`](Self::append), before anyone looks at it.
+    /// Like [`append`](Self::append), without making views.
     pub fn append_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
@@ -35,23 +35,23 @@ impl Rotating<2> {
         self.append_parts(&mut sources)
     }
 
-    /// What is retained, oldest first.
+    /// Views of the retained tokens, oldest first.
     pub fn current_data(&self) -> Result<Option<Kv>> {
         Ok(self.current_shown()?.map(Shown::into_kv))
     }
 
-    /// What the last append returned.
+    /// The result of the last append.
     #[must_use]
     pub fn last_append_result(&self) -> Option<Kv> {
         self.last_append_shown().map(Shown::into_kv)
     }
 
-    /// The whole buffers, live windows for inspection.
+    /// Views of the whole buffers, which show later writes; for inspection.
     pub fn all_data(&self) -> Result<Option<Kv>> {
         Ok(self.all_shown()?.map(Shown::into_kv))
     }
 
-    /// The tokens of row `row` of `batch` that were accepted of the last append, which began at `snapshot`.
+    /// The accepted tokens of row `row` of `batch` in the last append, which began at `snapshot`.
     pub fn accepted_append_from_batched_append(
         &self,
         snapshot: &RotatingSnapshot<2>,
@@ -62,7 +62,7 @@ impl Rotating<2> {
         Ok(self.accepted_parts(snapshot, keep_len, row, batch)?.map(Kv::from))
     }
 
-    /// A new cache that goes on from `snapshot` with the `accepted` tokens of K and V, `keep_len` in all.
+    /// A new cache that continues from `snapshot` with the `accepted` tokens of K and V, `keep_len` in all.
     pub fn restore_from_snapshot<'a>(
         snapshot: &RotatingSnapshot<2>,
         accepted: Option<(Source<'a>, Source<'a>)>,
@@ -110,7 +110,7 @@ impl Drafting for RotatingKvCache {
     }
 
     fn make_room(&mut self, tokens: u32) -> Result<()> {
-        // Without a shape, the first tokens take it.
+        // If the shape is not known yet, the first tokens allocate the room.
         if self.rows.shape.is_none() {
             return Ok(());
         }

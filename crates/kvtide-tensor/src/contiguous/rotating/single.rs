@@ -23,13 +23,13 @@ use crate::tensor::view::View;
 pub type RotatingCache = Rotating<1>;
 
 impl Rotating<1> {
-    /// Adds tokens and shows what their queries may see: everything retained after a single token, everything retained
-    /// before and all new ones after several that the window cannot hold.
+    /// Appends tokens and returns the tokens that their queries may attend to: after a single token, everything retained;
+    /// after more tokens than the window can take, everything retained before and all new ones.
     pub fn append<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<View> {
         Ok(self.append_shown(source)?.into_view(0))
     }
 
-    /// As [`append`](Self::append), before anyone looks at it.
+    /// Like [`append`](Self::append), without making views.
     pub fn append_shown<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let source = source.into().resolve("src", self.options.dim)?;
@@ -39,23 +39,23 @@ impl Rotating<1> {
         self.append_parts(&mut [source])
     }
 
-    /// What is retained, oldest first.
+    /// A view of the retained tokens, oldest first.
     pub fn current_data(&self) -> Result<Option<View>> {
         Ok(self.current_shown()?.map(|shown| shown.into_view(0)))
     }
 
-    /// What the last append returned.
+    /// The result of the last append.
     #[must_use]
     pub fn last_append_result(&self) -> Option<View> {
         self.last_append_shown().map(|shown| shown.into_view(0))
     }
 
-    /// The whole buffer, a live window for inspection.
+    /// A view of the whole buffer, which shows later writes; for inspection.
     pub fn all_data(&self) -> Result<Option<View>> {
         Ok(self.all_shown()?.map(|shown| shown.into_view(0)))
     }
 
-    /// The tokens of row `row` of `batch` that were accepted of the last append, which began at `snapshot`.
+    /// The accepted tokens of row `row` of `batch` in the last append, which began at `snapshot`.
     pub fn accepted_append_from_batched_append(
         &self,
         snapshot: &RotatingSnapshot<1>,
@@ -66,7 +66,7 @@ impl Rotating<1> {
         Ok(self.accepted_parts(snapshot, keep_len, row, batch)?.map(|[view]| view))
     }
 
-    /// A new cache that goes on from `snapshot` with the `accepted` tokens, `keep_len` in all.
+    /// A new cache that continues from `snapshot` with the `accepted` tokens, `keep_len` in all.
     pub fn restore_from_snapshot<'a>(
         snapshot: &RotatingSnapshot<1>,
         accepted: Option<Source<'a>>,

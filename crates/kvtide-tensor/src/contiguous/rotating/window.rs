@@ -1,8 +1,8 @@
-//! The sliding window that both rotating caches are, and its snapshots.
+//! The sliding window of both rotating caches, and its snapshots.
 
 use candle_core::Device;
 use kvtide_core::paged::Window;
-use kvtide_core::{COUNT_MAX, RotatingOptions, RotatingPlanner, RotatingState, default_slack};
+use kvtide_core::{COUNT_MAX, CURRENT_MAX, RotatingOptions, RotatingPlanner, RotatingState, default_slack};
 
 use crate::base::dims::RANK_MAX;
 use crate::base::dtype::DType;
@@ -24,11 +24,11 @@ pub struct Rotating<const PARTS: usize> {
     pub(super) planner: RotatingPlanner,
     pub(super) rows: Contiguous,
     pub(super) last: Option<LastAppend>,
-    /// The last append before each open transaction, which a roll-back brings back.
+    /// The last append before each open transaction, which a rollback restores.
     pub(super) before: Vec<Option<LastAppend>>,
 }
 
-/// The last append: what it showed, and how many tokens were new.
+/// The last append: its result, and the number of new tokens.
 #[derive(Clone, Debug)]
 pub(super) struct LastAppend {
     pub shown: Shown,
@@ -36,14 +36,14 @@ pub(super) struct LastAppend {
 }
 
 impl<const PARTS: usize> Rotating<PARTS> {
-    /// An empty cache; its shape and dtype come with the first append.
+    /// An empty cache; the first append determines its shape and dtype.
     pub fn new(options: RotatingCacheOptions) -> Result<Self> {
         check_kernels(&options.device)?;
         if options.dim >= RANK_MAX {
             return Err(Error::argument("dim", options.dim, format!("below {RANK_MAX}")));
         }
         if PARTS == 2 && options.dim != SEQUENCE {
-            return Err(Error::argument("dim", options.dim, format!("{SEQUENCE}, the sequence of K and V")));
+            return Err(Error::argument("dim", options.dim, format!("{SEQUENCE}, the sequence axis of K and V")));
         }
         let (window, sinks) = (options.max_seq_len, options.sinks);
         let room = COUNT_MAX.saturating_sub(window).saturating_sub(sinks);
@@ -58,8 +58,12 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(Rotating { options, planner, rows, last: None, before: Vec::new() })
     }
 
-    /// A cache that goes on from what another one retained, of which `current` tokens were ever appended: a tensor, or K and V.
+    /// A cache that continues from the retained tokens of another one, to which `current` tokens were appended in all: a
+    /// tensor, or K and V.
     pub fn resumed(options: RotatingCacheOptions, retained: &[Source<'_>], current: u64) -> Result<Self> {
+        if current > CURRENT_MAX {
+            return Err(Error::argument("currentSeqLen", current, format!("at most {CURRENT_MAX}")));
+        }
         let mut cache = Self::new(options)?;
         let axis = cache.options.dim;
         let name = |part: usize| if PARTS == 2 { ["k", "v"][part] } else { "src" };
@@ -69,7 +73,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         let expected = current.min(cache.planner.limit().into());
         let parts = if expected > 0 { PARTS } else { 0 };
         if sources.len() != parts || sources.iter().any(|source| u64::from(source.tokens()) != expected) {
-            let expected = format!("{expected}, what a cache retains of {current}");
+            let expected = format!("{expected}, the number that a cache retains of {current}");
             return Err(Error::argument("retained", tokens, expected));
         }
         if let Some(shape) = sources.first().map(|source| source.row_shape(PARTS)) {
@@ -81,17 +85,17 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(cache)
     }
 
-    /// What is retained, oldest first.
+    /// Views of the retained tokens, oldest first.
     pub fn retained(&self) -> Result<Option<[View; PARTS]>> {
         Ok(self.current_shown()?.map(|shown| shown.views()))
     }
 
-    /// Refuses while a transaction is open.
+    /// Fails while a transaction is open.
     pub fn check_undrafted(&self) -> Result<()> {
         self.rows.check_undrafted()
     }
 
-    /// The slack that was asked for.
+    /// The requested slack.
     #[must_use]
     pub fn slack(&self) -> Option<u32> {
         self.options.slack
@@ -103,37 +107,37 @@ impl<const PARTS: usize> Rotating<PARTS> {
         self.options.dim
     }
 
-    /// Where it lives.
+    /// Its device.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.options.device
     }
 
-    /// Tokens ever appended.
+    /// The number of tokens ever appended.
     #[must_use]
     pub fn current_seq_len(&self) -> u64 {
         self.planner.state().current()
     }
 
-    /// The window.
+    /// The size of the window.
     #[must_use]
     pub fn max_seq_len(&self) -> u32 {
         self.options.max_seq_len
     }
 
-    /// Tokens at the start that are never dropped.
+    /// The number of tokens at the start that are never dropped.
     #[must_use]
     pub fn sinks(&self) -> u32 {
         self.options.sinks
     }
 
-    /// Slots, slack not counted.
+    /// The number of slots, not counting slack.
     #[must_use]
     pub fn capacity_seq_len(&self) -> u32 {
         self.planner.state().capacity()
     }
 
-    /// Tokens that can still be read.
+    /// The number of tokens that can still be read.
     #[must_use]
     pub fn retained_len(&self) -> u32 {
         self.planner.settled().retained()
@@ -151,7 +155,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(self.planner.check_len(len)?)
     }
 
-    /// Drops all but the first `len` tokens; refused once the window has moved on.
+    /// Drops all tokens after the first `len`; fails if the window has already dropped tokens that would be needed.
     pub fn set_len(&mut self, len: u64) -> Result<()> {
         self.rows.check_undrafted()?;
         self.planner.set_len(len)?;
@@ -159,7 +163,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(())
     }
 
-    /// Forgets every token; the window and the memory stay.
+    /// Drops all tokens; the window and the memory stay.
     pub fn reset(&mut self) -> Result<()> {
         self.rows.check_undrafted()?;
         self.planner.reset();
@@ -167,26 +171,26 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(())
     }
 
-    /// The number of the buffer that it has now, as [`Shown::buffer_id`] has it.
+    /// The number of its current buffer, as in [`Shown::buffer_id`].
     #[must_use]
     pub fn buffer_id(&self) -> Option<u64> {
         self.rows.buffer_id()
     }
 
-    /// What it costs.
+    /// The cache's costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.rows.stats()
     }
 
-    /// Ends it: its views are refused from now on.
+    /// Closes it: its views fail from now on.
     pub fn close(&mut self) {
         self.last = None;
         self.before.clear();
         self.rows.close();
     }
 
-    /// Checks what must hold between calls.
+    /// Checks the invariants that hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         let (state, settled) = (self.planner.state(), self.planner.settled());
         let retained = state.current().min(self.planner.limit().into());
@@ -199,7 +203,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         self.rows.check_invariants(state.slots(), state.live())
     }
 
-    /// Adds the tokens of sources that agree with each other and with what is there.
+    /// Appends the tokens of sources that agree with each other and with the cache.
     pub(super) fn append_parts(&mut self, sources: &mut [Resolved<'_>; PARTS]) -> Result<Shown> {
         let tokens = sources[0].tokens();
         let shown = if tokens == 0 && self.current_seq_len() == 0 {
@@ -215,44 +219,44 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(shown)
     }
 
-    /// What is retained, oldest first, before anyone looks at it; nothing when nothing was appended.
+    /// The retained tokens, oldest first, without making views; `None` if no token was ever appended.
     pub fn current_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;
         let state = self.planner.settled();
         Ok(if state.current() == 0 { None } else { self.rows.show(state.live(), state.current()) })
     }
 
-    /// What the last append returned, before anyone looks at it.
+    /// The result of the last append, without making views.
     #[must_use]
     pub fn last_append_shown(&self) -> Option<Shown> {
         self.last.as_ref().map(|last| last.shown.clone())
     }
 
-    /// The whole buffer, before anyone looks at it.
+    /// The whole buffer, without making views.
     pub fn all_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;
         Ok(self.rows.show_all())
     }
 
-    /// What it holds now, whatever happens to it later.
+    /// A snapshot of its current content, which later changes do not affect.
     pub fn snapshot(&self) -> Result<RotatingSnapshot<PARTS>> {
         self.rows.check()?;
         let state = self.planner.settled();
         Ok(RotatingSnapshot { options: self.options.clone(), state, held: self.rows.hold(state.live()) })
     }
 
-    /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
+    /// Restores the content of a snapshot: O(1) for a snapshot of this cache, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &RotatingSnapshot<PARTS>) -> Result<()> {
         self.rows.check_undrafted()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
         let window = |options: &RotatingCacheOptions| (options.dim, options.max_seq_len, options.sinks);
         if window(&snapshot.options) != window(&self.options) {
-            return refused("it is of a cache with another dim, maxSeqLen or sinks");
+            return refused("its cache has another dim, maxSeqLen or sinks");
         }
         if let (Some(own), Some(theirs)) = (self.rows.shape, snapshot.shape())
             && own != theirs
         {
-            return refused("it is of a cache with another shape or dtype");
+            return refused("its cache has another shape or dtype");
         }
         match &snapshot.held {
             None => self.planner.reset(),
@@ -266,8 +270,8 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(())
     }
 
-    /// True when `tokens` more can follow `snapshot` here: as many tokens so far, the same window and sinks, and no more than they
-    /// hold. Which tokens they are is not compared.
+    /// True if `tokens` more tokens can follow `snapshot` here: both have had equally many tokens and have the same window
+    /// and sinks, and `tokens` is at most their sum. Token ids are not compared.
     #[must_use]
     pub fn can_append_from_snapshot(&self, snapshot: &RotatingSnapshot<PARTS>, tokens: u64) -> bool {
         snapshot.current_seq_len() == self.current_seq_len()
@@ -276,7 +280,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
             && tokens <= u64::from(self.planner.limit())
     }
 
-    /// A new cache that goes on from `snapshot` with the tokens of `sources`.
+    /// A new cache that continues from `snapshot` with the tokens of `sources`.
     pub(super) fn restored(
         snapshot: &RotatingSnapshot<PARTS>,
         sources: &mut [Resolved<'_>],
@@ -313,7 +317,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(())
     }
 
-    /// The tokens that were accepted of the last append, of one row of its batch.
+    /// The accepted tokens of the last append, in one row of its batch.
     pub(super) fn accepted_parts(
         &self,
         snapshot: &RotatingSnapshot<PARTS>,
@@ -339,7 +343,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
             return Err(Error::argument("rowIdx", row, format!("below {batch}")));
         }
         if accepted > u64::from(*tokens) {
-            let expected = format!("at most {}, what was appended last", current + u64::from(*tokens));
+            let expected = format!("at most {}, the end of the last append", current + u64::from(*tokens));
             return Err(Error::argument("keepLen", keep_len, expected));
         }
         if accepted == 0 {
@@ -359,7 +363,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
     }
 }
 
-/// What a rotating cache held at one moment. Immutable.
+/// The content of a rotating cache at one moment. Immutable.
 #[derive(Clone, Debug)]
 pub struct RotatingSnapshot<const PARTS: usize> {
     options: RotatingCacheOptions,
@@ -372,7 +376,7 @@ impl<const PARTS: usize> RotatingSnapshot<PARTS> {
         self.held.as_ref().map(|held| held.buffer.shape)
     }
 
-    /// Tokens that had ever been appended.
+    /// The number of tokens that had ever been appended.
     #[must_use]
     pub fn current_seq_len(&self) -> u64 {
         self.state.current()
@@ -396,7 +400,7 @@ impl<const PARTS: usize> RotatingSnapshot<PARTS> {
         self.options.dim
     }
 
-    /// Tokens that it keeps.
+    /// The number of tokens that it retains.
     #[must_use]
     pub fn retained_len(&self) -> u32 {
         self.state.retained()

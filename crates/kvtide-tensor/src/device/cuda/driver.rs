@@ -1,10 +1,10 @@
-//! What stands against the use of a GPU, looked for before candle tries, so that the answer says what to do.
+//! Checks of a GPU before candle opens it, so that the error says what to do.
 //!
 //! ```text
 //! libraries   the driver's, cuBLAS, cuRAND: not found
 //! driver      older than the PTX of this build; no GPU
-//! index       more than there are
-//! GPU         older than the PTX was made for
+//! index       higher than the number of GPUs
+//! GPU         older than the PTX's target
 //! ```
 #![expect(unsafe_code, reason = "the driver and the system's loader are C")]
 
@@ -15,14 +15,14 @@ use candle_core::cuda_backend::kernels;
 
 use super::super::ptx::{self, CudaVersion};
 
-/// What candle opens with a device: what each is for, and the names that it may have, the newest first.
+/// Libraries that candle opens with a device: their purpose and possible names, the newest first.
 const LIBRARIES: [(&str, &[&str]); 3] = [
     ("NVIDIA driver", &["libcuda.so.1"]),
     ("cuBLAS", &["libcublas.so.13", "libcublas.so.12"]),
     ("cuRAND", &["libcurand.so.10"]),
 ];
 
-/// Refuses the GPU of this index when it cannot run this build, with the reason.
+/// Fails with the reason if the GPU of this index cannot run this build.
 pub(super) fn check(index: usize) -> Result<(), String> {
     for (what, names) in LIBRARIES {
         if !names.iter().any(|name| is_found(name)) {
@@ -34,14 +34,14 @@ pub(super) fn check(index: usize) -> Result<(), String> {
     if index >= count {
         return Err(too_high(count));
     }
-    let capability = capability(index).map_err(|error| named("the GPU does not say what it is", error))?;
+    let capability = capability(index).map_err(|error| named("cannot read the GPU's compute capability", error))?;
     check_target(capability, ptx::target(kernels::AFFINE.ptx()))
 }
 
 fn check_version(found: CudaVersion, needed: Option<CudaVersion>) -> Result<(), String> {
     match needed {
         Some(needed) if found < needed => {
-            Err(format!("the driver is for CUDA {found}, this build needs {needed} or later: update the driver"))
+            Err(format!("the driver is for CUDA {found}, this build needs {needed} or later; update the driver"))
         }
         _ => Ok(()),
     }
@@ -65,16 +65,16 @@ fn too_high(count: usize) -> String {
     }
 }
 
-/// The newest CUDA that the driver knows.
+/// The newest CUDA version that the driver supports.
 fn version() -> Result<CudaVersion, String> {
     let mut number = 0;
-    // SAFETY: the driver writes one number there; it may be asked before it was started.
+    // SAFETY: the driver writes one number there; this call is allowed before the driver is initialised.
     let result = unsafe { sys::cuDriverGetVersion(&raw mut number) }.result();
-    result.map_err(|error| named("the driver does not say its version", error))?;
+    result.map_err(|error| named("cannot read the driver's version", error))?;
     Ok(CudaVersion::from_driver(u32::try_from(number).unwrap_or(0)))
 }
 
-/// Starts the driver, and answers how many GPUs it finds.
+/// Initialises the driver and returns the number of GPUs.
 fn count() -> Result<usize, String> {
     match result::init().and_then(|()| result::device::get_count()) {
         Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
@@ -83,7 +83,7 @@ fn count() -> Result<usize, String> {
     }
 }
 
-/// The compute capability, as tens and ones. The driver was started.
+/// The compute capability times ten. The driver must be initialised.
 fn capability(index: usize) -> Result<u32, DriverError> {
     let device = result::device::get(i32::try_from(index).unwrap_or(i32::MAX))?;
     let asked = [
@@ -92,18 +92,18 @@ fn capability(index: usize) -> Result<u32, DriverError> {
     ];
     let mut digits = [0; 2];
     for (digit, attribute) in digits.iter_mut().zip(asked) {
-        // SAFETY: the driver gave this device.
+        // SAFETY: the driver returned this device.
         let value = unsafe { result::device::get_attribute(device, attribute) }?;
         *digit = u32::try_from(value).unwrap_or(0);
     }
     Ok(10 * digits[0] + digits[1])
 }
 
-/// Memory that is given back stays with the process: else each wait for the GPU gives it back to the driver, and the next call of
-/// attention asks for its room again. Where the driver does not take that, calls cost more, and nothing else is different.
+/// Keeps freed memory in the process. Otherwise each synchronisation returns it to the driver, and the next attention call
+/// has to allocate its scratch memory again. If the driver refuses, calls cost more and nothing else changes.
 pub(super) fn keep_freed(stream: &CudaStream) {
     let mut most = u64::MAX;
-    // SAFETY: the pool belongs to the device for as long as the process runs, and the attribute is a number of 64 bits.
+    // SAFETY: the pool belongs to the device for as long as the process runs, and the attribute is a 64-bit number.
     let _refused = unsafe {
         result::device::get_default_mem_pool(stream.context().cu_device()).and_then(|pool| {
             let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -112,7 +112,7 @@ pub(super) fn keep_freed(stream: &CudaStream) {
     };
 }
 
-/// A failure with the driver's name for it.
+/// Formats a failure with the driver's name for it.
 fn named(what: &str, error: DriverError) -> String {
     match error.error_name() {
         Ok(name) => format!("{what}: {}", name.to_string_lossy()),
@@ -120,16 +120,17 @@ fn named(what: &str, error: DriverError) -> String {
     }
 }
 
-/// Whether the system's loader finds a library of this name. One that it finds stays loaded: it is about to be used.
+/// True if the system's loader finds a library of this name. A library that is found stays loaded, because it is about to be
+/// used.
 #[cfg(target_os = "linux")]
 fn is_found(name: &str) -> bool {
     let Ok(name) = std::ffi::CString::new(name) else { return false };
-    // SAFETY: the name ends with a zero. The libraries asked for here may be loaded in any thread.
+    // SAFETY: the name ends with a zero. These libraries may be loaded in any thread.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     !handle.is_null()
 }
 
-/// Elsewhere the addon needs the libraries to load at all.
+/// On other systems, the addon cannot load without these libraries.
 #[cfg(not(target_os = "linux"))]
 fn is_found(_name: &str) -> bool {
     true

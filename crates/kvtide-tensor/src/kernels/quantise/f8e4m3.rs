@@ -1,18 +1,18 @@
-//! 8-bit floats: OCP E4M3 without infinities, 0x7f and 0xff NaN.
+//! 8-bit floats: OCP E4M3 without infinities; 0x7f and 0xff are NaN.
 //!
 //! ```text
 //! s eeee mmm     (1 + m / 8) * 2^(e - 7)     e = 0: m * 2^-9
 //! ```
 //!
-//! Rounding is to nearest, halves to even; finite values over 448 become 448, infinities NaN, which is written as 0x7f.
+//! Rounding is to nearest, ties to even. Finite values over 448 become 448; infinities become NaN, which is written as 0x7f.
 
 use super::bits::{INFINITE, magnitude};
 
-/// Below 2^-6 numbers are subnormal: whole multiples of 2^-9.
+/// Numbers below 2^-6 are subnormal: multiples of 2^-9.
 const NORMAL: u32 = 0x3c80_0000;
 /// Half of 2^(23 - 9) and its exponent: adding it leaves the multiple of 2^-9 in the low bits, rounded to even.
 const SUBNORMAL: u32 = 0x4680_0000;
-/// The exponent's other bias, and half of what is cut off, less one.
+/// The difference of the exponent biases, and half of the bits that are cut off, minus one.
 const REBIASED: u32 = (7u32.wrapping_sub(127) << 23).wrapping_add(0x7_ffff);
 const NAN: u32 = 0x7f;
 /// 448.
@@ -37,12 +37,12 @@ fn encode_one(value: f32) -> u8 {
     (if magnitude >= INFINITE { NAN } else { finite | sign }) as u8
 }
 
-/// From which magnitude on each code but the first is the nearest, halves to the even one: what the comparisons of a form
-/// without bits are made with.
+/// The magnitudes from which each code except the first is the nearest, ties to even. The portable implementation, which has
+/// no bit operations, compares with them.
 pub(super) fn bounds<const N: usize>() -> [f32; N] {
     std::array::from_fn(|code| {
         let middle = (decode_one(code as u8) + decode_one(code as u8 + 1)) / 2.;
-        // The middle itself goes to the even one.
+        // The midpoint itself rounds to the even code.
         if code % 2 == 1 { middle } else { f32::from_bits(middle.to_bits() + 1) }
     })
 }
@@ -58,7 +58,7 @@ pub(super) fn decode(codes: &[u8], out: &mut [f32]) {
 #[inline(always)]
 fn decode_one(code: u8) -> f32 {
     let (code, sign) = (u32::from(code) & 0x7f, (u32::from(code) & 0x80) << 24);
-    // Exponent and mantissa in their places; 2^120 is the difference of the biases.
+    // Puts exponent and mantissa in place; 2^120 is the difference of the biases.
     let value = f32::from_bits(code << 20) * f32::from_bits((120 + 127) << 23);
     let bits = if code == NAN { 0x7fc0_0000 } else { value.to_bits() };
     f32::from_bits(bits | sign)

@@ -5,9 +5,9 @@
 //!                      [ H_n -H_n ]
 //! ```
 //!
-//! It is symmetric and orthonormal: its own inverse, and the product of two rows that are both rotated is theirs. A row whose
-//! length is no power of two is rotated in blocks of the largest power of two that divides it. NaN or infinity in a row makes
-//! its whole block NaN. O(n log n).
+//! It is symmetric and orthonormal: it is its own inverse, and the dot product of two rotated rows equals that of the rows.
+//! A row whose length is no power of two is rotated in blocks of the largest power of two that divides it. NaN or infinity
+//! in a row makes its whole block NaN. O(n log n).
 
 /// Rotates a row in place.
 #[inline(always)]
@@ -36,10 +36,11 @@ pub(crate) fn hadamard(row: &mut [f32]) {
     }
 }
 
-/// Rotates a block of exactly `N` elements, without the factor; false when it has another size.
+/// Rotates a block of exactly `N` elements, without the factor; returns false if it has another size.
 ///
-/// Each stage takes neighbours and puts their sums in the lower half, their differences in the upper one: the same vectors in
-/// every stage. That turns the bits of the places round by one, so that after all stages they are where they were.
+/// Each stage combines neighbours and puts their sums in the lower half and their differences in the upper half, so every
+/// stage uses the same vectors. That rotates the bits of the indices by one, so that after all stages every element is at
+/// its original index.
 #[inline(always)]
 fn rotate_known<const N: usize>(block: &mut [f32]) -> bool {
     let Ok(block) = <&mut [f32; N]>::try_from(block) else { return false };
@@ -58,7 +59,7 @@ fn rotate_known<const N: usize>(block: &mut [f32]) -> bool {
 mod tests {
     use super::*;
 
-    /// The entry of the matrix from its definition: the sign is the parity of the common bits.
+    /// The entry of the matrix by definition: the sign is the parity of the common bits.
     fn entry(size: usize, row: usize, column: usize) -> f64 {
         let sign = if (row & column).count_ones().is_multiple_of(2) { 1. } else { -1. };
         sign / (size as f64).sqrt()

@@ -1,4 +1,4 @@
-//! The same by a device's kernels: how a launch is told where codes, scales and rows lie.
+//! Quantisation with a device's kernels: describes the places of codes, scales and rows to a launch.
 
 use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout};
 use kvtide_cuda::{Format, Quantised, Section, Span};
@@ -6,7 +6,7 @@ use kvtide_cuda::{Format, Quantised, Section, Span};
 use super::Codec;
 use crate::base::dtype::DType;
 
-/// Rows outside pages: their memory, bytes from a head and from a token to the next, their element type.
+/// Rows outside pages: their memory, the distances from one head and one token to the next in bytes, and their element type.
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchedRows<'a> {
     pub memory: Span<'a>,
@@ -15,7 +15,7 @@ pub(crate) struct LaunchedRows<'a> {
     pub dtype: DType,
 }
 
-/// K or V of the pages of a layout, whose codes lie there; without a codec its rows are kept as they are.
+/// K or V of the pages of a layout, whose codes are in `codes`; without a codec, rows are stored unquantised.
 pub(crate) fn launched_part<'a>(
     layout: &PageLayout,
     part: KeyOrValue,
@@ -37,7 +37,7 @@ pub(crate) fn launched_part<'a>(
     }
 }
 
-/// How pages keep rows.
+/// The kernel's format for rows of a page format.
 pub(super) fn format(format: PageFormat, part: KeyOrValue) -> Format {
     match (format, part) {
         (PageFormat::F32, _) => Format::F32,
@@ -47,6 +47,6 @@ pub(super) fn format(format: PageFormat, part: KeyOrValue) -> Format {
         (PageFormat::Q8, _) => Format::Q8,
         (PageFormat::Q4, KeyOrValue::Key) => Format::Q4Channels,
         (PageFormat::Q4, KeyOrValue::Value) => Format::Q4Rows,
-        (PageFormat::U8, _) => unreachable!("rows of bytes are neither quantised nor beside rows that are"),
+        (PageFormat::U8, _) => unreachable!("rows of bytes are never quantised, nor is the other part of their pages"),
     }
 }

@@ -1,20 +1,19 @@
-//! Rows of floats to low-bit codes, and back.
+//! Converts rows of floats to low-bit codes, and back.
 //!
-//! One file per format, written once, without intrinsics: loops over neighbouring elements that compile to vectors. `wide.rs`
-//! compiles the same loops for the vectors that the machine has; `portable.rs` does the same in candle's tensor operations, and
-//! `launched.rs` asks a device's kernels for it.
-//! All forms give the same codes.
+//! There is one file per format, written once, without intrinsics: loops over neighbouring elements that compile to vector
+//! instructions. `wide.rs` compiles these loops for the vector instructions of the machine, `portable.rs` does the same with
+//! candle's tensor operations, and `launched.rs` uses a device's kernels. All implementations give the same codes.
 //!
-//! | format | a code's value | what cannot be shown |
+//! | format | a code's value | values that cannot be represented |
 //! | --- | --- | --- |
 //! | `f8e4m3` | the float itself | over 448: 448; infinity: NaN |
-//! | `q8` | code * scale, code in -127..=127 | NaN or infinity in a row of a head: all of it is NaN |
+//! | `q8` | code * scale, code in -127..=127 | NaN or infinity in a row of a head: the whole row is NaN |
 //! | `q4` | code * scale + minimum, code in 0..=15 | the same, for K in a channel of a head and block; over 2^126: 2^126 |
 //!
-//! The error is at most half a step, and the rounding of f32: for f8e4m3 half the distance of its neighbours, for the others half
-//! a scale as it is written down (`scale.rs`), or 2^-127 where that is more. That holds for every magnitude of a float, but over
-//! 448 in f8e4m3 and over 2^126 in q4. Rotated rows hold it where the sums of their elements are floats: up to
-//! the largest float divided by the elements of a row. A row costs O(elements).
+//! The error is at most half a step plus the rounding of f32: half the distance between neighbouring codes for f8e4m3, for
+//! the others half a scale as it is stored (`scale.rs`), or 2^-127 if that is larger. This holds for every magnitude of a
+//! float, except over 448 in f8e4m3 and over 2^126 in q4. Rotated rows need sums of their elements to be finite floats: it
+//! holds up to the largest float divided by the number of elements in a row. A row costs O(elements).
 
 mod bits;
 mod f8e4m3;
@@ -36,23 +35,23 @@ pub(crate) use scale::q4_at;
 pub(crate) use crate::base::dtype::{from_f32, saturate, to_f32};
 use crate::device::form::Form;
 
-/// How the rows of one part of a page are quantised.
+/// The quantisation of one part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Codec {
     format: PageFormat,
     part: KeyOrValue,
-    /// Elements of a row.
+    /// The elements of a row.
     dim: usize,
-    /// Bytes of a row's codes.
+    /// The bytes of a row's codes.
     row_bytes: usize,
-    /// Rows of a head.
+    /// The rows of a head.
     block_size: usize,
-    /// K is rotated before it is quantised.
+    /// True if K is rotated before it is quantised.
     rotated: bool,
 }
 
 impl Codec {
-    /// Of a section of low-bit pages; nothing when its rows are kept as they are.
+    /// The codec for a section of low-bit pages; `None` if its rows are stored unquantised.
     pub fn of(part: KeyOrValue, section: &SectionLayout, rotated: bool) -> Option<Self> {
         let SectionLayout { format, head_dim, row_bytes, head_bytes, .. } = *section;
         (format.is_low_bit() && head_dim > 0).then(|| Codec {
@@ -65,12 +64,12 @@ impl Codec {
         })
     }
 
-    /// Elements of a head.
+    /// The elements of a head.
     pub fn elements(&self) -> usize {
         self.block_size * self.dim
     }
 
-    /// Quantises all rows of a head; `values` are used up.
+    /// Quantises all rows of a head; `values` are overwritten.
     pub fn encode(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
         match form() {
@@ -79,7 +78,7 @@ impl Codec {
         }
     }
 
-    /// The rows from `slot` on of a head whose codes and scales these are, as many as `out` has room for.
+    /// Dequantises rows of a head with these codes and scales, from `slot` on, as many as `out` has room for.
     pub fn decode(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
         let count = out.len() / self.dim;
         assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
@@ -121,7 +120,7 @@ impl Codec {
     }
 }
 
-/// The form that runs. What the environment asks for in vain was refused when the cache was made.
+/// The implementation in use. If the environment requests one that cannot run, making the cache has already failed.
 fn form() -> Form {
     Form::of_host().unwrap_or(Form::Portable)
 }

@@ -1,8 +1,8 @@
-//! The same in candle's tensor operations alone: what a device without kernels of its own runs.
+//! Quantisation in candle's tensor operations alone, for devices without kernels.
 //!
-//! Every operation is one of 32-bit floats that rounds as the loops do, so that the codes are the same; scales, which are cut
-//! out of bits, are few, and found by the loops' own functions. Rows are taken some at a time, so that no tensor is over [`CHUNK`]
-//! elements, of which the widest operation keeps [`FINITE`] bytes each.
+//! Every operation is one on 32-bit floats that rounds as the loops do, so that the codes are the same. Scales, which need
+//! bit operations, are few and are computed by the loops' own functions. Rows are processed in chunks, so that no tensor has
+//! more than [`CHUNK`] elements; the widest operation uses [`FINITE`] bytes for each.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use kvtide_core::paged::{KeyOrValue, PageFormat};
@@ -10,24 +10,24 @@ use kvtide_core::paged::{KeyOrValue, PageFormat};
 use super::bits::ROUND;
 use super::{Codec, f8e4m3, q4, q8, scale};
 
-/// Elements that are worked on at a time: times the codes of f8e4m3 they stay below 1 MiB.
+/// The number of elements processed at a time: multiplied by the codes of f8e4m3 they stay below 1 MiB.
 const CHUNK: usize = 8192;
-/// Positive codes of f8e4m3 that are not NaN, less one: as many bounds lie between them.
+/// The number of positive codes of f8e4m3 that are not NaN, minus one: the number of bounds between them.
 const FINITE: usize = 126;
-/// Elements of a group of q4.
+/// The elements of a group of q4.
 const GROUP: usize = 32;
 
 impl Codec {
-    /// As [`Codec::encode`].
+    /// Like [`Codec::encode`].
     ///
     /// # Panics
     ///
-    /// When candle refuses an operation on memory of its own, which it never does.
+    /// If candle rejects an operation on memory of its own, which it never does.
     pub(super) fn encode_portable(&self, values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
         self.encode_tensors(values, codes, scales).expect("operations on tensors of the right shapes");
     }
 
-    /// As [`Codec::decode`]; it panics as `encode_portable` does.
+    /// Like [`Codec::decode`]; panics like `encode_portable`.
     pub(super) fn decode_portable(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
         self.decode_tensors(codes, scales, slot, out).expect("operations on tensors of the right shapes");
     }
@@ -58,7 +58,7 @@ impl Codec {
         Ok(())
     }
 
-    /// The bounds of the channels of K in q4, `[1, dim]`: over the rows of the block.
+    /// The bounds of the channels of K in q4 over the rows of the block, `[1, dim]`.
     fn channel_bounds(&self, values: &[f32], rows: usize) -> Result<TensorBounds> {
         let mut all: Option<TensorBounds> = None;
         for values in values.chunks(rows * self.dim) {
@@ -111,7 +111,7 @@ impl Codec {
     }
 }
 
-/// Smallest and largest along one axis, and 1 where all are finite, else 0.
+/// The smallest and largest values along one axis, and 1 where all are finite, else 0.
 struct TensorBounds {
     low: Tensor,
     high: Tensor,
@@ -123,12 +123,12 @@ fn bounds(values: &Tensor, axis: usize) -> Result<TensorBounds> {
     Ok(TensorBounds { low: values.min_keepdim(axis)?, high: values.max_keepdim(axis)?, finite })
 }
 
-/// `chosen` where `condition` is not 0, else `other`, which may be a number for all.
+/// `chosen` where `condition` is not 0, else the number `other`.
 fn choose(condition: &Tensor, chosen: &Tensor, other: f64) -> Result<Tensor> {
     condition.where_cond(chosen, &chosen.ones_like()?.affine(other, 0.)?)
 }
 
-/// The nearest whole number, halves to even.
+/// The nearest integers, ties to even.
 fn rounded(values: &Tensor) -> Result<Tensor> {
     values.affine(1., f64::from(ROUND))?.affine(1., -f64::from(ROUND))
 }
@@ -137,7 +137,7 @@ fn inverse(scales: &Tensor) -> Result<Tensor> {
     choose(&scales.ne(0.)?, &scales.recip()?, 0.)
 }
 
-/// True where a scale is a number.
+/// True where a scale is not NaN.
 fn is_number(scales: &Tensor) -> Result<Tensor> {
     scales.eq(scales)
 }
@@ -146,7 +146,7 @@ fn bytes(codes: &Tensor) -> Result<Vec<u8>> {
     codes.to_dtype(DType::U8)?.flatten_all()?.to_vec1::<u8>()
 }
 
-/// The codes of values in f8e4m3: how many of the bounds between codes lie below their magnitudes.
+/// The codes of values in f8e4m3: the number of bounds between codes that are not above their magnitudes.
 fn f8_codes(values: &Tensor) -> Result<Tensor> {
     let magnitudes = values.abs()?;
     let bounds = Tensor::from_slice(&f8e4m3::bounds::<FINITE>(), (1, FINITE), &Device::Cpu)?;
@@ -162,7 +162,7 @@ fn f8_codes(values: &Tensor) -> Result<Tensor> {
     }
     let finite = magnitudes.le(f64::from(f32::MAX))?;
     let codes = choose(&finite, &Tensor::stack(&rows, 0)?, 127.)?;
-    // A zero has no sign but the one of its inverse.
+    // The sign of a zero is visible only in its reciprocal.
     let negative = (values.lt(0.)?.to_dtype(DType::F32)? + values.recip()?.lt(0.)?.to_dtype(DType::F32)?)?;
     let negative = (negative.ge(1.)?.to_dtype(DType::F32)? * finite.to_dtype(DType::F32)?)?;
     codes + negative.affine(128., 0.)?
@@ -177,7 +177,7 @@ fn f8_values(codes: &Tensor) -> Result<Tensor> {
     table.index_select(&codes.flatten_all()?.to_dtype(DType::U32)?, 0)?.reshape(shape)
 }
 
-/// Writes down the scales of rows, the first one numbered `first`.
+/// Writes the scales of rows; the first row has the index `first`.
 fn q8_scales(values: &Tensor, first: usize, scales: &mut [u8]) -> Result<()> {
     let finite = numbers(&bounds(values, 1)?.finite)?;
     let largest = numbers(&values.abs()?.max_keepdim(D::Minus1)?)?;
@@ -210,7 +210,7 @@ fn q8_values(codes: &Tensor) -> Result<Tensor> {
     codes - negative.affine(256., 0.)?
 }
 
-/// Writes down scales and minimums, the first ones numbered `first`.
+/// Writes scales and minimums; the first ones have the index `first`.
 fn q4_scales(bounds: &TensorBounds, first: usize, scales: &mut [u8]) -> Result<()> {
     let bounds = numbers(&bounds.low)?.into_iter().zip(numbers(&bounds.high)?).zip(numbers(&bounds.finite)?);
     for (place, ((low, high), finite)) in bounds.enumerate() {
@@ -220,7 +220,7 @@ fn q4_scales(bounds: &TensorBounds, first: usize, scales: &mut [u8]) -> Result<(
     Ok(())
 }
 
-/// Scales and minimums, a tensor each.
+/// Scales and minimums, as one tensor each.
 fn q4_scales_of(scales: &[u8], first: usize, shape: (usize, usize)) -> Result<[Tensor; 2]> {
     let words: Vec<[f32; 2]> = (first..first + shape.0 * shape.1).map(|place| scale::q4_at(scales, place)).collect();
     let of =
@@ -228,7 +228,7 @@ fn q4_scales_of(scales: &[u8], first: usize, shape: (usize, usize)) -> Result<[T
     Ok([of(0)?, of(1)?])
 }
 
-/// The codes of rows, two to a byte.
+/// The codes of rows, two per byte.
 fn q4_codes(values: &Tensor, [scales, minimums]: &[Tensor; 2]) -> Result<Tensor> {
     let steps = values.broadcast_sub(minimums)?.broadcast_mul(&inverse(scales)?)?;
     let codes = rounded(&choose(&is_number(&steps)?, &steps, 0.)?.clamp(0f64, 15f64)?)?;

@@ -5,32 +5,32 @@
 //! byte i of a group   [ element h + i ][ element i ]     high, low nibble
 //! ```
 //!
-//! V has a word with scale and minimum for each row, K one for each channel, over the rows of the block. Both are the nearest
-//! ones that a word has room for, where no value is more than half a step from what 0..=15 reach over then; else the minimum
-//! is rounded down.
+//! V has one word with scale and minimum per row, K one per channel, over the rows of the block. Both are rounded to the
+//! nearest numbers that a word can store, unless a value would then be more than half a step outside the range of the codes
+//! 0..=15; in that case the minimum is rounded down.
 //!
-//! A row (of K: a channel) with NaN or infinity in it has the scale NaN, and so is all NaN. Magnitudes over 2^126 count as 2^126:
-//! the distance of the smallest and the largest must be a float.
+//! A row (for K, a channel) with NaN or infinity has the scale NaN, so all of it is NaN. Magnitudes over 2^126 count as
+//! 2^126, because the difference of the largest and the smallest value must be a finite float.
 
 use super::bits::{INFINITE, magnitude, whole};
 use super::scale::{self, Q4_NOT_FINITE};
 
-/// Elements of a group, and bytes of their codes.
+/// The elements of a group, and the bytes of their codes.
 const GROUP: usize = 32;
 const HALF: usize = GROUP / 2;
-/// The largest magnitude that has codes.
+/// The largest magnitude that can be coded.
 const LARGEST: f32 = f32::from_bits((126 + 127) << 23);
-/// What a range is multiplied with to be cut in 15 steps.
+/// The factor that divides a range into 15 steps.
 const STEPS: f32 = 1. / 15.;
 
-/// Smallest and largest of values side by side, and whether all are finite.
+/// The smallest and largest of values side by side, and their largest magnitude, which tells whether all are finite.
 struct Bounds<const N: usize> {
     low: [f32; N],
     high: [f32; N],
     largest: [u32; N],
 }
 
-/// How the values of a group become codes.
+/// The parameters that turn values of a group into codes.
 struct Steps<const N: usize> {
     factors: [f32; N],
     minimums: [f32; N],
@@ -42,7 +42,7 @@ impl<const N: usize> Bounds<N> {
         Bounds { low: [f32::INFINITY; N], high: [f32::NEG_INFINITY; N], largest: [0; N] }
     }
 
-    /// Takes one value for each of the first places.
+    /// Includes one value for each of the first places.
     #[inline(always)]
     fn widen(&mut self, values: &[f32]) {
         let places = self.low.iter_mut().zip(&mut self.high).zip(&mut self.largest);
@@ -53,7 +53,7 @@ impl<const N: usize> Bounds<N> {
         }
     }
 
-    /// The bounds of a row, in each place.
+    /// The bounds of a row, repeated in each place.
     #[inline(always)]
     fn of_row(row: &[f32]) -> Self {
         let (low, high, largest) = row.iter().fold((i32::MAX, i32::MIN, 0), |(low, high, largest), &value| {
@@ -64,7 +64,7 @@ impl<const N: usize> Bounds<N> {
         Bounds { low: [value(low); N], high: [value(high); N], largest: [largest; N] }
     }
 
-    /// The word of each place; that of NaN where a value is not finite.
+    /// The word of each place; the NaN word if a value is not finite.
     #[inline(always)]
     fn words(&self) -> [u32; N] {
         let mut words = [0; N];
@@ -76,10 +76,10 @@ impl<const N: usize> Bounds<N> {
     }
 }
 
-/// The word of values from `low` to `high`, where both are finite.
+/// The word of values from `low` to `high`, both finite.
 #[inline(always)]
 pub(super) fn word_of(low: f32, high: f32) -> u32 {
-    // Plus 0: a bound of -0 is 0.
+    // Adding 0 turns a bound of -0 into 0.
     let (low, high) = (low.clamp(-LARGEST, LARGEST) + 0., high.clamp(-LARGEST, LARGEST) + 0.);
     let step = |minimum: f32| scale::q4_step((high - minimum) * STEPS);
     let (nearest, below) = (scale::q4_minimum(low), scale::q4_minimum_below(low));
@@ -88,15 +88,15 @@ pub(super) fn word_of(low: f32, high: f32) -> u32 {
     scale::q4_word(if reaches { of_nearest } else { of_below }, if reaches { nearest } else { below })
 }
 
-/// The bits of a float as a number that compares as the float does, and back: of whole numbers the smallest is found in
-/// vectors, of floats in order.
+/// Maps the bits of a float to an integer that compares as the float does, and back. The smallest integer is found with
+/// vector instructions; floats would be compared one by one.
 #[inline(always)]
 fn ordered(bits: i32) -> i32 {
     bits ^ (bits >> 31 & i32::MAX)
 }
 
 impl<const N: usize> Steps<N> {
-    /// With these words, one for each place; all codes are 0 where they say NaN.
+    /// The parameters for these words, one per place; a NaN word makes all codes 0.
     #[inline(always)]
     fn of(words: &[u32; N]) -> Self {
         let mut steps = Steps { factors: [0.; N], minimums: [0.; N] };
@@ -116,7 +116,7 @@ impl<const N: usize> Steps<N> {
     }
 }
 
-/// Quantises rows of `dim` values, each with a scale and a minimum of its own.
+/// Quantises rows of `dim` values; each row has a scale and a minimum.
 #[inline(always)]
 pub(super) fn encode_rows(values: &[f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
     let row_bytes = dim.div_ceil(2);
@@ -131,7 +131,7 @@ pub(super) fn encode_rows(values: &[f32], dim: usize, codes: &mut [u8], scales: 
     }
 }
 
-/// Quantises rows of `dim` values, each channel with a scale and a minimum of its own.
+/// Quantises rows of `dim` values; each channel has a scale and a minimum.
 #[inline(always)]
 pub(super) fn encode_channels(values: &[f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
     let row_bytes = dim.div_ceil(2);
@@ -174,7 +174,7 @@ fn pack(group: &[f32], codes: &mut [u8], steps: &Steps<GROUP>) {
     }
 }
 
-/// The values of rows of codes, each row with a scale and a minimum of its own.
+/// Dequantises rows of codes; each row has a scale and a minimum.
 #[inline(always)]
 pub(super) fn decode_rows(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f32]) {
     for (place, (row, codes)) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(dim.div_ceil(2))).enumerate() {
@@ -186,7 +186,7 @@ pub(super) fn decode_rows(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f3
     }
 }
 
-/// The values of rows of codes, each channel with a scale and a minimum of its own.
+/// Dequantises rows of codes; each channel has a scale and a minimum.
 #[inline(always)]
 pub(super) fn decode_channels(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f32]) {
     let row_bytes = dim.div_ceil(2);
@@ -203,7 +203,7 @@ pub(super) fn decode_channels(codes: &[u8], scales: &[u8], dim: usize, out: &mut
     }
 }
 
-/// The values of a group.
+/// Dequantises a group.
 #[inline(always)]
 fn unpack(codes: &[u8], group: &mut [f32], steps: &[f32; GROUP], minimums: &[f32; GROUP]) {
     if let (Ok(group), Ok(codes)) = (<&mut [f32; GROUP]>::try_from(&mut *group), <&[u8; HALF]>::try_from(codes)) {

@@ -1,10 +1,10 @@
-//! Bytes with a scale for each row: value = code * scale, scale = the largest magnitude / 127, code in -127..=127.
+//! Bytes with one scale per row: value = code * scale, scale = the largest magnitude / 127, code in -127..=127.
 //!
-//! The scale is rounded to eight bits, and may be up to one in 256 too small: then the largest is 127.497 of it, less than
-//! half a step from code 127.
+//! The scale is rounded to eight bits, and may be up to one part in 256 too small: then the largest value is 127.497 scales,
+//! less than half a step from code 127.
 //!
-//! A row with NaN or infinity in it has the scale NaN, and so is all NaN. A code of its own for what is no number would cost
-//! attention a comparison for each code, and there a row of K with NaN in it is NaN whatever its other elements are.
+//! A row with NaN or infinity has the scale NaN, so all of it is NaN. A separate code for NaN would cost attention one
+//! comparison per code, and in attention a row of K with a NaN gives NaN whatever its other elements are.
 
 use super::bits::{INFINITE, magnitude, whole};
 use super::scale::{self, Q8_NOT_FINITE};
@@ -32,13 +32,14 @@ pub(super) fn scale_of(largest: u32) -> u16 {
     if largest >= INFINITE { Q8_NOT_FINITE } else { scale::q8_bits(f32::from_bits(largest) / 127.) }
 }
 
-/// The largest magnitude in a row, as bits: of whole numbers the largest is found in vectors, of floats in order.
+/// The bits of the largest magnitude in a row. The largest integer is found with vector instructions; floats would be
+/// compared one by one.
 #[inline(always)]
 fn largest(row: &[f32]) -> u32 {
     row.iter().fold(0, |largest, value| largest.max(magnitude(*value)))
 }
 
-/// The values of rows of `dim` codes.
+/// Dequantises rows of `dim` codes.
 #[inline(always)]
 pub(super) fn decode(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f32]) {
     for (place, (row, codes)) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(dim)).enumerate() {

@@ -1,9 +1,9 @@
-//! The same loops, compiled for the vectors that the machine has.
+//! The loops of the formats, compiled for the vector instructions of the machine.
 //!
-//! Nothing is contracted or reordered by that: every form gives the same bits.
+//! Compilation contracts and reorders nothing: all versions give the same bits.
 #![cfg_attr(
     target_arch = "x86_64",
-    expect(unsafe_code, reason = "calls of functions that need more of the machine than every build does")
+    expect(unsafe_code, reason = "calls of functions that need instructions beyond those of the build")
 )]
 
 use super::Codec;
@@ -11,16 +11,16 @@ use crate::device::form::Kernels;
 
 macro_rules! forms {
     ($($(#[$on:meta])* $form:ident, $encode:ident, $decode:ident, $features:literal;)+) => {
-        /// [`Codec::encode`] in a form that the machine can run.
+        /// [`Codec::encode`] with the instructions of `kernels`.
         pub(super) fn encode(kernels: Kernels, codec: &Codec, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
             match kernels {
-                // SAFETY: a form is chosen only where the machine has what it needs.
+                // SAFETY: kernels are chosen only if the machine has their instructions.
                 $($(#[$on])* Kernels::$form => unsafe { $encode(codec, values, codes, scales) },)+
                 _ => codec.encode_plain(values, codes, scales),
             }
         }
 
-        /// [`Codec::decode`] in a form that the machine can run.
+        /// [`Codec::decode`] with the instructions of `kernels`.
         pub(super) fn decode(kernels: Kernels, codec: &Codec, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
             match kernels {
                 // SAFETY: as above.

@@ -1,15 +1,15 @@
-//! Rows of a quantised head made zero, to the bit, the others left where they are.
+//! Sets rows of a quantised head to zero, exactly, and leaves the other rows in place.
 //!
 //! ```text
-//! f8e4m3, q8, q4 of V    a row has its own codes and scales: zeros
-//! q4 of K                a channel has one scale for all rows, and zero must be a code of it:
+//! f8e4m3, q8, q4 of V    a row has its own codes and scales: they become zeros
+//! q4 of K                a channel has one scale for all rows, and zero must be one of its codes:
 //!                        value = (code - z) * scale     minimum = -z * scale, z in 0..=15
 //! ```
 //!
-//! So that `z * scale` is a minimum without rounding, such a scale has at most six binary digits; it reaches from the smallest of
-//! the values that stay, and of 0, to the largest. What stays moves by at most half of the new scale. A channel that is NaN stays
-//! NaN. Codes become codes, without a detour over rows, so that nothing is rotated twice, and every machine does the same.
-//! O(elements).
+//! Such a scale has at most six binary digits, so that `z * scale` is a minimum without rounding. It spans the range from
+//! the smallest to the largest of the remaining values and 0. The remaining values change by at most half of the new scale.
+//! A channel that is NaN stays NaN. Codes are converted to codes, without dequantising rows, so that nothing is rotated
+//! twice and every machine gives the same result. O(elements).
 
 use std::ops::Range;
 
@@ -18,21 +18,31 @@ use kvtide_core::paged::{KeyOrValue, PageFormat};
 use super::Codec;
 use super::scale;
 
-/// Elements of a group of q4.
+/// The elements of a group of q4.
 const GROUP: usize = 32;
 
 impl Codec {
-    /// Makes the rows of these slots of a head zero.
+    /// Sets the rows of these slots of a head to zero.
     pub fn zero(&self, codes: &mut [u8], scales: &mut [u8], slots: &[Range<u32>]) {
-        if (self.format, self.part) == (PageFormat::Q4, KeyOrValue::Key) {
+        if self.has_channel_scales() {
             (0..self.dim).for_each(|channel| self.zero_channel(channel, codes, scales, slots));
-            return;
+        } else {
+            self.erase(codes, scales, slots);
         }
-        let scale_bytes = scales.len() / self.block_size;
+    }
+
+    /// Erases the rows of these slots of a head and keeps all other bits. Erased rows become zeros or, if a channel has one
+    /// scale for all rows, the channel's smallest value.
+    pub fn erase(&self, codes: &mut [u8], scales: &mut [u8], slots: &[Range<u32>]) {
+        let scale_bytes = if self.has_channel_scales() { 0 } else { scales.len() / self.block_size };
         for run in slots.iter().map(|run| run.start as usize..run.end as usize) {
             codes[run.start * self.row_bytes..run.end * self.row_bytes].fill(0);
             scales[run.start * scale_bytes..run.end * scale_bytes].fill(0);
         }
+    }
+
+    fn has_channel_scales(&self) -> bool {
+        (self.format, self.part) == (PageFormat::Q4, KeyOrValue::Key)
     }
 
     fn zero_channel(&self, channel: usize, codes: &mut [u8], scales: &mut [u8], slots: &[Range<u32>]) {
@@ -61,7 +71,7 @@ impl Codec {
     }
 }
 
-/// The byte of a row with the code of a channel, and how far it is shifted there.
+/// The byte in a row of a channel's code, and the number of bits by which the code is shifted in it.
 fn place(channel: usize, dim: usize) -> (usize, u32) {
     let start = channel / GROUP * GROUP;
     let half = GROUP.min(dim - start).div_ceil(2);
@@ -69,7 +79,7 @@ fn place(channel: usize, dim: usize) -> (usize, u32) {
     (start / 2 + at % half, if at < half { 0 } else { 4 })
 }
 
-/// The smallest scale of at most six binary digits that is no less than this.
+/// The smallest scale with at most six binary digits that is not below this.
 fn six_digits(value: f32) -> f32 {
     let scale = value.max(f32::MIN_POSITIVE);
     if value > 0. { f32::from_bits((scale.to_bits() + 0x3_ffff) & !0x3_ffff) } else { 0. }
@@ -115,7 +125,7 @@ mod tests {
         PageLayout::new(shape).unwrap().section(part)
     }
 
-    /// Numbers of all signs and sizes, in a fixed order.
+    /// Numbers of all signs and magnitudes, in a fixed order.
     fn values(count: usize, low: f32, high: f32) -> Vec<f32> {
         (0..count).map(|i| low + (high - low) * ((i * 7919 + 13) % 1009) as f32 / 1008.).collect()
     }
@@ -141,7 +151,7 @@ mod tests {
                 let holes = [1..3, 7..8, 12..16];
                 codec.zero(&mut codes, &mut scales, &holes);
                 let after = decoded(&codes, &scales);
-                // Half a scale of the widest channel, which rotated rows may have in each place.
+                // Half a scale of the widest channel, which in rotated rows may be any channel.
                 let step = (high.max(0.) - low.min(0.)) / 15. * if hadamard { 8. } else { 0.525 };
                 for (at, (&before, &after)) in before.iter().zip(&after).enumerate() {
                     let slot = (at / dim) as u32;

@@ -23,7 +23,8 @@ lanes! {
         Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
     };
     load_f8(from: *const u8) -> Self = {
-        // As a half float with the same bits one exponent field to the right: 2^8 too small, and NaN by hand.
+        // Reads it as a half float with the same bits moved right by the difference of the exponents: 2^8 too small. NaN is
+        // set separately.
         let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
         let magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
         let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
@@ -44,7 +45,7 @@ lanes! {
     mul(self, other: Self) -> Self = Self(_mm512_mul_ps(self.0, other.0));
     div(self, other: Self) -> Self = Self(_mm512_div_ps(self.0, other.0));
     mul_add(self, factor: Self, term: Self) -> Self = Self(_mm512_fmadd_ps(self.0, factor.0, term.0));
-    // The instruction gives its second operand when one is NaN.
+    // The instruction returns its second operand if one is NaN.
     max(self, other: Self) -> Self = Self(_mm512_max_ps(other.0, self.0));
     min(self, other: Self) -> Self = Self(_mm512_min_ps(other.0, self.0));
     sums(of: [Self; 4]) -> [f32; 4] = {
@@ -58,7 +59,7 @@ lanes! {
         out
     };
     put_columns(of: [Self; 4], to: *mut f32, stride: usize) = {
-        // In each quarter of the vectors, a square of four by four.
+        // Each quarter of the vectors is a square of four by four.
         let (low, high) = (_mm512_unpacklo_ps(of[0].0, of[1].0), _mm512_unpackhi_ps(of[0].0, of[1].0));
         let (low2, high2) = (_mm512_unpacklo_ps(of[2].0, of[3].0), _mm512_unpackhi_ps(of[2].0, of[3].0));
         let columns = [

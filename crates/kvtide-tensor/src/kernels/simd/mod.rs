@@ -1,8 +1,8 @@
-//! Vectors of 32-bit floats: what the arithmetic kernels are written with, once for every width.
+//! Vectors of 32-bit floats, with which the arithmetic kernels are written once for all widths.
 //!
-//! An algorithm is generic over [`Lanes`] and inlined whole into an entry that has the instructions enabled (see
-//! `kernels/tile`). Nothing here checks anything: whoever calls an algorithm has checked its bounds, and that the machine has
-//! the instructions.
+//! An algorithm is generic over [`Lanes`] and inlined completely into an entry function that has the instructions enabled
+//! (see `kernels/tile`). Nothing here is checked: the caller of an algorithm has checked its bounds, and that the machine
+//! has the instructions.
 #![expect(unsafe_code, reason = "vector instructions read and write through pointers, and exist on some machines only")]
 
 #[cfg(target_arch = "x86_64")]
@@ -16,16 +16,17 @@ pub(crate) mod neon;
 ///
 /// # Safety
 ///
-/// Every method needs the instructions of its type. Loads and stores need memory for as many elements as they name, of any
+/// Every method needs the instructions of its type. Loads and stores need memory for the elements that they access, of any
 /// alignment.
 pub(crate) trait Lanes: Copy {
-    /// How many floats.
+    /// The number of floats.
     const COUNT: usize;
-    /// How many vectors the machine has registers for.
+    /// The number of vectors that fit in the machine's registers.
     const REGISTERS: usize;
 
-    /// Asks for the cache line at this address, which need not exist, to come to the second cache. Asking for the first one
-    /// was measured to be slower: it has room for two dozen requests, the second one follows a stream by itself.
+    /// Prefetches the cache line at this address, which need not be valid, into the second-level cache. Prefetching into the
+    /// first level was measured to be slower: it takes about two dozen outstanding requests, while the second level follows
+    /// a stream by itself.
     unsafe fn prefetch(address: *const u8);
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -43,30 +44,30 @@ pub(crate) trait Lanes: Copy {
     unsafe fn div(self, other: Self) -> Self;
     /// `self * factor + term`, rounded once.
     unsafe fn mul_add(self, factor: Self, term: Self) -> Self;
-    /// The larger one of each pair; NaN where `self` is NaN.
+    /// The larger of each pair; NaN where `self` is NaN.
     unsafe fn max(self, other: Self) -> Self;
-    /// The smaller one of each pair; NaN where `self` is NaN.
+    /// The smaller of each pair; NaN where `self` is NaN.
     unsafe fn min(self, other: Self) -> Self;
-    /// The sums of four vectors.
+    /// The sum of each of four vectors.
     unsafe fn sums(of: [Self; 4]) -> [f32; 4];
-    /// Element `i` of the four goes to `to + i * stride` and the three places behind it.
+    /// Stores element `i` of the four vectors at `to + i * stride` and the three places after it.
     unsafe fn put_columns(of: [Self; 4], to: *mut f32, stride: usize);
     unsafe fn largest(self) -> f32;
     unsafe fn sum(self) -> f32;
     /// The nearest integers.
     unsafe fn round(self) -> Self;
-    /// `self * 2^exponent`, where `exponent` holds integers from -127 to 127, and -127 gives 0.
+    /// `self * 2^exponent` for integer exponents from -127 to 127; -127 gives 0.
     unsafe fn scale_by_power(self, exponent: Self) -> Self;
 }
 
-/// 2 to the power of each element: at most 2 units in the last place off, 0 below -126.5, NaN for NaN.
+/// 2 to the power of each element, within 2 units in the last place; 0 below -126.5, NaN for NaN.
 ///
 /// # Safety
 ///
 /// The machine has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn exp2<V: Lanes>(exponent: V) -> V {
-    // SAFETY: arithmetic alone.
+    // SAFETY: arithmetic only.
     unsafe {
         let clamped = exponent.max(V::splat(-127.0)).min(V::splat(127.0));
         let whole = clamped.round();
@@ -83,7 +84,7 @@ pub(crate) unsafe fn exp2<V: Lanes>(exponent: V) -> V {
     }
 }
 
-/// The methods of a vector, each inlined whole.
+/// Implements the methods of a vector, each always inlined.
 macro_rules! lanes {
     ($vector:ident: $count:literal floats, $registers:literal registers;
      $($name:ident($($argument:tt)*) $(-> $result:ty)? = $body:expr;)+) => {

@@ -16,12 +16,14 @@ unsafe fn bytes(from: *const u8) -> uint16x8_t {
     vmovl_u8(vcreate_u8(u64::from(from.cast::<u32>().read_unaligned())))
 }
 
-/// 4 half floats as their bits. Widened by integer steps, since the half-float instructions are not in every compiler.
+/// 4 half floats, given as their bits. Widened with integer operations, because not every compiler has the half-float
+/// instructions.
 #[inline(always)]
 unsafe fn from_half_bits(half: uint32x4_t) -> float32x4_t {
     let sign = vshlq_n_u32::<16>(vandq_u32(half, vdupq_n_u32(0x8000)));
     let magnitude = vandq_u32(half, vdupq_n_u32(0x7fff));
-    // The bits one exponent field to the left are 2^112 too small; the multiplication also sets subnormals right.
+    // Moving the bits left by the difference of the exponents makes it 2^112 too small; the multiplication also corrects
+    // subnormals.
     let shifted = vreinterpretq_f32_u32(vshlq_n_u32::<13>(magnitude));
     let scaled = vmulq_n_f32(shifted, f32::from_bits((127 + 112) << 23));
     let special = vcgeq_u32(magnitude, vdupq_n_u32(0x7c00));
@@ -32,7 +34,7 @@ unsafe fn from_half_bits(half: uint32x4_t) -> float32x4_t {
 lanes! {
     Neon: 4 floats, 32 registers;
 
-    // The processors' own prefetchers follow rows; the compiler has no stable instruction for it.
+    // The processor's own prefetchers follow rows; the compiler has no stable prefetch instruction.
     prefetch(_: *const u8) = ();
     splat(value: f32) -> Self = Self(vdupq_n_f32(value));
     load(from: *const f32) -> Self = Self(vreinterpretq_f32_u8(vld1q_u8(from.cast())));
@@ -45,7 +47,7 @@ lanes! {
         let wide = vmovl_u16(vget_low_u16(bytes(from)));
         let magnitude = vandq_u32(wide, vdupq_n_u32(0x7f));
         let sign = vshlq_n_u32::<24>(vandq_u32(wide, vdupq_n_u32(0x80)));
-        // The bits in a 32-bit float's place are 2^120 too small; the multiplication also sets subnormals right.
+        // As the bits of a 32-bit float it is 2^120 too small; the multiplication also corrects subnormals.
         let scaled =
             vmulq_n_f32(vreinterpretq_f32_u32(vshlq_n_u32::<20>(magnitude)), f32::from_bits((127 + 120) << 23));
         let nan = vandq_u32(vceqq_u32(magnitude, vdupq_n_u32(0x7f)), vdupq_n_u32(0x7fc0_0000));

@@ -1,8 +1,8 @@
-//! The arithmetic of attention on a tile: some query rows, some tokens, everything in the nearest caches.
+//! The arithmetic of attention on a tile: some query rows and some tokens, all in the nearest CPU caches.
 //!
-//! The algorithms are written once (`products.rs` for few rows, `panels.rs` for many, `soften.rs`); each form of the kernels is
-//! a table of entries in which they are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each
-//! checks the bounds of its whole call first.
+//! The algorithms are written once (`products.rs` for few rows, `panels.rs` for many, `soften.rs`). For each set of vector
+//! instructions there is a table of entry functions, in which the algorithms are inlined with these instructions enabled.
+//! The methods of [`TileKernels`] are safe: each checks the bounds of its whole call first.
 #![expect(
     unsafe_code,
     reason = "entries with vector instructions, and the calls to them after the bounds were checked"
@@ -22,7 +22,7 @@ use products::{Scores, Weigh};
 pub(crate) use rows::{AHEAD, Ahead, Elements, LANES_MAX, Matrix, MatrixMut, TileRows, padded};
 use rows::{Bf16, ElementFormat, F8, F16, F32, I8, Nibbles, widen_nibbles};
 
-/// A form of the kernels.
+/// The tile kernels for one set of vector instructions.
 pub(crate) struct TileKernels {
     scores: [unsafe fn(Scores); 6],
     weigh: [unsafe fn(Weigh); 6],
@@ -37,14 +37,14 @@ pub(crate) struct TileKernels {
     dot: unsafe fn(*const f32, *const f32, usize) -> f32,
 }
 
-/// Entries of a form: what is called is inlined in them, with the form's instructions.
+/// Entry functions, which inline the called algorithm with the instructions enabled.
 macro_rules! entries {
     ($features:literal;
      $($name:ident $(<$format:ident>)? ($($argument:ident: $kind:ty),+) $(-> $result:ty)? = $call:expr;)+) => {
         $(
             #[target_feature(enable = $features)]
             unsafe fn $name $(<$format: ElementFormat>)? ($($argument: $kind),+) $(-> $result)? {
-                // SAFETY: the caller's promise, and the instructions are enabled here.
+                // SAFETY: the caller fulfils the conditions of the call, and the instructions are enabled here.
                 unsafe { $call }
             }
         )+
@@ -110,7 +110,7 @@ form!(avx2, crate::kernels::simd::avx2::Avx2, 4, 2, "avx2,fma,f16c");
 form!(neon, crate::kernels::simd::neon::Neon, 8, 4, "neon");
 
 impl TileKernels {
-    /// The table of this form; none for those that work on whole tensors.
+    /// The kernels of this form; `None` for forms that work on whole tensors.
     pub fn of(form: &Form) -> Option<&'static TileKernels> {
         let Form::Bytes(kernels) = form else { return None };
         match kernels {
@@ -124,14 +124,15 @@ impl TileKernels {
         }
     }
 
-    /// The products of `queries` and `keys`, `out` a row for each query. Each head of the keys has as many queries, those of
-    /// one after those of another. Behind the last key, up to the next multiple of four, `out` gets what means nothing.
+    /// Computes the products of `queries` and `keys` into `out`, which has one row per query. Each head of the keys has
+    /// equally many queries, ordered by head. After the last key, `out` is filled with arbitrary numbers up to the next
+    /// multiple of four.
     pub fn scores(&self, queries: Matrix<'_>, keys: TileRows<'_>, out: &mut MatrixMut<'_>) {
         if keys.count == 0 || queries.count == 0 {
             return;
         }
         keys.check();
-        assert!(keys.elements.is_direct(keys.dim), "rows that are read as they lie");
+        assert!(keys.elements.is_direct(keys.dim), "rows that are read in place");
         assert!(queries.count.is_multiple_of(keys.heads), "as many queries for each head");
         check_matrix(queries.floats, queries.stride, queries.count, padded(keys.dim));
         check_matrix(out.floats, out.stride, queries.count, keys.count.next_multiple_of(4));
@@ -149,18 +150,18 @@ impl TileKernels {
             out: out.floats.as_mut_ptr(),
             out_stride: out.stride,
         };
-        // SAFETY: every row of every matrix was checked; the table is given out only where its instructions are.
+        // SAFETY: every row of every matrix was checked; the table is available only if the machine has its instructions.
         unsafe { self.scores[keys.elements as usize](call) }
     }
 
-    /// Adds `values`, each times its weight, to the rows of `out`. Each head of the values has as many rows, those of one after
-    /// those of another. Behind the last element, up to the next multiple of [`LANES_MAX`], `out` gets what means nothing.
+    /// Adds `values`, each times its weight, to the rows of `out`. Each head of the values has equally many rows, ordered by
+    /// head. After the last element, `out` is filled with arbitrary numbers up to the next multiple of [`LANES_MAX`].
     pub fn weigh(&self, weights: Matrix<'_>, values: TileRows<'_>, out: &mut MatrixMut<'_>) {
         if values.count == 0 || weights.count == 0 {
             return;
         }
         values.check();
-        assert!(values.elements.is_direct(values.dim), "rows that are read as they lie");
+        assert!(values.elements.is_direct(values.dim), "rows that are read in place");
         assert!(weights.count.is_multiple_of(values.heads), "as many rows for each head");
         check_matrix(weights.floats, weights.stride, weights.count, values.count);
         check_matrix(out.floats, out.stride, weights.count, padded(values.dim));
@@ -178,26 +179,27 @@ impl TileKernels {
             out: out.floats.as_mut_ptr(),
             out_stride: out.stride,
         };
-        // SAFETY: every row of every matrix was checked; the table is given out only where its instructions are.
+        // SAFETY: every row of every matrix was checked; the table is available only if the machine has its instructions.
         unsafe { self.weigh[values.elements as usize](call) }
     }
 
-    /// Lays keys of one head out for [`product`](Self::product): each is a column of `panels`, the first one column `at`.
+    /// Copies keys of one head to the columns of `panels`, from column `at` on, for [`product`](Self::product).
     pub fn lay_keys(&self, keys: TileRows<'_>, at: usize, panels: &mut Panels<'_>) {
         let call = panels.lay(keys, at, panels.rows >= padded(keys.dim) && at + keys.count <= panels.columns);
-        // SAFETY: the rows and the room for them were checked; the table is given out only where its instructions are.
+        // SAFETY: the rows and the room for them were checked; the table is available only if the machine has its
+        // instructions.
         unsafe { self.lay_columns[keys.elements as usize](call) }
     }
 
-    /// Lays values of one head out for [`product`](Self::product): each is a row of `panels`, the first one row `at`.
+    /// Copies values of one head to the rows of `panels`, from row `at` on, for [`product`](Self::product).
     pub fn lay_values(&self, values: TileRows<'_>, at: usize, panels: &mut Panels<'_>) {
         let call = panels.lay(values, at, at + values.count <= panels.rows && padded(values.dim) <= panels.columns);
         // SAFETY: as in `lay_keys`.
         unsafe { self.lay_rows[values.elements as usize](call) }
     }
 
-    /// The products of `rows`, of which each has as many elements as `inner` names rows of `panels`, with the first `columns` of
-    /// them; added to `out` where `adds`.
+    /// Multiplies `rows` with the first `columns` columns of `panels`; each row has as many elements as `inner` has rows of
+    /// `panels`. The products are added to `out` if `adds`, else they replace it.
     pub fn product(
         &self,
         rows: Matrix<'_>,
@@ -227,7 +229,7 @@ impl TileKernels {
             out_stride: out.stride,
             adds,
         };
-        // SAFETY: all memory was checked; the table is given out only where its instructions are.
+        // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
         unsafe { (self.product)(call) }
     }
 
@@ -239,26 +241,26 @@ impl TileKernels {
         if !rows.elements.is_direct(rows.dim) {
             return widen_nibbles(&rows.bytes[row.offset..], rows.dim, out);
         }
-        // SAFETY: the row and the room for it were checked; the table is given out only where its instructions are.
+        // SAFETY: the row and the room for it were checked; the table is available only if the machine has its instructions.
         unsafe { self.widen[rows.elements as usize](row.first(), rows.dim, out.as_mut_ptr()) }
     }
 
-    /// Turns a row of scores into weights `e^(score - max)`, where max is the larger one of `before` and the largest score;
-    /// gives max and the sum of the weights.
+    /// Turns a row of scores into weights `e^(score - max)`, where max is the larger of `before` and the largest score;
+    /// returns max and the sum of the weights.
     pub fn soften(&self, scores: &mut [f32], before: f32) -> [f32; 2] {
         check_padded(scores);
-        // SAFETY: a slice of whole vectors; the table is given out only where its instructions are.
+        // SAFETY: a slice of whole vectors; the table is available only if the machine has its instructions.
         unsafe { (self.soften)(scores.as_mut_ptr(), scores.len(), before) }
     }
 
-    /// Bends scores to `cap * tanh(score * factor)`.
+    /// Applies a softcap to scores: `cap * tanh(score * factor)`.
     pub fn bend(&self, scores: &mut [f32], factor: f32, cap: f32) {
         check_padded(scores);
         // SAFETY: as in `soften`.
         unsafe { (self.bend)(scores.as_mut_ptr(), scores.len(), factor, cap) }
     }
 
-    /// Multiplies a row by another, element by element.
+    /// Multiplies a row by another one, element by element.
     pub fn scale(&self, row: &mut [f32], factors: &[f32]) {
         check_padded(row);
         assert_eq!(row.len(), factors.len());
@@ -273,7 +275,7 @@ impl TileKernels {
         unsafe { (self.scale_all)(row.as_mut_ptr(), factor, row.len()) }
     }
 
-    /// The sum of the products of two rows.
+    /// The dot product of two rows.
     pub fn dot(&self, row: &[f32], other: &[f32]) -> f32 {
         check_padded(row);
         assert_eq!(row.len(), other.len());

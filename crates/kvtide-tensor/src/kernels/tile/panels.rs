@@ -1,46 +1,46 @@
-//! The products of a tile for many rows: both factors are reused so often that it pays to lay one of them out anew.
+//! Products of a tile for many rows: both factors are reused so often that rearranging one of them pays.
 //!
 //! ```text
-//! panel      two vectors of columns:   row 0: c c c c   row 1: c c c c   ...         what one block reads lies together
+//! panel      two vectors of columns:   row 0: c c c c   row 1: c c c c   ...         what one block reads is contiguous
 //! keys       a column for each key, a row for each element              scores =  queries * panels
 //! values     a column for each element, a row for each key              out    += weights * panels
 //! product    for some rows, for one panel: sums in registers over all its rows
 //! ```
 //!
-//! Whatever the format, panels hold floats: an element becomes a float once for all rows. Laying out costs a load and a store for
-//! each vector, and a few shuffles where columns become rows; the product does nothing but multiply-adds.
+//! Panels have floats whatever the format: each element is converted once for all rows. Filling panels costs a load and a
+//! store per vector, and a few shuffles where columns become rows; the product consists of multiply-adds only.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
 use super::rows::{AheadOf, ElementFormat, LANES_MAX, TileRows, ask, load_some, padded};
 use crate::kernels::simd::Lanes;
 
-/// Vectors of columns in a panel.
+/// The number of vectors of columns in a panel.
 const WIDE: usize = 2;
 
-/// Columns of a panel.
+/// The number of columns of a panel.
 pub(super) const fn width<V: Lanes>() -> usize {
     WIDE * V::COUNT
 }
 
-/// Room for some rows and columns in panels. How wide these are is the kernels' business.
+/// Memory for rows and columns in panels. The width of a panel depends on the kernels.
 #[derive(Debug)]
 pub(crate) struct Panels<'a> {
     pub floats: &'a mut [f32],
-    /// Rows of a panel.
+    /// The number of rows of a panel.
     pub rows: usize,
     pub columns: usize,
 }
 
 impl Panels<'_> {
-    /// Floats of panels with so many rows and columns: the last one may be wider than what is in it.
+    /// The number of floats in panels with this many rows and columns. The last panel may be wider than its content.
     pub fn floats(rows: usize, columns: usize) -> usize {
         rows * columns.next_multiple_of(WIDE * LANES_MAX)
     }
 
-    /// A call that lays rows of one head out; refused unless they are inside their memory and `fit`.
+    /// A call that copies rows of one head into panels; panics unless the rows are inside their memory and `fit`.
     pub(super) fn lay(&mut self, rows: TileRows<'_>, at: usize, fit: bool) -> Lay {
         rows.check();
-        assert!(rows.elements.is_direct(rows.dim) && rows.heads == 1, "rows of one head that are read as they lie");
+        assert!(rows.elements.is_direct(rows.dim) && rows.heads == 1, "rows of one head that are read in place");
         assert!(fit && self.floats.len() >= Panels::floats(self.rows, self.columns), "rows outside their panels");
         Lay {
             rows: rows.first(),
@@ -55,33 +55,33 @@ impl Panels<'_> {
     }
 }
 
-/// Rows of elements, and where they go in panels.
+/// Rows of elements, and their place in panels.
 #[derive(Clone, Copy)]
 pub(super) struct Lay {
     pub rows: *const u8,
-    /// Bytes from a row to the next.
+    /// The distance from one row to the next in bytes.
     pub stride: usize,
     pub count: usize,
     pub dim: usize,
     pub ahead: AheadOf,
-    /// The panels, and how many rows each has room for.
+    /// The panels, and the number of rows for which each has memory.
     pub panels: *mut f32,
     pub panel_rows: usize,
-    /// The column or the row of the panels that the first row becomes.
+    /// The column or row of the panels for the first row.
     pub at: usize,
 }
 
-/// Lays rows out as columns: row `at + i` of the call is column `at + i` of the panels. Up to the next multiple of four,
-/// columns behind the last one get what means nothing, as do rows of the panels up to a whole vector.
+/// Copies rows to columns: row `at + i` of the call becomes column `at + i` of the panels. Columns after the last one, up to
+/// the next multiple of four, and rows of the panels, up to a whole vector, get arbitrary numbers.
 ///
 /// # Safety
 ///
-/// The rows are readable, the panels writable for so many columns rounded up to four and `dim` rows rounded up to a vector, and
-/// the machine has the instructions of `V`.
+/// The rows are readable, the panels are writable for the columns rounded up to four and `dim` rows rounded up to a vector,
+/// and the machine has the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn lay_columns<V: Lanes, F: ElementFormat>(a: Lay) {
     let width = width::<V>();
-    // SAFETY: as the caller promises; what is beyond the last row repeats it.
+    // SAFETY: the caller's promise; indices after the last row repeat it.
     unsafe {
         let mut index = 0;
         while index < a.count {
@@ -118,28 +118,28 @@ pub(super) unsafe fn lay_columns<V: Lanes, F: ElementFormat>(a: Lay) {
     }
 }
 
-/// A vector of a row with `dim` elements, and zeros behind them.
+/// A vector of a row with `dim` elements, followed by zeros.
 ///
 /// # Safety
 ///
 /// The row has `dim` elements, more than `at`, and the machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn load<V: Lanes, F: ElementFormat>(row: *const u8, at: usize, dim: usize) -> V {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe { if dim - at < V::COUNT { load_some::<F, V>(row, at, dim - at) } else { F::load::<V>(row, at) } }
 }
 
-/// Lays rows out as rows: row `at + i` of every panel has its part of row `i`. Columns behind the last element, as far as a row of
-/// floats is padded, get zeros: sums of what an earlier call left there would be taken for sums of this one that are no numbers.
+/// Copies rows to rows: row `at + i` of every panel gets its part of row `i`. Columns after the last element, up to the
+/// padded length of a row, get zeros: NaN that an earlier call left there would count as NaN of this call.
 ///
 /// # Safety
 ///
-/// The rows are readable, the panels writable for `at + count` rows and `padded(dim)` columns, and the machine has the instructions
-/// of `V`.
+/// The rows are readable, the panels are writable for `at + count` rows and `padded(dim)` columns, and the machine has the
+/// instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn lay_rows<V: Lanes, F: ElementFormat>(a: Lay) {
     let width = width::<V>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         for index in 0..a.count {
             let row = a.rows.add(index * a.stride);
@@ -160,30 +160,30 @@ pub(super) unsafe fn lay_rows<V: Lanes, F: ElementFormat>(a: Lay) {
 #[derive(Clone, Copy)]
 pub(super) struct Product {
     pub rows: *const f32,
-    /// Floats from a row to the next.
+    /// The distance from one row to the next in floats.
     pub stride: usize,
     pub count: usize,
-    /// The panels, how many rows each has room for, and the first one that is multiplied.
+    /// The panels, the number of rows for which each has memory, and the first row that is multiplied.
     pub panels: *const f32,
     pub panel_rows: usize,
     pub first: usize,
-    /// Elements of a row: rows of the panels.
+    /// The elements of a row, which is also the number of rows of the panels.
     pub inner: usize,
-    /// A multiple of a vector.
+    /// The number of columns, a multiple of a vector.
     pub columns: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// Whether products are added to what is there.
+    /// True if products are added to the output, else they replace it.
     pub adds: bool,
 }
 
 /// # Safety
 ///
-/// What `a` names is readable, its output writable, and the machine has the instructions of `V`.
+/// The memory that `a` refers to is readable, its output is writable, and the machine has the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn product<V: Lanes>(a: Product) {
     for first in (0..a.columns).step_by(width::<V>()) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe {
             let panels = a.panels.add(first * a.panel_rows + a.first * width::<V>());
             let panel = Product { panels, out: a.out.add(first), ..a };
@@ -197,15 +197,15 @@ pub(super) unsafe fn product<V: Lanes>(a: Product) {
 
 /// # Safety
 ///
-/// As for [`product`], of the first `VECTORS` vectors of a panel.
+/// As for [`product`], with the first `VECTORS` vectors of a panel.
 #[inline(always)]
 unsafe fn of_panel<V: Lanes, const VECTORS: usize>(a: Product) {
     let mut row = 0;
     while row < a.count {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe {
             let part = Product { rows: a.rows.add(row * a.stride), out: a.out.add(row * a.out_stride), ..a };
-            // As many sums as there are registers for, beside the vectors of the panel and one of the row.
+            // As many sums as fit in registers next to the vectors of the panel and one of the row.
             row += match a.count - row {
                 12.. if V::REGISTERS >= 32 => block::<V, VECTORS, 12>(part),
                 6.. if V::REGISTERS < 32 => block::<V, VECTORS, 6>(part),
@@ -218,14 +218,14 @@ unsafe fn of_panel<V: Lanes, const VECTORS: usize>(a: Product) {
     }
 }
 
-/// The products of the first `ROWS` rows, and how many they are.
+/// Computes the products of the first `ROWS` rows, and returns `ROWS`.
 ///
 /// # Safety
 ///
 /// As for [`of_panel`].
 #[inline(always)]
 unsafe fn block<V: Lanes, const VECTORS: usize, const ROWS: usize>(a: Product) -> usize {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
         if a.adds {
@@ -235,7 +235,7 @@ unsafe fn block<V: Lanes, const VECTORS: usize, const ROWS: usize>(a: Product) -
                 }
             }
         }
-        // Addresses move with the panel: those of single rows would be formed with checks in the loop.
+        // Row pointers advance with the panel; computing them in the loop would add checks there.
         let mut rows = [a.rows; ROWS];
         for (next, row) in rows.iter_mut().enumerate() {
             *row = a.rows.add(next * a.stride);

@@ -5,29 +5,29 @@
 //! weigh    for some values, for up to four output rows, for a few vectors of a row:  row += weight * value, in registers
 //! ```
 //!
-//! Each key is read once for four query rows, each query row once for four keys. Keys that are floats are bound by the memory
-//! that they come from, as long as it is further than the second cache: what is needed soon is asked for all at once. Others
-//! are bound by arithmetic, and it is asked for a line at a time in between, which is 4 % less of it. Values are read from front
-//! to back, a few rows at a time, so that the memory sees one stream.
+//! Each key is read once for four query rows, each query row once for four keys. Float keys are bound by memory bandwidth if
+//! they are beyond the second-level cache, so all bytes of the next keys are prefetched at once. Keys in other formats are
+//! bound by arithmetic, and are prefetched line by line between the products, which costs 4 % less. Values are read in
+//! ascending order, a few rows at a time, so that the memory sees one stream.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
 use super::rows::{AheadOf, ElementFormat, ask, load_some};
 use crate::kernels::simd::Lanes;
 
-/// What is multiplied, and where the products go.
+/// The factors of the scores, and the place of the products.
 ///
-/// Query rows are `query_stride` floats apart and zero behind their elements; a row of scores takes four floats at a time.
+/// Query rows are `query_stride` floats apart, with zeros after their elements; a row of scores takes four floats at a time.
 #[derive(Clone, Copy)]
 pub(super) struct Scores {
     pub queries: *const f32,
     pub query_stride: usize,
     pub heads: usize,
-    /// Query rows of each head.
+    /// The number of query rows of each head.
     pub rows: usize,
     pub keys: *const u8,
-    /// Bytes from the keys of a head to those of the next.
+    /// The distance from one head's keys to the next head's in bytes.
     pub key_head_stride: usize,
-    /// Bytes from a key to the next.
+    /// The distance from one key to the next in bytes.
     pub key_stride: usize,
     pub ahead: AheadOf,
     pub count: usize,
@@ -38,12 +38,12 @@ pub(super) struct Scores {
 
 /// # Safety
 ///
-/// The rows that `a` names are readable, those of `out` writable for `count` rounded up to four, and the machine has the
+/// The rows that `a` refers to are readable, those of `out` writable for `count` rounded up to four, and the machine has the
 /// instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, F: ElementFormat>(a: Scores) {
     for head in 0..a.heads {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe {
             of_head::<V, F>(Scores {
                 queries: a.queries.add(head * a.rows * a.query_stride),
@@ -57,11 +57,11 @@ pub(super) unsafe fn scores<V: Lanes, F: ElementFormat>(a: Scores) {
 
 /// # Safety
 ///
-/// As for [`scores`], of one head.
+/// As for [`scores`], with one head.
 #[inline(always)]
 unsafe fn of_head<V: Lanes, F: ElementFormat>(a: Scores) {
     for first in (0..a.count).step_by(4) {
-        // SAFETY: as the caller promises; what is beyond the last key or row repeats it.
+        // SAFETY: the caller's promise; indices after the last key or row repeat it.
         unsafe {
             let mut keys = [a.keys; 4];
             for (next, key) in keys.iter_mut().enumerate() {
@@ -76,7 +76,7 @@ unsafe fn of_head<V: Lanes, F: ElementFormat>(a: Scores) {
             }
             let mut row = 0;
             while row < a.rows {
-                // Sixteen sums and what they are made of need more than 16 registers.
+                // Sixteen sums and their factors need more than 16 registers.
                 row += match (a.rows - row).min(V::REGISTERS / 8) {
                     1 => block::<V, F, 1>(&a, keys, first, row, ahead),
                     2 => block::<V, F, 2>(&a, keys, first, row, ahead),
@@ -89,8 +89,8 @@ unsafe fn of_head<V: Lanes, F: ElementFormat>(a: Scores) {
     }
 }
 
-/// The products of `ROWS` query rows from `row` on, and how many they are. Asks for what is `ahead` of each key meanwhile; for
-/// nothing where that is 0.
+/// Computes the products of `ROWS` query rows from `row` on, and returns `ROWS`. Prefetches at the distance `ahead` from
+/// each key meanwhile, unless `ahead` is 0.
 ///
 /// # Safety
 ///
@@ -103,7 +103,7 @@ unsafe fn block<V: Lanes, F: ElementFormat, const ROWS: usize>(
     row: usize,
     ahead: isize,
 ) -> usize {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         let queries = a.queries.add(row * a.query_stride);
         let mut sums = [[V::splat(0.0); 4]; ROWS];
@@ -144,7 +144,7 @@ unsafe fn block<V: Lanes, F: ElementFormat, const ROWS: usize>(
 
 /// # Safety
 ///
-/// `ROWS` query rows are readable for a vector each.
+/// `ROWS` query rows are readable, one vector each.
 #[inline(always)]
 unsafe fn add_products<V: Lanes, const ROWS: usize>(
     sums: &mut [[V; 4]; ROWS],
@@ -153,7 +153,7 @@ unsafe fn add_products<V: Lanes, const ROWS: usize>(
     key: [V; 4],
 ) {
     for (row, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe {
             let query = V::load(queries.add(row * stride));
             for (sum, key) in sums.iter_mut().zip(key) {
@@ -163,21 +163,22 @@ unsafe fn add_products<V: Lanes, const ROWS: usize>(
     }
 }
 
-/// Bytes of the values of one block: few enough to stay in the first cache while each of its output rows is worked on.
+/// The bytes of the values of one block: few enough to stay in the first-level cache while all output rows use them.
 const BLOCK_BYTES: usize = 4096;
 
-/// What is weighed, and where the sums go. Output rows are `out_stride` floats apart and may be written up to there.
+/// The weights and values, and the place of the sums. Output rows are `out_stride` floats apart, and all of that is
+/// writable.
 #[derive(Clone, Copy)]
 pub(super) struct Weigh {
     pub weights: *const f32,
     pub weight_stride: usize,
     pub heads: usize,
-    /// Output rows of each head.
+    /// The number of output rows of each head.
     pub rows: usize,
     pub values: *const u8,
-    /// Bytes from the values of a head to those of the next.
+    /// The distance from one head's values to the next head's in bytes.
     pub value_head_stride: usize,
-    /// Bytes from a value to the next.
+    /// The distance from one value to the next in bytes.
     pub value_stride: usize,
     pub ahead: AheadOf,
     pub count: usize,
@@ -188,13 +189,13 @@ pub(super) struct Weigh {
 
 /// # Safety
 ///
-/// The rows that `a` names are readable, those of `out` writable for `dim` rounded up to a vector, and the machine has the
-/// instructions of `V`.
+/// The rows that `a` refers to are readable, those of `out` writable for `dim` rounded up to a vector, and the machine has
+/// the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn weigh<V: Lanes, F: ElementFormat, const LONG: usize, const SHORT: usize>(a: Weigh) {
     let block = (BLOCK_BYTES / (a.dim * F::BITS / 8).max(1)).clamp(8, 32);
     for head in 0..a.heads {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe {
             let of_head = Weigh {
                 weights: a.weights.add(head * a.rows * a.weight_stride),
@@ -209,14 +210,14 @@ pub(super) unsafe fn weigh<V: Lanes, F: ElementFormat, const LONG: usize, const 
 
 /// # Safety
 ///
-/// As for [`weigh`], of one head, `block` values at a time.
+/// As for [`weigh`], with one head, `block` values at a time.
 #[inline(always)]
 unsafe fn weigh_head<V: Lanes, F: ElementFormat, const LONG: usize, const SHORT: usize>(a: Weigh, block: usize) {
     for first in (0..a.count).step_by(block) {
         let count = block.min(a.count - first);
         let mut row = 0;
         while row < a.rows {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller's promise.
             unsafe {
                 let part = Weigh {
                     weights: a.weights.add(row * a.weight_stride + first),
@@ -225,10 +226,10 @@ unsafe fn weigh_head<V: Lanes, F: ElementFormat, const LONG: usize, const SHORT:
                     count,
                     ..a
                 };
-                // As many sums as there are registers for: of long pieces where a value is a float already, else of more rows,
-                // so that each value is made a float less often.
-                // The first four rows ask for what comes: floats in both of their passes, for with one of them a decode step from
-                // memory took a fifth longer. Rows behind them find it asked for.
+                // As many sums as fit in registers: over long pieces of a row for floats, over more rows for other formats,
+                // so that each value is converted less often. The first four rows prefetch the next values; with floats both
+                // of their passes do, because with only one a decode step from memory took a fifth longer. For later rows
+                // the values have already been prefetched.
                 let ahead = if row < 4 { a.ahead.from(part.values) } else { 0 };
                 row += match a.rows - row {
                     1 => rows::<V, F, LONG, 1>(&part, ahead),
@@ -244,17 +245,17 @@ unsafe fn weigh_head<V: Lanes, F: ElementFormat, const LONG: usize, const SHORT:
 
 /// # Safety
 ///
-/// As for [`weigh`], for `ROWS` rows.
+/// As for [`weigh`], with `ROWS` rows.
 #[inline(always)]
 unsafe fn rows<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usize>(a: &Weigh, ahead: isize) -> usize {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut at = 0;
         while at + VECTORS * V::COUNT <= a.dim {
             add::<V, F, VECTORS, ROWS>(a, at, ahead);
             at += VECTORS * V::COUNT;
         }
-        // Heads of 64 are four of the longest vectors: one by one, decode steps over them took a quarter longer.
+        // A head of 64 elements is four of the longest vectors. With single vectors, decode steps took a quarter longer.
         while VECTORS > 4 && at + 4 * V::COUNT <= a.dim {
             add::<V, F, 4, ROWS>(a, at, ahead);
             at += 4 * V::COUNT;
@@ -272,10 +273,10 @@ unsafe fn rows<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usi
 
 /// # Safety
 ///
-/// As for [`weigh`]; the elements `at .. at + VECTORS * V::COUNT` are in the rows.
+/// As for [`weigh`]; the rows have the elements `at .. at + VECTORS * V::COUNT`.
 #[inline(always)]
 unsafe fn add<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usize>(a: &Weigh, at: usize, ahead: isize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
         for (row, sums) in sums.iter_mut().enumerate() {
@@ -283,7 +284,7 @@ unsafe fn add<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usiz
                 *sum = V::load(a.out.add(row * a.out_stride + at + next * V::COUNT));
             }
         }
-        // Formed once: in the loop they would be with checks.
+        // Computed once; in the loop, the pointers would be computed with checks.
         let mut weights = [a.weights; ROWS];
         for (row, weights) in weights.iter_mut().enumerate() {
             *weights = a.weights.add(row * a.weight_stride);
@@ -291,7 +292,7 @@ unsafe fn add<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usiz
         let byte = at * F::BITS / 8;
         let mut from = a.values;
         for token in 0..a.count {
-            // A line is asked for by the piece that it begins in.
+            // A cache line is prefetched by the piece in which it begins.
             if byte.is_multiple_of(64) {
                 ask::<V>(from.wrapping_add(byte), VECTORS * V::COUNT * F::BITS / 8, ahead);
             }
@@ -317,10 +318,10 @@ unsafe fn add<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usiz
 
 /// # Safety
 ///
-/// As for [`weigh`]; fewer elements than a vector holds are left behind `at`.
+/// As for [`weigh`]; from `at` on the rows have fewer elements than a vector.
 #[inline(always)]
 unsafe fn add_rest<V: Lanes, F: ElementFormat, const ROWS: usize>(a: &Weigh, at: usize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         for token in 0..a.count {
             let value = load_some::<F, V>(a.values.add(token * a.value_stride), at, a.dim - at);

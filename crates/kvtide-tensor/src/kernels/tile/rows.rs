@@ -1,14 +1,14 @@
-//! Rows of elements and of floats, as the kernels of a tile take them: how elements of K and V lie in memory, how they become
-//! floats, and what is asked for before it is needed, since the memory takes longer to answer than a row takes.
+//! Rows of elements and of floats for the tile kernels: the formats of K and V in memory, their conversion to floats, and
+//! prefetching, because memory latency is longer than the work on a row.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 #![allow(unsafe_op_in_unsafe_fn, reason = "each method is one load; the trait states what it needs")]
 
 use crate::kernels::simd::Lanes;
 
-/// Every vector has at most so many floats: rows of floats are padded to a multiple of it.
+/// The most floats of a vector on any machine: rows of floats are padded to a multiple of it.
 pub(crate) const LANES_MAX: usize = 16;
 
-/// How elements lie in memory.
+/// The format of elements in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
     F32,
@@ -20,7 +20,7 @@ pub(crate) enum Elements {
 }
 
 impl Elements {
-    /// Bytes of a row of `dim` elements.
+    /// The bytes of a row with `dim` elements.
     pub fn row_bytes(self, dim: usize) -> usize {
         match self {
             Elements::F32 => 4 * dim,
@@ -30,34 +30,34 @@ impl Elements {
         }
     }
 
-    /// True when the kernels read rows of `dim` elements as they lie; others are widened first.
+    /// True if the kernels read rows of `dim` elements in place; other rows are widened first.
     pub fn is_direct(self, dim: usize) -> bool {
         self != Elements::Nibbles || dim.is_multiple_of(32)
     }
 }
 
-/// Rows of elements at equal distances, as many for each of some heads, which lie at one distance too.
+/// Equidistant rows of elements, equally many for each of several heads, which are equidistant too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TileRows<'a> {
     pub elements: Elements,
     pub bytes: &'a [u8],
-    /// The byte of the first row of the first head.
+    /// The byte offset of the first row of the first head.
     pub offset: usize,
     pub heads: usize,
-    /// Bytes from a head to the next.
+    /// The distance from one head to the next in bytes.
     pub head_stride: usize,
-    /// Bytes from a row of a head to its next.
+    /// The distance from one row of a head to the next in bytes.
     pub stride: usize,
-    /// Rows of each head.
+    /// The number of rows of each head.
     pub count: usize,
-    /// Elements of a row.
+    /// The number of elements of a row.
     pub dim: usize,
-    /// What is asked for while they are read.
+    /// Prefetching while they are read.
     pub ahead: Ahead,
 }
 
 impl<'a> TileRows<'a> {
-    /// Rows of one head from the first byte on; nothing is asked for ahead.
+    /// Rows of one head from the first byte on, without prefetching.
     pub fn new(elements: Elements, bytes: &'a [u8], stride: usize, count: usize, dim: usize) -> Self {
         let ahead = Ahead::NOTHING;
         TileRows { elements, bytes, offset: 0, heads: 1, head_stride: 0, stride, count, dim, ahead }
@@ -73,20 +73,20 @@ impl<'a> TileRows<'a> {
         TileRows { offset: self.offset + first * self.stride, count, ..self }
     }
 
-    /// Refuses rows that reach outside their memory.
+    /// Panics if rows reach outside their memory.
     pub(super) fn check(&self) {
         let last =
             self.offset + self.heads.saturating_sub(1) * self.head_stride + self.count.saturating_sub(1) * self.stride;
         assert!(last + self.elements.row_bytes(self.dim) <= self.bytes.len(), "rows reach outside their memory");
     }
 
-    /// What is asked for, from an address on.
+    /// The prefetch distances, from the first row on.
     pub(super) fn ahead_of_first(&self) -> AheadOf {
         let Ahead { near, far, turn } = self.ahead;
         AheadOf { near, far, turn: self.first().addr().saturating_add(turn) }
     }
 
-    /// The address of the first one.
+    /// The address of the first row.
     pub(super) fn first(&self) -> *const u8 {
         self.bytes[self.offset..].as_ptr()
     }
@@ -100,19 +100,19 @@ pub(crate) struct Matrix<'a> {
     pub count: usize,
 }
 
-/// The same, to change.
+/// Rows of floats, for writing.
 #[derive(Debug)]
 pub(crate) struct MatrixMut<'a> {
     pub floats: &'a mut [f32],
     pub stride: usize,
 }
 
-/// Floats of a row with `dim` elements.
+/// The padded length of a row with `dim` elements.
 pub(crate) fn padded(dim: usize) -> usize {
     dim.next_multiple_of(LANES_MAX)
 }
 
-/// Codes of 4 bits whose last group has fewer than 32 of them.
+/// Converts 4-bit codes whose last group has fewer than 32 codes.
 pub(super) fn widen_nibbles(row: &[u8], dim: usize, out: &mut [f32]) {
     for group in (0..dim).step_by(32) {
         let codes = 32.min(dim - group);
@@ -124,17 +124,17 @@ pub(super) fn widen_nibbles(row: &[u8], dim: usize, out: &mut [f32]) {
     }
 }
 
-/// Where that lies which is needed soon after a row: rows go on elsewhere at the end of a page.
+/// Prefetch distances of rows. At the end of a page the next rows are at another distance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
-    /// Bytes from a row to what is asked for; 0 when nobody knows.
+    /// The distance in bytes from a row to the address that is prefetched; 0 if it is unknown.
     pub near: isize,
-    /// The same for rows that begin `turn` bytes behind the first one, and further.
+    /// The same for rows that begin at least `turn` bytes after the first row.
     pub far: isize,
     pub turn: usize,
 }
 
-/// The same, where `turn` is an address.
+/// Like [`Ahead`], where `turn` is an address.
 #[derive(Clone, Copy)]
 pub(super) struct AheadOf {
     pub near: isize,
@@ -143,14 +143,14 @@ pub(super) struct AheadOf {
 }
 
 impl AheadOf {
-    /// Bytes from a row to what is asked for.
+    /// The distance in bytes from a row to the address that is prefetched.
     #[inline(always)]
     pub fn from(&self, row: *const u8) -> isize {
         if row.addr() < self.turn { self.near } else { self.far }
     }
 }
 
-/// Asks for what is `ahead` of a row of so many bytes; for nothing where that is 0.
+/// Prefetches the lines at the distance `ahead` from a row of `bytes` bytes; nothing if `ahead` is 0.
 ///
 /// # Safety
 ///
@@ -159,29 +159,29 @@ impl AheadOf {
 pub(super) unsafe fn ask<V: Lanes>(row: *const u8, bytes: usize, ahead: isize) {
     if ahead != 0 {
         for line in (0..bytes).step_by(64) {
-            // SAFETY: the caller's promise; any address can be asked for.
+            // SAFETY: the caller's promise; any address may be prefetched.
             unsafe { V::prefetch(row.wrapping_offset(ahead).wrapping_add(line)) };
         }
     }
 }
 
 impl Ahead {
-    /// Nothing is asked for.
+    /// Nothing is prefetched.
     pub const NOTHING: Ahead = Ahead { near: 0, far: 0, turn: 0 };
-    /// Rows go on behind each other.
+    /// Rows are contiguous.
     pub const STRAIGHT: Ahead = Ahead { near: AHEAD as isize, far: 0, turn: usize::MAX };
 }
 
-/// Bytes that are asked for ahead of their use: 4 KiB were too few, 32 no better.
+/// The prefetch distance in bytes: 4 KiB were too few, 32 KiB no better.
 pub(crate) const AHEAD: usize = 16384;
 
-/// A row of elements.
+/// A format of elements in a row.
 ///
 /// # Safety
 ///
 /// The row has `V::COUNT` elements from `index` on, a multiple of it, and the machine has the instructions of `V`.
 pub(crate) trait ElementFormat {
-    /// Bits of one element.
+    /// The number of bits of one element.
     const BITS: usize;
 
     unsafe fn load<V: Lanes>(row: *const u8, index: usize) -> V;
@@ -208,17 +208,18 @@ formats! {
     F32, 32, |row, index| V::load(row.cast::<f32>().add(index));
     /// Half floats.
     F16, 16, |row, index| V::load_f16(row.add(2 * index));
-    /// The upper half of a 32-bit float.
+    /// Upper halves of 32-bit floats.
     Bf16, 16, |row, index| V::load_bf16(row.add(2 * index));
     /// 8-bit floats with 4 bits of exponent, without infinities.
     F8, 8, |row, index| V::load_f8(row.add(index));
     /// Signed bytes, without their scale.
     I8, 8, |row, index| V::load_i8(row.add(index));
-    /// Codes of 4 bits in groups of 32: 16 bytes, the first 16 codes in the low halves, the others in the high ones.
+    /// Codes of 4 bits in groups of 32: 16 bytes, with the first 16 codes in the low nibbles and the others in the high
+    /// nibbles.
     Nibbles, 4, |row, index| V::load_nibbles(row.add(index / 32 * 16 + index % 16), index % 32 >= 16);
 }
 
-/// The elements from `index` on, `count` of them and fewer than a vector holds; zeros behind them. Not for [`Nibbles`].
+/// The elements from `index` on, `count` of them and fewer than a vector has, followed by zeros. Not for [`Nibbles`].
 ///
 /// # Safety
 ///

@@ -1,20 +1,21 @@
-//! The exponential half of a softmax, on one row of scores, and what else is done to a row of floats.
+//! The exponential part of a softmax on one row of scores, and other operations on a row of floats.
 //!
-//! Scores are natural logarithms, and meet log2(e) as differences: a score near the end of the floats is beyond it in base 2.
+//! Scores are natural logarithms. Only their differences are multiplied by log2(e): a score close to the largest float would
+//! overflow in base 2.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
 use super::rows::{ElementFormat, load_some};
 use crate::kernels::simd::{Lanes, exp2};
 
-/// Turns scores into weights `e^(score - max)`, where max is the larger one of `before` and the largest score; gives max and
-/// the sum of the weights. Where max is -infinity all weights are 0.
+/// Turns scores into weights `e^(score - max)`, where max is the larger of `before` and the largest score; returns max and
+/// the sum of the weights. If max is -infinity, all weights are 0.
 ///
 /// # Safety
 ///
 /// `scores` has `count` floats, a multiple of `V::COUNT`, and the machine has the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn soften<V: Lanes>(scores: *mut f32, count: usize, before: f32) -> [f32; 2] {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut largest = V::splat(before);
         for at in (0..count).step_by(V::COUNT) {
@@ -32,18 +33,18 @@ pub(super) unsafe fn soften<V: Lanes>(scores: *mut f32, count: usize, before: f3
     }
 }
 
-/// Bends scores to `cap * tanh(score * factor)`.
+/// Applies a softcap to scores: `cap * tanh(score * factor)`.
 ///
 /// # Safety
 ///
 /// As for [`soften`].
 #[inline(always)]
 pub(super) unsafe fn bend<V: Lanes>(scores: *mut f32, count: usize, factor: f32, cap: f32) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         // tanh(x) = 1 - 2 / (e^2x + 1)
         let (one, two) = (V::splat(1.0), V::splat(2.0));
-        // Of the smallest caps the factor is no float, and infinity times a score of 0 no number.
+        // For the smallest caps the factor is infinite, and infinity times a score of 0 would be NaN.
         let power = V::splat((2.0 * std::f32::consts::LOG2_E * factor).min(f32::MAX));
         for at in (0..count).step_by(V::COUNT) {
             let exponential = exp2(V::load(scores.add(at)).mul(power));
@@ -60,7 +61,7 @@ pub(super) unsafe fn bend<V: Lanes>(scores: *mut f32, count: usize, factor: f32,
 /// As for [`soften`], for both.
 #[inline(always)]
 pub(super) unsafe fn scale<V: Lanes>(row: *mut f32, factors: *const f32, count: usize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         for at in (0..count).step_by(V::COUNT) {
             V::load(row.add(at)).mul(V::load(factors.add(at))).store(row.add(at));
@@ -75,7 +76,7 @@ pub(super) unsafe fn scale<V: Lanes>(row: *mut f32, factors: *const f32, count: 
 /// As for [`soften`].
 #[inline(always)]
 pub(super) unsafe fn scale_all<V: Lanes>(row: *mut f32, factor: f32, count: usize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         for at in (0..count).step_by(V::COUNT) {
             V::load(row.add(at)).mul(V::splat(factor)).store(row.add(at));
@@ -90,7 +91,7 @@ pub(super) unsafe fn scale_all<V: Lanes>(row: *mut f32, factor: f32, count: usiz
 /// As for [`soften`], for both.
 #[inline(always)]
 pub(super) unsafe fn dot<V: Lanes>(row: *const f32, other: *const f32, count: usize) -> f32 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sum = V::splat(0.0);
         for at in (0..count).step_by(V::COUNT) {
@@ -104,10 +105,10 @@ pub(super) unsafe fn dot<V: Lanes>(row: *const f32, other: *const f32, count: us
 ///
 /// # Safety
 ///
-/// `row` has `dim` elements, `out` room for as many rounded up, and the machine has the instructions of `V`.
+/// `row` has `dim` elements, `out` has room for them rounded up to a vector, and the machine has the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn widen<V: Lanes, F: ElementFormat>(row: *const u8, dim: usize, out: *mut f32) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut at = 0;
         while at + V::COUNT <= dim {

@@ -1,4 +1,5 @@
-//! The same calls on bytes and by a device's kernels: the same pages, bit for bit, and the same rows.
+//! Compares calls on bytes with calls that use a device's kernels: they must give the same pages, bit for bit, and the same
+//! rows.
 
 use candle_core::Device;
 use kvtide_core::paged::{Append, KeyOrValue, PageFormat, Writer};
@@ -13,7 +14,7 @@ const LAYERS: usize = 2;
 const HEADS: usize = 3;
 const BLOCK: u32 = 4;
 
-/// What form a cache has.
+/// The dtypes, formats and sizes of a cache.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     dtype: DType,
@@ -23,7 +24,7 @@ struct Form {
 }
 
 impl Form {
-    /// Every dtype with every format, K's beside another of V.
+    /// Every dtype with every format, with different formats for K and V.
     fn all() -> impl Iterator<Item = Form> {
         let low = [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4].map(Some);
         let formats = [[None, None], [low[0], low[2]], [low[1], low[1]], [low[2], None], [None, low[0]]];
@@ -55,7 +56,7 @@ impl Form {
         .unwrap()
     }
 
-    /// Elements of so many layers and tokens, different for each seed, of other magnitudes as well: up to the largest f16.
+    /// Elements of this many layers and tokens, different for each seed, also of other magnitudes, up to the largest f16.
     fn values(&self, part: usize, layers: usize, tokens: usize, seed: usize) -> Vec<u8> {
         let magnitude = [1., 1., 5400., 1e-6, 1e-30, 1e30][seed % 6];
         let value = |at: usize| (((at * 37 + seed * 101 + part * 13) % 211) as f32 * 0.11 - 11.) * magnitude;
@@ -75,7 +76,8 @@ impl Form {
         HostTensor::new("k", bytes, self.dtype, &shape).unwrap().with_layout("k", layout).unwrap()
     }
 
-    /// Bulk writes and single ones, shared blocks, pages that were quantised and are written again, and what is read of all that.
+    /// Bulk and single writes, shared blocks, and rewrites of quantised pages; returns everything that can be read
+    /// afterwards.
     fn run(&self) -> Vec<Vec<u8>> {
         let mut cache = self.cache();
         let [one, other] = [0; 2].map(|_| cache.create_sequence(Default::default()).unwrap());
@@ -90,7 +92,7 @@ impl Form {
         append(&mut cache, &[one, other], &[0, 1, 2], 2, SequenceLayout::Bshd);
         let fork = cache.fork(one).unwrap();
         append(&mut cache, &[fork], &[0, 7], 3, SequenceLayout::Bhsd);
-        // One tensor of candle's beside memory of the caller's, into a page that is quantised, and past the end with a gap.
+        // One candle tensor next to memory of the caller, into a quantised page, and after the end with a gap.
         for (position, tokens, seed) in [(2, 1, 4), (21, 2, 5)] {
             let [k, v] = [0, 1].map(|part| self.values(part, 1, tokens, seed));
             let shape = [1, HEADS, tokens, self.dims[0] as usize];

@@ -1,4 +1,4 @@
-//! What moves or is zeroed inside slabs: blocks that are copied on write, rows of an accepted path, slots that nobody wrote.
+//! Moves and zeroing inside slabs: copies of blocks on write, rows of an accepted path, unwritten slots.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use crate::kernels::pages::heads;
 use crate::kernels::quantise::LaunchedRows;
 use crate::paged::slabs::{Holes, Slab};
 
-/// From which slab rows go to which, by whether it is the staging one, and bytes of a row.
+/// Source and target slab of rows (true for the staging slab), and the bytes of a row.
 type Way = (bool, bool, usize);
 
-/// Where rows begin and where they go, by their ways: those of one row as neighbours.
+/// The source and target offsets of rows, by their way; consecutive moves of one row are neighbours.
 type Chains = BTreeMap<Way, Vec<(usize, usize)>>;
 
 impl Launched<'_> {
-    /// Copies pieces of `bytes` bytes of a slab to other places in it, or in another one: `moves` neighbours of the list one after
-    /// the other.
+    /// Copies pieces of `bytes` bytes of a slab to other places in it, or in another slab; groups of `moves` neighbours in
+    /// the list are copied one after the other.
     pub fn copy_pieces(
         &self,
         (from, to): (&Slab, &Slab),
@@ -39,7 +39,7 @@ impl Launched<'_> {
         })
     }
 
-    /// Moves rows of all layers, one after the other: in one launch where all lie in one slab.
+    /// Moves rows of all layers in order: in one launch if all are in one slab.
     pub fn move_rows(&self, planner: &PagedPlanner, moves: &[RowMove]) -> Result<()> {
         if let Some(chains) = self.chains(planner, moves) {
             return self.carry(moves.len(), &chains);
@@ -57,7 +57,7 @@ impl Launched<'_> {
             .try_for_each(|(&(from, to, bytes), pieces)| self.copy_pieces((slab(from), slab(to)), bytes, moves, pieces))
     }
 
-    /// The chains of some moves; nothing when the moves of a row go several ways.
+    /// The chains of some moves; `None` if the moves of a row go different ways.
     fn chains(&self, planner: &PagedPlanner, moves: &[RowMove]) -> Option<Chains> {
         let (mut chains, pages) = (Chains::new(), &self.slabs.shape.pages);
         for layer in 0..pages.shape().num_layers {
@@ -81,9 +81,9 @@ impl Launched<'_> {
         Some(chains)
     }
 
-    /// Zeroes slots of pages of rows.
+    /// Zeroes slots of unquantised pages.
     pub fn zero_rows(&self, slab: &Slab, pages: &[Holes]) -> Result<()> {
-        // As many launches as there are sizes of holes, which are mostly one or two.
+        // One launch per size of hole; there are mostly one or two sizes.
         let mut sizes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (page, slots) in pages.iter().flat_map(|page| page.runs.iter().map(move |slots| (page, slots))) {
             for (part, head) in heads(&slab.layout) {
@@ -96,7 +96,7 @@ impl Launched<'_> {
         })
     }
 
-    /// Zeroes slots of low-bit pages, to the bit.
+    /// Zeroes slots of low-bit pages, exactly.
     pub fn zero_codes(&self, pages: &[Holes]) -> Result<()> {
         let shape = &self.slabs.shape;
         let hole = |page: &Holes, slots: &Range<u32>| Hole {

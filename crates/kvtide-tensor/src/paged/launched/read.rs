@@ -1,4 +1,4 @@
-//! Tokens out of pages: rows as they lie, and codes as floats.
+//! Reads tokens from pages: unquantised rows as they are, and codes as floats.
 
 use kvtide_core::paged::KeyOrValue;
 use kvtide_cuda::{Direction, QuantisedPage, Rows, Span, Strip, Strips, copy_strips};
@@ -16,15 +16,15 @@ use crate::tensor::view::View;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::paged) struct ReadRun {
     pub block: u32,
-    /// Its staging page, when its rows lie there.
+    /// Its staging page, if its rows are there.
     pub staged: Option<u32>,
     pub slot: u32,
     pub tokens: u32,
-    /// Where in the output the first one goes.
+    /// The index in the output of the first one.
     pub token: u32,
 }
 
-/// What is read: slots of pages of one layer, and how many tokens the output has.
+/// A read: slots of pages of one layer, and the number of tokens in the output.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::paged) struct LayerRead<'a> {
     pub layer: u32,
@@ -32,11 +32,11 @@ pub(in crate::paged) struct LayerRead<'a> {
     pub tokens: usize,
 }
 
-/// Where K or V goes: `[heads, tokens, dim]` without gaps.
+/// The output for K or V: contiguous `[heads, tokens, dim]`.
 type Out<'a> = Option<Span<'a>>;
 
 impl Launched<'_> {
-    /// Gathers K or V of a layer into memory of the device, which is zeros before.
+    /// Gathers K or V of a layer into device memory that was zeroed before.
     pub fn gather(&self, reading: LayerRead<'_>, part: KeyOrValue, view: &View) -> Result<()> {
         view.buffer.launch(&[self.slabs.slab.storage(), self.slabs.staging.storage()], |memory, sources| {
             let out = |of: KeyOrValue| (of == part).then_some(memory);
@@ -44,7 +44,7 @@ impl Launched<'_> {
         })
     }
 
-    /// Reads K and V of a layer into the host's memory, by way of the device's. What nobody wrote is zeros.
+    /// Reads K and V of a layer into host memory, through device memory. Unwritten slots are zeros.
     pub fn read(&self, reading: LayerRead<'_>, [k, v]: [&mut [u8]; 2]) -> Result<()> {
         let second = k.len().next_multiple_of(16);
         let dims = Dims::new("shape", &[second + v.len()])?;
@@ -107,7 +107,7 @@ impl Launched<'_> {
         let mut sections = sections(layout);
         let rows = [0, 1].map(|part| {
             let token = sections[part].row;
-            // A part that is not asked for has no rows.
+            // A part that is not requested has no rows.
             let memory = outs[part].or(outs[1 - part]).unwrap_or(Span::of(&[]));
             sections[part].row = if outs[part].is_some() { token } else { 0 };
             Rows { memory, offset: 0, layer: 0, head: reading.tokens * token, token }

@@ -1,4 +1,4 @@
-//! Low-bit pages between the slab and the staging slab: all pages of a call in one launch.
+//! Moves low-bit pages between the slab and the staging slab: all pages of a call in one launch.
 
 use kvtide_core::paged::{KeyOrValue, PageWrite, Seal, StagingContent};
 use kvtide_cuda::{QuantisedPage, QuantisedPages, Span, zero_pieces};
@@ -11,7 +11,8 @@ use crate::kernels::quantise::LaunchedRows;
 type Staged = (u32, u32, u32);
 
 impl Launched<'_> {
-    /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
+    /// Prepares the staging pages of a plan for its rows: zeroes those with rows of another page, and dequantises pages that
+    /// were sealed.
     pub fn open(&self, writes: &[PageWrite]) -> Result<()> {
         let of = |before: StagingContent| writes.iter().filter(move |write| write.before == before);
         let staging = &self.slabs.staging;
@@ -32,7 +33,7 @@ impl Launched<'_> {
         })
     }
 
-    /// Quantises pages that are full now.
+    /// Quantises pages that are now full.
     pub fn close(&self, seals: &[Seal]) -> Result<()> {
         let pages = self.listed(seals.iter().map(|seal| (seal.page.block, seal.page.layer, seal.staged)));
         let staging = &self.slabs.staging;
@@ -41,7 +42,7 @@ impl Launched<'_> {
         })
     }
 
-    /// The pages of the slab, their rows in pages of staging.
+    /// The pages of the slab, with their rows in pages of the staging slab.
     fn pages<'a>(&self, pages: Span<'a>, staging: Span<'a>) -> QuantisedPages<'a> {
         let shape = &self.slabs.shape;
         let rows = KeyOrValue::BOTH.map(|part| {

@@ -1,4 +1,4 @@
-//! The slabs of a group as kernels take them.
+//! The slabs of a group in the form that kernels expect.
 
 use kvtide_core::paged::{KeyOrValue, PageLayout};
 use kvtide_cuda::{QuantisedPages, Section, Span, Stream};
@@ -12,7 +12,7 @@ pub(in crate::paged) struct Launched<'a> {
     pub slabs: &'a Slabs,
 }
 
-/// Pages of a layout, each part with its codec if it has one, and rows elsewhere.
+/// Pages of a layout, each part with its codec if it has one, and rows outside them.
 pub(super) fn quantised_pages<'a>(
     layout: &PageLayout,
     codecs: [Option<&Codec>; 2],
@@ -31,12 +31,12 @@ pub(super) fn quantised_pages<'a>(
     }
 }
 
-/// Heads of K, and of V.
+/// The number of KV heads.
 pub(super) fn heads(layout: &PageLayout) -> usize {
     layout.shape().num_kv_heads as usize
 }
 
-/// Where the codes of K and V lie in a page.
+/// The places of the codes of K and V in a page.
 pub(super) fn sections(layout: &PageLayout) -> [Section; 2] {
     KeyOrValue::BOTH.map(|part| section(layout, part))
 }

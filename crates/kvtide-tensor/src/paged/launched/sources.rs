@@ -1,8 +1,8 @@
-//! The rows of a call where a device reads them.
+//! The rows of a call, made readable for a device.
 //!
-//! Tensors lie there already. Memory of the caller's is read in place by the CPU that stands in for a device; for any other
-//! its rows are copied to the device, without what lies between them, and kept for the length of the call. O(bytes of the
-//! rows) for those, else O(1).
+//! Tensors are already on the device. Memory of the caller is read in place by the CPU that stands in for a device; for any
+//! other device its rows are copied there without the gaps between them, and kept for the duration of the call. O(bytes of
+//! the rows) for copies, else O(1).
 
 use candle_core::{Device, Tensor};
 use kvtide_cuda::Span;
@@ -11,8 +11,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::edit::upload;
-use crate::device::memory::DeviceTensor;
-use crate::kernels::pages::Rows;
+use crate::kernels::pages::RowPlaces;
 use crate::paged::rows::TokenRows;
 
 /// K and V of a call.
@@ -23,12 +22,12 @@ pub(super) struct Placed<'a> {
 /// K or V of a call.
 struct PlacedRows<'a> {
     rows: &'a TokenRows<'a>,
-    /// What the device reads instead.
-    uploaded: Option<(DeviceTensor, Rows)>,
+    /// The copy that the device reads instead.
+    uploaded: Option<(Tensor, RowPlaces)>,
 }
 
 impl<'a> Placed<'a> {
-    /// The rows of so many layers and heads for a device.
+    /// Prepares rows of this many layers and heads for a device.
     pub fn new(rows: &'a [TokenRows<'a>; 2], layers: usize, heads: usize, device: &Device) -> Result<Self> {
         let place = |rows: &'a TokenRows<'a>| match rows.tensor().is_some() || device.is_cpu() {
             true => Ok(PlacedRows { rows, uploaded: None }),
@@ -42,12 +41,12 @@ impl<'a> Placed<'a> {
         self.parts.iter().filter_map(PlacedRows::tensor).collect()
     }
 
-    /// Where they lie in their memory.
-    pub fn rows(&self) -> [Rows; 2] {
+    /// The places of the rows in their memory.
+    pub fn rows(&self) -> [RowPlaces; 2] {
         self.parts.each_ref().map(|part| part.uploaded.as_ref().map_or(part.rows.rows, |(_, rows)| *rows))
     }
 
-    /// Their memory; `tensors` is that of [`Placed::tensors`].
+    /// Their memory; `tensors` is the memory of [`Placed::tensors`].
     pub fn spans<'b>(&'b self, tensors: &[Span<'b>]) -> [Span<'b>; 2] {
         let mut tensors = tensors.iter().copied();
         self.parts.each_ref().map(|part| match part.tensor() {
@@ -59,10 +58,10 @@ impl<'a> Placed<'a> {
 
 impl<'a> PlacedRows<'a> {
     fn tensor(&self) -> Option<&Tensor> {
-        self.uploaded.as_ref().map(|(tensor, _)| &**tensor).or_else(|| self.rows.tensor())
+        self.uploaded.as_ref().map(|(tensor, _)| tensor).or_else(|| self.rows.tensor())
     }
 
-    /// With a copy of rows of the caller's memory on a device.
+    /// Copies rows of the caller's memory to a device.
     fn upload(of: &'a TokenRows<'a>, layers: usize, heads: usize, device: &Device) -> Result<Self> {
         let (row, tokens) = (of.rows.row, of.tokens as usize);
         let [head, layer] = [tokens * row, heads * tokens * row];
@@ -74,7 +73,7 @@ impl<'a> PlacedRows<'a> {
             copy.copy_from_slice(&bytes[from..from + row]);
         }
         let tensor = upload(&copy, DType::U8, &[copy.len()], device)?;
-        Ok(PlacedRows { rows: of, uploaded: Some((tensor, Rows { offset: 0, layer, head, token: row, row })) })
+        Ok(PlacedRows { rows: of, uploaded: Some((tensor, RowPlaces { offset: 0, layer, head, token: row, row })) })
     }
 }
 
@@ -88,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_is_uploaded_has_the_rows_of_the_caller() {
-        // 2 layers, 5 tokens of which 3 are taken, 3 heads of 4 elements.
+        // 2 layers, 5 tokens of which 3 are used, 3 heads of 4 elements.
         let bytes: Vec<u8> = (0..2 * 5 * 3 * 4u32).flat_map(|at| (at as f32).to_ne_bytes()).collect();
         for layout in [SequenceLayout::Bhsd, SequenceLayout::Bshd] {
             let shape = if layout == SequenceLayout::Bhsd { [2, 3, 5, 4] } else { [2, 5, 3, 4] };

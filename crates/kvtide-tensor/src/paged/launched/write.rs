@@ -1,4 +1,4 @@
-//! Rows into pages: every layer of a call, K and V, in one launch.
+//! Writes rows to pages: every layer of a call, K and V, in one launch.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::paged::rows::TokenRows;
 use crate::paged::slabs::Slab;
 
 impl Launched<'_> {
-    /// Moves rows of some layers of a plan where it says: of low-bit pages those into the slab that fill one, the others into the
-    /// staging slab.
+    /// Writes rows of some layers to the places in a plan. For low-bit pages, rows that cover a whole page go to the slab,
+    /// and others to the staging slab.
     pub fn write(&self, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {
         let slab = &self.slabs.slab;
         let placed = Placed::new(rows, layers.len(), heads(&slab.layout), slab.tensor.device())?;
@@ -26,7 +26,7 @@ impl Launched<'_> {
         self.put(slab, layers.len(), &placed, &plan.runs().iter().map(strip).collect::<Vec<_>>())
     }
 
-    /// Puts a plan's rows into its staging pages.
+    /// Writes a plan's rows to its staging pages.
     fn stage(&self, plan: &WritePlan, layers: Range<u32>, placed: &Placed<'_>) -> Result<()> {
         let staging = &self.slabs.staging;
         let strip = |write: &PageWrite| {
@@ -38,9 +38,9 @@ impl Launched<'_> {
         if strips.is_empty() { Ok(()) } else { self.put(staging, 1, placed, &strips) }
     }
 
-    /// Quantises the pages that a plan fills with one run each.
+    /// Quantises whole pages that runs of a plan cover.
     fn seal_whole(&self, plan: &WritePlan, layers: Range<u32>, placed: &Placed<'_>) -> Result<()> {
-        let whole: Vec<&SlotRun> = plan.runs().iter().filter(|run| !run.staged).collect();
+        let whole: Vec<&SlotRun> = plan.whole_runs(self.slabs.shape.block_size()).collect();
         if whole.is_empty() {
             return Ok(());
         }

@@ -1,11 +1,11 @@
-//! What a cache shows: its own memory, with a check that it still holds what was seen.
+//! Views: tensors in the cache's own memory, with a check that the shown slots were not overwritten.
 //!
-//! A view keeps its buffer alive. Reading it fails with `STALE_VIEW` when a slot that it shows was written after it was made.
-//! It has one run of slots, or two (sinks and window) that read as one sequence.
+//! A view keeps its buffer alive. Reading it fails with `STALE_VIEW` if a slot that it shows was written after the view was
+//! made. It has one run of slots, or two (sinks and window) that read as one sequence.
 //!
-//! The window of its cache goes with it into every part that still has its sequence: how far queries over it see, and which
-//! positions are no longer there. Copies have none, they are tensors. What was narrowed away was not lost, so what is gone stays
-//! what the cache has let go of.
+//! The window of its cache is kept by every narrowed view that still has the sequence axis: it says how far queries attend,
+//! and which positions the cache has dropped. Copies have no window, they are plain tensors. Narrowing a view does not count
+//! as dropping: `gone` stays the range that the cache has dropped.
 //!
 //! ```text
 //! positions   [ sinks ) gone [ shown ............ )
@@ -37,17 +37,17 @@ mod read;
 pub struct View {
     pub(crate) buffer: Arc<Buffer>,
     region: Region,
-    /// The axis along which `runs` are read; none once a reshape has changed the axes.
+    /// The axis along which `runs` are read; `None` once a reshape has changed the axes.
     sequence: Option<usize>,
     runs: Runs,
     positions: [u64; 2],
-    /// When it was made; none when it shows whatever is there.
+    /// The moment at which it was made; `None` if it is never stale.
     stamp: Option<Stamp>,
-    /// The window of its cache, if that has one.
+    /// The window of its cache, if any.
     window: Option<CacheWindow>,
-    /// The positions that its cache has let go of.
+    /// The positions that its cache has dropped.
     gone: [u64; 2],
-    /// What keeps its cache from changing, and lets it be read when the cache is gone.
+    /// A pin that keeps its cache from changing, and lets the view be read after the cache was disposed of.
     pin: Option<Arc<Pin>>,
 }
 
@@ -67,26 +67,26 @@ impl From<[View; 2]> for Kv {
     }
 }
 
-/// The window of the cache that shows something.
+/// The window of the cache that a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheWindow {
-    /// Positions that a query sees back, its own among them, and those at the start.
+    /// The number of positions that a query attends to, including its own, and the number of sinks.
     pub window: Window,
-    /// True when the last tokens are a draft's that was given parents. Everything that the cache keeps is shown then, and how
-    /// far each node sees goes by its depth.
+    /// True if the last tokens belong to a draft with parents. The view then shows everything that the cache keeps, and each
+    /// node's depth determines which tokens it attends to.
     pub is_tree: bool,
 }
 
-/// The neighbouring slots of a view, as a box of bytes.
+/// Neighbouring slots of a view, as a box of bytes.
 pub(crate) struct ViewBox {
-    /// The first of the view's tokens in it.
+    /// The index in the view of its first token.
     pub token: usize,
     pub dims: Dims,
     pub place: Place,
 }
 
 impl View {
-    /// The slots `runs` of one part of a buffer, where the last token is at position `end - 1`.
+    /// The slots `runs` of one part of a buffer; the last token is at position `end - 1`.
     pub(crate) fn of(buffer: Arc<Buffer>, part: usize, runs: Runs, end: u64, stamp: Option<Stamp>) -> Self {
         let axis = buffer.shape.axis;
         let mut region = Region::whole(part * buffer.part_elements, buffer.part);
@@ -109,15 +109,15 @@ impl View {
         Ok(view)
     }
 
-    /// Copies its elements from the host's memory, in order: for a view of memory of its own.
+    /// Copies its elements from host memory, in order. Only for a view that owns its memory.
     pub(crate) fn fill(&self, bytes: &[u8]) -> Result<()> {
         let (dims, dtype) = (self.dims(), self.dtype());
         let from = Place { offset: 0, strides: dims.contiguous_strides().scaled(dtype.bytes()) };
         upload(HostOrTensor::Host { bytes, dims, dtype, from }, &self.buffer)
     }
 
-    /// A copy of a tensor, in memory of its own on the same device; `budget` counts it where it is of that device.
-    pub fn from_tensor(tensor: &Tensor, budget: &Arc<Budget>) -> Result<Self> {
+    /// A copy of a tensor, in memory of its own on the same device. Counted in `budget` if that is for the same device.
+    pub(crate) fn from_tensor(tensor: &Tensor, budget: &Arc<Budget>) -> Result<Self> {
         let dtype = tensor_dtype("tensor", tensor)?;
         let budget = Budget::within(tensor.device(), Some(budget), None);
         let view = View::zeros(Dims::new("tensor", tensor.dims())?, dtype, &budget)?;
@@ -125,22 +125,22 @@ impl View {
         Ok(view)
     }
 
-    /// Its memory, where it has some of its own.
+    /// The tensor of its buffer.
     pub(crate) fn memory(&self) -> &Tensor {
         &self.buffer.tensor
     }
 
-    /// Zeros in memory of its own.
+    /// Zeros in memory of their own.
     pub(crate) fn zeros(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
         View::alone(dims, dtype, budget, |shape| Buffer::new(shape, 1, budget, None))
     }
 
-    /// The same for what a launch writes as a whole before anybody reads it.
+    /// Like [`View::zeros`], for memory that a launch writes completely before it is read.
     pub(crate) fn unwritten(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
         View::alone(dims, dtype, budget, |shape| Buffer::unwritten(shape, 1, budget))
     }
 
-    /// The same for a copy that a cache hands out: counted as held beside it, and not by its own limit.
+    /// Like [`View::zeros`], for a copy that a cache hands out: counted as held, and not by the cache's own limit.
     pub(crate) fn given(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
         View::alone(dims, dtype, budget, |shape| Buffer::given(shape, 1, budget))
     }
@@ -167,7 +167,7 @@ impl View {
         })
     }
 
-    /// A view of all of its memory, a copy of a sequence's tokens along `axis`: of those before and behind `gap`.
+    /// A view of all of its memory, which is a copy of a sequence's tokens along `axis` before and after `gap`.
     pub(crate) fn with_gap(self, axis: usize, gap: Range<u32>) -> View {
         let tokens = self.region.dims[axis] as u32;
         let (head, behind) = if gap.is_empty() { (0, 0) } else { (gap.start, gap.end) };
@@ -177,7 +177,7 @@ impl View {
         View { sequence: Some(axis), runs, positions: [first, behind.into()], gone, ..self }
     }
 
-    /// The same with a batch of one before its axes: a view of all of its memory.
+    /// The same view with a batch axis of size 1 in front; the view must show all of its memory.
     pub(crate) fn batched(self) -> Result<View> {
         let dims: Vec<usize> = std::iter::once(1).chain(self.region.dims.iter().copied()).collect();
         Ok(View { region: self.region.reshaped(Dims::new("shape", &dims)?), ..self })
@@ -193,7 +193,7 @@ impl View {
         self.region.dims
     }
 
-    /// Where its memory is.
+    /// The device of its memory.
     #[must_use]
     pub fn device(&self) -> &Device {
         self.buffer.tensor.device()
@@ -205,19 +205,19 @@ impl View {
         self.buffer.shape.dtype
     }
 
-    /// Elements from one index to the next for each axis, within a run.
+    /// The distance from one index to the next in elements, for each axis, within a run.
     #[must_use]
     pub fn strides(&self) -> Vec<usize> {
         self.region.strides().to_vec()
     }
 
-    /// The axis of the sequence, unless a reshape has changed the axes.
+    /// The axis of the sequence; `None` if a reshape has changed the axes.
     #[must_use]
     pub fn sequence_axis(&self) -> Option<usize> {
         self.sequence
     }
 
-    /// The slots it shows.
+    /// The slots that it shows.
     #[must_use]
     pub fn runs(&self) -> Runs {
         self.runs
@@ -229,12 +229,13 @@ impl View {
         &self.positions[..self.runs.iter().count().max(1)]
     }
 
-    /// Where a token behind a gap that nothing follows would stand: at the end of what the cache has let go of.
+    /// The position of the next token: the end of the positions that the cache has dropped. For a view without tokens after
+    /// a gap.
     pub(crate) fn next_position(&self) -> u64 {
         self.positions[1]
     }
 
-    /// Elements in all.
+    /// The number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.region.dims.iter().product()
@@ -246,19 +247,19 @@ impl View {
         self.elements() * self.dtype().bytes()
     }
 
-    /// True when its elements are neighbours in memory, in order.
+    /// True if its elements are contiguous in memory, in order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.runs.single().is_some() && self.region.is_contiguous()
     }
 
-    /// True when a slot that it shows was written after it was made.
+    /// True if a slot that it shows was written after it was made.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.stamp.is_some_and(|stamp| self.buffer.written_since(stamp, &self.runs))
     }
 
-    /// Refuses a view that can no longer be read.
+    /// Fails if it can no longer be read.
     pub fn check(&self) -> Result<()> {
         if self.pin.is_none() && self.buffer.is_closed() {
             return Err(Error::Disposed { object: "cache of this view" });
@@ -269,16 +270,16 @@ impl View {
         Ok(())
     }
 
-    /// The same, for work in the background: until it and its clones are dropped, calls that would change its cache are
-    /// refused with `BUSY`, and it can be read when the cache was disposed of.
+    /// The same view, for background calls: until it and its clones are dropped, calls that would change its cache fail with
+    /// `BUSY`, and it can be read even if the cache was disposed of.
     pub fn pinned(&self) -> Result<View> {
         let pinned = View { pin: self.buffer.pin(), ..self.clone() };
-        // Looked at when nothing can change any more.
+        // Checked after the pin, when nothing can change any more.
         self.check()?;
         Ok(pinned)
     }
 
-    /// True when `memory` lies in the same allocation, so that a copy between the two would overlap.
+    /// True if the `bytes` bytes at `memory` are in the same allocation, so that a copy between the two would overlap.
     #[must_use]
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         self.buffer.overlaps(memory, bytes)
@@ -307,7 +308,7 @@ impl View {
         whole.into_iter().chain(runs).map(|region| Ok(region.tensor(&self.buffer.tensor)?))
     }
 
-    /// The region with the start of its only run.
+    /// The region of its elements, starting at its only run.
     fn anchored(&self) -> Region {
         match (self.sequence, self.runs.single()) {
             (Some(axis), Some(run)) => self.region.narrow(axis, run.start as usize, run.len as usize),
@@ -315,18 +316,18 @@ impl View {
         }
     }
 
-    /// The window of the cache that shows it: none of a copy, or of a view whose axes were changed.
+    /// The window of the cache that it shows; `None` for a copy, and for a view whose axes were changed.
     #[must_use]
     pub fn window(&self) -> Option<CacheWindow> {
         self.window.filter(|_| self.sequence.is_some())
     }
 
-    /// The positions that its cache has let go of, behind the sinks.
+    /// The positions after the sinks that its cache has dropped.
     pub(crate) fn gone(&self) -> Range<u64> {
         if self.sequence.is_some() { self.gone[0]..self.gone[1] } else { 0..0 }
     }
 
-    /// The same of a cache with this window.
+    /// Sets the window of its cache.
     pub(crate) fn in_window(self, window: Option<CacheWindow>) -> View {
         View { window, ..self }
     }
@@ -348,7 +349,8 @@ impl View {
             let head = self.runs.iter().next().map_or(0, |run| run.len as usize);
             view.runs = self.runs.slice(start as u32, len as u32);
             view.positions = if start < head {
-                // A part that ends within the first run goes on where it ends, any other where the second run does.
+                // If the part ends within the first run, the next position is at its end; otherwise at the end of the second
+                // run.
                 let is_cut = start + len < size && start + len <= head;
                 let next = if is_cut { self.positions[0] + (start + len) as u64 } else { self.positions[1] };
                 [self.positions[0] + start as u64, next]
@@ -362,11 +364,11 @@ impl View {
         Ok(view)
     }
 
-    /// The same elements in another shape: without a copy when they are contiguous, else in memory of its own.
+    /// The same elements in another shape: without a copy if they are contiguous, else in memory of its own.
     pub fn reshape(&self, shape: &[usize], budget: &Arc<Budget>) -> Result<View> {
         let dims = Dims::shape("shape", shape)?;
         if dims.elements() != Some(self.elements()) {
-            let expected = format!("{}, as in {:?}", counted(self.elements() as u64, "element"), self.shape());
+            let expected = format!("{}, the number in {:?}", counted(self.elements() as u64, "element"), self.shape());
             return Err(Error::ShapeMismatch { argument: "shape", value: shape.to_vec(), expected });
         }
         if !self.is_contiguous() {
@@ -378,13 +380,13 @@ impl View {
 }
 
 impl Kv {
-    /// The same of a cache with this window.
+    /// Sets the window of its cache.
     pub(crate) fn in_window(self, window: Option<CacheWindow>) -> Kv {
         Kv { k: self.k.in_window(window), v: self.v.in_window(window) }
     }
 }
 
-/// Copies tokens to the only slot of `target`, without gaps.
+/// Copies tokens to the only slot of `target`, contiguously.
 fn upload(tokens: HostOrTensor<'_>, target: &Buffer) -> Result<()> {
     match (target.form()?, &tokens) {
         (Form::Bytes(_), HostOrTensor::Host { bytes, dims, dtype, from }) => {

@@ -1,7 +1,7 @@
-//! Reading a view: into the caller's memory, as a copy, or as a candle tensor in the same memory.
+//! Reads of a view: into the caller's memory, as a copy, or as a candle tensor in the same memory.
 //!
-//! A copy has three forms: on bytes, by a device's kernels, and in candle's operations. Each refuses a view whose slots were
-//! written over, before it copies and, where it takes candle's lock more than once, behind the last time as well. O(bytes read).
+//! A copy has three implementations: on bytes, with a device's kernels, and with candle's operations. Each checks for
+//! staleness before it copies, and again afterwards if it takes candle's lock more than once. O(bytes read).
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ use crate::kernels::{copy, portable};
 use crate::tensor::buffer::Buffer;
 
 impl View {
-    /// A copy in memory of its own on the same device, never stale; `budget` counts it where it is of that device.
+    /// A copy in memory of its own on the same device, which is never stale. Counted in `budget` if that is for the same
+    /// device.
     pub fn copied(&self, budget: &Arc<Budget>) -> Result<View> {
         self.check()?;
         let budget = Budget::within(self.device(), Some(budget), None);
@@ -65,7 +66,7 @@ impl View {
         self.check()
     }
 
-    /// Copies its elements to the front of `target`, which has one slot of so many elements.
+    /// Copies its elements to the front of `target`, which has one slot with as many elements.
     fn copy_to(&self, target: &Buffer) -> Result<()> {
         let source = &self.buffer.tensor;
         match target.form()? {
@@ -110,7 +111,7 @@ impl View {
         Ok(copy_boxes(stream, &boxes)?)
     }
 
-    /// Its runs, and where each goes in memory without gaps.
+    /// Its runs, and the place of each in contiguous memory.
     fn packed(&self) -> impl Iterator<Item = (ViewBox, Place)> + '_ {
         let strides = self.dims().contiguous_strides().scaled(self.dtype().bytes());
         self.boxes().map(move |from| {
@@ -131,18 +132,18 @@ impl View {
         floats(self.dtype(), &self.to_bytes()?)
     }
 
-    /// True when shape, dtype and every bit agree.
+    /// True if shape, dtype and all bits are equal.
     pub fn equals(&self, other: &View) -> Result<bool> {
         let alike = self.shape() == other.shape() && self.dtype() == other.dtype();
         Ok(alike && self.to_bytes()? == other.to_bytes()?)
     }
 
-    /// The candle tensor of a view of one run, in the same memory.
+    /// A candle tensor of a view with one run, in the same memory.
     ///
-    /// The check is made at the call: the tensor itself is raw memory, and shows what the cache writes there later.
+    /// Staleness is checked at the call only: the tensor itself is raw memory, and shows later writes of the cache.
     pub fn tensor(&self) -> Result<Tensor> {
         if self.runs.single().is_none() {
-            return Err(Error::NotContiguous { operation: "tensor()", pieces: "two runs, sinks and window" });
+            return Err(Error::NotContiguous { operation: "tensor()", pieces: "two runs (sinks and window)" });
         }
         self.check()?;
         Ok(self.anchored().tensor(&self.buffer.tensor)?)
@@ -153,14 +154,14 @@ impl View {
         self.copied(&Budget::process())?.tensor()
     }
 
-    /// The address of its first byte, when it is contiguous and the host sees it. The bytes live as long as this view, and change
-    /// with the cache.
+    /// The address of its first byte. Fails unless the view is contiguous and the host can address it. The bytes live as
+    /// long as this view, and change with the cache.
     pub fn as_ptr(&self) -> Result<*const u8> {
         if !is_seen(self.device()) {
             return Err(Error::NotOnHost { device: device_name(self.device()) });
         }
         if !self.is_contiguous() {
-            let pieces = if self.runs.single().is_none() { "two runs, sinks and window" } else { "strided rows" };
+            let pieces = if self.runs.single().is_none() { "two runs (sinks and window)" } else { "strided rows" };
             return Err(Error::NotContiguous { operation: "data", pieces });
         }
         let first = self.anchored().first() * self.dtype().bytes();

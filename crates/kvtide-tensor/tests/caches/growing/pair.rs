@@ -206,7 +206,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Whether the snapshot, if there was one, was of this cache, and no other was restored since it was taken or restored.
+    /// Restores a snapshot. True if the snapshot, if there was one, was of this cache, and no other was restored since it
+    /// was taken or restored.
     fn restore(&mut self, which: u32) -> Result<bool, TestCaseError> {
         let Some(which) = self.chosen(which) else { return Ok(true) };
         let (snapshot, tokens, (number, latest)) = self.snapshots[which].clone();

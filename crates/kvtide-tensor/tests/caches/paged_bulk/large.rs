@@ -1,4 +1,4 @@
-//! Calls that are large enough to be shared by threads and to be written past the caches, and memory that runs out.
+//! Calls that are large enough for several threads and non-temporal stores, and calls that run out of memory.
 
 use kvtide_core::Code;
 use kvtide_core::paged::PageFormat;
@@ -124,7 +124,7 @@ fn staging_that_does_not_fit_is_refused_and_changes_nothing() {
         let refused = code(cache.append(&[sequence], rows(), rows(), Some(&[0, 3])));
         assert_eq!(refused, Err(Code::OutOfMemory), "room for {room} pages");
         assert_eq!(everything(&mut cache), before);
-        // What fills its pages needs no staging, and what was given back is used again.
+        // Tokens that fill their pages need no staging, and freed staging pages are used again.
         append(&mut cache, sequence, 0, 16);
         for id in 0..fits as u64 {
             cache.drop_sequence(id).unwrap();

@@ -1,4 +1,4 @@
-//! How far a value may be from the one that it stands for, in each format: computed here in f64, from the definition.
+//! The allowed difference of a value from the original, in each format: computed here in f64, from the definition.
 
 use kvtide_core::paged::PageFormat;
 
@@ -52,7 +52,7 @@ pub fn check(format: PageFormat, is_key: bool, grain: f64, rows: &Rows<'_>) -> R
                 PageFormat::Q4 => q4_bound(before),
                 _ => 0.,
             };
-            // What is rounded in one row of K in q4 widens the steps of all.
+            // In q4, rounding in one row of K widens the steps of all rows.
             let shared = if format == PageFormat::Q4 && is_key { rows.before } else { &rows.before[token..=token] };
             let largest = shared.iter().flatten().chain(after).fold(0f64, |largest, value| largest.max(value.abs()));
             let error = (before[place] - after[place]).abs();

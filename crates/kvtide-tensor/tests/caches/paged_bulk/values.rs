@@ -1,4 +1,4 @@
-//! Values of tokens, and memory in which they are handed over.
+//! Values of tokens, and the memory in which they are passed to a cache.
 
 use candle_core::{Device, Tensor};
 use half::{bf16, f16};
@@ -37,7 +37,7 @@ pub fn bytes(dtype: DType, values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(bytes).collect()
 }
 
-/// How tokens lie in memory.
+/// The memory layout of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A host tensor.

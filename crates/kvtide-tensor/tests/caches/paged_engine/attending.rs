@@ -1,13 +1,15 @@
-//! Attention over the pages of sequences, against its definition in 64-bit floats.
+//! Attention over the pages of sequences, compared with its definition in 64-bit floats.
 //!
-//! Where nothing is quantised, keys and values are those of the model; where something is, what is gathered, which the other
-//! checks hold against the model.
+//! Rows that are not quantised are those of the model. Quantised rows are those that the cache gathers, which other checks compare with
+//! the model. A full page of a step or draft lies both in floats, which are gathered, and quantised: the oracle quantises such a page in a
+//! cache of its own, for the queries that come after it.
 
 use kvtide_core::Code;
 use kvtide_tensor::{AttendOptions, DType, HostTensor, attend};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
+use super::model::Value;
 use super::oracle::{Naive, ancestors};
 use super::tensors::{TensorCache, code};
 use super::world::{Done, Seen, World};
@@ -15,10 +17,12 @@ use super::world::{Done, Seen, World};
 /// A query's heads for each of K.
 const GROUP: usize = 2;
 
-/// What one sequence shows in a layer.
+/// The rows of one sequence in a layer.
 struct Shown {
-    /// `[heads, tokens, dim]`.
+    /// `[heads, tokens, dim]`, as queries in the same page read them.
     rows: [Vec<f32>; 2],
+    /// The same, as queries in later pages read them.
+    before: [Vec<f32>; 2],
     positions: Vec<i64>,
     queries: usize,
     /// The tree that its last tokens are.
@@ -112,7 +116,7 @@ impl World<TensorCache> {
     /// The rows of a sequence, and how many of its last tokens can be queries.
     fn shown(&mut self, id: u64, layer: u32, wanted: usize) -> Result<Shown, TestCaseError> {
         // Asked first: what of it was quantised and exposed is written again.
-        self.cache.cache.pages(layer, &[id])?;
+        let two_forms = self.cache.cache.pages(layer, &[id])?.two_forms(0);
         let values = self.layer_values(id, layer);
         let gathered = self.cache.cache.gather(id, layer)?;
         let seen = Seen { shape: &self.shape, values: &values, resting: self.sequences[&id].values.len() };
@@ -124,13 +128,38 @@ impl World<TensorCache> {
             rows[part] =
                 heads.flat_map(|(head, at)| self.cache.content.row(part, values[at].unwrap_or(0), head)).collect();
         }
+        let before = self.before(&values, &at, &rows, &two_forms)?;
         let positions: Vec<i64> = at.into_iter().map(|at| at as i64).collect();
         // A query that stands before the ones to come may see what has left their window.
         let window = self.shape.window.map_or(0, |window| window.0 as usize);
         let first = if gap.is_empty() { 0 } else { gap.end + window - 1 };
         let queries = wanted.min(values.len().saturating_sub(first));
         let parents = self.tree(id, values.len());
-        Ok(Shown { rows, positions, queries, parents })
+        Ok(Shown { rows, before, positions, queries, parents })
+    }
+
+    /// Rows of the tokens `at`, where pages that lie in two forms are quantised.
+    fn before(
+        &self,
+        values: &[Option<Value>],
+        at: &[usize],
+        rows: &[Vec<f32>; 2],
+        two_forms: &[bool],
+    ) -> Result<[Vec<f32>; 2], TestCaseError> {
+        let (mut before, size, content) = (rows.clone(), self.shape.block_size as usize, &self.cache.content);
+        for first in (0..at.len()).filter(|&first| at[first].is_multiple_of(size)) {
+            if !two_forms.get(first / size).is_some_and(|&has| has) {
+                continue;
+            }
+            let page: Vec<Value> = values[at[first]..][..size].iter().map(|value| value.unwrap_or(0)).collect();
+            let quantised = content.sealed(&page)?;
+            for (part, head) in (0..2).flat_map(|part| (0..content.heads).map(move |head| (part, head))) {
+                let (length, dim) = (size * content.dims[part], content.dims[part]);
+                before[part][(head * at.len() + first) * dim..][..length]
+                    .copy_from_slice(&quantised[part][head * length..][..length]);
+            }
+        }
+        Ok(before)
     }
 
     /// The nodes of a sequence's transactions, counted from what is committed, and those of the step as a chain behind them.
@@ -149,16 +178,18 @@ impl World<TensorCache> {
 
     fn naive(&self, of: &Shown, query: usize, head: usize, q: &[f32]) -> (Vec<f64>, f64) {
         let (heads, tokens) = (self.cache.content.heads, of.positions.len());
-        let row = |part: usize, head: usize, at: usize| -> Vec<f64> {
-            let dim = self.cache.content.dims[part];
-            of.rows[part][(head * tokens + at) * dim..][..dim].iter().map(|&float| float.into()).collect()
-        };
         let end = of.positions.last().map_or(0, |last| last + 1);
         let tree = of.parents.as_deref();
         let nodes = tree.map_or(0, <[i32]>::len);
         let position = match (nodes + query).checked_sub(of.queries).zip(tree) {
             Some((node, parents)) => end - nodes as i64 + ancestors(parents, node).len() as i64 - 1,
             None => end - of.queries as i64 + query as i64,
+        };
+        let page_of = |position: i64| position / i64::from(self.shape.block_size);
+        let row = |part: usize, head: usize, at: usize| -> Vec<f64> {
+            let dim = self.cache.content.dims[part];
+            let rows = if page_of(of.positions[at]) < page_of(position) { &of.before } else { &of.rows };
+            rows[part][(head * tokens + at) * dim..][..dim].iter().map(|&float| float.into()).collect()
         };
         let naive = Naive {
             positions: &of.positions,

@@ -1,10 +1,11 @@
-//! What a value stands for in tensors: the rows of a token in one layer, and how far from them what is quantised may be.
+//! The meaning of a value in tensors: the rows of a token in one layer, and the allowed difference after quantisation.
 //!
-//! Rows that are not quantised are any bits, NaNs among them, and come back bit for bit. Those that are lie between -1 and 1, times
-//! a power of two of any magnitude that dtype and format have; a page is rounded by at most half a step each time it becomes full, and it can only become full again after calls that opened it.
+//! Rows that are not quantised have any bits, NaNs included, and are read back bit for bit. Quantised rows are between -1
+//! and 1, times a power of two of any magnitude that dtype and format support. A page is rounded by at most half a step each
+//! time it becomes full, and it can only become full again after calls that opened it.
 
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{DType, PagedKvCacheOptions};
+use kvtide_tensor::{DType, Error, HostTensor, PagedKvCache, PagedKvCacheOptions};
 use proptest::prelude::*;
 
 use super::model::Value;
@@ -20,7 +21,7 @@ pub struct Content {
     pub hadamard: bool,
     /// Rows that are not quantised are numbers as well, for attention.
     pub plain: bool,
-    /// What numbers are multiplied with, a power of two: then they are as exact as between -1 and 1.
+    /// The factor of the numbers, a power of two: they are then as exact as between -1 and 1.
     pub magnitude: f32,
 }
 
@@ -112,6 +113,20 @@ impl Content {
         }
     }
 
+    /// K and V of a full page, `[heads, tokens, dim]`, as they are read after it was quantised.
+    pub fn sealed(&self, page: &[Value]) -> Result<[Vec<f32>; 2], Error> {
+        let block_size = page.len() as u32;
+        let mut cache =
+            PagedKvCache::new(PagedKvCacheOptions { capacity: 1, block_size, num_layers: 1, ..self.options() })?;
+        let sequence = cache.create_sequence()?;
+        let rows = [0, 1].map(|part| self.fed(part, &[page.to_vec()]));
+        let shapes = self.dims.map(|dim| [1, self.heads, page.len(), dim]);
+        let [k, v] = [0, 1].map(|part| HostTensor::new("rows", &rows[part], self.dtype, &shapes[part]));
+        cache.append_known(&[sequence], k?, v?, Some(&[0, block_size]), None)?;
+        let kv = cache.gather(sequence, 0)?;
+        Ok([kv.k.to_f32()?, kv.v.to_f32()?])
+    }
+
     /// The elements of a value in one head, as numbers.
     pub fn row(&self, part: usize, value: Value, head: usize) -> Vec<f32> {
         let places = head * self.dims[part]..(head + 1) * self.dims[part];
@@ -141,7 +156,7 @@ impl Content {
         let rows = (0..self.heads).flat_map(|head| values.iter().map(move |value| (head, *value)));
         for ((head, value), found) in rows.zip(found.chunks_exact(self.dims[part])) {
             let expected = self.row(part, value, head);
-            // What nobody wrote is zero in every format.
+            // Unwritten slots are zero in every format.
             let bound = if value == 0 { 0. } else { bound };
             if expected.iter().zip(found).any(|(a, b)| (a - b).abs() > bound || b.is_nan()) {
                 return Err(format!("part {part}: {found:?} is not {expected:?} of {value}, bound {bound}"));

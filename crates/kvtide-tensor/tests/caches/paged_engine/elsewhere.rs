@@ -1,8 +1,8 @@
-//! Steps that are computed on another thread while the trace goes on.
+//! Steps that another thread computes while the trace continues.
 //!
-//! A layer is written, and attended to, by a thread that has the run; the calls that follow go on meanwhile. One that touches pages is
-//! refused with `BUSY` and nothing is changed: then the run comes home, what it attended to is asked of the cache once more, and the
-//! call is made again.
+//! A thread that has the run writes a layer and attends to it; the following calls of the trace are made meanwhile. A call
+//! that touches pages fails with `BUSY` and changes nothing: then the run ends, its attention results are compared with
+//! those of the cache, and the call is made again.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use super::tensors::{Fed, code};
 /// A step as the oracle has it.
 pub type SharedStep = Rc<RefCell<PagedStep>>;
 
-/// What a layer's queries saw.
+/// The attention result of a layer.
 type Bits = Vec<u32>;
 
 /// A step whose run is out.
@@ -27,12 +27,12 @@ pub struct Lent {
     step: Weak<RefCell<PagedStep>>,
     run: Option<StepRun>,
     working: Option<JoinHandle<(StepRun, Option<Bits>, u32)>>,
-    /// What was seen in each layer that it has written.
+    /// The attention result of each layer that it has written.
     seen: BTreeMap<u32, Option<Bits>>,
     pub hidden: Hidden,
 }
 
-/// What was written elsewhere and does not count yet: it never does where the step was stale when its run came home.
+/// Tokens that another thread has written and that do not count yet: they never do if the step was stale when its run ended.
 #[derive(Default)]
 pub struct Hidden {
     sequences: Vec<u64>,
@@ -74,6 +74,11 @@ impl Lent {
         }
     }
 
+    /// The sequences of its step.
+    pub fn sequences(&self) -> &[u64] {
+        &self.hidden.sequences
+    }
+
     fn rest(&mut self) {
         if let Some(working) = self.working.take() {
             let (run, seen, layer) = working.join().expect("no panic in the run");
@@ -99,7 +104,7 @@ impl Lent {
     }
 }
 
-/// What queries of all tokens see, where K and V are numbers.
+/// The attention results of all tokens' queries, if K and V are numbers.
 fn attended(
     content: &Content,
     tokens: u32,

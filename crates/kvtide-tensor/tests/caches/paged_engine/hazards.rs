@@ -1,5 +1,5 @@
-//! What could go wrong in one place: objects of another cache, or that outlive theirs; readers in the background; memory that
-//! runs out in the middle of a call.
+//! Single hazards: objects of another cache, objects that outlive theirs, background readers, memory that runs out in the
+//! middle of a call.
 
 use kvtide_core::paged::PageFormat;
 use kvtide_core::{Code, TransactionId};
@@ -50,7 +50,7 @@ fn begin(cache: &mut PagedKvCache, id: u64, tokens: u32) -> Result<PagedStep, Er
     cache.begin_step(StepTokens { sequences: &[id], offsets: Some(&[0, tokens]), parents: None })
 }
 
-/// What every sequence shows.
+/// The content of every sequence.
 fn shown(cache: &mut PagedKvCache) -> Vec<(u64, Vec<f32>)> {
     cache.check_invariants().unwrap();
     let ids = cache.sequence_ids();

@@ -1,8 +1,9 @@
-//! The paged engine on tensors: random traces of everything that it does, against sequences that are kept apart.
+//! The paged engine on tensors: random traces of all its calls, compared with sequences that are stored separately.
 //!
-//! Calls and oracle are those that the planner is tested with: a value stands for one token in one layer. Values of known
-//! tokens follow from the tokens before and from the tenant, so a prefix that is found must show exactly those, and one that is
-//! shown to another tenant is seen. What a value is in a tensor says `content.rs`, and `tensors.rs` holds what comes out against it.
+//! Calls and reference are those of the planner's tests: a value stands for one token in one layer. Values of known tokens
+//! follow from the tokens before them and from the tenant, so a prefix that is hit must show exactly those values, and a
+//! prefix shown to another tenant is detected. `content.rs` defines the value of a tensor, and `tensors.rs` compares reads
+//! with it.
 
 mod attending;
 #[path = "../../../../kvtide-core/tests/paged_world/calls.rs"]

@@ -1,14 +1,15 @@
-//! A cache on tensors as one of values: what a value is there, [`Content`] says.
+//! A cache on tensors as a cache of values, in the encoding of [`Content`].
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kvtide_core::paged::{PoolStats, Window};
+use kvtide_core::paged::{PageFormat, PoolStats, Window};
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{
-    BeginOptions, Error, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedPrefix, PagedSnapshot,
+    BeginOptions, DType, Error, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedPrefix, PagedSnapshot,
     PromptOptions, StepTokens, Tokens, Transactional,
 };
 use proptest::prelude::*;
@@ -30,11 +31,33 @@ pub struct TensorCache {
     /// The form in which steps are computed elsewhere, if they are.
     elsewhere: Option<Kernels>,
     lent: Option<Lent>,
-    /// Of the open step, where that was stale when its run came home.
+    /// The lost tokens of the open step, if it was stale when its run ended.
     lost: Hidden,
+    /// The bytes that each layer of each sequence showed last: no call on others changes a bit of them.
+    shown: Sightings,
 }
 
-/// What holds blocks.
+/// The last content of sequences, by sequence and layer.
+#[derive(Default)]
+struct Sightings {
+    seen: BTreeMap<(u64, u32), [Vec<u8>; 2]>,
+}
+
+impl Sightings {
+    /// A call on these sequences may change them.
+    fn forget(&mut self, sequences: &[u64]) {
+        self.seen.retain(|(of, _), _| !sequences.contains(of));
+    }
+
+    fn check(&mut self, sequence: u64, layer: u32, bytes: &[Vec<u8>; 2]) -> Done {
+        if let Some(before) = self.seen.insert((sequence, layer), bytes.clone()) {
+            prop_assert!(before == *bytes, "layer {} of {}: a call on others changed its bytes", layer, sequence);
+        }
+        Ok(())
+    }
+}
+
+/// An object that holds blocks.
 pub enum Hold {
     Snapshot(PagedSnapshot),
     Prefix(PagedPrefix),
@@ -73,6 +96,7 @@ impl TensorCache {
             elsewhere: None,
             lent: None,
             lost: Hidden::default(),
+            shown: Sightings::default(),
         })
     }
 
@@ -84,8 +108,16 @@ impl TensorCache {
     /// Brings the run home, if one is out.
     pub fn home(&mut self) {
         if let Some(lent) = self.lent.take() {
+            self.shown.forget(lent.sequences());
             self.lost = lent.home(&mut self.cache, &self.content);
         }
+    }
+
+    /// True if quantised tokens have the same bits as floats: a step that continues in such a page converts it to floats,
+    /// for forks too; if the step is rolled back, the page is as before.
+    fn keeps_bits(&self) -> bool {
+        let quantised = self.content.formats.into_iter().flatten().any(PageFormat::is_low_bit);
+        !quantised || self.content.dtype == DType::F32
     }
 
     fn hidden(&self) -> &Hidden {
@@ -173,12 +205,14 @@ impl Cache for TensorCache {
     }
 
     fn truncate(&mut self, id: u64, length: u32) -> Answer<()> {
+        self.shown.forget(&[id]);
         let done = code(self.cache.truncate(id, length));
         self.opened += u32::from(done.is_ok());
         done
     }
 
     fn write(&mut self, id: u64, layer: u32, position: u32, values: &[Value]) -> Answer<()> {
+        self.shown.forget(&[id]);
         let fed = self.fed(&[values.to_vec()], false);
         // One token goes in by itself as well.
         let done = self.touching(true, |cache| match values {
@@ -191,6 +225,7 @@ impl Cache for TensorCache {
 
     fn append(&mut self, shares: &[Share], values: &[Vec<Value>], ids: Option<&[u32]>) -> Answer<()> {
         let (fed, (sequences, offsets)) = (self.fed_all(values), flat(shares));
+        self.shown.forget(&sequences);
         self.touching(true, |cache| cache.append_known(&sequences, fed.host(0), fed.host(1), Some(&offsets), ids))
     }
 
@@ -211,6 +246,7 @@ impl Cache for TensorCache {
     }
 
     fn restore(&mut self, id: u64, held: &Hold) -> Answer<()> {
+        self.shown.forget(&[id]);
         let Hold::Snapshot(snapshot) = held else { unreachable!("prefixes are not restored") };
         code(self.cache.restore(id, snapshot))
     }
@@ -251,6 +287,7 @@ impl Cache for TensorCache {
         values: &[Vec<Value>],
         ids: Option<&[u32]>,
     ) -> Answer<()> {
+        self.shown.forget(&[id]);
         if let Some(ids) = ids
             && id.is_multiple_of(2)
         {
@@ -262,29 +299,34 @@ impl Cache for TensorCache {
     }
 
     fn commit(&mut self, (id, draft): (u64, TransactionId), tokens: Option<u64>) -> Answer<()> {
+        self.shown.forget(&[id]);
         self.touching(false, |cache| cache.sequence(id)?.commit_draft(draft, tokens))
     }
 
     fn commit_path(&mut self, (id, draft): (u64, TransactionId), path: &[u32]) -> Answer<()> {
+        self.shown.forget(&[id]);
         self.touching(false, |cache| cache.sequence(id)?.commit_draft_path(draft, path))
     }
 
     fn undo(&mut self, (id, draft): (u64, TransactionId)) {
+        self.shown.forget(&[id]);
         self.cache.sequence(id).expect("a sequence").drop_draft(draft);
     }
 
     fn begin_step(&mut self, shares: &[Share]) -> Answer<SharedStep> {
         let (sequences, offsets) = flat(shares);
+        self.shown.forget(&sequences);
         let tokens = StepTokens { sequences: &sequences, offsets: Some(&offsets), parents: None };
         self.touching(true, |cache| cache.begin_step(tokens)).map(|step| Rc::new(RefCell::new(step)))
     }
 
     fn write_layer(&mut self, step: &mut SharedStep, layer: u32, values: &[Value]) -> Answer<()> {
+        self.shown.forget(step.borrow().sequences());
         let fed = self.fed(&[values.to_vec()], false);
         let Some(kernels) = self.elsewhere else {
             return code(self.cache.write_layer(&mut step.borrow_mut(), layer, fed.host(0), fed.host(1)));
         };
-        // A step that is stale is still written to, where its run is out: nobody may see it.
+        // A stale step is still written to while its run is out, but the result must never be visible.
         let answer = code(self.cache.check_step(&step.borrow()));
         if self.lent.is_none() {
             self.opened += 1;
@@ -302,6 +344,7 @@ impl Cache for TensorCache {
     }
 
     fn commit_step(&mut self, step: &mut SharedStep, ids: Option<&[u32]>) -> Answer<()> {
+        self.shown.forget(step.borrow().sequences());
         if self.lent.is_some() {
             // What is refused is refused before, or because it is elsewhere.
             let refused = code(self.cache.commit_step(&mut step.borrow_mut(), ids));
@@ -314,9 +357,10 @@ impl Cache for TensorCache {
         Ok(())
     }
 
-    /// Where it is dropped open, what looks at the cache next is to find nothing of it. Its run may still be out.
+    /// Drops a step. If it is dropped open, the next call on the cache must find no trace of it. Its run may still be out.
     fn drop_step(&mut self, step: SharedStep) {
         let step = &mut *step.borrow_mut();
+        self.shown.forget(step.sequences());
         self.lost = Hidden::default();
         if step.tokens().is_multiple_of(2) {
             self.cache.undo_step(step).expect("nothing that refuses it");
@@ -357,6 +401,9 @@ impl Cache for TensorCache {
             let same = self.content.check(part, &shown, bytes, self.opened);
             prop_assert!(same.is_ok(), "layer {} of {}: {}", layer, id, same.unwrap_err());
         }
+        if self.keeps_bits() {
+            self.shown.check(id, layer, &bytes)?;
+        }
         // Some by themselves: the ends, the edges of a gap, and one that moves along.
         let some = [0, gap.start, gap.end, values.len() / 2, values.len().wrapping_sub(1), values.len()];
         for at in some {
@@ -382,7 +429,7 @@ impl Cache for TensorCache {
         let sequence = self.cache.sequence(id)?;
         prop_assert_eq!(sequence.drafted(draft)? as usize, positions.len());
         let positions: Vec<u64> = positions.iter().map(|&position| position as u64).collect();
-        // A step brings more nodes, of which nobody knows yet whether they stay.
+        // A step adds more nodes, which may still be rolled back.
         let expected = if is_stepping { Err(Code::TransactionOpen) } else { Ok(positions) };
         prop_assert_eq!(code(sequence.draft_positions(draft)), expected);
         Ok(())
@@ -409,7 +456,7 @@ impl Cache for TensorCache {
 /// The code of a refusal. Of blocks there must have been too few.
 pub fn code<T>(done: Result<T, Error>) -> Answer<T> {
     done.map_err(|error| {
-        if let Error::Plan(kvtide_core::Error::OutOfBlocks { needed, free }) = error {
+        if let Error::Plan(kvtide_core::Error::OutOfBlocks { needed, free, .. }) = error {
             assert!(needed > free);
         }
         error.code()

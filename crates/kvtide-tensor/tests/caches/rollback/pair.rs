@@ -1,7 +1,7 @@
-//! A `RollbackCache` beside a list that knows when each position was written last.
+//! A `RollbackCache` next to a list that knows when each position was last written.
 
 use kvtide_core::Code;
-use kvtide_tensor::{RollbackCache, RollbackCacheOptions, RollbackMark, Source, View};
+use kvtide_tensor::{KvTransaction, RollbackCache, RollbackCacheOptions, RollbackMark, Source, Transactional, View};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -251,6 +251,8 @@ impl Pair {
         self.cache.check_invariants().map_err(TestCaseError::fail)?;
         let lengths = (self.cache.total_len() as usize, self.cache.committed_len() as usize);
         prop_assert_eq!(lengths, (self.tokens.len(), self.committed));
+        let parents = self.parents.iter().map(|&parent| parent - self.committed as i64);
+        prop_assert!(parents.eq(self.cache.tree().parents().iter().map(|&parent| i64::from(parent))));
         let current = self.cache.current()?;
         prop_assert_eq!(current.is_some(), self.appended);
         for (part, view) in current.into_iter().flat_map(pair).enumerate() {
@@ -259,9 +261,37 @@ impl Pair {
         self.sightings.check(if self.repeats { Wrote::AnyTokens } else { Wrote::NewTokens })
     }
 
+    /// A draft behind the last token sees it and what that token follows, by the list of parents, at the position behind it.
+    fn check_mask(&mut self) -> Done {
+        let Some(current) = self.cache.current()?.filter(|_| !self.tokens.is_empty()) else { return Ok(()) };
+        let [k, v] = pair(current).map(|view| view.narrow(2, 0, 1));
+        let (k, v) = (k?, v?);
+        let mut draft = self.cache.begin(Default::default())?;
+        if unless_out_of_memory(self.limit, draft.append(&k, &v, None))?.is_none() {
+            return Ok(());
+        }
+        let before = self.tokens.len() as i64;
+        let (mut seen, mut at) = (vec![before], before - 1);
+        while at >= self.committed as i64 {
+            seen.push(at);
+            at = self.parents[at as usize - self.committed];
+        }
+        let branch = seen.len() as i64;
+        seen.extend(0..=at);
+        let expected: Vec<f32> =
+            (0..=before).map(|position| if seen.contains(&position) { 0. } else { f32::NEG_INFINITY }).collect();
+        let mask = draft.tree_mask()?.to_bytes()?;
+        let mask: Vec<f32> = mask.chunks_exact(4).map(|four| f32::from_ne_bytes(four.try_into().unwrap())).collect();
+        prop_assert_eq!(mask, expected);
+        prop_assert_eq!(draft.tree_positions()?, [(at + branch) as u64]);
+        draft.rollback()?;
+        Ok(())
+    }
+
     /// Nothing but the buffer costs memory once the views are gone.
     pub fn check_at_the_end(mut self) -> Done {
         self.sightings.clear();
+        self.check_mask()?;
         let stats = self.cache.stats();
         prop_assert_eq!((stats.used_bytes, stats.held_bytes), (stats.buffer_bytes, 0));
         Ok(())

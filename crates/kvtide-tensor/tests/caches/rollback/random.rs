@@ -1,4 +1,4 @@
-//! Random calls on `RollbackCache` against a list that knows when each position was written last.
+//! Random calls on `RollbackCache` against a list that knows when each position was last written.
 
 use kvtide_tensor::{DType, Kernels};
 use proptest::prelude::*;

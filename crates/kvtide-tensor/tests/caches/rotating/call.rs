@@ -1,4 +1,4 @@
-//! What a random test of a rotating cache is made of: a setup, and calls.
+//! The setup and the calls of a random test of a rotating cache.
 
 use kvtide_tensor::RotatingCacheOptions;
 
@@ -26,7 +26,7 @@ pub enum Op {
     Accepted(u32, u64, u64, u64),
 }
 
-/// What becomes of a cache that another one takes over from.
+/// The fate of a cache that another one takes over from.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     Drop,

@@ -1,4 +1,4 @@
-//! A rotating cache beside a window that keeps everything.
+//! A rotating cache next to a window that keeps everything.
 
 use std::mem;
 
@@ -21,7 +21,7 @@ pub struct Pair<const PARTS: usize> {
     cache: Rotating<PARTS>,
     number: usize,
     model: Model,
-    /// What the last append returned, and how many tokens it added.
+    /// The result of the last append, and the number of tokens that it added.
     last: Option<(Vec<Id>, usize)>,
     sightings: Sightings,
     /// With what each saw, the number of its cache, and whether no other was restored since it was taken or restored.
@@ -147,7 +147,8 @@ where
         self.see(parts, &retained[start..start + len])
     }
 
-    /// Whether the snapshot, if there was one, was of this cache, and no other was restored since it was taken or restored.
+    /// Restores a snapshot. True if the snapshot, if there was one, was of this cache, and no other was restored since it
+    /// was taken or restored.
     fn restore(&mut self, which: u32) -> Result<bool, TestCaseError> {
         let Some(which) = self.chosen(which) else { return Ok(true) };
         let (snapshot, model, (number, latest)) = self.snapshots[which].clone();

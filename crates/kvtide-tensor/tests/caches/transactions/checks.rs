@@ -1,4 +1,4 @@
-//! What must hold after every step, and at the end.
+//! Invariants after every step, and at the end.
 
 use kvtide_core::Code;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! What belongs to one kind of cache, and what could go wrong in one place.
+//! Tests for single kinds of caches, and single hazards.
 
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{BeginOptions, KvCache, KvTransaction, RollbackCache, RotatingKvCache, Source, Transactional};

@@ -1,4 +1,4 @@
-//! What every kind of cache gives the tests of transactions: a new kind is one more `impl`.
+//! The interface of every kind of cache to the tests of transactions: a new kind is one more `impl`.
 
 use kvtide_core::Code;
 use kvtide_tensor::{
@@ -9,7 +9,7 @@ use kvtide_tensor::{
 use crate::tokens::Rows;
 use crate::windows::pair;
 
-/// What a cache is made with. Each kind takes what it has.
+/// The options of a cache. Each kind uses those that it has.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub rows: Rows,
@@ -36,7 +36,7 @@ pub trait Kind: Transactional + Sized {
     const LATEST: bool = false;
     /// Its tokens have one shape from the start on.
     const SHAPED: bool = Self::BOUND;
-    /// What it runs out of where its setup has a limit.
+    /// The error when its limit is reached.
     const FULL: Code = Code::OutOfMemory;
     /// It can end before its owner does.
     const CLOSES: bool = true;

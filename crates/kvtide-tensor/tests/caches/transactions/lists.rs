@@ -1,4 +1,4 @@
-//! Lists of every token, committed and drafted, and what a cache shows of them.
+//! Lists of every token, committed and drafted, and the tokens that a cache shows.
 
 use kvtide_core::TransactionId;
 
@@ -11,7 +11,7 @@ pub struct Draft {
     /// Tokens, and their parents counted from the first of them.
     pub nodes: Vec<(Id, i64)>,
     pub branched: bool,
-    /// What the last append had shown before.
+    /// The result of the last append before it.
     pub last: Option<Vec<Id>>,
 }
 
@@ -21,7 +21,7 @@ pub struct Lists {
     pub sinks: usize,
     pub tokens: Vec<Id>,
     pub open: Vec<Draft>,
-    /// What the last append has shown.
+    /// The result of the last append.
     pub last: Option<Vec<Id>>,
     pub next: Id,
 }

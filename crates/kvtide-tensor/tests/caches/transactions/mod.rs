@@ -1,4 +1,4 @@
-//! Transactions: what they mean, on every kind of cache; and random ones against lists.
+//! Transactions: their semantics, on every kind of cache; and random ones against lists.
 
 mod checks;
 mod hazards;

@@ -1,13 +1,13 @@
 //! A paged sequence as one more kind: an adapter that owns its cache.
 //!
-//! The batch of the tests' rows are the layers. What it shows is gathered, so that it has no views that become stale. What a
-//! paged sequence does otherwise, and the bodies ask for by the constants of [`Kind`]:
+//! The batch rows of the tests are the layers. Its content is gathered, so it has no views that become stale. The
+//! differences of a paged sequence, which the test bodies query by the constants of [`Kind`]:
 //!
-//! - its rows have one shape from the start on, so an empty one takes no other (`SHAPED`);
-//! - it takes blocks, which are there from the start: where others run out of memory, it runs out of those (`FULL`);
-//! - it ends with its owner, and is not closed before (`CLOSES`); what is left then is that all blocks are free.
+//! - its rows have one shape from the start, so an empty sequence accepts no other (`SHAPED`);
+//! - it takes blocks, which exist from the start: where others run out of memory, it runs out of blocks (`FULL`);
+//! - it ends with its owner, and is not closed before (`CLOSES`); the remaining check is that all blocks are free.
 //!
-//! Its window keeps whole blocks, so it is not one of those; `paged_engine` has sliding ones.
+//! Its window keeps whole blocks, so it is not a sliding kind here; `paged_engine` has sliding ones.
 
 use std::cell::RefCell;
 use std::sync::Arc;

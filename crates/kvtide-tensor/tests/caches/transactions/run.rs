@@ -1,4 +1,4 @@
-//! A cache with transactions beside lists that keep every token.
+//! A cache with transactions next to lists that keep every token.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub enum Op {
     Forget(u32),
     Begin(Option<u32>),
     Draft(u32, [Form; 2]),
-    /// What the cache shows, or a part of it.
+    /// Drafts the cache's content, or a part of it.
     DraftOwn(u32, u32),
     /// Nodes, each so many before itself: 0 is refused.
     Tree(Vec<u32>, [Form; 2]),

@@ -1,4 +1,4 @@
-//! What a transaction means: one body for every kind of cache.
+//! The semantics of transactions: one test body for every kind of cache.
 
 use kvtide_core::{COUNT_MAX, Code};
 use kvtide_tensor::{BeginOptions, DType, Error, KvTransaction, Source, Transaction};
@@ -34,7 +34,7 @@ pub fn draft<T: KvTransaction>(draft: &mut T, ids: &[Id], parents: Option<&[i32]
     draft.append(&k, &v, parents)
 }
 
-/// What it shows, as bytes.
+/// The content of a cache, as bytes.
 pub fn shown<C: Kind>(cache: &C) -> Option<[Vec<u8>; 2]> {
     cache.invariants().unwrap();
     cache.visible().unwrap().map(|seen| C::bytes(&seen).unwrap())
@@ -44,7 +44,7 @@ pub fn bytes(ids: &[Id]) -> [Vec<u8>; 2] {
     [0, 1].map(|part| rows().bytes(part, ids))
 }
 
-/// What is retained of the tokens `ids`, in their order.
+/// The tokens among `ids` that are retained, in their order.
 pub fn retained<C: Kind>(setup: &Setup, ids: &[Id]) -> Vec<Id> {
     let (window, sinks, all) = (setup.window as usize, setup.sinks as usize, ids.len());
     let keeps = |place: usize| !C::WINDOW || all <= window + sinks || place < sinks || place + window >= all;
@@ -104,7 +104,7 @@ pub fn rolled_back_or_dropped_it_is_as_before<C: Kind>() {
             drop(open);
             assert!(shown(&cache) == before, "{setup:?} {tokens} {long}");
             assert_eq!(cache.length(), tokens);
-            // What was seen before is still there, unless the window had to move for the draft.
+            // Earlier views are still valid, unless the window had to move for the draft.
             let old = [seen.map(|seen| C::bytes(&seen)), cache.latest().map(|seen| C::bytes(&seen))];
             for (read, expected) in old.into_iter().zip([before, latest]) {
                 match read {

@@ -1,37 +1,37 @@
-//! A named case, and how it ends.
+//! A named case, and its outcome.
 
 use crate::folder::Reference;
 
-/// Why a case failed.
+/// The reason for a failed case.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// How a case ends that did not fail.
+/// The outcome of a case that did not fail.
 pub enum Outcome {
-    /// What was compared, and how far off it was.
+    /// The compared numbers, and the largest difference.
     Passed(String),
-    /// What there is no reference for.
+    /// The missing reference.
     Skipped(String),
 }
 
-/// What a case does.
+/// The function of a case.
 pub type Run = Box<dyn Fn(&Reference) -> Result<Outcome, Failure>>;
 
-/// A case.
+/// A named case.
 pub struct Case {
-    /// What it is called, the kind of cache first: `contiguous/whole`.
+    /// The case's name, with the kind of cache first: `contiguous/whole`.
     pub name: String,
-    /// What it does.
+    /// The function that runs the case.
     pub run: Run,
 }
 
 impl Case {
-    /// A case that does this.
+    /// Makes a case.
     pub fn new(name: impl Into<String>, run: impl Fn(&Reference) -> Result<Outcome, Failure> + 'static) -> Self {
         Case { name: name.into(), run: Box::new(run) }
     }
 }
 
-/// A case that cannot be run with this folder.
+/// Returns the outcome of a case that cannot run with this folder.
 pub fn skipped(why: impl Into<String>) -> Result<Outcome, Failure> {
     Ok(Outcome::Skipped(why.into()))
 }

@@ -1,4 +1,4 @@
-//! A folder with a model and what it should compute.
+//! A folder with a model and its expected results.
 //!
 //! ```text
 //! hf/config.json  hf/model.safetensors     the model
@@ -6,7 +6,7 @@
 //! references.safetensors                   logits, keys and values: floats
 //! ```
 //!
-//! Anything but the model and the prompts may be missing; what needs it is skipped then.
+//! Everything except the model and the prompts may be missing; cases that need it are then skipped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::case::Failure;
 
-/// A model, and what it should compute.
+/// A model and its expected results.
 pub struct Reference {
     /// The model's name.
     pub name: String,
@@ -31,15 +31,15 @@ pub struct Reference {
     tensors: HashMap<String, Tensor>,
 }
 
-/// What a window hides, in a model whose layers keep everything.
+/// Expected results under a window, for a model of full layers.
 pub struct Masked {
-    /// The name of the rule.
+    /// The name of the masking rule.
     pub rule: String,
     /// The name of the prompt.
     pub prompt: String,
-    /// The same model under the rule.
+    /// The same model with the window.
     pub model: ModelDescription,
-    /// The greedy tokens.
+    /// The expected greedy tokens.
     pub greedy: Vec<u32>,
 }
 
@@ -53,7 +53,7 @@ impl Reference {
         let prompts = json["prompts"].as_object().ok_or("references.json has no prompts")?;
         let mut prompts: Vec<_> = prompts
             .iter()
-            .map(|(name, prompt)| Ok((name.clone(), tokens(prompt).ok_or(format!("the prompt {name} is no list"))?)))
+            .map(|(name, prompt)| Ok((name.clone(), tokens(prompt).ok_or(format!("the prompt {name} is not a list"))?)))
             .collect::<Result<_, Failure>>()?;
         prompts.sort_by_key(|(_, prompt)| prompt.len());
         let path = folder.join("references.safetensors");
@@ -63,32 +63,32 @@ impl Reference {
         Ok(Reference { name, decoder, prompts, json, tensors })
     }
 
-    /// The model's layers.
+    /// Returns the model's description.
     pub fn model(&self) -> &ModelDescription {
         &self.decoder.config().model
     }
 
-    /// A prompt.
+    /// Returns a prompt by name.
     pub fn prompt(&self, name: &str) -> Option<&[u32]> {
         self.prompts.iter().find(|(found, _)| found == name).map(|(_, prompt)| prompt.as_slice())
     }
 
-    /// The greedy tokens behind a prompt.
+    /// Returns the expected greedy tokens after a prompt.
     pub fn greedy(&self, prompt: &str) -> Option<Vec<u32>> {
         tokens(&self.json["greedy"][prompt])
     }
 
-    /// Floats by name.
+    /// Returns expected floats by name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 
-    /// True when some layer has a window of its own.
+    /// True if a layer has a window of its own.
     pub fn slides(&self) -> bool {
         self.model().groups().iter().any(|group| matches!(group.kind, LayerKind::Sliding { .. }))
     }
 
-    /// The model under a rule, where the folder has it.
+    /// Returns the results under a masking rule, if the folder has them.
     pub fn masked(&self, rule: &str) -> Result<Option<Masked>, Failure> {
         let found = &self.json["masked"][rule];
         let (Some(greedy), Some(prompt)) = (tokens(&found["greedy"]), found["prompt"].as_str()) else {
@@ -102,7 +102,7 @@ impl Reference {
     }
 }
 
-/// A list of tokens.
+/// Reads a list of tokens.
 pub fn tokens(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(|token| u32::try_from(token.as_u64()?).ok()).collect()
 }

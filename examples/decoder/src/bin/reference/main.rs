@@ -1,13 +1,13 @@
-//! Checks that the decoder computes what a reference did: every greedy token, every logit, every key and value.
+//! Compares the decoder's results with a reference: every greedy token, every logit, every key and value.
 //!
 //! ```text
-//! reference [folder]           else KVTIDE_REFERENCE_DIR
+//! reference [folder]           by default KVTIDE_REFERENCE_DIR
 //! PASS  contiguous/whole       320 tokens equal, 156736 numbers at most 1.1e-5 off
 //! SKIP  contiguous/windows     no layer slides
-//! FAIL  ...                    what differs, and where
+//! FAIL  ...                    the difference, and its place
 //! ```
 //!
-//! It ends with 1 when a case failed. Sums of 32-bit floats in another order differ by about 1e-5 here; 1e-3 is let pass.
+//! It exits with 1 if a case failed. Sums of 32-bit floats in another order differ by about 1e-5 here; 1e-3 is accepted.
 
 mod agreement;
 mod case;
@@ -50,6 +50,6 @@ fn check(reference: &Reference) -> ExitCode {
     }
     let [passed, skipped, failed] = counts;
     println!("{}: {passed} passed, {skipped} skipped, {failed} failed", reference.name);
-    // A folder that has nothing to compare with has not been checked.
+    // A folder without any reference counts as a failure.
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,4 +1,4 @@
-//! Marks of single slots, of runs, and against a plain set at random.
+//! Marks of single slots and of runs, and a comparison with a plain set at random.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// 3 layers of 30 slots: the last layer lies across two words.
+/// 3 layers of 30 slots: the last layer is in two words.
 fn marks() -> WrittenMarks {
     WrittenMarks::new(1 << 31, 3, 30).unwrap()
 }
@@ -132,7 +132,7 @@ proptest! {
     }
 }
 
-/// A set of pages is marks of one slot a page.
+/// A set of pages consists of marks with one slot per page.
 #[test]
 fn a_page_is_one_bit() {
     let mut set = WrittenMarks::new(9, 70, 1).unwrap();

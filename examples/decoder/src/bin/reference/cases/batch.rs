@@ -10,7 +10,7 @@ use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
 use crate::folder::{Reference, tokens};
 
-/// The cases of batches.
+/// Returns the cases of batches.
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, kind: Kind, chunk: Option<usize>| {
         Case::new(format!("{}/batch_left_padded/{name}", kind.name()), move |reference| match kind {
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A list of lists of tokens.
+/// Reads a list of lists of tokens.
 fn rows(value: &Value) -> Option<Vec<Vec<u32>>> {
     value.as_array()?.iter().map(tokens).collect()
 }
@@ -54,7 +54,7 @@ fn run(reference: &Reference, kind: Kind, chunk: Option<usize>) -> Result<Outcom
     Ok(agreement.outcome("batch_left_padded"))
 }
 
-/// In blocks, sequences of unequal lengths are decoded side by side, and none is padded.
+/// Decodes sequences of unequal lengths as one batch in a paged cache, without padding.
 fn run_ragged(reference: &Reference) -> Result<Outcome, Failure> {
     let padded = &reference.json["batch_left_padded"];
     let (Some(inputs), Some(mask)) = (rows(&padded["input_ids"]), rows(&padded["attention_mask"])) else {
@@ -86,7 +86,7 @@ fn run_ragged(reference: &Reference) -> Result<Outcome, Failure> {
     Ok(agreement.outcome("batch_left_padded"))
 }
 
-/// Runs a batch, so many tokens of each row at a time; answers the logits of each row's last one.
+/// Runs a batch in chunks of each row, and returns the logits of each row's last token.
 fn last_logits(
     reference: &Reference,
     cache: &mut dyn Cache,
@@ -95,7 +95,7 @@ fn last_logits(
 ) -> Result<Tensor, Failure> {
     let length = inputs.first().map_or(0, Vec::len);
     if length == 0 || inputs.iter().any(|row| row.len() != length) {
-        return Err("the rows of batch_left_padded are not of one length".into());
+        return Err("the rows of batch_left_padded have different lengths".into());
     }
     let (mut from, mut hidden) = (0, None);
     while from < length {

@@ -1,5 +1,5 @@
-//! Another branch behind the first 60 tokens of a prompt: by truncating to them, by restoring what was there, by a fork, and by
-//! finding what a prompt has in common with one that was there before.
+//! A second continuation of the first 60 tokens of a prompt: by truncating to them, by restoring a snapshot, by a
+//! fork, and by a prefix match with an earlier prompt.
 
 use kvtide_tensor::PagedKvCache;
 
@@ -15,10 +15,10 @@ const STEM: &str = "p100";
 const BRANCH: &str = "branch60";
 const SHARED: usize = 60;
 
-/// What is done with the stem and the branch.
+/// A way from the stem to the branch.
 type Run = fn(&Reference, &[u32], &[u32]) -> Result<Outcome, Failure>;
 
-/// The cases of branches.
+/// Returns the cases of branches.
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, run: Run| {
         Case::new(format!("paged/{BRANCH}/{name}"), move |reference| {
@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     };
     vec![
         case("truncated", |reference, stem, branch| match reference.slides() {
-            true => skipped("blocks that left a window are given back"),
+            true => skipped("blocks that left a window are freed"),
             false => truncated(reference, stem, branch),
         }),
         case("restored", restored),
@@ -51,7 +51,7 @@ fn truncated(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outc
     Ok(agreement.outcome(BRANCH))
 }
 
-/// The stem is decoded on, so that windows move past what the branch needs, before the branch is taken.
+/// Decodes the stem further before the branch, so that windows move past the tokens that the branch needs.
 fn restored(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
     let mut cache = blocks(reference.model(), None)?;
     let id = run(reference, &mut cache, &stem[..SHARED], None)?;
@@ -63,7 +63,7 @@ fn restored(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outco
     Ok(agreement.outcome(BRANCH))
 }
 
-/// Stem and branch go on from the same tokens, and both are right.
+/// Continues stem and branch from the same tokens, and checks both.
 fn forked(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
     let mut cache = blocks(reference.model(), None)?;
     let id = run(reference, &mut cache, &stem[..SHARED], None)?;
@@ -74,7 +74,7 @@ fn forked(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outcome
     Ok(agreement.outcome(BRANCH))
 }
 
-/// The branch finds what it has in common with the stem, which was there before and is gone.
+/// Checks that the branch reuses the common prefix of the stem, whose sequence was dropped.
 fn shared(reference: &Reference, stem: &[u32], branch: &[u32], partial: bool) -> Result<Outcome, Failure> {
     let mut cache = blocks(reference.model(), None)?;
     let id = run(reference, &mut cache, stem, Some(7))?;
@@ -94,7 +94,7 @@ fn shared(reference: &Reference, stem: &[u32], branch: &[u32], partial: bool) ->
     Ok(agreement.outcome(BRANCH))
 }
 
-/// A new sequence with these tokens.
+/// Makes a new sequence with these tokens.
 fn run(reference: &Reference, cache: &mut PagedKvCache, tokens: &[u32], chunk: Option<usize>) -> Result<u64, Failure> {
     let id = cache.create_sequence()?;
     let mut rows = Sequences::new(cache, &[id]);

@@ -1,4 +1,4 @@
-//! What the cache holds behind a prompt, layer by layer: keys as they were turned, and values.
+//! The content of the cache after a prompt, layer by layer: rotated keys, and values.
 
 use super::kind::Kind;
 use super::running::prefill;
@@ -6,7 +6,7 @@ use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
 use crate::folder::Reference;
 
-/// The cases of keys and values.
+/// Returns the cases of keys and values.
 pub fn cases() -> Vec<Case> {
     let of = |kind: Kind, (way, chunk): (&str, Option<usize>)| {
         Case::new(format!("{}/keys-and-values/{way}", kind.name()), move |reference| run(reference, kind, chunk))
@@ -24,11 +24,11 @@ fn run(reference: &Reference, kind: Kind, chunk: Option<usize>) -> Result<Outcom
             continue;
         }
         if kind == Kind::Blocks && reference.slides() {
-            return skipped("blocks that left a window are given back");
+            return skipped("blocks that left a window are freed");
         }
         let held = kind.run(reference.model(), |cache| prefill(&reference.decoder, cache, prompt, chunk).map(drop))?;
         for (layer, kv) in held.into_iter().enumerate() {
-            let kv = kv.ok_or(format!("layer {layer} holds nothing"))?;
+            let kv = kv.ok_or(format!("layer {layer} is empty"))?;
             for (part, found) in [("key", &kv.k), ("value", &kv.v)] {
                 let wanted = wanted(layer, part).ok_or(format!("kv.{name}.layer{layer}.{part} is missing"))?;
                 agreement.numbers(&format!("kv.{name}.layer{layer}.{part}"), &found.to_tensor()?, wanted)?;

@@ -1,4 +1,4 @@
-//! The kinds of cache that cases run on.
+//! The kinds of caches that cases run on.
 
 use decoder::{Cache, Layers, Sequences};
 use kvtide_core::model::ModelDescription;
@@ -7,25 +7,25 @@ use kvtide_tensor::{Kv, PagedKvCache, PagedModelOptions, PoolRoom};
 
 use crate::case::Failure;
 
-/// Blocks of each group: room for the longest prompt and what follows, several times.
+/// The number of blocks per group: several times the longest prompt and its continuation.
 const BLOCKS: u32 = 512;
 
-/// Tokens of a block.
+/// The number of tokens per block.
 pub const BLOCK_SIZE: u32 = 16;
 
 /// A kind of cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// In tensors, every token of every layer.
+    /// Contiguous caches that keep every token of every layer.
     Everything,
-    /// In tensors, of layers that slide what their queries can still see.
+    /// Contiguous caches; sliding layers keep their window only.
     Windows,
-    /// In blocks.
+    /// A paged cache.
     Blocks,
 }
 
 impl Kind {
-    /// How cases of it are called.
+    /// Returns the first part of the names of its cases.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Everything => "contiguous",
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// Runs `work` on an empty cache for a model; answers what it holds of each layer.
+    /// Runs `work` on an empty cache for a model, and returns the content of each layer.
     pub fn run(
         self,
         model: &ModelDescription,
@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// A cache in blocks, its pages of this format.
+/// Makes a paged cache with pages of this format.
 pub fn blocks(model: &ModelDescription, format: Option<PageFormat>) -> Result<PagedKvCache, Failure> {
     let room = PoolRoom::Blocks(vec![BLOCKS; model.groups().len()]);
     let options = PagedModelOptions::new(model.clone(), room);
@@ -62,7 +62,7 @@ pub fn blocks(model: &ModelDescription, format: Option<PageFormat>) -> Result<Pa
     Ok(PagedKvCache::of_model(options)?)
 }
 
-/// A new sequence of a cache.
+/// Makes a new sequence in a cache.
 pub fn sequence(cache: &mut PagedKvCache) -> Result<Sequences<'_>, Failure> {
     let id = cache.create_sequence()?;
     Ok(Sequences::new(cache, &[id]))

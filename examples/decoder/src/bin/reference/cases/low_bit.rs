@@ -1,4 +1,4 @@
-//! Pages of 8 bits: how often the most likely token is the same. A figure, not a test of equality.
+//! Pages of 8 bits: the share of equal most probable tokens. A measured rate, not a test of equality.
 
 use candle_core::{D, Tensor};
 use kvtide_core::paged::PageFormat;
@@ -8,10 +8,10 @@ use super::running::prefill;
 use crate::case::{Case, Failure, Outcome, skipped};
 use crate::folder::Reference;
 
-/// The share of tokens that must be the same.
+/// The minimum share of equal tokens.
 const LEAST: f64 = 0.9;
 
-/// The cases of low-bit pages.
+/// Returns the cases of low-bit pages.
 pub fn cases() -> Vec<Case> {
     vec![Case::new("paged/q8/top-1", run)]
 }

@@ -1,4 +1,4 @@
-//! A model whose layers keep everything, under a window: as a rule of attention, and in a cache that drops the rest.
+//! A model of full layers under a window: applied by attention alone, and in a cache that drops the other tokens.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
 use crate::folder::Reference;
 
-/// Rules that are named as skipped where a folder does not have them.
+/// Rules that are listed as skipped if a folder does not have them.
 const RULES: [&str; 2] = ["window16", "sinks4_window12"];
 
-/// The cases of rules: those that are always named, and any other that the folder has.
+/// Returns the cases of rules: those in `RULES`, and any other in the folder.
 pub fn cases(reference: &Reference) -> Vec<Case> {
     let there = reference.json["masked"].as_object().into_iter().flat_map(|rules| rules.keys().map(String::as_str));
     let rules: BTreeSet<_> = RULES.into_iter().chain(there).collect();

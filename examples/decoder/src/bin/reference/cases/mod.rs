@@ -1,4 +1,4 @@
-//! Every case there is. A new one is a function in a file of this folder, and one line here.
+//! All cases. A new case is a function in a file of this folder, and one line here.
 
 mod batch;
 mod branch;
@@ -13,7 +13,7 @@ mod speculative;
 use crate::case::Case;
 use crate::folder::Reference;
 
-/// The cases, in the order in which they run.
+/// Returns the cases in the order in which they run.
 pub fn all(reference: &Reference) -> Vec<Case> {
     let mut cases = Vec::new();
     cases.extend(prompts::cases());

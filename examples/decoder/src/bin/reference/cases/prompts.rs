@@ -1,4 +1,4 @@
-//! Every prompt in one piece, in chunks and token by token: the logits of all its tokens, and what follows greedily.
+//! Every prompt at once, in chunks and token by token: the logits of all its tokens, and its greedy continuation.
 
 use super::kind::Kind;
 use super::running::{Chunk, check_prompt, prefill};
@@ -6,7 +6,7 @@ use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
 use crate::folder::Reference;
 
-/// The cases of prompts.
+/// Returns the cases of prompts.
 pub fn cases() -> Vec<Case> {
     let ways = [("whole", None), ("chunks-of-7", Some(7)), ("token-by-token", Some(1))];
     let case = |kind: Kind, (way, chunk): (&str, Chunk)| {

@@ -1,4 +1,4 @@
-//! What most cases do: run a prompt in pieces, go on greedily, and compare.
+//! Shared by most cases: run a prompt in chunks, continue greedily, and compare.
 
 use candle_core::Tensor;
 use decoder::{Cache, Decoder, greedy};
@@ -7,10 +7,10 @@ use crate::agreement::Agreement;
 use crate::case::Failure;
 use crate::folder::Reference;
 
-/// How a prompt is run: this many tokens at a time, all of them where it says none.
+/// The number of tokens per chunk of a prompt; `None` for the whole prompt at once.
 pub type Chunk = Option<usize>;
 
-/// Runs `tokens`; answers the logits of all of them, `[tokens, vocabulary]`.
+/// Computes `tokens`, and returns the logits of all of them, `[tokens, vocabulary]`.
 pub fn prefill(decoder: &Decoder, cache: &mut dyn Cache, tokens: &[u32], chunk: Chunk) -> Result<Tensor, Failure> {
     let pieces = tokens.chunks(chunk.unwrap_or(tokens.len()).max(1));
     let run = |piece: &[u32]| Ok(decoder.logits(&decoder.forward(piece, cache)?)?.squeeze(0)?);
@@ -18,19 +18,19 @@ pub fn prefill(decoder: &Decoder, cache: &mut dyn Cache, tokens: &[u32], chunk: 
     Ok(Tensor::cat(&logits, 0)?)
 }
 
-/// What is expected behind a prompt; floats are optional.
+/// The expected results after a prompt; floats are optional.
 pub struct Expected<'a> {
     /// The prompt's name, for messages.
     pub prompt: &'a str,
     /// The logits of the prompt's last tokens.
     pub logits: Option<&'a Tensor>,
-    /// The greedy tokens behind it.
+    /// The greedy tokens after it.
     pub greedy: &'a [u32],
-    /// The logits that each was chosen from.
+    /// The logits from which each token was chosen.
     pub greedy_logits: Option<&'a Tensor>,
 }
 
-/// Compares the logits of a prompt's tokens, goes on greedily, and compares what comes.
+/// Compares the logits of a prompt's tokens, continues greedily, and compares the continuation.
 pub fn check(
     decoder: &Decoder,
     cache: &mut dyn Cache,
@@ -54,7 +54,7 @@ pub fn check(
     Ok(())
 }
 
-/// The same for a prompt of the reference, of which `logits` are the last tokens'.
+/// Calls [`check`] for a prompt of the reference; `logits` belong to its last tokens.
 pub fn check_prompt(
     reference: &Reference,
     cache: &mut dyn Cache,

@@ -1,4 +1,4 @@
-//! Speculative decoding with a draft that is mostly wrong: what is rejected leaves no trace, and the tokens are the same.
+//! Speculative decoding with mostly wrong drafts: rejected tokens leave no trace, and the result is the same.
 
 use candle_core::{D, Tensor};
 use decoder::{Decoder, Sequences};
@@ -9,10 +9,10 @@ use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome};
 use crate::folder::Reference;
 
-/// Tokens that are drafted at a time.
+/// The number of tokens per draft.
 const DRAFTED: usize = 5;
 
-/// The cases of drafts.
+/// Returns the cases of drafts.
 pub fn cases() -> Vec<Case> {
     vec![Case::new("paged/speculative", run)]
 }
@@ -32,7 +32,7 @@ fn run(reference: &Reference) -> Result<Outcome, Failure> {
     Ok(agreement.outcome("any prompt"))
 }
 
-/// Decodes as many tokens as are wanted; a draft is right in its first tokens, now and then, and wrong behind them.
+/// Decodes as many tokens as `wanted` has; the first tokens of a draft are right in some rounds, the others wrong.
 fn speculate(
     decoder: &Decoder,
     rows: &mut Sequences<'_>,
@@ -51,7 +51,7 @@ fn speculate(
             Some(&token) => (token + 1 + place as u32) % vocabulary,
             None => 0,
         };
-        // The last token that is known, and what is drafted behind it.
+        // The last known token, and the drafted tokens after it.
         let tokens: Vec<u32> = found.last().copied().into_iter().chain((0..DRAFTED).map(draft)).collect();
         let before = rows.cache().sequence_length(id);
         let transaction = rows.cache().begin(id, None, Default::default())?;
@@ -60,7 +60,7 @@ fn speculate(
         let accepted = tokens[1..].iter().zip(&next).take_while(|(drafted, next)| drafted == next).count();
         rows.cache().commit(id, transaction, Some(accepted as u64 + 1))?;
         if rows.cache().sequence_length(id) != before + accepted as u32 + 1 {
-            return Err("the rejected tokens are still there".into());
+            return Err("the rejected tokens are still in the cache".into());
         }
         found.extend(&next[..=accepted]);
     }

@@ -1,0 +1,298 @@
+// A cache that is too small for everything that is asked of it: one request never ends or starves another, what can never fit is refused before it is
+// computed, and the event loop goes on.
+import { setImmediate as turn } from 'node:timers/promises'
+import test, { type ExecutionContext } from 'ava'
+
+import { isKvTideError, type KvTideError } from '../../index.js'
+import type { GenerateOptions, Generation, OnnxModel, OnnxSequence } from '../../onnx.js'
+import { rejected } from '../support/throws.js'
+import { alone, Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+
+/** So many ids; two families differ from their first block on. */
+function ids(count: number, family = 0): number[] {
+  return Array.from({ length: count }, (_, place) => (family + place * 3) % 15)
+}
+
+/** A model over so many blocks of four tokens, and its backend. */
+function small(
+  capacity: number,
+  sizes: { stepTokens?: number; sequences?: number } = {},
+): { model: OnnxModel; backend: ToyBackend } {
+  const backend = new ToyBackend(new Dice(capacity))
+  return { model: toyModel(backend, { capacity, ...sizes }), backend }
+}
+
+async function all(generation: Generation): Promise<number[]> {
+  const tokens: number[] = []
+  for await (const token of generation) tokens.push(token)
+  return tokens
+}
+
+/** Generates in a sequence that is dropped at the end, as a server does. */
+async function chat(model: OnnxModel, tokens: readonly number[], options: GenerateOptions = {}): Promise<number[]> {
+  using sequence = model.open({ tokens })
+  return await all(model.generate(sequence, options))
+}
+
+/** The code of the error that a promise is rejected with, or its value. */
+const outcome = <T>(promise: Promise<T>): Promise<T | string> =>
+  promise.catch((error: unknown) => (isKvTideError(error) ? error.code : Promise.reject(error)))
+
+/** Computes a prompt, so that it is cached. */
+async function cached(model: OnnxModel, tokens: readonly number[]): Promise<void> {
+  using sequence = model.open()
+  await model.run([{ sequence, tokens: [...tokens] }])
+}
+
+/** How many tokens of a prompt are cached. */
+const found = (model: OnnxModel, tokens: readonly number[]): number => model.cache.explain([...tokens, 14]).matched
+
+async function isWhole(t: ExecutionContext, model: OnnxModel): Promise<void> {
+  await turn()
+  t.is(model.cache.freeCount, model.cache.totalCount)
+  model.cache.checkInvariants()
+  await model.dispose()
+}
+
+test('all logits of a cached prompt that has no room wait for a generation, while timers go on', async t => {
+  const { model } = small(8)
+  const prompt = ids(17)
+  const [pending, busy] = [model.open({ tokens: prompt }), model.open({ tokens: ids(12, 7) })]
+  await cached(model, prompt.slice(0, 16))
+  t.is(found(model, prompt.slice(0, 16)), 16)
+  t.is(pending.length, 0)
+  let ticks = 0
+  const timer = setInterval(() => (ticks += 1), 1)
+  const answer = all(model.generate(busy, { maxTokens: 4 })).finally(() => busy.dispose())
+  const computed = model.run([{ sequence: pending, tokens: [] }], { logits: 'all' })
+  // The timer decides: without turns of the event loop nothing after this line would run.
+  await new Promise(resolve => setTimeout(resolve, 5))
+  t.deepEqual(await answer, alone(ids(12, 7), 4))
+  const [logits] = (await computed) as [Float32Array]
+  t.is(logits.length, 17 * 16)
+  t.true(ticks > 0)
+  clearInterval(timer)
+  pending.dispose()
+  await isWhole(t, model)
+})
+
+test('beside a prompt that does not fit, one that has room is computed', async t => {
+  const { model, backend } = small(16)
+  await cached(model, ids(24))
+  const before = backend.tokens
+  const answers = await Promise.all([
+    outcome(chat(model, ids(100, 5), { maxTokens: 4 })),
+    outcome(chat(model, ids(4, 9), { maxTokens: 3 })),
+  ])
+  t.deepEqual(answers, ['OUT_OF_BLOCKS', alone(ids(4, 9), 3)])
+  t.is(backend.tokens - before, 4 + 2, 'nothing of the long prompt is computed')
+  t.is(found(model, ids(24)), 24, 'nothing is evicted for it')
+  await isWhole(t, model)
+})
+
+test('what can never fit is refused before it is computed, at once, and says how much that is', async t => {
+  const { model, backend } = small(16)
+  using sequence = model.open()
+  const { details } = await rejected(model.run([{ sequence, tokens: ids(65) }]), 'OUT_OF_BLOCKS')
+  t.like(details, { needed: 17, free: 16 })
+  t.is(backend.tokens, 0)
+  t.deepEqual([...sequence.tokens], [])
+  // Behind one that is running as well.
+  const first = chat(model, ids(8), { maxTokens: 30 })
+  const second = outcome(chat(model, ids(200), { maxTokens: 1 }))
+  t.is(await second, 'OUT_OF_BLOCKS')
+  t.deepEqual(await first, alone(ids(8), 30))
+  // All that fits exactly is computed.
+  await model.run([{ sequence, tokens: ids(64) }])
+  t.is(sequence.length, 64)
+  sequence.dispose()
+  await isWhole(t, model)
+})
+
+test('a chat without maxTokens fills the pool and ends; twelve others end as well', async t => {
+  const { model } = small(40)
+  using endless = model.open({ tokens: ids(8, 1) })
+  const generation = model.generate(endless)
+  const [long, ...others] = await Promise.all([
+    all(generation),
+    ...Array.from({ length: 12 }, (_, place) => chat(model, ids(6, place), { maxTokens: 60 })),
+  ])
+  t.is(generation.finishReason, 'length')
+  t.deepEqual(long, alone(ids(8, 1), long.length))
+  t.true(long.length >= 40 * 4 - 8 - 4, `${long.length} tokens`)
+  for (const [place, other] of others.entries()) t.deepEqual(other, alone(ids(6, place), 60), `chat ${place}`)
+  // Its tokens are there, and wait to be computed again.
+  t.is(endless.tokens.length, 8 + long.length)
+  t.is(endless.length, 0)
+  endless.dispose()
+  await isWhole(t, model)
+})
+
+test('with maxTokens, a chat that fills the pool is refused, and what it had is free for the next', async t => {
+  const { model } = small(16)
+  const first = model.open({ tokens: ids(8, 1) })
+  const second = model.open({ tokens: ids(40, 2) })
+  const answers = await Promise.all([
+    outcome(all(model.generate(first, { maxTokens: 100 }))),
+    outcome(all(model.generate(second, { maxTokens: 10 }))),
+  ])
+  t.deepEqual(answers, ['OUT_OF_BLOCKS', alone(ids(40, 2), 10)])
+  first.dispose()
+  second.dispose()
+  await isWhole(t, model)
+})
+
+test('a chat whose owner keeps its sequence for a moment costs the next one nothing', async t => {
+  const { model } = small(12)
+  const one = async (family: number): Promise<number[]> => {
+    const sequence = model.open({ tokens: ids(20, family) })
+    const tokens = await all(model.generate(sequence, { maxTokens: 20 }))
+    await Promise.resolve()
+    sequence.dispose()
+    return tokens
+  }
+  const answers = await Promise.all([1, 2, 3, 4].map(one))
+  for (const [place, tokens] of answers.entries()) t.deepEqual(tokens, alone(ids(20, place + 1), 20))
+  await isWhole(t, model)
+})
+
+test('chats that wait with blocks of their own give them to the oldest, and all go on', async t => {
+  const { model } = small(12, { sequences: 1 })
+  const chats = [1, 2, 3].map(family => model.open({ tokens: ids(12, family) }))
+  for (const sequence of chats) await model.run([{ sequence, tokens: [] }])
+  t.is(model.cache.freeCount, 3)
+  const answers = await Promise.all(
+    chats.map((sequence, place) =>
+      all(model.generate(sequence, { tokens: [place], maxTokens: 24 })).finally(() => sequence.dispose()),
+    ),
+  )
+  for (const [place, tokens] of answers.entries()) t.deepEqual(tokens, alone([...ids(12, place + 1), place], 24))
+  await isWhole(t, model)
+})
+
+test('an answer that is done and not read yet gives its blocks to others', async t => {
+  const { model } = small(8)
+  using sequence = model.open({ tokens: ids(24, 1) })
+  const slow = model.generate(sequence, { maxTokens: 6 })
+  const got = [(await slow.next()).value]
+  t.deepEqual(await chat(model, ids(28, 2), { maxTokens: 4 }), alone(ids(28, 2), 4))
+  for await (const token of slow) got.push(token)
+  t.deepEqual(got, alone(ids(24, 1), 6))
+  t.deepEqual(await all(model.generate(sequence, { maxTokens: 2 })), alone([...ids(24, 1), ...alone(ids(24, 1), 6)], 2))
+  sequence.dispose()
+  await isWhole(t, model)
+})
+
+test('what resting sequences hold is counted: nothing is computed in vain, and their owners keep it', async t => {
+  const { model, backend } = small(12)
+  const resting = model.open()
+  await model.run([{ sequence: resting, tokens: ids(32, 1) }])
+  const before = backend.tokens
+  using sequence = model.open({ tokens: ids(20, 2) })
+  const { details } = await rejected(model.run([{ sequence, tokens: [] }]), 'OUT_OF_BLOCKS')
+  t.like(details, { needed: 5, free: 4 })
+  t.is(backend.tokens, before)
+  t.is(resting.length, 32)
+  t.deepEqual([...sequence.tokens], ids(20, 2))
+  // Beside one that runs, it waits: that one may end and go.
+  const running = chat(model, [1, 2, 3], { maxTokens: 3 })
+  const waiting = model.run([{ sequence, tokens: [] }])
+  await running
+  resting.dispose()
+  t.is((await waiting).length, 1)
+  sequence.dispose()
+  await isWhole(t, model)
+})
+
+test('the older one waits for a younger one in a transaction, and neither is refused', async t => {
+  const { model } = small(12)
+  const [older, younger] = [model.open({ tokens: ids(8, 1) }), model.open({ tokens: ids(8, 2) })]
+  const draft = younger.begin()
+  const first = all(model.generate(older, { maxTokens: 30 }))
+  const second = all(model.generate(younger, { tokens: [3], maxTokens: 16 })).then(tokens => {
+    draft.rollback()
+    younger.dispose()
+    return tokens
+  })
+  t.deepEqual(await second, alone([...ids(8, 2), 3], 16))
+  t.deepEqual(await first, alone(ids(8, 1), 30))
+  older.dispose()
+  await isWhole(t, model)
+})
+
+test('of several in transactions that all have no room, the youngest is refused', async t => {
+  const { model } = small(8)
+  const chats = [1, 2].map(family => model.open({ tokens: ids(8, family) }))
+  const drafts = chats.map(sequence => sequence.begin())
+  const answers = await Promise.all(
+    chats.map(async (sequence: OnnxSequence, place) => {
+      try {
+        return await outcome(all(model.generate(sequence, { tokens: [3], maxTokens: 12 })))
+      } finally {
+        drafts[place]?.rollback()
+        if (place === 1) sequence.dispose()
+      }
+    }),
+  )
+  t.deepEqual(answers, [alone([...ids(8, 1), 3], 12), 'OUT_OF_BLOCKS'])
+  chats[0]?.dispose()
+  await isWhole(t, model)
+})
+
+test('the drafts of a second model give their blocks to what that model generates itself', async t => {
+  const { model } = small(64)
+  const { model: second } = small(8)
+  using sequence = model.open({ tokens: ids(20, 1) })
+  const generation = model.generate(sequence, { maxTokens: 8, draft: { model: second, tokens: 2 } })
+  const got = [(await generation.next()).value]
+  t.true(second.cache.freeCount < second.cache.totalCount)
+  t.deepEqual(await chat(second, ids(28, 2), { maxTokens: 4 }), alone(ids(28, 2), 4))
+  for await (const token of generation) got.push(token)
+  t.deepEqual(got, alone(ids(20, 1), 8))
+  sequence.dispose()
+  await turn()
+  t.is(second.cache.freeCount, second.cache.totalCount)
+  await second.dispose()
+  await isWhole(t, model)
+})
+
+test('a function of between that waits for its own model is refused, and the model goes on', async t => {
+  const { model } = small(16)
+  using sequence = model.open({ tokens: [1, 2, 3] })
+  await rejected(
+    model.between(() => model.run([{ sequence, tokens: [4] }])),
+    'BUSY',
+  )
+  await rejected(
+    model.between(async () => {
+      await turn()
+      return all(model.generate(sequence, { maxTokens: 2 }))
+    }),
+    'BUSY',
+  )
+  // Others only wait until the function is done, and so does what it leaves behind.
+  let later: Promise<number[]> | undefined
+  const other = await Promise.all([
+    chat(model, [5, 6], { maxTokens: 2 }),
+    model.between(async () => {
+      await turn()
+      later = turn()
+        .then(turn)
+        .then(() => chat(model, [7, 8], { maxTokens: 2 }))
+    }),
+  ])
+  t.deepEqual(other[0], alone([5, 6], 2))
+  t.deepEqual(await later, alone([7, 8], 2))
+  t.deepEqual(await all(model.generate(sequence, { maxTokens: 2 })), alone([1, 2, 3], 2))
+  sequence.dispose()
+  await isWhole(t, model)
+})
+
+test('a refusal names the code in one line', async t => {
+  const { model } = small(4)
+  using sequence = model.open()
+  const error: KvTideError = await rejected(model.run([{ sequence, tokens: ids(40) }]), 'OUT_OF_BLOCKS')
+  t.regex(error.message, /^10 blocks are needed/)
+  sequence.dispose()
+  await isWhole(t, model)
+})

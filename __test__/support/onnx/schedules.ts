@@ -1,0 +1,54 @@
+// Random schedules over a model: each has a seed, which the log names if it fails, and notes what happens in it.
+import type { ExecutionContext } from 'ava'
+
+import type { OnnxModel } from '../../../onnx.js'
+import { Dice, VOCABULARY } from './toy-model.js'
+
+/** Occurrences by name, over all schedules of a test. */
+const seen = new Map<string, number>()
+
+/** Counts an occurrence. */
+export const note = (what: string): void => void seen.set(what, (seen.get(what) ?? 0) + 1)
+
+/** The only seed to run, if one is given. */
+const ONLY = process.env['KVTIDE_SCHEDULE']
+
+/**
+ * Runs schedules with the seeds 1 to `count`, or only the seed `KVTIDE_SCHEDULE`. Fails if one of `all` is not noted in a hundredth of the
+ * schedules.
+ */
+export async function schedules(
+  t: ExecutionContext,
+  count: number,
+  run: (dice: Dice, name: string, seed: number) => Promise<void>,
+  all: readonly string[],
+): Promise<void> {
+  seen.clear()
+  const [first, last] = ONLY === undefined ? [1, count] : [Number(ONLY), Number(ONLY)]
+  for (let seed = first; seed <= last && t.passed; seed++) {
+    try {
+      await run(new Dice(seed), `seed ${seed}`, seed)
+    } catch (error) {
+      t.log(`seed ${seed}`)
+      throw error
+    }
+  }
+  t.log(Object.fromEntries(seen))
+  if (t.passed && ONLY === undefined) for (const what of all) t.true((seen.get(what) ?? 0) > count / 100, what)
+}
+
+/** One schedule of a toy model. */
+export interface World {
+  readonly t: ExecutionContext
+  readonly dice: Dice
+  readonly name: string
+  readonly model: OnnxModel
+  says(tokens: readonly number[], count: number): number[]
+}
+
+export const drawn = (dice: Dice, most = 14): number[] =>
+  Array.from({ length: 1 + dice.roll(most) }, () => dice.roll(VOCABULARY - 1))
+
+export async function turns(dice: Dice, most = 12): Promise<void> {
+  for (let turn = dice.roll(most); turn > 0; turn--) await Promise.resolve()
+}

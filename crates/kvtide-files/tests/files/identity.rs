@@ -1,0 +1,73 @@
+//! Data of another model, another form or another tenant is refused, and the error names the field.
+
+use kvtide_core::Code;
+use kvtide_core::model::{LayerDescription, LayerKind};
+use kvtide_core::paged::PageFormat;
+use kvtide_files::{CacheFile, Source, Watch, load_sequence, save_cache_bytes, save_sequence_bytes};
+use kvtide_tensor::{DType, PromptOptions};
+
+use crate::world::{Form, append, forms, full};
+
+fn field(error: &kvtide_files::Error) -> String {
+    assert_eq!(error.code(), Code::Incompatible, "{error}");
+    error.details()[0].value.to_string()
+}
+
+#[test]
+fn each_field_is_named() {
+    let form = forms().swap_remove(0).1;
+    let mut cache = form.cache();
+    let sequence = cache.create_sequence().unwrap();
+    append(&mut cache, sequence, &[1, 2, 3, 4, 5], true).unwrap();
+    let bytes = save_sequence_bytes(&mut cache, sequence, &Watch::default()).unwrap();
+    let whole = save_cache_bytes(&mut cache, &Watch::default()).unwrap();
+    let sliding = full().with_kind(LayerKind::Sliding { window: 6, sinks: 0 });
+    let others = [
+        ("blockSize", Form { block_size: 8, ..form.clone() }),
+        ("dtype", Form { dtype: DType::F16, formats: [PageFormat::F16; 2], ..form.clone() }),
+        ("keyFormat", Form { formats: [PageFormat::Q8, PageFormat::F32], ..form.clone() }),
+        ("valueFormat", Form { formats: [PageFormat::F32, PageFormat::Q8], ..form.clone() }),
+        ("groups[0].layers", Form { layers: vec![full(); 3], ..form.clone() }),
+        ("groups[0].headDim", Form { layers: vec![LayerDescription::full(2, 16); 2], ..form.clone() }),
+        ("groups[0].numKvHeads", Form { layers: vec![LayerDescription::full(4, 8); 2], ..form.clone() }),
+        ("groups[0].window", Form { layers: vec![sliding; 2], ..form.clone() }),
+        ("groups.length", Form { layers: vec![full(), sliding], ..form.clone() }),
+    ];
+    for (name, other) in others {
+        let mut other = other.cache();
+        let options = PromptOptions::default();
+        let refusal = load_sequence(&mut other, Source::bytes(bytes.clone()), options, &Watch::default()).unwrap_err();
+        assert_eq!(field(&refusal), name);
+        let refusal = CacheFile::open(Source::bytes(whole.clone())).unwrap().begin(&mut other).unwrap_err();
+        assert_eq!(field(&refusal), name);
+        assert_eq!((other.sequence_ids().len(), other.free_count()), (0, other.total_count()));
+    }
+    let options = PromptOptions { salt: b"another tenant", ..PromptOptions::default() };
+    let refusal = load_sequence(&mut cache, Source::bytes(bytes.clone()), options, &Watch::default()).unwrap_err();
+    assert_eq!(field(&refusal), "salt");
+    let mut keyed = Form { prefix_key: Some([1; 32]), ..form }.cache();
+    let refusal = CacheFile::open(Source::bytes(whole.clone())).unwrap().begin(&mut keyed).unwrap_err();
+    assert_eq!(field(&refusal), "prefixKey");
+    // A file of one kind is not accepted as the other kind.
+    assert_eq!(field(&CacheFile::open(Source::bytes(bytes.clone())).unwrap_err()), "kind");
+    let options = PromptOptions::default();
+    assert_eq!(
+        field(&load_sequence(&mut keyed, Source::bytes(whole), options, &Watch::default()).unwrap_err()),
+        "kind"
+    );
+    // Under another key than the chosen one, the owner cannot be verified.
+    let refusal = load_sequence(&mut keyed, Source::bytes(bytes), options, &Watch::default()).unwrap_err();
+    assert_eq!(field(&refusal), "prefixKey");
+    // A key that was made at random is saved with the sequence: a cache with another key can load it, and prompts find
+    // it.
+    let mut cache = Form { prefix_key: None, ..forms().swap_remove(0).1 }.cache();
+    let sequence = cache.create_sequence().unwrap();
+    append(&mut cache, sequence, &[1, 2, 3, 4, 5], true).unwrap();
+    let bytes = save_sequence_bytes(&mut cache, sequence, &Watch::default()).unwrap();
+    let salted = PromptOptions { salt: b"another tenant", ..PromptOptions::default() };
+    let refusal = load_sequence(&mut keyed, Source::bytes(bytes.clone()), salted, &Watch::default()).unwrap_err();
+    assert_eq!(field(&refusal), "salt");
+    let loaded = load_sequence(&mut keyed, Source::bytes(bytes), options, &Watch::default()).unwrap();
+    assert_eq!(keyed.sequence_length(loaded), 5);
+    assert_eq!(keyed.find_prefix(&[1, 2, 3, 4, 5, 6], options, false).unwrap().length(), 4);
+}

@@ -1,0 +1,13 @@
+//! Files of caches and sequences: a load gives what was saved, whatever happens to the file in between.
+
+mod caches;
+mod counted;
+mod crash;
+mod damage;
+mod engine;
+mod forged;
+mod identity;
+mod layers;
+mod regular;
+mod sequences;
+mod world;

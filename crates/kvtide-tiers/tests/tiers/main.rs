@@ -1,0 +1,11 @@
+//! Tiers of a cache: offloaded blocks are restored unchanged, whatever stores do in between.
+
+mod caller;
+mod ending;
+mod folder;
+mod forgetting;
+mod forms;
+mod tiers;
+#[path = "../../../kvtide-files/tests/files/world.rs"]
+#[allow(dead_code, reason = "files need more of it")]
+mod world;

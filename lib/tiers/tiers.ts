@@ -1,0 +1,339 @@
+// The tiers below a pool: memory, disk and stores. This folder checks their options, drives the addon, which does the work, and calls a store of the caller's.
+// This file has the tiers of one cache: they offload blocks after a change, and restore blocks for a match. A cache never waits for a tier.
+import type { NativeDriver, NativeFound, NativePagedKvCache, NativeStep, NativeTiers } from '#binding'
+
+import { duration, isArray, list, optional } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
+import type { DType } from '../border/host-array.js'
+import { StopSignal } from '../border/stop-signal.js'
+import { timers } from '../border/timers.js'
+import { isBusy, whenFree } from '../border/when-free.js'
+import type { PageFormat } from '../sequences/page-format.js'
+import type { Prompt, SharedCache, TiersBelow, Waiting } from '../sequences/shared-cache.js'
+import { callStore, Garbage, type StoreAnswer, textOf } from './block-store.js'
+import type { StoreEvent, StoreFault, StoreHealth } from './shared-store.js'
+import type { BringOptions, readStoreTier, readTiers, TiersStats } from './tier-options.js'
+
+/** The bytes to copy at a time. If a sixteenth of the backlog is more, the addon copies that much. */
+const TURN_BYTES = 2 ** 20
+
+/** The bits that `offload` returns. */
+const [MORE, QUEUED, UNREACHABLE] = [1, 2, 4] as const
+
+const TELL_MS = 100
+
+const LATE: unique symbol = Symbol('late')
+
+/** Returns the bytes of each number in a page, for compression. */
+function elementBytes(dtype: DType, formats: readonly [PageFormat, PageFormat]): number {
+  if (formats[0] !== dtype || formats[1] !== dtype) return formats[0] === 'f16' || formats[0] === 'bf16' ? 2 : 1
+  return dtype === 'f32' ? 4 : 2
+}
+
+/** Calls the addon, which may change the cache. */
+type Crossing = <R>(call: (native: NativePagedKvCache) => R) => R
+
+/** Passes the result of an attempt to a driver. */
+type Outcome = typeof LATE | ((driver: NativeDriver, native: NativePagedKvCache, permit: number) => NativeStep)
+
+/** The context in which a machine is driven. */
+interface Driving {
+  readonly cross: Crossing
+  /** Returns the milliseconds until the deadline. */
+  readonly left: () => number
+  /** Called after each step; throws if the work is to end. */
+  readonly check: () => void
+  /** False if its timers do not keep the process alive. */
+  readonly ref: boolean
+}
+
+/** @internal The tiers of a cache. Newly hashed blocks are offloaded in a microtask after a change, and those that remain in the next turns of the event loop. */
+export class CacheTiers implements TiersBelow, Waiting {
+  readonly #shared: SharedCache
+  readonly native: NativeTiers
+  readonly #store: ReturnType<typeof readStoreTier> | undefined
+  readonly #deadline: number
+  /** The places of the tiers: memory has 0, the others count from 1. */
+  readonly #places = new Map<unknown, number>()
+  #isWriting: Promise<void> | undefined
+  #isProbing = false
+  #isOffloading = false
+  /** True once the caller's store is no longer called. */
+  #isOver = false
+  /** Functions that end the calls in progress. */
+  readonly #running = new Set<() => void>()
+  /** Polls for events of the store. */
+  readonly #timer: NodeJS.Timeout | undefined
+
+  constructor(shared: SharedCache, options: ReturnType<typeof readTiers>, dtype: DType) {
+    const { store, memory, disk, pendingBytes, deadline } = options
+    this.#shared = shared
+    this.#store = store
+    this.#deadline = deadline
+    const tiers = Object.fromEntries(
+      Object.entries({ memory, disk, store: store?.form }).filter(([, tier]) => tier !== undefined),
+    )
+    const envelope = {
+      elementBytes: store?.compress === true ? elementBytes(dtype, shared.formats) : 0,
+      ...(store?.secret && { secret: store.secret }),
+    }
+    this.native = shared.native.attachTiers(
+      { ...tiers, ...envelope, pendingBytes, canRemove: store?.own?.removeMany !== undefined },
+      store?.shared,
+    )
+    if (memory !== undefined) this.#places.set('memory', 0)
+    if (disk !== undefined) this.#places.set('disk', 1)
+    if (store !== undefined) this.#places.set('store', disk === undefined ? 1 : 2)
+    shared.wait(this)
+    if (store?.onChange !== undefined) this.#timer = setInterval(() => this.#tell(), TELL_MS).unref()
+  }
+
+  /** Offloads newly hashed blocks: some of them now, and more in each of the next turns of the event loop. */
+  wake(): void {
+    if (this.#isOffloading || this.#shared.isEnded) return
+    if (this.#offload()) {
+      this.#isOffloading = true
+      setImmediate(() => {
+        this.#isOffloading = false
+        this.wake()
+      })
+    }
+    this.#tell()
+  }
+
+  /** Returns true if there are more blocks to offload, or if a background call holds the cache. */
+  #offload(): boolean {
+    let state: number = MORE
+    try {
+      state = this.native.offload(this.#shared.native, TURN_BYTES)
+    } catch (error) {
+      if (!isBusy(error)) throw error
+    }
+    if ((state & UNREACHABLE) !== 0) this.#probe()
+    if ((state & QUEUED) !== 0) this.#write()
+    return (state & MORE) !== 0
+  }
+
+  /** Writes the blocks that are queued for the caller's store, one call at a time. */
+  #write(): void {
+    if (this.#isWriting !== undefined || this.#isOver) return
+    this.#isWriting = this.#drive(this.native.writer(), { ref: true }).finally(() => {
+      this.#isWriting = undefined
+      this.wake()
+    })
+  }
+
+  /** Finds out when the caller's store is reachable again. */
+  #probe(): void {
+    if (this.#isProbing || this.#isOver) return
+    this.#isProbing = true
+    void this.#drive(this.native.prober(), { ref: false }).finally(() => {
+      this.#isProbing = false
+    })
+  }
+
+  /** Ends the use of disk and store: entries that were offloaded so far are no longer found. */
+  forget(): void {
+    this.#isOver = true
+    for (const stop of this.#running) stop()
+  }
+
+  end(): void {
+    clearInterval(this.#timer)
+    this.forget()
+    this.native.end()
+    this.#shared.leave(this)
+  }
+
+  /** Returns the statistics of each tier. */
+  stats(): TiersStats {
+    const each = this.native
+      .stats()
+      .map(({ name, ...stats }) => [
+        name,
+        name === 'store' ? { ...stats, health: this.native.health() as StoreHealth } : stats,
+      ])
+    return Object.fromEntries(each) as TiersStats
+  }
+
+  /** Waits until all blocks offloaded so far are written; returns true if they are. */
+  async flush(most: number): Promise<boolean> {
+    const deadline = timers.now() + most
+    const left = (): number => leftUntil(deadline)
+    while (left() > 0 && this.#offload()) await new Promise(resolve => setImmediate(resolve))
+    const ended = new AbortController()
+    // The caller's store may take any time, so the wait is limited here.
+    const late = timers.sleep(left(), false, { signal: ended.signal }).catch(() => false)
+    const isWritten = await Promise.race([this.#isWriting?.then(() => true) ?? true, late])
+    ended.abort()
+    // The offload queue of an ended cache is dropped.
+    return isWritten && !this.#shared.isEnded && this.native.flush(left())
+  }
+
+  /** As {@link TiersBelow.restore}. */
+  async restore(
+    tokens: Uint32Array,
+    { salt, saltFrom, extra }: Prompt,
+    isPartial: boolean | undefined,
+    options: { readonly [Name in keyof BringOptions]?: unknown },
+  ): Promise<NativeFound | undefined> {
+    const places = readPlaces(options.tiers, this.#places)
+    const until = timers.now() + (optional(duration, 'deadline', options.deadline) ?? this.#deadline)
+    const left = (): number => leftUntil(until)
+    const cross: Crossing = call => this.#shared.change(call)
+    return StopSignal.guard(options.signal, async stop => {
+      let since = -1
+      const begun = await whenFree(
+        () => {
+          try {
+            return cross(native =>
+              this.native.restore(native, tokens, salt, saltFrom, extra, [left(), since, ...places]),
+            )
+          } catch (error) {
+            // Blocks that are forgotten while the cache is in use must not be found afterwards.
+            if (since < 0 && isBusy(error)) since = this.#shared.native.forgotten()
+            throw error
+          }
+        },
+        () => left() > 0,
+      )
+      if (begun === undefined) return undefined
+      const { driver, step } = begun
+      try {
+        await this.#drive(driver, { cross, left, check: () => stop?.check(), ref: true }, step)
+        return (
+          (await whenFree(
+            () => cross(native => driver.end(native, isPartial)),
+            () => true,
+          )) ?? undefined
+        )
+      } catch (error) {
+        driver.dispose()
+        throw error
+      } finally {
+        this.#tell()
+      }
+    })
+  }
+
+  /** Drives a machine until it ends or its deadline passes, and makes the calls of the caller's store. */
+  async #drive(
+    driver: NativeDriver,
+    {
+      cross = call => call(this.#shared.native),
+      left = () => Infinity,
+      check = () => {},
+      ref,
+    }: Partial<Driving> & Pick<Driving, 'ref'>,
+    first?: NativeStep,
+  ): Promise<void> {
+    const driving: Driving = { cross, left, check, ref }
+    const advance = (): NativeStep => cross(native => driver.advance(native))
+    for (let step = first ?? advance(); step.kind !== 'done'; check()) {
+      if (step.kind === 'work') {
+        await driver.work()
+        step = advance()
+      } else if (step.kind === 'pause') {
+        await this.#stoppable(timers.sleep(step.milliseconds, undefined, { ref }))
+        step = advance()
+      } else if (step.kind === 'cache') {
+        const freed = await whenFree(advance, () => left() > 0)
+        if (freed === undefined) return
+        step = freed
+      } else {
+        step = await this.#call(driver, step, driving)
+      }
+    }
+  }
+
+  /** Makes a call of the caller's store with all its attempts, until the deadline. Returns the next step. */
+  async #call(driver: NativeDriver, call: NativeStep, { cross, left, ref }: Driving): Promise<NativeStep> {
+    if (this.#isOver || left() <= 0) return cross(native => driver.abandon(native, call.permit))
+    const ended = new AbortController()
+    const late: Promise<typeof LATE> = timers.sleep(Math.min(call.within, left()), LATE, { signal: ended.signal, ref })
+    try {
+      for (let { permit } = call; ;) {
+        const [number, attempt] = [permit, this.#attempt(call)]
+        const outcome = await this.#stoppable<Outcome>(attempt, late)
+        if (outcome === LATE) {
+          // The gate still counts the attempt.
+          void attempt.then(later => later === LATE || cross(native => later(driver, native, number))).catch(() => {})
+          return cross(native => (this.#isOver ? driver.abandon(native, number) : driver.miss(native)))
+        }
+        const next = cross(native => outcome(driver, native, number))
+        if (next.kind !== 'pause') return next
+        const paused = await this.#stoppable<unknown>(timers.sleep(next.milliseconds, undefined, { ref }), late)
+        if (paused === LATE) return cross(native => driver.miss(native))
+        const again = cross(native => driver.advance(native))
+        if (again.kind !== 'again') return again
+        permit = again.permit
+      }
+    } finally {
+      ended.abort()
+    }
+  }
+
+  /** Makes one attempt, and returns its result for the driver; `LATE` if the store is no longer called. */
+  async #attempt(call: NativeStep): Promise<Outcome> {
+    const patience = new AbortController()
+    const { own } = this.#store as { own: NonNullable<ReturnType<typeof readStoreTier>['own']> }
+    try {
+      const late: Promise<typeof LATE> = timers.sleep(call.milliseconds, LATE, { signal: patience.signal, ref: false })
+      const answer = await this.#stoppable<StoreAnswer | typeof LATE>(callStore(own, call, patience.signal), late)
+      if (answer !== LATE) return (driver, native, permit) => driver.answer(native, permit, ...answer)
+      return this.#isOver
+        ? LATE
+        : (driver, native, permit) => driver.failed(native, permit, 'timedOut', `no answer in ${call.milliseconds} ms`)
+    } catch (error) {
+      const [kind, about] = [error instanceof Garbage ? 'garbage' : 'unreachable', textOf(error)]
+      return this.#isOver ? LATE : (driver, native, permit) => driver.failed(native, permit, kind, about)
+    } finally {
+      patience.abort()
+    }
+  }
+
+  /** Returns the first result of some promises; `LATE` as soon as the store is no longer called. */
+  async #stoppable<T>(...promises: readonly Promise<T>[]): Promise<T | typeof LATE> {
+    let stop!: () => void
+    const stopped = new Promise<typeof LATE>(resolve => {
+      stop = () => resolve(LATE)
+    })
+    if (this.#isOver) stop()
+    this.#running.add(stop)
+    try {
+      return await Promise.race([stopped, ...promises])
+    } finally {
+      this.#running.delete(stop)
+    }
+  }
+
+  /** Reports events of the store. */
+  #tell(): void {
+    const onChange = this.#store?.onChange
+    if (onChange === undefined) return
+    for (let event = this.native.nextEvent(); event !== null; event = this.native.nextEvent()) {
+      const { kind, about } = event
+      const told: StoreEvent =
+        kind === undefined
+          ? { type: 'available' }
+          : { type: 'unavailable', reason: kind as StoreFault, about: about as string }
+      // An error in the callback is the caller's, and must not end this loop.
+      queueMicrotask(() => onChange(told))
+    }
+  }
+}
+
+/** Returns the milliseconds until a time, limited to what a timer accepts. */
+const leftUntil = (until: number): number => Math.min(Math.max(0, until - timers.now()), 2 ** 31 - 1)
+
+/** Reads the places of some of the cache's tiers. */
+function readPlaces(tiers: unknown, places: ReadonlyMap<unknown, number>): number[] {
+  if (tiers === 'all') return [...places.values()]
+  const expected = `'all', or a list of ${[...places.keys()].map(name => `'${String(name)}'`).join(', ')}, which this cache has`
+  if (!isArray(tiers)) throw invalid('tiers', tiers, expected)
+  return list('tiers', tiers, (argument, name) => {
+    const place = places.get(name)
+    if (place === undefined) throw invalid(argument, name, expected)
+    return place
+  })
+}

@@ -1,4 +1,0 @@
-/** What `require('kvtide')` gives: the module that `import` gives. */
-// @ts-ignore: where `module` is node16, TypeScript does not know that such a module can be required.
-import kvtide = require('./dist/index.js')
-export = kvtide
