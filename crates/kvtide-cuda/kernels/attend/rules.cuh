@@ -53,13 +53,17 @@ struct Rules {
   // The ranges of keys that some query at positions `lowest` to `highest` attends to: the sinks, and the rest.
   DEVICE void ranges(int64_t lowest, int64_t highest, Range (&out)[2]) const {
     const uint32_t count = keys.count(), end = is_causal && !nodes ? keys.index_of(highest + 1) : count;
-    const uint32_t first = keys.index_of(start);
+    const uint32_t tree = count - nodes;
+    // If the second run begins within the tree, nodes of the first run have higher positions than their slots.
+    const bool is_divided = keys.counts[1] > 0 && keys.counts[1] < nodes;
+    uint32_t first = keys.index_of(start);
+    if (is_divided && first > tree) first = tree;
     uint32_t behind = first, sink = first;
     if (window) {
       const uint32_t in_window = keys.index_of(lowest + 1 - window), of_sinks = keys.index_of(sinks);
       behind = in_window > first ? in_window : first;
       // A node's position may be lower than its slot's, so a node after the sinks may itself count as a sink.
-      if (keys.end() - nodes < sinks && behind > count - nodes) behind = count - nodes;
+      if ((is_divided || keys.end() - nodes < sinks) && behind > tree) behind = tree;
       sink = of_sinks < behind ? of_sinks : behind;
     }
     if (behind > end) behind = end;

@@ -206,6 +206,26 @@ fn nodes_of_drafts_see_their_ancestors_and_what_came_before() {
     }
 }
 
+/// Positions between the nodes of a draft were dropped, beside a window or padding: nodes count from the end of all keys.
+#[test]
+fn nodes_of_a_divided_draft_stand_behind_the_last_key() {
+    for (seed, query) in (0..24).zip([RowFormat::F32, RowFormat::F16, RowFormat::Bf16].into_iter().cycle()) {
+        let call = Call {
+            seed,
+            sequences: vec![(71, 221), (52, 66)],
+            group: 3,
+            query,
+            is_causal: false,
+            window: (seed % 2 == 0).then_some(21),
+            has_trees: true,
+            has_starts: true,
+            gap: [43, 139],
+            ..Call::default()
+        };
+        agrees(&call.settled()).unwrap();
+    }
+}
+
 /// In a list of all queries, each sequence has its own; keys have a gap, and some are padding.
 #[test]
 fn queries_stand_where_a_call_says() {

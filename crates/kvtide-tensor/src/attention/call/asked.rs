@@ -240,12 +240,15 @@ impl Visible<'_> {
     pub fn ranges(&self, lowest: i64, highest: i64) -> [Range<usize>; 2] {
         let keys = &self.keys;
         let end = if self.rules.is_causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
-        let start = keys.index_of(self.start);
+        let nodes = self.tree.map_or(0, Family::len);
+        let tree = keys.len() - nodes;
+        // If the second run begins within the tree, nodes of the first run have higher positions than their slots.
+        let is_divided = (1..nodes).contains(&keys.runs()[1].1);
+        let start = keys.index_of(self.start).min(if is_divided { tree } else { usize::MAX });
         let behind = self.rules.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
         // A node's position may be lower than its slot's, so a node in a slot after the sinks may itself count as a sink.
-        let nodes = self.tree.map_or(0, Family::len);
-        let behind =
-            if keys.end() - (nodes as i64) < self.rules.sinks { behind.min(keys.len() - nodes) } else { behind };
+        let has_sink_nodes = keys.end() - (nodes as i64) < self.rules.sinks;
+        let behind = if is_divided || has_sink_nodes { behind.min(tree) } else { behind };
         let sinks = if self.rules.window.is_some() { keys.index_of(self.rules.sinks).min(behind) } else { start };
         [start.min(sinks)..sinks, behind..end.max(behind)]
     }
@@ -366,6 +369,24 @@ mod tests {
                             tile.clone().all(|key| (lowest..=highest).all(|query| visible.shows(query, 0, key)));
                         assert!(whole || !visible.shows_all(&tile, lowest, highest), "{visible:?} {tile:?}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_hold_the_nodes_of_a_divided_tree() {
+        let family = Family::new(&Tree::new(&[-1, 0, 1, 1, 3, 4]).unwrap()).unwrap();
+        let positions = family.depths.clone();
+        for (window, sinks, start) in [(None, 0, 6), (Some(2), 0, 0), (Some(2), 0, 14), (Some(3), 3, 0)] {
+            let rules = AttendRules { window, sinks, ..AttendRules::causal(1.0) };
+            let keys = KeyPositions::new([(0, 6), (17, 3)]);
+            let visible = Visible { start, tree: Some(&family), ..visible(&rules, keys) };
+            for (node, depth) in positions.iter().enumerate() {
+                let query = keys.end() - 6 + i64::from(*depth);
+                let ranges = visible.ranges(query, query);
+                for index in (0..keys.len()).filter(|&index| visible.shows(query, node, index)) {
+                    assert!(ranges.iter().any(|range| range.contains(&index)), "{visible:?} {node} {index} {ranges:?}");
                 }
             }
         }
