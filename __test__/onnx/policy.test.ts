@@ -17,11 +17,12 @@ class Simulated {
   /** Its blocks cannot be taken: a transaction is open. */
   readonly isFixed: boolean
 
-  constructor(arrival: number, prompt: number, generated: number, isFixed: boolean) {
+  constructor(arrival: number, prompt: number, generated: number, isFixed: boolean, computed: number) {
     this.arrival = arrival
     this.isFixed = isFixed
     this.length = prompt + generated
     this.known = prompt
+    this.computed = computed
   }
 
   get isHolding(): boolean {
@@ -84,9 +85,7 @@ class Simulation {
     for (let arrival = 0; left > 0 || this.#waiting.length > 0; this.found.steps++) {
       if (left > 0 && dice.once(3)) {
         left -= 1
-        this.#waiting.push(
-          new Simulated(arrival++, 1 + dice.roll(dice.once(10) ? 80 : 20), 1 + dice.roll(8), dice.once(8)),
-        )
+        this.#arrive(arrival++)
       }
       this.#admit()
       // No task takes part while one that arrived before waits and could be computed.
@@ -99,6 +98,14 @@ class Simulation {
       if (this.found.steps > 20_000) throw new Error('it does not end')
     }
     return this
+  }
+
+  /** A task arrives. In a transaction, some of its tokens are computed already, and it has their blocks. */
+  #arrive(arrival: number): void {
+    const dice = this.#dice
+    const [prompt, isFixed] = [1 + dice.roll(dice.once(10) ? 80 : 20), dice.once(8)]
+    const computed = isFixed ? Math.min(dice.roll(prompt), 4 * this.#free) : 0
+    this.#waiting.push(new Simulated(arrival, prompt, 1 + dice.roll(8), isFixed, Math.max(0, computed)))
   }
 
   get #free(): number {
@@ -148,11 +155,10 @@ class Simulation {
   }
 
   #refuse(task: Simulated): boolean {
-    const [needed, fixed] = [
-      task.blocks(task.pending),
-      this.#waiting.filter(other => other !== task && other.isFixed).reduce((sum, other) => sum + other.blocks(), 0),
-    ]
-    if (needed <= this.#capacity - this.#kept.blocks - fixed || this.#waiting.some(other => other.isAdmitted))
+    // Only a task in a transaction may be refused for other transactions.
+    const fixed = this.#waiting.filter(other => other !== task && other.isFixed && task.isFixed)
+    const [needed, held] = [task.blocks(task.pending), fixed.reduce((sum, other) => sum + other.blocks(), 0)]
+    if (needed <= this.#capacity - this.#kept.blocks - held || this.#waiting.some(other => other.isAdmitted))
       this.found.wrong += 1
     this.found.refused += 1
     task.isRefused = true

@@ -8,7 +8,8 @@
  *    from the youngest task that arrived after it. No task waits for one that arrived later. An idle task loses its blocks only if nothing
  *    else can be computed.
  * 4. A task that has no room although no other is admitted is refused before any of its tokens is computed. If a step has no room, the
- *    youngest task is preempted. A task with an open transaction cannot be preempted: it continues, and the oldest task waits.
+ *    youngest task is preempted. A task with an open transaction cannot be preempted: it continues, and the oldest task waits. If such a
+ *    task arrived later and has not begun, it goes first, and it is the one that is refused if it has no room either.
  *
  * A preempted task keeps its place. Its tokens are computed again, except those that are still in the prefix cache.
  */
@@ -85,8 +86,24 @@ export function admit(
     const fits = (): boolean => hasRoom(place, admitted() === 0)
     let hasFitted = fits()
     while (!hasFitted && (reclaim() || takeFrom(candidates, place, 'isHolding', preempt))) hasFitted = fits()
-    if (hasFitted) accept(place)
-    else if (admitted() > 0 || !refuse(place)) return
+    if (hasFitted) {
+      accept(place)
+      continue
+    }
+    if (admitted() > 0) return
+    // Those that still hold blocks have a transaction open.
+    const holders = [...candidates.keys()].filter(other => other !== place && candidates[other]?.isHolding === true)
+    if (holders.length > 0) return letFirst(holders, place)
+    if (!refuse(place)) return
+  }
+
+  /** Admits one of `holders` before the candidate at `place`; if none has room even with the blocks of that one, refuses the youngest. */
+  function letFirst(holders: readonly number[], place: number): void {
+    const pending = holders.filter(holder => (candidates[holder] as Candidate).pending > 0)
+    const fitting = (): number | undefined => pending.find(holder => hasRoom(holder, true))
+    const next = fitting() ?? (preempt(place) ? fitting() : undefined)
+    if (next !== undefined) accept(next)
+    else if (pending.length > 0) refuse(pending.at(-1) as number)
   }
 }
 

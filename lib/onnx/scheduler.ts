@@ -193,7 +193,7 @@ export class Scheduler {
 
   #choose(): { task: Task; share: Share }[] {
     for (const task of this.#tasks)
-      if (!task.isAdmitted && this.#room.isHopeless(task)) this.#drop(task, this.#room.shortage(task, []))
+      if (!task.isAdmitted && this.#room.isHopeless(task)) this.#dropUnfit(task, this.#room.shortage(task, []))
     const tasks = this.#tasks
     admit(tasks.map(candidateOf), Math.min(this.#limits.sequences, this.#limits.stepTokens), {
       hasRoom: (place, isAlone) =>
@@ -263,26 +263,31 @@ export class Scheduler {
     return steps
   }
 
-  /** Handles a step that had no room: takes blocks from others, or computes less of a prompt. If neither is possible, refuses a task. */
+  /**
+   * Handles a step that had no room: takes the blocks of a sequence that no task computes, or of the youngest task, or computes less of a prompt. If
+   * nothing helps, refuses a task.
+   */
   async #stepInLess(parts: readonly StepPart[], error: KvTideError): Promise<number> {
-    if (this.#makeRoom()) return 0
+    const oldest = this.#tasks.find(task => task.isAdmitted && task.pending > 0) as Task
+    const others = this.#tasks.filter(task => task !== oldest && isHolding(task))
+    if (this.#room.reclaim() || others.toReversed().some(preempt)) return 0
+    // The others are in transactions: the oldest task waits for them.
+    if ((others.some(task => task.isAdmitted) || this.#room.isBeingRead) && preempt(oldest)) return 0
     const [part] = parts as [StepPart]
     // Behind a window, fewer tokens need fewer blocks at once.
     if (parts.length === 1 && part.tokens.length > 1)
       return this.#step([{ ...part, tokens: part.tokens.subarray(0, part.tokens.length >> 1) }])
-    // All of them are in transactions of their owners.
+    // One that has not begun goes first.
+    const next = others.find(task => task.pending > 0)
+    if (next !== undefined && preempt(oldest)) {
+      if (this.#room.shortage(next, []) === undefined) next.isAdmitted = true
+      else this.#refuse(next)
+      return 0
+    }
+    // All of them are in transactions.
     const { task } = parts.reduce((youngest, other) => (other.task.arrival > youngest.task.arrival ? other : youngest))
     if (this.#isLastChance(task)) this.#dropUnfit(task, error)
     return 0
-  }
-
-  /** Takes the blocks of a sequence that no task computes, or of the youngest task. If all others are in transactions, the oldest task waits for them. */
-  #makeRoom(): boolean {
-    if (this.#room.reclaim()) return true
-    const oldest = this.#tasks.find(task => task.isAdmitted && task.pending > 0) as Task
-    const others = this.#tasks.filter(task => task !== oldest && isHolding(task))
-    if (others.toReversed().some(preempt)) return true
-    return (others.some(task => task.isAdmitted) || this.#room.isBeingRead) && preempt(oldest)
   }
 
   /** Computes a step and draws from it. If it cannot be computed, returns the error, and nothing has changed. */

@@ -1,3 +1,5 @@
+import { setImmediate as eventLoop } from 'node:timers/promises'
+
 import { type PageFormat, PagedKvCache, type PagedKvCacheOptions } from '../../../index.js'
 import { INTERNAL } from '../../../lib/border/owner.js'
 import { binding } from '../../../lib/loading/binding.js'
@@ -174,7 +176,7 @@ export class ToyBackend implements Backend {
   }
 
   async #turns(): Promise<void> {
-    for (let turn = this.#dice.roll(3); turn > 0; turn--) await Promise.resolve()
+    for (let turn = this.#dice.roll(3); turn > 0; turn--) await (this.#dice.once(10) ? eventLoop() : Promise.resolve())
   }
 }
 
