@@ -9,10 +9,11 @@
 //! Only recent evictions and salts are remembered. O(tokens), plus O(roots kept * tokens) for the block that differs,
 //! plus, for a planner, O(sequences + drafted tokens).
 
+use super::group_index::{GroupIndex, block_size};
 use super::identity::Prompt;
 use super::key::{BlockKey, Extras};
 use super::prefix_index::PrefixIndex;
-use super::prefix_match::{GroupIndex, PrefixMatch, block_size};
+use super::prefix_match::PrefixMatch;
 use crate::error::Result;
 
 /// The reason why a block was not found.

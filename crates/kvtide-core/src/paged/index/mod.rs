@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! key -> identity                        the keys of a prompt's blocks
-//! key -> events, evicted, records, roots, name -> prefix_index -> prefix_match, prompt_blocks -> explain
+//! key -> events, evicted, records, roots, name -> prefix_index
+//! prefix_index -> group_index -> prompt_blocks -> prefix_match -> explain
 //! ```
 //!
 //! A block that a key leads to is compared before it counts as found. [`PrefixIndex`] knows blocks by their indices;
@@ -13,6 +14,7 @@
 mod events;
 mod evicted;
 mod explain;
+mod group_index;
 mod identity;
 mod key;
 mod name;
@@ -25,9 +27,10 @@ mod roots;
 
 pub use events::{Event, UnseenEvents};
 pub use explain::{Explanation, MissReason};
+pub use group_index::GroupIndex;
 pub use identity::Identity;
 pub use key::{BlockKey, Extra, Extras};
 pub use name::BlockName;
 pub use prefix_index::{FoundPrefix, PrefixIndex};
-pub use prefix_match::{GroupIndex, PrefixMatch};
+pub use prefix_match::PrefixMatch;
 pub use prompt_blocks::PromptBlocks;

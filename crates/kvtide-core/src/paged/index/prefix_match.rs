@@ -13,24 +13,15 @@
 //!
 //! O(tokens), plus O(needed blocks) for each group.
 
+use super::group_index::{GroupIndex, block_size, check_sizes};
 use super::identity::Prompt;
 use super::key::BlockKey;
 use super::needed::NeededBlocks;
-use super::prefix_index::{FoundPrefix, PrefixIndex};
+use super::prefix_index::FoundPrefix;
 use super::prompt_blocks::PromptBlocks;
-use crate::error::{Error, Result, reserve};
-use crate::paged::window::Window;
+use crate::error::{Result, reserve};
 
 const WHAT: &str = "blocks of a prompt";
-
-/// A group of layers: its index, and its window if it has one.
-#[derive(Clone, Copy, Debug)]
-pub struct GroupIndex<'a> {
-    /// The index of its blocks.
-    pub index: &'a PrefixIndex,
-    /// The tokens that its tokens attend to, if not all.
-    pub window: Option<Window>,
-}
 
 /// The cached prefix of a prompt in all groups.
 #[derive(Debug)]
@@ -139,21 +130,6 @@ impl PrefixMatch {
 
     pub fn keys(&self) -> &[BlockKey] {
         &self.keys[..self.length]
-    }
-}
-
-/// Number of tokens in a block of all groups.
-pub(super) fn block_size(groups: &[GroupIndex<'_>]) -> Result<usize> {
-    match groups.first() {
-        Some(group) => Ok(group.index.block_size() as usize),
-        None => Err(Error::argument("groups.length", 0, "at least 1")),
-    }
-}
-
-fn check_sizes(groups: &[GroupIndex<'_>], size: usize) -> Result<()> {
-    match groups.iter().map(|group| group.index.block_size()).find(|&other| other as usize != size) {
-        Some(other) => Err(Error::argument("blockSize", other, format!("{size}, as in the first group"))),
-        None => Ok(()),
     }
 }
 

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
+use super::group_index::{GroupIndex, block_size};
 use super::identity::{Identity, Prompt};
 use super::key::BlockKey;
 use super::name::BlockName;
 use super::needed::NeededBlocks;
-use super::prefix_match::{GroupIndex, block_size};
 use crate::error::{Result, reserve};
 use crate::paged::window::Window;
 

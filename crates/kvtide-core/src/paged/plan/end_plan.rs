@@ -8,6 +8,7 @@
 //! O(its tokens), plus O(layers) for each low-bit block that became full.
 
 use super::checked_write::{PlannerState, room};
+use super::page_write::Seal;
 use super::write_plan::BlockCopy;
 use crate::drafts::{Ending, TransactionId};
 use crate::error::Result;
@@ -32,15 +33,6 @@ pub struct RowMove {
     pub source: Slot,
     /// The new slot; no later move reads it.
     pub target: Slot,
-}
-
-/// A page to quantise because it is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The page.
-    pub page: Page,
-    /// The staging page that contains its rows.
-    pub staged: u32,
 }
 
 /// The plan of a transaction's end.

@@ -1,4 +1,4 @@
-//! The slots and staging pages that a write's rows go to.
+//! The slots and staging pages that a write's rows go to, and the staged pages that are quantised once they are full.
 
 use crate::paged::pages::Page;
 
@@ -45,4 +45,13 @@ pub enum StagingContent {
     Other,
     /// Rows of another page, which must be overwritten by those of this page, which is quantised already.
     Sealed,
+}
+
+/// A page to quantise because it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The page.
+    pub page: Page,
+    /// The staging page that contains its rows.
+    pub staged: u32,
 }

@@ -15,8 +15,7 @@
 use std::ops::Range;
 
 use super::checked_write::{CheckedWrite, PlannerState, Share, WriteTarget, Writer, room};
-use super::end_plan::Seal;
-use super::page_write::{PageWrite, SlotRun, StagingContent};
+use super::page_write::{PageWrite, Seal, SlotRun, StagingContent};
 use crate::error::{Error, Result};
 use crate::paged::pages::Page;
 use crate::paged::sequence::Sequence;
