@@ -8,6 +8,7 @@ use std::cell::Cell;
 use crate::error::{DriverError, Error, Result};
 use crate::kernel::{Grid, Kernel};
 use crate::span::Span;
+use crate::synced;
 
 thread_local! {
     static LAUNCHES: Cell<u32> = const { Cell::new(0) };
@@ -16,7 +17,6 @@ thread_local! {
     /// The number of launches until one has a fault; and whether one has had it.
     static FAULTING: Cell<Option<u32>> = const { Cell::new(None) };
     static HAS_FAULT: Cell<bool> = const { Cell::new(false) };
-    static SYNCED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// Controls this thread's work on the CPU that stands in for a GPU, for tests.
@@ -46,18 +46,13 @@ impl Emulation {
 
     /// Sets whether launches wait for their kernels, as with `KVTIDE_CUDA_SYNC`; `None` follows that variable.
     pub fn synchronise(each_launch: Option<bool>) {
-        SYNCED.set(each_launch);
+        synced::choose(each_launch);
     }
 
     /// Sets the free memory that each allocation for the duration of a call finds; `None` for no limit.
     pub fn limit_memory(bytes: Option<u64>) {
         FREE.set(bytes.unwrap_or(u64::MAX));
     }
-}
-
-/// The test's setting for waiting for kernels.
-pub(crate) fn synced() -> Option<bool> {
-    SYNCED.get()
 }
 
 /// Waits for earlier launches, and reports a fault.

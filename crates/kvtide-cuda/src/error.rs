@@ -1,5 +1,7 @@
 //! Errors of launches.
 
+use crate::synced::is_synced;
+
 /// The result of a launch.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -47,7 +49,7 @@ impl Error {
     /// An error of the driver. A launch returns before its kernel has run, so a later operation reports the kernel's fault.
     #[cfg_attr(not(any(feature = "cuda", feature = "emulate")), expect(dead_code, reason = "a build without a driver"))]
     pub(crate) fn driver(kernel: &'static str, driver: DriverError, text: &str) -> Self {
-        let is_earlier = matches!(driver.code, 700 | 702 | 710 | 714..=719) && !crate::stream::is_synced();
+        let is_earlier = matches!(driver.code, 700 | 702 | 710 | 714..=719) && !is_synced();
         let hint = if is_earlier {
             "; caused by a kernel that was launched earlier: set KVTIDE_CUDA_SYNC=1 to see its name"
         } else {

@@ -37,6 +37,7 @@ mod shift;
 mod span;
 mod stream;
 mod strips;
+mod synced;
 mod unit;
 
 pub use attend::{

@@ -1,14 +1,9 @@
 //! The target of launches: a GPU's stream, in order, or the CPU that stands in for a GPU. A build without either has no
 //! stream.
-//!
-//! With `KVTIDE_CUDA_SYNC=1` each launch waits for its kernel, so that a fault is reported with the name of the kernel that
-//! caused it.
 #![cfg_attr(
     not(any(feature = "cuda", feature = "emulate")),
     expect(unused_variables, reason = "without a stream arguments are not used")
 )]
-
-use std::sync::OnceLock;
 
 use bytemuck::Pod;
 
@@ -18,6 +13,7 @@ use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::list::List;
 use crate::memory::{DeviceMemory, Reached};
 use crate::span::Span;
+use crate::synced::is_synced;
 
 /// A stream of work.
 #[derive(Clone, Debug)]
@@ -56,16 +52,6 @@ pub(crate) struct Listed<'a, T> {
     _items: &'a [T],
     #[cfg(feature = "cuda")]
     _memory: Option<crate::gpu::Memory>,
-}
-
-/// True if each launch waits for its kernel: if `KVTIDE_CUDA_SYNC` is set, and neither empty nor 0.
-pub(crate) fn is_synced() -> bool {
-    static NAMED: OnceLock<bool> = OnceLock::new();
-    #[cfg(feature = "emulate")]
-    if let Some(chosen) = crate::emulated::synced() {
-        return chosen;
-    }
-    *NAMED.get_or_init(|| std::env::var_os("KVTIDE_CUDA_SYNC").is_some_and(|value| !value.is_empty() && value != "0"))
 }
 
 impl Stream {

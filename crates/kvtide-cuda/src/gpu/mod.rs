@@ -70,7 +70,7 @@ impl Gpu {
     /// Enqueues a grid.
     pub fn launch<A: Pod>(&self, kernel: &'static Kernel, grid: Grid, args: &A) -> Result<()> {
         let failed = |error: DriverError| failure(kernel.name, &error);
-        let function = modules::function(self.stream.context(), kernel).map_err(failed)?;
+        let function = modules::function(self.stream.context(), kernel.module, kernel.name).map_err(failed)?;
         let [x, y, z] = grid.threads;
         let [blocks_x, blocks_y, blocks_z] = grid.blocks;
         let args = Passed(*args);

@@ -15,8 +15,6 @@ use candle_core::cuda_backend::cudarc::driver::sys::{CUdevice_attribute, CUfunct
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError};
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 
-use crate::kernel::Kernel;
-
 macro_rules! modules {
     ($($name:ident $file:literal)+) => {
         /// A file of kernels.
@@ -53,14 +51,18 @@ type Loaded<K, V> = HashMap<(usize, K), V>;
 static FUNCTIONS: RwLock<Option<Loaded<&'static str, CudaFunction>>> = RwLock::new(None);
 static MODULES: Mutex<Option<Loaded<Module, Arc<CudaModule>>>> = Mutex::new(None);
 
-/// The function of a kernel on a GPU.
-pub(super) fn function(context: &Arc<CudaContext>, kernel: &'static Kernel) -> Result<CudaFunction, DriverError> {
-    let key = (Arc::as_ptr(context).addr(), kernel.name);
+/// The function of the kernel with this name on a GPU.
+pub(super) fn function(
+    context: &Arc<CudaContext>,
+    of: Module,
+    kernel: &'static str,
+) -> Result<CudaFunction, DriverError> {
+    let key = (Arc::as_ptr(context).addr(), kernel);
     if let Some(known) = FUNCTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|all| all.get(&key))
     {
         return Ok(known.clone());
     }
-    let function = module(context, kernel.module)?.load_function(kernel.name)?;
+    let function = module(context, of)?.load_function(kernel)?;
     let most = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     // Memory that the kernel itself declares is subtracted.
     let declared = function.get_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
