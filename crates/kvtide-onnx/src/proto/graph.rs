@@ -1,8 +1,12 @@
-//! A graph: nodes, each after the nodes that it reads, initializers, inputs and outputs.
+//! A graph: nodes, initializers, inputs and outputs.
+//!
+//! ```text
+//! graph -> node -> attribute -> graph        an attribute may contain graphs: branches and bodies
+//! ```
 
 use std::collections::{HashMap, HashSet};
 
-use super::{DEPTH_MAX, Node, Tensor, ValueInfo, Weights};
+use super::{DEPTH_MAX, Encoded, Tensor, ValueInfo, Weights};
 use crate::error::{Error, Result};
 use crate::source::Span;
 use crate::wire::{Reader, Segments};
@@ -20,11 +24,6 @@ pub(crate) struct Graph {
     pub others: Vec<(u32, Span)>,
     /// Names of sparse initializers.
     pub sparse: Vec<String>,
-}
-
-/// The error of a node.
-fn graph_error(node: &Node, expected: String) -> Error {
-    Error::Graph { node: node.called().into(), operator: node.full_operator(), expected }
 }
 
 impl Graph {
@@ -116,79 +115,265 @@ impl Graph {
     }
 }
 
-/// Checks a graph and sorts its nodes so that each comes after the nodes that it reads. `O(nodes + edges)`; a valid
-/// order is kept.
-pub(crate) fn checked(mut graph: Graph) -> Result<Graph> {
-    let mut makers: HashMap<&str, usize> = HashMap::new();
-    let inputs: HashSet<&str> = graph.given().collect();
-    for (index, node) in graph.nodes.iter().enumerate() {
-        for output in node.outputs.iter().filter(|name| !name.is_empty()) {
-            if inputs.contains(output.as_str()) || makers.insert(output, index).is_some() {
-                return Err(graph_error(node, format!("{output} to be the output of one node and of nothing else")));
-            }
-        }
-    }
-    check_names(&graph)?;
-    let mut waits = vec![0usize; graph.nodes.len()];
-    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
-    for (index, node) in graph.nodes.iter().enumerate() {
-        for name in node.reads() {
-            match makers.get(name) {
-                Some(&maker) => {
-                    readers[maker].push(index);
-                    waits[index] += 1;
-                }
-                None if inputs.contains(name) => (),
-                None => {
-                    return Err(graph_error(
-                        node,
-                        format!("{name} to be an input, an initializer or the output of a node"),
-                    ));
-                }
-            }
-        }
-    }
-    for output in &graph.outputs {
-        if !makers.contains_key(output.name.as_str()) && !inputs.contains(output.name.as_str()) {
-            let expected = "a node that makes this output of the graph".into();
-            return Err(Error::Graph { node: output.name.clone(), operator: "output".into(), expected });
-        }
-    }
-    let mut ready: std::collections::BinaryHeap<_> =
-        (0..waits.len()).filter(|&index| waits[index] == 0).map(std::cmp::Reverse).collect();
-    let mut order = Vec::with_capacity(waits.len());
-    while let Some(std::cmp::Reverse(index)) = ready.pop() {
-        order.push(index);
-        for &reader in &readers[index] {
-            waits[reader] -= 1;
-            if waits[reader] == 0 {
-                ready.push(std::cmp::Reverse(reader));
-            }
-        }
-    }
-    if let Some(stuck) = waits.iter().position(|&count| count > 0) {
-        return Err(graph_error(&graph.nodes[stuck], "inputs that do not depend on its own outputs".into()));
-    }
-    if !order.is_sorted() {
-        let mut nodes: Vec<Option<Node>> = std::mem::take(&mut graph.nodes).into_iter().map(Some).collect();
-        graph.nodes = order.into_iter().filter_map(|index| nodes[index].take()).collect();
-    }
-    Ok(graph)
+/// A node of a graph.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Node {
+    pub name: String,
+    pub operator: String,
+    pub domain: String,
+    /// The names of inputs; empty for an omitted input.
+    pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
+    pub attributes: Vec<Attribute>,
+    /// Unchanged fields, with their tags.
+    others: Vec<Span>,
+    /// The node's message in the source, if it has not changed.
+    unchanged: Option<Span>,
 }
 
-/// Checks that no two inputs, and no two initializers, share a name. An input and its default value may.
-fn check_names(graph: &Graph) -> Result<()> {
-    let inputs = graph.inputs.iter().map(|input| (&input.name, "input"));
-    let outputs = graph.outputs.iter().map(|output| (&output.name, "output"));
-    let initializers = graph.initializers.iter().map(|tensor| (&tensor.name, "initializer"));
-    let mut seen = HashSet::new();
-    for (name, kind) in inputs.chain(outputs).chain(initializers) {
-        if name.is_empty() || !seen.insert((kind, name)) {
-            let expected = format!("a name that no other {kind} has");
-            return Err(Error::Graph { node: name.clone(), operator: kind.into(), expected });
+impl Node {
+    pub fn new(operator: &str, domain: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> Self {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Self {
+            name: name.into(),
+            operator: operator.into(),
+            domain: domain.into(),
+            inputs: owned(inputs),
+            outputs: owned(outputs),
+            ..Self::default()
         }
     }
-    Ok(())
+
+    pub fn with(mut self, attribute: Attribute) -> Self {
+        self.attributes.push(attribute);
+        self
+    }
+
+    pub fn read(reader: &mut Reader<'_>, span: Span, depth: usize) -> Result<Self> {
+        reader.keep(size_of::<Self>() as u64, span.offset)?;
+        let mut node = Self { unchanged: Some(span), ..Self::default() };
+        let mut at = span.offset;
+        while let Some(field) = reader.field(&mut at, span.end(), "NodeProto")? {
+            match field.number {
+                1 => node.inputs.push(reader.text(&field)?),
+                2 => node.outputs.push(reader.text(&field)?),
+                3 => node.name = reader.text(&field)?,
+                4 => node.operator = reader.text(&field)?,
+                5 => node.attributes.push(Attribute::read(reader, field.bytes()?, depth)?),
+                7 => node.domain = reader.text(&field)?,
+                _ => {
+                    reader.keep(size_of::<Span>() as u64, field.whole.offset)?;
+                    node.others.push(field.whole);
+                }
+            }
+        }
+        if node.domain == "ai.onnx" {
+            node.domain.clear();
+        }
+        Ok(node)
+    }
+
+    pub fn write(&self, number: u32, to: &mut Segments) {
+        if let Some(span) = self.unchanged {
+            return to.message_span(number, span);
+        }
+        let mut message = Segments::default();
+        for input in &self.inputs {
+            message.text(1, input.as_bytes());
+        }
+        for output in &self.outputs {
+            message.text(2, output.as_bytes());
+        }
+        message.text(3, self.name.as_bytes());
+        message.text(4, self.operator.as_bytes());
+        for attribute in &self.attributes {
+            attribute.write(5, &mut message);
+        }
+        if !self.domain.is_empty() {
+            message.text(7, self.domain.as_bytes());
+        }
+        for &span in &self.others {
+            message.span(span);
+        }
+        to.message(number, &message);
+    }
+
+    /// Replaces an input.
+    pub fn replace_input(&mut self, index: usize, name: &str) {
+        self.inputs[index] = name.into();
+        self.unchanged = None;
+    }
+
+    /// Renames tensors that the node reads and computes.
+    pub fn rename(&mut self, names: &HashMap<&str, &str>) {
+        for name in self.inputs.iter_mut().chain(&mut self.outputs) {
+            if let Some(&other) = names.get(name.as_str()) {
+                *name = other.into();
+                self.unchanged = None;
+            }
+        }
+    }
+
+    /// The node's name in errors: its own, or that of its first output.
+    pub fn called(&self) -> &str {
+        let outputs = self.outputs.iter().map(String::as_str);
+        std::iter::once(self.name.as_str()).chain(outputs).find(|name| !name.is_empty()).unwrap_or("without a name")
+    }
+
+    /// The operator with its domain.
+    pub fn full_operator(&self) -> String {
+        if self.domain.is_empty() { self.operator.clone() } else { format!("{}.{}", self.domain, self.operator) }
+    }
+
+    /// True if the node has this operator of this domain; ONNX's own domain is empty.
+    pub fn is(&self, domain: &str, operator: &str) -> bool {
+        self.operator == operator && self.domain == domain
+    }
+
+    /// The input at a place, if it is present.
+    pub fn input(&self, index: usize) -> Option<&str> {
+        self.inputs.get(index).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    pub fn output(&self, index: usize) -> Option<&str> {
+        self.outputs.get(index).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
+        self.attributes.iter().find(|attribute| attribute.name == name).map(|attribute| &attribute.value)
+    }
+
+    pub fn int(&self, name: &str) -> Option<i64> {
+        match self.attribute(name)? {
+            AttributeValue::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub fn float(&self, name: &str) -> Option<f32> {
+        match self.attribute(name)? {
+            AttributeValue::Float(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub fn ints(&self, name: &str) -> Option<&[i64]> {
+        match self.attribute(name)? {
+            AttributeValue::Ints(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// The graphs inside the node: branches and bodies.
+    pub fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.attributes.iter().flat_map(|attribute| match &attribute.value {
+            AttributeValue::Graphs(graphs) => graphs.as_slice(),
+            _ => &[],
+        })
+    }
+
+    /// All names that the node reads: its inputs, and names that graphs inside it take from outside.
+    pub fn reads(&self) -> impl Iterator<Item = &str> {
+        let inside = self.graphs().flat_map(|graph| graph.captured.iter());
+        self.inputs.iter().chain(inside).map(String::as_str).filter(|name| !name.is_empty())
+    }
+}
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum AttributeValue {
+    Float(f32),
+    Int(i64),
+    Text(String),
+    Ints(Vec<i64>),
+    Tensor(Box<Tensor>),
+    Graphs(Vec<Graph>),
+    Other,
+}
+
+/// An attribute of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attribute {
+    pub name: String,
+    pub value: AttributeValue,
+    encoded: Encoded,
+}
+
+impl Attribute {
+    pub fn int(name: &str, value: i64) -> Self {
+        let mut message = Segments::default();
+        message.text(1, name.as_bytes());
+        message.int(3, value);
+        message.int(20, 2);
+        Self { name: name.into(), value: AttributeValue::Int(value), encoded: Encoded::Own(message) }
+    }
+
+    pub fn float(name: &str, value: f32) -> Self {
+        let mut message = Segments::default();
+        message.text(1, name.as_bytes());
+        message.float(2, value);
+        message.int(20, 1);
+        Self { name: name.into(), value: AttributeValue::Float(value), encoded: Encoded::Own(message) }
+    }
+
+    pub fn floats(name: &str, values: &[f32]) -> Self {
+        let mut message = Segments::default();
+        message.text(1, name.as_bytes());
+        for &value in values {
+            message.float(7, value);
+        }
+        message.int(20, 6);
+        Self { name: name.into(), value: AttributeValue::Other, encoded: Encoded::Own(message) }
+    }
+
+    pub fn ints(name: &str, values: &[i64]) -> Self {
+        let mut message = Segments::default();
+        message.text(1, name.as_bytes());
+        for &value in values {
+            message.int(8, value);
+        }
+        message.int(20, 7);
+        Self { name: name.into(), value: AttributeValue::Ints(values.to_vec()), encoded: Encoded::Own(message) }
+    }
+
+    pub fn read(reader: &mut Reader<'_>, span: Span, depth: usize) -> Result<Self> {
+        reader.keep(size_of::<Self>() as u64, span.offset)?;
+        let (mut name, mut kind) = (String::new(), None);
+        let (mut ints, mut graphs) = (Vec::new(), Vec::new());
+        let mut value = AttributeValue::Other;
+        let mut at = span.offset;
+        while let Some(field) = reader.field(&mut at, span.end(), "AttributeProto")? {
+            match field.number {
+                1 => name = reader.text(&field)?,
+                2 => value = AttributeValue::Float(field.float()?),
+                3 => value = AttributeValue::Int(field.int()?),
+                // Bytes that are not text cannot be a name either.
+                4 => value = reader.text(&field).map_or(AttributeValue::Other, AttributeValue::Text),
+                5 => value = AttributeValue::Tensor(Box::new(Tensor::read(reader, field.bytes()?)?)),
+                6 | 11 => graphs.push(Graph::read(reader, field.bytes()?, depth + 1)?),
+                8 => reader.ints(&field, &mut ints)?,
+                20 => kind = Some(field.int()?),
+                _ => (),
+            }
+        }
+        if !graphs.is_empty() {
+            value = AttributeValue::Graphs(graphs);
+        } else if kind == Some(7) || !ints.is_empty() {
+            value = AttributeValue::Ints(ints);
+        } else if matches!(value, AttributeValue::Other) {
+            // Numbers that are 0 and empty texts may be omitted.
+            value = match kind {
+                Some(1) => AttributeValue::Float(0.),
+                Some(2) => AttributeValue::Int(0),
+                _ => value,
+            };
+        }
+        Ok(Self { name, value, encoded: Encoded::Source(span) })
+    }
+
+    pub fn write(&self, number: u32, to: &mut Segments) {
+        self.encoded.write(number, to);
+    }
 }
 
 fn sparse_name(reader: &mut Reader<'_>, span: Span) -> Result<Option<String>> {

@@ -3,21 +3,22 @@
 //!
 //! Reading is O(graph); the data of weights are not read.
 
-mod attribute;
 mod element;
 mod graph;
 mod model;
-mod node;
+mod order;
+mod port;
 mod tensor;
 mod value_info;
 
-pub(crate) use attribute::{Attribute, AttributeValue};
 pub use element::ElementType;
-pub(crate) use graph::{Graph, checked};
-pub use model::{GRAPH_BYTES_MAX, Model, Weights};
-pub(crate) use node::Node;
+pub(crate) use graph::{Attribute, AttributeValue, Graph, Node};
+pub use model::{GRAPH_BYTES_MAX, Model};
+pub(crate) use order::checked;
+pub use port::Port;
+pub(crate) use port::port;
 pub(crate) use tensor::Tensor;
-pub use tensor::{External, Place};
+pub use tensor::{External, Place, Weights};
 pub(crate) use value_info::{Dim, ValueInfo};
 
 use crate::error::Result;

@@ -3,27 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 
-use super::{External, Graph, Place, checked};
+use super::{External, Graph, Place, Port, Weights, checked, port};
 use crate::error::{Error, Result};
-use crate::inspect::{Port, port};
 use crate::source::{Source, Span};
 use crate::wire::{Reader, Segments};
 
 /// The default limit of memory for a graph without its weights.
 pub const GRAPH_BYTES_MAX: u64 = 512 << 20;
-
-/// The form in which weights are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weights<'a> {
-    /// Unchanged: inside the model, or in a separate file.
-    Inline,
-    /// Weights inside the model become references to this file: the model that was read, under the name that it has
-    /// next to the written file.
-    External(&'a str),
-    /// All weights are inside the model, including those from separate files, for a runtime that opens no files.
-    /// Protobuf is limited to 2 GiB.
-    Embedded,
-}
 
 /// A model as it was read: a graph, and the places of its weights. It contains no bytes of weights.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,9 @@
-//! A tensor of a model: its name, type and shape, and the place of its data. Data are loaded only on request, and only
-//! if there are few.
+//! A tensor of a model: its name, type and shape, and the place of its data, in the model that was read and in the one
+//! that is written. Data are loaded only on request, and only if there are few.
 
 use std::io::ErrorKind;
 
-use super::{ElementType, Encoded, Weights, load};
+use super::{ElementType, Encoded, load};
 use crate::error::{Error, Result};
 use crate::source::{Source, Span};
 use crate::wire::{Field, Reader, Segments};
@@ -31,6 +31,19 @@ pub enum Place {
     External(External),
     /// In the model, as numbers of protobuf, or made by a rewrite.
     Inline,
+}
+
+/// The form in which weights are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weights<'a> {
+    /// Unchanged: inside the model, or in a separate file.
+    Inline,
+    /// Weights inside the model become references to this file: the model that was read, under the name that it has
+    /// next to the written file.
+    External(&'a str),
+    /// All weights are inside the model, including those from separate files, for a runtime that opens no files.
+    /// Protobuf is limited to 2 GiB.
+    Embedded,
 }
 
 #[derive(Clone, Debug, PartialEq)]
