@@ -12,7 +12,8 @@
 use kvtide_core::Error as CoreError;
 
 use super::search::Step;
-use super::worker_index::{WorkerId, WorkerIndex};
+use super::worker_id::WorkerId;
+use super::worker_index::WorkerIndex;
 use super::worker_sets::SetId;
 use crate::error::Result;
 

@@ -5,7 +5,8 @@
 //! but not its kind, so kinds are learned from `stored` events. O(hashes), plus their cost in the index.
 
 use super::tier::Tier;
-use super::worker_index::{WorkerId, WorkerIndex};
+use super::worker_id::WorkerId;
+use super::worker_index::WorkerIndex;
 use crate::error::Result;
 use crate::wire::{Batch, BlockHash, Event};
 

@@ -15,6 +15,7 @@ mod name_check;
 mod node_tree;
 mod search;
 mod tier;
+mod worker_id;
 mod worker_index;
 mod worker_sets;
 
@@ -23,5 +24,6 @@ pub use feed::WorkerFeed;
 pub use name_check::NameCheck;
 pub use search::{HeldPrefix, TierCounts, WorkerPrefix};
 pub use tier::Tier;
-pub use worker_index::{IndexUsage, WORKERS_MAX, WorkerId, WorkerIndex};
+pub use worker_id::{WORKERS_MAX, WorkerId};
+pub use worker_index::{IndexUsage, WorkerIndex};
 pub use worker_sets::Workers;

@@ -18,7 +18,7 @@ use kvtide_core::Error as CoreError;
 
 use super::key_table::{KeyTable, NONE};
 use super::tier::Tier;
-use super::worker_index::WorkerId;
+use super::worker_id::WorkerId;
 use super::worker_sets::{SetId, WorkerSets};
 use crate::error::Result;
 

@@ -13,7 +13,8 @@
 use super::key_table::{AT_ONCE, KeyTable};
 use super::node_tree::{MILESTONE, MILESTONES};
 use super::tier::Tier;
-use super::worker_index::{WorkerId, WorkerIndex};
+use super::worker_id::WorkerId;
+use super::worker_index::WorkerIndex;
 use super::worker_sets::{SetId, Workers};
 
 /// The longest prefix that some worker has completely.

@@ -11,28 +11,9 @@ use kvtide_core::Error as CoreError;
 
 use super::node_tree::{NodeTree, ROOT};
 use super::tier::Tier;
+use super::worker_id::{WORKERS_MAX, WorkerId};
+use super::worker_sets::Workers;
 use crate::error::Result;
-
-/// The most workers that an index takes.
-pub const WORKERS_MAX: usize = 1024;
-
-/// The number of a worker in an index. Numbers of removed workers are reused, the lowest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkerId(u16);
-
-impl WorkerId {
-    /// The number, counted from 0.
-    #[must_use]
-    pub fn index(self) -> usize {
-        self.0.into()
-    }
-
-    /// The worker with this number, for callers that store numbers. Each call checks that the worker exists.
-    #[must_use]
-    pub fn of_index(index: usize) -> Self {
-        WorkerId(u16::try_from(index).unwrap_or(u16::MAX))
-    }
-}
 
 /// The size of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +82,8 @@ impl WorkerIndex {
 
     /// The existing workers.
     #[must_use]
-    pub fn workers(&self) -> super::Workers<'_> {
-        super::Workers::of_words(&self.present)
+    pub fn workers(&self) -> Workers<'_> {
+        Workers::of_words(&self.present)
     }
 
     /// Sets the load of a worker: a finite number, in the caller's unit. O(1); O(workers) if the load of the least
@@ -189,7 +170,7 @@ impl WorkerIndex {
     pub(super) fn check_worker(&self, worker: WorkerId) -> Result<()> {
         match self.load(worker) {
             Some(_) => Ok(()),
-            None => Err(CoreError::argument("worker", u64::from(worker.0), "a worker of this index").into()),
+            None => Err(CoreError::argument("worker", worker.index() as u64, "a worker of this index").into()),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use kvtide_core::Error as CoreError;
 
-use super::worker_index::{WORKERS_MAX, WorkerId};
+use super::worker_id::{WORKERS_MAX, WorkerId};
 use crate::error::Result;
 
 /// The id of a set.

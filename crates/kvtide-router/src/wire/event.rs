@@ -1,5 +1,7 @@
 //! Events of workers: blocks that were cached, and blocks that were removed.
 
+use super::writer::Writer;
+
 /// Events that were published together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
@@ -104,7 +106,18 @@ impl ExtraKeys {
     /// Encodes the keys of each block; `None` for a block without any.
     #[must_use]
     pub fn of_texts(blocks: &[Option<Vec<String>>]) -> Self {
-        super::encode::extra_keys(blocks)
+        let mut out = Writer::new();
+        out.array(blocks.len());
+        for keys in blocks {
+            match keys {
+                Some(keys) => {
+                    out.array(keys.len());
+                    keys.iter().for_each(|key| out.text(key));
+                }
+                None => out.nil(),
+            }
+        }
+        ExtraKeys(out.into_vec())
     }
 
     /// The msgpack bytes.

@@ -6,7 +6,7 @@
 //!          answers:  (empty) | number | batch   …   (empty) | -1 i64 big-endian | (empty)
 //! ```
 //!
-//! publisher stores the batches that subscriber and replays send, in a history; follower receives them, with cursor,
+//! publisher stores batches in shared, which subscriber and replays send; follower receives them, with cursor,
 //! which classifies batch numbers, and replay, which requests replays. The protocol has neither encryption nor
 //! authentication: anything that can reach an endpoint is trusted with events. Peers are still untrusted with memory:
 //! the amount that a peer can make a process keep is bounded here and in [`crate::zmtp`].
@@ -17,6 +17,7 @@ mod history;
 mod publisher;
 mod replay;
 mod replays;
+mod shared;
 mod subscriber;
 
 pub use follower::{Followed, Follower, FollowerOptions};

@@ -8,17 +8,16 @@
 //! Both are bounded in batches and bytes, and all peers share them: a publisher's memory depends neither on the number
 //! of peers nor on their pace. `publish` never waits: it encodes the batch and numbers it. O(bytes of the batch).
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use kvtide_core::Error as CoreError;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::history::History;
+use super::shared::Shared;
 use super::{io, replays, subscriber};
 use crate::error::{Error, Result};
 use crate::wire::{Batch, Event, encode};
@@ -74,59 +73,6 @@ pub struct Publisher {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// State shared by the tasks of all peers.
-#[derive(Debug)]
-pub(super) struct Shared {
-    state: Mutex<State>,
-    pub(super) topic: Bytes,
-    /// Notifies tasks of each batch, and of the end.
-    progress: watch::Sender<Progress>,
-    /// True if a peer requested batches that are no longer kept.
-    is_behind: AtomicBool,
-    /// The number of the first batch.
-    pub(super) first: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct State {
-    /// The number of the next batch.
-    pub(super) next: u64,
-    /// Batches for replays.
-    pub(super) history: History,
-    /// Batches for subscribers.
-    pub(super) queue: History,
-}
-
-/// The progress of a publisher.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
-    batches: u64,
-    pub(super) is_closing: bool,
-}
-
-impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds this lock can panic half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notifies of new batches, and of the end.
-    pub(super) fn progress(&self) -> watch::Receiver<Progress> {
-        self.progress.subscribe()
-    }
-
-    /// Waits for the end.
-    pub(super) async fn closing(&self) {
-        // This cannot fail, because the sender lives in this struct.
-        let _ = self.progress().wait_for(|progress| progress.is_closing).await;
-    }
-
-    /// Records that a peer requested batches that are no longer kept.
-    pub(super) fn note_behind(&self) {
-        self.is_behind.store(true, Ordering::Release);
-    }
-}
-
 impl Publisher {
     /// Binds the endpoints. Tasks run on this runtime.
     pub async fn bind(runtime: &Handle, options: PublisherOptions) -> Result<Self> {
@@ -135,18 +81,9 @@ impl Publisher {
             let expected = format!("at most {TOPIC_BYTES_MAX} bytes");
             return Err(CoreError::argument("topic.length", topic.len() as u64, expected).into());
         }
-        let state = State {
-            next: first,
-            history: History::new(options.history_batches, options.history_bytes),
-            queue: History::new(QUEUE_BATCHES, options.queue_bytes),
-        };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            topic: topic.into(),
-            progress: watch::Sender::default(),
-            is_behind: AtomicBool::new(false),
-            first,
-        });
+        let history = History::new(options.history_batches, options.history_bytes);
+        let queue = History::new(QUEUE_BATCHES, options.queue_bytes);
+        let shared = Arc::new(Shared::new(topic.into(), first, history, queue));
         // Sockets must be created on the runtime that uses them.
         let bind = async move {
             let events = listen(&endpoint).await?;
@@ -176,23 +113,14 @@ impl Publisher {
             let expected = format!("a batch of at most {MESSAGE_BYTES_MAX} bytes");
             return Err(CoreError::argument("events", bytes as u64, expected).into());
         }
-        let number = {
-            let mut state = self.shared.state();
-            let number = state.next;
-            state.next += 1;
-            state.history.push(number, batch.clone());
-            state.queue.push(number, batch);
-            number
-        };
-        self.shared.progress.send_modify(|progress| progress.batches += 1);
-        Ok(number)
+        Ok(self.shared.add(batch))
     }
 
     /// Returns true if, since the last call, a peer requested batches that are no longer kept. The caller should then
     /// publish the entire content again, after [`Event::Cleared`], so that this peer can follow as well.
     #[must_use]
     pub fn take_behind(&self) -> bool {
-        self.shared.is_behind.swap(false, Ordering::AcqRel)
+        self.shared.take_behind()
     }
 
     /// The bound endpoint for subscribers.
@@ -215,7 +143,7 @@ impl Publisher {
 
     /// Sends queued batches for up to a second, then closes the endpoints.
     pub async fn close(mut self) {
-        self.shared.progress.send_modify(|progress| progress.is_closing = true);
+        self.shared.close();
         for task in std::mem::take(&mut self.tasks) {
             let _ = task.await;
         }

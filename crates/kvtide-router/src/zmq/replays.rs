@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::END;
-use super::publisher::Shared;
+use super::shared::Shared;
 use crate::zmtp::{COMMAND_BYTES_MAX, Command, Incoming, Limits, Listener, Outgoing, Received, SocketType};
 
 /// A request is a delimiter and a number; other messages are ignored.

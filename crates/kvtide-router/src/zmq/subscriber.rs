@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::publisher::Shared;
+use super::shared::Shared;
 use crate::zmtp::{COMMAND_BYTES_MAX, Command, Incoming, Limits, Listener, Outgoing, Received, SocketType};
 
 /// A subscription is a message of one part; messages with more parts are ignored.
