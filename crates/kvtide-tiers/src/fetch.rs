@@ -2,17 +2,17 @@
 //! verification.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use kvtide_core::paged::BlockName;
 use kvtide_tensor::Returning;
 
 use crate::entry::{Decoded, Expected, StoreKey, Unfit, decode};
+use crate::inner::Inner;
 use crate::options::Access;
 use crate::stats::Counts;
-use crate::tiers::Inner;
-use crate::writer::Side;
+use crate::tier::Side;
 
 /// The most blocks of a piece, unless the caller calls the store, and the most bytes of any piece.
 const PIECE: usize = 32;
@@ -53,36 +53,6 @@ pub(crate) struct Work {
     pub of_caller: Vec<Piece>,
     next: AtomicUsize,
     threads: Arc<AtomicUsize>,
-}
-
-/// Threads that wait for restored blocks, until those have arrived or the restore is over.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Waiters {
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes the threads to check again.
-    pub fn wake(&self) {
-        drop(self.lock());
-        self.changed.notify_all();
-    }
-
-    /// Waits until a condition holds or the deadline passes.
-    fn wait(&self, deadline: Instant, holds: impl Fn() -> bool) {
-        let mut lock = self.lock();
-        while !holds() {
-            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
-                return;
-            };
-            lock = self.changed.wait_timeout(lock, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
 }
 
 impl Work {

@@ -29,6 +29,7 @@ mod gate;
 #[cfg(feature = "client")]
 mod guard;
 mod health;
+mod inner;
 mod memory;
 #[cfg(feature = "objects")]
 mod objects;
@@ -36,6 +37,7 @@ mod offload;
 mod options;
 mod planes;
 mod policy;
+mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod restore;
@@ -45,6 +47,7 @@ mod tier;
 mod tiers;
 #[cfg(feature = "redis")]
 mod tls;
+mod waiters;
 mod writer;
 
 pub use caller::{Answer, Call, CallerGate, Driver, Machine, Need, Step};

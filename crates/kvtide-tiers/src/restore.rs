@@ -27,9 +27,10 @@ use kvtide_tensor::{PagedKvCache, PagedPrefix, PromptOptions};
 use crate::caller::{Answer, Call, Machine, Need};
 use crate::entry::StoreKey;
 use crate::fetch::{Row, Work};
+use crate::inner::Inner;
 use crate::options::Access;
 use crate::stats::Counts;
-use crate::tiers::{Inner, Tiers};
+use crate::tiers::Tiers;
 
 /// A set of tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

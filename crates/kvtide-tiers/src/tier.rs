@@ -12,10 +12,18 @@ use crate::envelope::Envelope;
 use crate::health::{Event, Health};
 use crate::options::{Access, Policy, TierOptions};
 use crate::stats::Counts;
-use crate::writer::Side;
 
 /// The most keys to remember as existing.
 const KNOWN_MAX: usize = 1 << 17;
+
+/// The side that calls a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Threads of this crate.
+    Direct,
+    /// The caller.
+    Caller,
+}
 
 /// A tier below memory.
 #[derive(Debug)]

@@ -1,60 +1,26 @@
 //! The tiers of one cache.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use kvtide_core::paged::BlockKey;
-use kvtide_files::{Error, Identity, Result};
-use kvtide_tensor::{Budget, PagedKvCache};
+use kvtide_files::{Error, Result};
+use kvtide_tensor::PagedKvCache;
 
 use crate::caller::CallerGate;
-use crate::entry::{FormTag, StoreKey};
-use crate::events::{TierEvent, TierLog};
-use crate::fetch::Waiters;
+use crate::events::TierEvent;
 use crate::health::{Event, Health};
-use crate::memory::Memory;
-use crate::offload::Queue;
-use crate::options::{Access, Policy, TiersOptions};
-use crate::stats::{Counts, TierStats};
-use crate::tier::Tier;
-use crate::writer::{Prober, Side, Writer};
+use crate::inner::Inner;
+use crate::options::{Access, TiersOptions};
+use crate::stats::TierStats;
+use crate::tier::{Side, Tier};
+use crate::writer::{Prober, Writer};
 
 /// The tiers of a cache. Blocks are offloaded until this is dropped or the cache ends; entries in a folder or a store
 /// remain.
 #[derive(Debug)]
 pub struct Tiers {
     pub(crate) inner: Arc<Inner>,
-}
-
-/// The memory tier and its policy.
-#[derive(Debug)]
-pub(crate) struct Top {
-    pub memory: Memory,
-    pub policy: Policy,
-    pub counts: Counts,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub form: [u8; 32],
-    tag: FormTag,
-    pub block_size: usize,
-    /// The bytes of a block in each group.
-    pub page_bytes: Vec<usize>,
-    pub top: Option<Top>,
-    pub lower: Vec<Tier>,
-    pub queue: Queue,
-    pub budget: Arc<Budget>,
-    /// True once prefixes were forgotten: the lower tiers are no longer used.
-    pub is_forgotten: AtomicBool,
-    /// True once the cache or its tiers have ended.
-    pub has_ended: AtomicBool,
-    /// The threads that wait for restored blocks.
-    pub waiters: Waiters,
-    /// The number of threads that restore blocks.
-    pub fetchers: AtomicUsize,
-    pub log: TierLog,
 }
 
 impl Tiers {
@@ -65,27 +31,7 @@ impl Tiers {
             let expected = "32 bytes, the same for all who share blocks: names are made under it";
             return Err(Error::argument("prefixKey", "none", expected));
         }
-        let budget = options.budget.unwrap_or_else(Budget::process);
-        let form = Identity::of(cache).digest();
-        let inner = Arc::new(Inner {
-            form,
-            tag: FormTag::of(&form),
-            block_size: cache.block_size() as usize,
-            page_bytes: cache.block_bytes(),
-            top: options.memory.map(|of| Top {
-                memory: Memory::new(of.limit_bytes),
-                policy: of.policy,
-                counts: Counts::default(),
-            }),
-            lower: options.lower.into_iter().map(Tier::new).collect(),
-            queue: Queue::new(options.pending_bytes),
-            budget,
-            is_forgotten: AtomicBool::new(false),
-            has_ended: AtomicBool::new(false),
-            waiters: Waiters::default(),
-            fetchers: AtomicUsize::new(0),
-            log: TierLog::default(),
-        });
+        let inner = Arc::new(Inner::new(cache, options));
         cache.set_below(inner.clone())?;
         if inner.lower.iter().any(|tier| tier.is_of(Side::Direct)) {
             let writer = Writer::new(inner.clone(), Side::Direct);
@@ -191,29 +137,5 @@ impl Tiers {
 impl Drop for Tiers {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl Inner {
-    /// Returns the key of a block of a group.
-    pub fn key(&self, group: usize, key: &BlockKey) -> StoreKey {
-        StoreKey { block: *key, group: group as u16, form: self.tag }
-    }
-
-    pub fn is_forgotten(&self) -> bool {
-        self.is_forgotten.load(Ordering::Acquire)
-    }
-
-    /// Returns the place of the tier whose store the caller calls; memory has place 0.
-    pub fn caller(&self) -> Option<usize> {
-        self.lower.iter().position(|tier| tier.is_of(Side::Caller)).map(|at| at + 1)
-    }
-
-    /// Returns the counts of the tier at a place.
-    pub fn counts(&self, place: usize) -> Option<&Counts> {
-        match place {
-            0 => self.top.as_ref().map(|top| &top.counts),
-            lower => self.lower.get(lower - 1).map(|tier| &tier.counts),
-        }
     }
 }

@@ -16,21 +16,12 @@ use kvtide_tensor::Lease;
 
 use crate::caller::{Answer, Call, Machine, Need};
 use crate::entry::{FormTag, StoreKey};
+use crate::inner::Inner;
 use crate::options::Access;
 use crate::policy::{PROBE_PATIENCE, PROBE_PAUSE, WRITE_PATIENCE};
 use crate::stats::Counts;
 use crate::store::Store;
-use crate::tier::Tier;
-use crate::tiers::Inner;
-
-/// The side that calls a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Threads of this crate.
-    Direct,
-    /// The caller.
-    Caller,
-}
+use crate::tier::{Side, Tier};
 
 /// Writes the blocks that are queued for the stores of one side.
 #[derive(Debug)]

@@ -10,13 +10,15 @@ use kvtide_files::Result;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::Watcher;
 use crate::fault::{Fault, FaultKind};
 use crate::gate::{GateOptions, Outcome, Permit, Refusal};
 use crate::policy::Desk;
 
 /// Shorter waits are not counted as failures.
 const PATIENCE_MIN: Duration = Duration::from_millis(10);
+
+/// A callback for unread events.
+pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
 /// The desk of a store.
 pub(super) struct WatchedDesk {

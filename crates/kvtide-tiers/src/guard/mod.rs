@@ -33,10 +33,8 @@ use crate::store::Store;
 use attempt::Attempts;
 pub use backend::{Backend, Replies};
 use batch::Batches;
+pub use desk::Watcher;
 use desk::{Admitted, WatchedDesk};
-
-/// A callback for unread events.
-pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
 /// A backend as a store that never fails.
 pub struct Guarded<B> {
