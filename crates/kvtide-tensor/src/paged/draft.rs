@@ -6,7 +6,7 @@ use kvtide_core::paged::{CopyPlan, EndPlan, Keep, WriteTarget};
 use kvtide_core::{TransactionId, Tree};
 
 use super::group::PageGroup;
-use super::pages::Scratch;
+use super::scratch::Scratch;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::contiguous::transaction::BeginOptions;

@@ -6,7 +6,7 @@
 //! write     checked, planned with copies on write, carried out        rows.rs, pages.rs, copy.rs
 //! step      the same layer by layer; run.rs: on another thread        draft.rs: transactions
 //! read      pages -> rows of the caller                               page_rows.rs: pages in place, for attention
-//! hold      blocks of snapshots and prefixes                          saved.rs: pages saved and loaded; below.rs: offloading
+//! hold      blocks of snapshots and prefixes                          saved.rs: pages saved and loaded; offload.rs, below.rs
 //! pages     on bytes (page.rs), with a device's kernels (launched/), with candle's operations alone (portable.rs)
 //! ```
 //!
@@ -34,7 +34,9 @@ mod draft;
 mod dropped;
 mod group;
 mod hold;
+mod host_copy;
 mod launched;
+mod offload;
 mod options;
 mod page;
 mod page_rows;
@@ -44,6 +46,7 @@ mod read;
 mod rows;
 mod run;
 mod saved;
+mod scratch;
 mod slabs;
 mod step;
 mod write;

@@ -18,7 +18,6 @@ use kvtide_core::paged::{KeyOrValue, NO_BLOCK, PageRead, Window};
 use kvtide_cuda::KeptWords;
 
 use super::group::PageGroup;
-use super::run::StagedAt;
 use super::slabs::{Holes, Slabs};
 use crate::base::error::{Error, Result};
 use crate::base::life::{Life, Pin};
@@ -56,6 +55,18 @@ struct ShownSequence {
     gap: Range<u32>,
     /// The tree of its last tokens.
     tree: Option<Tree>,
+}
+
+/// A page that is staged in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StagedAt {
+    pub layer: u32,
+    /// Its index among the pages.
+    pub place: usize,
+    /// Its staging page.
+    pub staged: u32,
+    /// True if the slab has its quantised form too.
+    pub is_sealed: bool,
 }
 
 impl PageGroup {

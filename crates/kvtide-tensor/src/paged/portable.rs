@@ -15,8 +15,8 @@ use std::ops::Range;
 use candle_core::Tensor;
 use kvtide_core::paged::{PageWrite, Seal, StagingContent, WritePlan};
 
-use super::pages::Scratch;
 use super::rows::TokenRows;
+use super::scratch::Scratch;
 use super::slabs::{Holes, Slab, Slabs};
 use crate::base::dtype::tensor_dtype;
 use crate::base::error::Result;

@@ -21,25 +21,13 @@ use std::sync::Arc;
 use kvtide_core::paged::{Page, PageRead, WritePlan};
 
 use super::group::PageGroup;
-use super::page_rows::PageRows;
+use super::page_rows::{PageRows, StagedAt};
 use super::slabs::Slabs;
 use super::step::{GroupStep, not_written};
 use crate::base::error::{Error, Result};
 use crate::base::life::{ElsewhereWrite, Life};
 use crate::base::memory::Budget;
 use crate::tensor::source::Source;
-
-/// A page that is staged in a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct StagedAt {
-    layer: u32,
-    /// Its index among the pages.
-    pub place: usize,
-    /// Its staging page.
-    pub staged: u32,
-    /// True if the slab has its quantised form too.
-    pub is_sealed: bool,
-}
 
 /// The layers of a group in a step that another thread computes.
 #[derive(Debug)]

@@ -19,13 +19,6 @@ use super::hold::Hold;
 use super::slabs::Slab;
 use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
-use crate::device::form::Form;
-
-/// The most bytes that are accessed under one lock.
-const MOST: usize = 1 << 20;
-
-/// The bytes of a piece that is appended to others.
-const ADDED: usize = 256 << 10;
 
 /// Blocks, one row each, that can be read from any thread. Those of a sequence are held while this lives.
 #[derive(Debug)]
@@ -77,28 +70,6 @@ impl PageReader {
     }
 }
 
-impl Slab {
-    /// Copies a block, all layers, piece by piece.
-    pub(super) fn fetch_block(&self, block: u32, out: &mut [u8]) -> Result<()> {
-        let start = block as usize * self.layout.block_bytes();
-        let pieces = out.chunks_mut(MOST).enumerate();
-        pieces.into_iter().try_for_each(|(piece, out)| self.fetch(start + piece * MOST, out))
-    }
-
-    /// Like [`Slab::fetch_block`], appended to `out`. On the host, pieces are small because each is passed over twice, the
-    /// second time from the CPU cache.
-    pub(super) fn add_block(&self, block: u32, out: &mut Vec<u8>) -> Result<()> {
-        let (bytes, begin) = (self.layout.block_bytes(), out.len());
-        let start = block as usize * bytes;
-        let most = if matches!(self.form()?, Form::Bytes(_)) { ADDED } else { MOST };
-        for at in (0..bytes).step_by(most) {
-            out.resize(begin + bytes.min(at + most), 0);
-            self.fetch(start + at, &mut out[begin + at..])?;
-        }
-        Ok(())
-    }
-}
-
 /// New blocks, one row each, that can be written from any thread.
 #[derive(Debug)]
 pub struct PageWriter {
@@ -132,9 +103,7 @@ impl PageWriter {
     /// Writes a whole row.
     pub fn write(&self, row: u32, bytes: &[u8]) -> Result<()> {
         check_row(row, self.rows(), bytes.len(), self.row_bytes())?;
-        let start = self.blocks[row as usize] as usize * self.row_bytes();
-        let pieces = bytes.chunks(MOST).enumerate();
-        pieces.into_iter().try_for_each(|(piece, bytes)| self.slab.store(start + piece * MOST, bytes))
+        self.slab.store_block(self.blocks[row as usize], bytes)
     }
 }
 

@@ -11,11 +11,10 @@ use kvtide_core::paged::{ALIGNMENT, KeyOrValue, PageFormat, PageLayout, PageShap
 use kvtide_cuda::{ROW_MAX, Span};
 
 use super::options::PagedKvCacheOptions;
-use super::portable;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::{Budget, Lease};
-use crate::device::edit::{download, edit, first_byte, inspect, launch};
+use crate::device::edit::{edit, first_byte, inspect, launch};
 use crate::device::form::{Form, is_seen};
 use crate::device::memory::zeroed;
 use crate::kernels::quantise::Codec;
@@ -117,7 +116,7 @@ pub(crate) struct Slab {
     /// The whole allocation in one dimension, which candle checks faster before each change.
     flat: Tensor,
     /// The byte offset of the first block.
-    base: usize,
+    pub(super) base: usize,
     lease: Lease,
 }
 
@@ -169,23 +168,6 @@ impl Slab {
     /// The implementation that moves its pages.
     pub(super) fn form(&self) -> Result<Form> {
         Form::of(self.tensor.device())
-    }
-
-    /// Copies bytes of its blocks, from the byte `at` on, to host memory: whole elements.
-    pub(super) fn fetch(&self, at: usize, out: &mut [u8]) -> Result<()> {
-        match self.form()? {
-            Form::Portable => portable::read(self, at, out),
-            Form::Launched(_) | Form::Bytes(_) => download(&self.flat, self.base + at, out),
-        }
-    }
-
-    /// Copies bytes of host memory to its blocks, from the byte `at` on: whole elements.
-    pub(super) fn store(&self, at: usize, bytes: &[u8]) -> Result<()> {
-        match self.form()? {
-            Form::Portable => portable::put(self, at, bytes),
-            Form::Launched(stream) => self.launch(&[], |pages, _| Ok(stream.upload(bytes, pages.from(at))?)),
-            Form::Bytes(_) => self.edit(&[], |pages, _| pages[at..at + bytes.len()].copy_from_slice(bytes)),
-        }
     }
 
     /// The blocks in the memory of its allocation.

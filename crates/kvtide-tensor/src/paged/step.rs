@@ -17,8 +17,8 @@ use kvtide_core::paged::{Append, CopyPlan, StepTableRows, StepTables, WritePlan,
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
 use super::page_rows::PageRows;
-use super::pages::Scratch;
 use super::rows::TokenRows;
+use super::scratch::Scratch;
 use super::slabs::Slabs;
 use super::write::{PlannedWrite, check_count};
 use crate::base::error::{Error, Result};

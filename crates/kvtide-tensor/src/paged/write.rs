@@ -17,8 +17,8 @@ use kvtide_core::counted;
 use kvtide_core::paged::{Append, CheckedWrite, CopyPlan, KeyOrValue, WritePlan, Writer};
 
 use super::group::PageGroup;
-use super::pages::Scratch;
 use super::rows::{Expected, TokenRows};
+use super::scratch::Scratch;
 use super::slabs::{PagedShape, Slabs};
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;

@@ -14,7 +14,7 @@ use kvtide_core::paged::{
     can_allocate_in_groups, explain_in_groups, shortage_in_groups,
 };
 
-use super::layer_pages::{place, shared};
+use super::layer_place::{place, shared};
 use super::options::PagedModelOptions;
 use super::prefix_namer::{PrefixNamer, PromptOptions};
 use crate::base::dtype::DType;

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use candle_core::Tensor;
 use kvtide_core::counted;
-use kvtide_core::model::{AttentionDescription, LayerKind, LayerPlace, ModelDescription};
+use kvtide_core::model::{AttentionDescription, LayerKind, ModelDescription};
 
 use super::cache::PagedKvCache;
 use crate::attention::{AttendOptions, Attended, KvRows, Room, attend, attend_with};
@@ -142,30 +142,6 @@ impl LayerPages<'_> {
         let options = self.rules.or(options, has_tree);
         let query_offsets = options.query_offsets.or(self.offsets.as_deref());
         ask(&Queries::tokens_first(&q)?, &AttendOptions { query_offsets, ..options })
-    }
-}
-
-/// The group of a layer's keys and values, and the index there; fails if there is no such layer.
-pub(super) fn place(model: &ModelDescription, layer: u32) -> Result<LayerPlace> {
-    let layers = model.layers().len();
-    if (layer as usize) < layers {
-        return Ok(model.place(layer));
-    }
-    Err(Error::argument("layer", layer, format!("below {layers}")))
-}
-
-/// Fails for a layer that stores no keys and values of its own.
-pub(super) fn check_own(model: &ModelDescription, layer: u32) -> Result<()> {
-    let Some(source) = shared(model, layer) else { return Ok(()) };
-    let expected = format!("a layer with keys and values of its own; this one reads those of layer {source}");
-    Err(Error::argument("layer", layer, expected))
-}
-
-/// The layer whose keys and values this layer reads, if it stores none.
-pub(super) fn shared(model: &ModelDescription, layer: u32) -> Option<u32> {
-    match model.layers()[layer as usize].kind {
-        LayerKind::SharedWith(source) => Some(source),
-        _ => None,
     }
 }
 

@@ -20,6 +20,7 @@ mod cache;
 mod draft;
 mod hold;
 mod layer_pages;
+mod layer_place;
 mod options;
 mod pools;
 mod prefix_namer;

@@ -27,7 +27,8 @@ use std::sync::Arc;
 use kvtide_core::model::ModelDescription;
 
 use super::cache::PagedKvCache;
-use super::layer_pages::{LayerPages, Rules, check_own, place};
+use super::layer_pages::{LayerPages, Rules};
+use super::layer_place::{check_own, place};
 use super::step::PagedStep;
 use crate::attention::{AttendOptions, Attended, Room};
 use crate::base::error::{Error, Result};

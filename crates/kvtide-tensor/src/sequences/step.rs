@@ -21,7 +21,8 @@ use std::sync::Weak;
 use kvtide_core::paged::{StepTableRows, StepTables};
 
 use super::cache::PagedKvCache;
-use super::layer_pages::{LayerPages, Rules, check_own};
+use super::layer_pages::{LayerPages, Rules};
+use super::layer_place::check_own;
 use crate::attention::{AttendOptions, Attended};
 use crate::base::error::{Error, Result};
 use crate::base::life::RunPin;

@@ -6,7 +6,7 @@ mod half_a_step;
 #[path = "quantise_launched.rs"]
 mod launched_heads;
 
-use kvtide_core::paged::{PageLayout, PageShape};
+use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout, PageShape};
 
 use super::*;
 use crate::device::form::{Kernels, with_kernels};

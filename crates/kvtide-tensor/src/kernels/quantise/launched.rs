@@ -3,7 +3,7 @@
 use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout};
 use kvtide_cuda::{Format, Quantised, Section, Span};
 
-use super::Codec;
+use super::codec::Codec;
 use crate::base::dtype::DType;
 
 /// Rows outside pages: their memory, the distances from one head and one token to the next in bytes, and their element type.

@@ -16,6 +16,7 @@
 //! holds up to the largest float divided by the number of elements in a row. A row costs O(elements).
 
 mod bits;
+mod codec;
 mod f8e4m3;
 mod hadamard;
 mod launched;
@@ -26,8 +27,7 @@ mod scale;
 mod wide;
 mod zero;
 
-use kvtide_core::paged::{KeyOrValue, PageFormat, SectionLayout};
-
+pub(crate) use codec::Codec;
 pub(crate) use hadamard::hadamard;
 pub(crate) use launched::{LaunchedRows, launched_part};
 pub(crate) use scale::q4_at;
@@ -35,40 +35,7 @@ pub(crate) use scale::q4_at;
 pub(crate) use crate::base::dtype::{from_f32, saturate, to_f32};
 use crate::device::form::Form;
 
-/// The quantisation of one part of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Codec {
-    format: PageFormat,
-    part: KeyOrValue,
-    /// The elements of a row.
-    dim: usize,
-    /// The bytes of a row's codes.
-    row_bytes: usize,
-    /// The rows of a head.
-    block_size: usize,
-    /// True if K is rotated before it is quantised.
-    rotated: bool,
-}
-
 impl Codec {
-    /// The codec for a section of low-bit pages; `None` if its rows are stored unquantised.
-    pub fn of(part: KeyOrValue, section: &SectionLayout, rotated: bool) -> Option<Self> {
-        let SectionLayout { format, head_dim, row_bytes, head_bytes, .. } = *section;
-        (format.is_low_bit() && head_dim > 0).then(|| Codec {
-            format,
-            part,
-            dim: head_dim,
-            row_bytes,
-            block_size: head_bytes / row_bytes,
-            rotated: rotated && part == KeyOrValue::Key,
-        })
-    }
-
-    /// The elements of a head.
-    pub fn elements(&self) -> usize {
-        self.block_size * self.dim
-    }
-
     /// Quantises all rows of a head; `values` are overwritten.
     pub fn encode(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
@@ -85,37 +52,6 @@ impl Codec {
         match form() {
             Form::Bytes(kernels) => wide::decode(kernels, self, codes, scales, slot, out),
             _ => self.decode_portable(codes, scales, slot, out),
-        }
-    }
-
-    #[inline(always)]
-    fn encode_plain(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
-        if self.rotated {
-            for row in values.chunks_exact_mut(self.dim) {
-                hadamard(row);
-            }
-        }
-        match (self.format, self.part) {
-            (PageFormat::F8E4M3, _) => f8e4m3::encode(values, codes),
-            (PageFormat::Q8, _) => q8::encode(values, self.dim, codes, scales),
-            (_, KeyOrValue::Value) => q4::encode_rows(values, self.dim, codes, scales),
-            (_, KeyOrValue::Key) => q4::encode_channels(values, self.dim, codes, scales),
-        }
-    }
-
-    #[inline(always)]
-    fn decode_plain(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
-        let codes = &codes[slot * self.row_bytes..][..out.len() / self.dim * self.row_bytes];
-        match (self.format, self.part) {
-            (PageFormat::F8E4M3, _) => f8e4m3::decode(codes, out),
-            (PageFormat::Q8, _) => q8::decode(codes, &scales[2 * slot..], self.dim, out),
-            (_, KeyOrValue::Value) => q4::decode_rows(codes, &scales[4 * slot..], self.dim, out),
-            (_, KeyOrValue::Key) => q4::decode_channels(codes, scales, self.dim, out),
-        }
-        if self.rotated {
-            for row in out.chunks_exact_mut(self.dim) {
-                hadamard(row);
-            }
         }
     }
 }

@@ -8,7 +8,8 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use kvtide_core::paged::{KeyOrValue, PageFormat};
 
 use super::bits::ROUND;
-use super::{Codec, f8e4m3, q4, q8, scale};
+use super::codec::Codec;
+use super::{f8e4m3, q4, q8, scale};
 
 /// The number of elements processed at a time: multiplied by the codes of f8e4m3 they stay below 1 MiB.
 const CHUNK: usize = 8192;

@@ -6,7 +6,7 @@
     expect(unsafe_code, reason = "calls of functions that need instructions beyond those of the build")
 )]
 
-use super::Codec;
+use super::codec::Codec;
 use crate::device::form::Kernels;
 
 macro_rules! forms {

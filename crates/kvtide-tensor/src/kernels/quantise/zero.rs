@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use kvtide_core::paged::{KeyOrValue, PageFormat};
 
-use super::Codec;
+use super::codec::Codec;
 use super::scale;
 
 /// The elements of a group of q4.
