@@ -12,10 +12,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use kvtide_tensor::{
-    Attended, AttendedPart, Budget, DType, HostTensor, KvRows, LayerPages, OwnedSource, Room, Source, View,
-    attend_with, merge_attention as merge,
-};
+use kvtide_tensor::attention::{Attended, AttendedPart, KvRows, Room, attend_with, merge_attention as merge};
+use kvtide_tensor::buffers::{OwnedSource, Source};
+use kvtide_tensor::pages::LayerPages;
+use kvtide_tensor::runtime::Budget;
+use kvtide_tensor::{DType, HostTensor, View};
 use napi::bindgen_prelude::{Either, Either3, Unknown};
 use napi::{Env, Result};
 use napi_derive::napi;
@@ -110,7 +111,7 @@ impl<'a> Request<'a> {
         }
         self.queries.ask(stop, |q, options| {
             Ok(Some(match &self.kv {
-                KeysAndValues::Tensors(k, v) => kvtide_tensor::attend(q, self.tensors(k, v), options)?,
+                KeysAndValues::Tensors(k, v) => kvtide_tensor::attention::attend(q, self.tensors(k, v), options)?,
                 KeysAndValues::Pages(pages) => pages.attend(q, options)?,
             }))
         })

@@ -21,7 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_core::counted;
-use kvtide_tensor::{AttendOptions, Budget, DType, Error, HostTensor, OwnedSource, Room, Source};
+use kvtide_tensor::attention::{AttendOptions, Room};
+use kvtide_tensor::buffers::{OwnedSource, Source};
+use kvtide_tensor::runtime::Budget;
+use kvtide_tensor::{DType, Error, HostTensor};
 use napi::bindgen_prelude::{FromNapiValue, TypeName, ValidateNapiValue};
 use napi::{Result, ValueType, check_status, sys};
 

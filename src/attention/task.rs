@@ -8,7 +8,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use kvtide_tensor::{Attended, Budget, HostTensor, Room, View};
+use kvtide_tensor::attention::{Attended, Room};
+use kvtide_tensor::runtime::Budget;
+use kvtide_tensor::{HostTensor, View};
 use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result, Task};
 use napi_derive::napi;

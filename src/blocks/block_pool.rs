@@ -1,7 +1,7 @@
 //! The block pool, for callers that manage their own sequences.
 
 use kvtide_core::paged::{BlockHandle, BlockPool};
-use kvtide_tensor::Lease;
+use kvtide_tensor::runtime::Lease;
 use napi::{Env, Result};
 use napi_derive::napi;
 

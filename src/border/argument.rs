@@ -13,7 +13,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use kvtide_core::{COUNT_MAX, Error, count_positive};
-use kvtide_tensor::{DType, HostTensor, RANK_MAX, SequenceLayout};
+use kvtide_tensor::buffers::{RANK_MAX, SequenceLayout};
+use kvtide_tensor::{DType, HostTensor};
 use napi::bindgen_prelude::{FromNapiValue, TypeName, Unknown, ValidateNapiValue};
 use napi::{Env, Result, ValueType, check_status, sys};
 

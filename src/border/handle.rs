@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use kvtide_core::{Code, details};
-use kvtide_tensor::Budget;
+use kvtide_tensor::runtime::Budget;
 use napi::{Env, Result};
 
 use crate::border::refusal::{Outcome, Refusal, raise};

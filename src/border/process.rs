@@ -1,6 +1,7 @@
 //! Process-wide values: memory and its limit, threads, devices and the build.
 
-use kvtide_tensor::{Budget, DType, Kernels, Stats, device};
+use kvtide_tensor::runtime::{Budget, Kernels, device};
+use kvtide_tensor::{DType, Stats};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -68,12 +69,12 @@ impl From<Stats> for NativeStats {
 /// Sets how many threads large operations use from now on.
 #[napi]
 pub fn set_threads(env: &Env, threads: f64) -> Result<()> {
-    guard(env, || Ok(kvtide_tensor::set_threads(count("n", threads)? as usize)?))
+    guard(env, || Ok(kvtide_tensor::runtime::set_threads(count("n", threads)? as usize)?))
 }
 
 #[napi]
 pub fn threads(env: &Env) -> Result<f64> {
-    guard(env, || Ok(kvtide_tensor::threads()? as f64))
+    guard(env, || Ok(kvtide_tensor::runtime::threads()? as f64))
 }
 
 /// The name of the kernel variant that runs on this CPU.
@@ -102,13 +103,13 @@ pub fn build_info() -> NativeBuildInfo {
 /// The full name of a device. If the device cannot be used, the error says why.
 #[napi]
 pub fn device_name(env: &Env, name: String) -> Result<String> {
-    guard(env, || Ok(kvtide_tensor::device_name(&device(&name)?)))
+    guard(env, || Ok(kvtide_tensor::runtime::device_name(&device(&name)?)))
 }
 
 /// The full name of a device, even if this machine does not have it.
 #[napi]
 pub fn full_device_name(env: &Env, name: String) -> Result<String> {
-    guard(env, || Ok(kvtide_tensor::full_name(&name)?))
+    guard(env, || Ok(kvtide_tensor::runtime::full_name(&name)?))
 }
 
 /// The names of all dtypes, in the order of their numbers.

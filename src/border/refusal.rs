@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ptr;
 
 use kvtide_core::{Code, Detail, DetailValue};
-use kvtide_tensor::Budget;
+use kvtide_tensor::runtime::Budget;
 use napi::bindgen_prelude::{FnArgs, FromNapiValue, Function, JsValue, Object, ToNapiValue, TypeName, Unknown};
 use napi::{Env, Error, Result, Status, ValueType, sys};
 use napi_derive::napi;

@@ -21,7 +21,9 @@ use std::rc::{Rc, Weak};
 
 use kvtide_core::paged::Window;
 use kvtide_core::{Run, Stamp, counted};
-use kvtide_tensor::{Budget, BufferHandle, CacheWindow, Error, Shown, ShownNumbers, Source, View, device, device_name};
+use kvtide_tensor::buffers::{BufferHandle, CacheWindow, Shown, ShownNumbers, Source};
+use kvtide_tensor::runtime::{Budget, device, device_name};
+use kvtide_tensor::{Error, View};
 use napi::bindgen_prelude::{AsyncTask, FromNapiRef, FromNapiValue, TypeName, ValidateNapiValue};
 use napi::{Env, Result, ValueType, sys};
 use napi_derive::napi;

@@ -1,6 +1,7 @@
 //! The contiguous cache that grows as tokens are appended.
 
-use kvtide_tensor::{KvCache, KvCacheOptions, KvSnapshot, device};
+use kvtide_tensor::runtime::device;
+use kvtide_tensor::{KvCache, KvCacheOptions, KvSnapshot};
 use napi::{Env, Result};
 use napi_derive::napi;
 

@@ -1,6 +1,7 @@
 //! The cache of tentative tokens.
 
-use kvtide_tensor::{DType, HostTensor, RollbackCache, RollbackCacheOptions, RollbackMark, View, device};
+use kvtide_tensor::runtime::device;
+use kvtide_tensor::{DType, HostTensor, RollbackCache, RollbackCacheOptions, RollbackMark, View};
 use napi::{Env, Result};
 use napi_derive::napi;
 

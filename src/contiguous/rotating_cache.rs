@@ -1,8 +1,8 @@
 //! Both rotating caches (one tensor, or K and V) and their snapshots.
 
-use kvtide_tensor::{
-    Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot, Source, device, device_name,
-};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::runtime::{device, device_name};
+use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot};
 use napi::{Env, Result};
 use napi_derive::napi;
 

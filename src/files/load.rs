@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_core::paged::PageLayout;
 use kvtide_files::{CacheFile, CacheLoad, SequenceFile, Source};
-use kvtide_tensor::{Error, NewBlocks};
+use kvtide_tensor::Error;
+use kvtide_tensor::pages::NewBlocks;
 use napi::bindgen_prelude::{AsyncTask, Uint32Array};
 use napi::{Env, Result};
 use napi_derive::napi;
@@ -43,7 +44,7 @@ impl NativeSource {
         guard(env, || {
             let bytes = bytes.memory("source")?.bytes();
             let mut copy = Vec::new();
-            let refused = |_| kvtide_tensor::Budget::process().refusal(bytes.len() as u64);
+            let refused = |_| kvtide_tensor::runtime::Budget::process().refusal(bytes.len() as u64);
             copy.try_reserve_exact(bytes.len()).map_err(refused)?;
             copy.extend_from_slice(bytes);
             Ok(NativeSource { source: Origin::Bytes(copy.into()) })

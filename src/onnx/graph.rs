@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvtide_onnx::{Options, Rewritten};
-use kvtide_tensor::Budget;
+use kvtide_tensor::runtime::Budget;
 use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;

@@ -7,7 +7,10 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use kvtide_core::{Code, details};
-use kvtide_tensor::{AttendOptions, Budget, DType, HostTensor, SequenceLayout, StepRun, with_host};
+use kvtide_tensor::attention::AttendOptions;
+use kvtide_tensor::buffers::SequenceLayout;
+use kvtide_tensor::runtime::{Budget, with_host};
+use kvtide_tensor::{DType, HostTensor, StepRun};
 
 use super::api::{KernelContext, KernelInfo};
 use super::library::Library;

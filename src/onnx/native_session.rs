@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kvtide_core::Error;
-use kvtide_tensor::Budget;
+use kvtide_tensor::runtime::Budget;
 use napi::bindgen_prelude::{AsyncTask, Either};
 use napi::{Env, Result, Task};
 use napi_derive::napi;

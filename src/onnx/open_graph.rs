@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvtide_core::{Code, Error, details};
 use kvtide_onnx::{FileSource, Model, Port, Source, Weights};
-use kvtide_tensor::Budget;
+use kvtide_tensor::runtime::Budget;
 use napi_derive::napi;
 
 use crate::border::refusal::{Outcome, Refusal};

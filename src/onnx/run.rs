@@ -12,7 +12,8 @@ use std::sync::Arc;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kvtide_core::Error;
-use kvtide_tensor::{Budget, StepRun};
+use kvtide_tensor::StepRun;
+use kvtide_tensor::runtime::Budget;
 
 use super::api::{Value, number};
 use super::library::{Library, NONE};

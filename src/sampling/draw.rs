@@ -77,7 +77,7 @@ fn draw_shared(wanted: &[Wanted]) -> Drawn {
     /// Nanoseconds of work that justify one thread.
     const SHARE: f64 = 5e5;
     let most = (wanted.iter().map(Wanted::cost).sum::<f64>() / SHARE) as usize;
-    let threads = kvtide_tensor::threads().unwrap_or(1).min(most).min(wanted.len()).max(1);
+    let threads = kvtide_tensor::runtime::threads().unwrap_or(1).min(most).min(wanted.len()).max(1);
     let mut parts = wanted.chunks(wanted.len().div_ceil(threads).max(1));
     let own = parts.next().unwrap_or(&[]);
     thread::scope(|scope| {

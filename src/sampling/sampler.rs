@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvtide_core::{Code, Error, details};
 use kvtide_sample::{Options, Sampler};
-use kvtide_tensor::Budget;
+use kvtide_tensor::runtime::Budget;
 use napi::{Env, Result};
 use napi_derive::napi;
 

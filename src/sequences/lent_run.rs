@@ -16,7 +16,10 @@
 
 use std::cell::RefCell;
 
-use kvtide_tensor::{AttendOptions, Budget, DType, Room, Source, StepRun, View};
+use kvtide_tensor::attention::{AttendOptions, Room};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::runtime::Budget;
+use kvtide_tensor::{DType, StepRun, View};
 use napi::bindgen_prelude::{Either, Unknown};
 use napi::{Env, Result};
 use napi_derive::napi;

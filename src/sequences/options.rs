@@ -5,7 +5,8 @@ use std::sync::Arc;
 use kvtide_core::model::{AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription};
 use kvtide_core::paged::{EvictionPolicy, PageFormat, RankTable, Window};
 use kvtide_core::{Error, counted};
-use kvtide_tensor::{PagedKvCacheOptions, PagedModelOptions, PoolRoom, device};
+use kvtide_tensor::runtime::device;
+use kvtide_tensor::{PagedKvCacheOptions, PagedModelOptions, PoolRoom};
 use napi::bindgen_prelude::{Uint8Array, Uint32Array};
 use napi_derive::napi;
 

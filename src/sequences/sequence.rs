@@ -1,7 +1,8 @@
 //! Sequences, by number, and their snapshots.
 
 use kvtide_core::{Error, TransactionId};
-use kvtide_tensor::{PagedSnapshot, Source, Tokens};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{PagedSnapshot, Tokens};
 use napi::{Env, Result};
 use napi_derive::napi;
 

@@ -15,7 +15,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtide_core::Error;
-use kvtide_tensor::{Budget, StepRun};
+use kvtide_tensor::StepRun;
+use kvtide_tensor::runtime::Budget;
 use napi::{Env, Result};
 use napi_derive::napi;
 

@@ -12,7 +12,8 @@
 
 use kvtide_core::COUNT_MAX;
 use kvtide_core::paged::{BlockKey, EvictionPolicy, PageLayout};
-use kvtide_tensor::{BlockNames, FoundBlocks, NewBlocks, PageWriter, PagedKvCache, PagedModelOptions, PoolRoom};
+use kvtide_tensor::pages::{BlockNames, FoundBlocks, NewBlocks, PageWriter};
+use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -184,7 +185,8 @@ impl CacheFile {
             memory_limit_bytes,
             ..PagedModelOptions::new(self.identity.model()?, room)
         };
-        let devices = devices.iter().map(|name| Ok(kvtide_tensor::device(name)?)).collect::<Result<Vec<_>>>()?;
+        let devices =
+            devices.iter().map(|name| Ok(kvtide_tensor::runtime::device(name)?)).collect::<Result<Vec<_>>>()?;
         let made = if devices.is_empty() { made } else { PagedModelOptions { devices, ..made } };
         Ok(PagedKvCache::of_model(made)?)
     }

@@ -13,7 +13,8 @@
 //!
 //! ```
 //! use kvtide_files::{CacheFile, LoadOptions, Source, Watch};
-//! use kvtide_tensor::{HostTensor, PagedKvCache, PagedKvCacheOptions, PromptOptions, Source as Rows, Tokens};
+//! use kvtide_tensor::buffers::Source as Rows;
+//! use kvtide_tensor::{HostTensor, PagedKvCache, PagedKvCacheOptions, PromptOptions, Tokens};
 //!
 //! let options = PagedKvCacheOptions { capacity: 8, block_size: 2, head_dim: 2, ..PagedKvCacheOptions::default() };
 //! let mut cache = PagedKvCache::new(options)?;

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_core::paged::PageLayout;
-use kvtide_tensor::{DType, PageReader, PageWriter};
+use kvtide_tensor::DType;
+use kvtide_tensor::pages::{PageReader, PageWriter};
 use twox_hash::XxHash3_64;
 
 use crate::container::Header;
@@ -395,7 +396,7 @@ impl SealedFile {
             }
         };
         // These threads wait for disks, so they are not those that compute.
-        let helpers = kvtide_tensor::threads()?.min(4).min(pieces.len()).saturating_sub(1);
+        let helpers = kvtide_tensor::runtime::threads()?.min(4).min(pieces.len()).saturating_sub(1);
         std::thread::scope(|scope| {
             for _ in 0..helpers {
                 // A thread that cannot be started is not needed.

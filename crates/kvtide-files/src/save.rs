@@ -11,7 +11,8 @@
 use std::path::Path;
 
 use kvtide_core::paged::PageLayout;
-use kvtide_tensor::{FoundBlocks, KvCache, PagedKvCache, RollbackCache, Rotating, SavedGroup};
+use kvtide_tensor::pages::{FoundBlocks, SavedGroup};
+use kvtide_tensor::{KvCache, PagedKvCache, RollbackCache, Rotating};
 
 use crate::error::{Error, Result};
 use crate::identity::Identity;

@@ -8,7 +8,8 @@
 //! ```
 
 use kvtide_core::paged::{BlockKey, PageLayout, SavedChain, SavedContent, SavedRow};
-use kvtide_tensor::{NewBlocks, PagedKvCache, PromptOptions, SavedGroup, StagedPage};
+use kvtide_tensor::pages::{NewBlocks, SavedGroup, StagedPage};
+use kvtide_tensor::{PagedKvCache, PromptOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};

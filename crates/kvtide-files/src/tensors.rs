@@ -9,9 +9,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvtide_tensor::runtime::{Budget, device};
 use kvtide_tensor::{
-    Budget, DType, HostTensor, KvCache, KvCacheOptions, RollbackCache, RollbackCacheOptions, Rotating,
-    RotatingCacheOptions, View, device,
+    DType, HostTensor, KvCache, KvCacheOptions, RollbackCache, RollbackCacheOptions, Rotating, RotatingCacheOptions,
+    View,
 };
 use serde::{Deserialize, Serialize};
 

@@ -13,9 +13,11 @@
 //!
 //! [`PrefixNamer`] computes the block keys of prompts as paged caches do, for routers that hold no cache.
 //! [`Transactional::begin`] opens a [`KvTransaction`]: a draft that leaves no trace unless it is committed.
+//!
+//! [`attention`] reads caches in place; [`pages`], [`buffers`] and [`runtime`] have the parts that engines are built from.
 #![deny(unsafe_code, missing_docs)]
 
-mod attention;
+pub mod attention;
 mod base;
 mod contiguous;
 mod device;
@@ -24,33 +26,46 @@ mod paged;
 mod sequences;
 mod tensor;
 
-pub use attention::{
-    AttendOptions, Attended, AttendedPart, KvRows, Room, attend, attend_into, attend_with, merge_attention,
-};
-pub use base::dims::RANK_MAX;
 pub use base::dtype::DType;
 pub use base::error::{Error, Result};
-pub use base::memory::{Budget, Lease};
 pub use base::stats::Stats;
-pub use base::threads::{set_threads, threads, with_host};
 pub use contiguous::kv_cache::{KvCache, KvSnapshot};
 pub use contiguous::options::{KvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use contiguous::rollback_cache::{RollbackCache, RollbackMark};
 pub use contiguous::rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};
 pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
-pub use device::form::{Kernels, with_kernels};
-pub use device::{device, device_name, full_name};
-pub use paged::{Below, Descent, PageReader, PageRows, PageWriter, PagedKvCacheOptions, StagedPage, StepTokens};
+pub use paged::{PagedKvCacheOptions, StepTokens};
 pub use sequences::{
-    BlockNames, FoundBlocks, LayerPages, NewBlocks, PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence,
-    PagedSnapshot, PagedStep, PoolRoom, PrefixNamer, PromptOptions, Returning, SavedGroup, StepRun, Tokens, TokensKv,
+    PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom, PrefixNamer,
+    PromptOptions, StepRun, Tokens, TokensKv,
 };
-pub use tensor::host::{HostTensor, SequenceLayout};
-pub use tensor::owned_source::OwnedSource;
-pub use tensor::shown::{BufferHandle, Shown, ShownNumbers};
-pub use tensor::source::Source;
-pub use tensor::token_kv::TokenKv;
-pub use tensor::view::{CacheWindow, Kv, View};
+pub use tensor::host::HostTensor;
+pub use tensor::view::{Kv, View};
+
+/// The memory of inputs and results: a caller's tensors and bytes, and the buffers that views show.
+pub mod buffers {
+    pub use crate::base::dims::RANK_MAX;
+    pub use crate::tensor::host::SequenceLayout;
+    pub use crate::tensor::owned_source::OwnedSource;
+    pub use crate::tensor::shown::{BufferHandle, Shown, ShownNumbers};
+    pub use crate::tensor::source::Source;
+    pub use crate::tensor::token_kv::TokenKv;
+    pub use crate::tensor::view::CacheWindow;
+}
+
+/// The pages of a paged cache: read in place, saved and loaded, offloaded and restored.
+pub mod pages {
+    pub use crate::paged::{Below, Descent, PageReader, PageRows, PageWriter, StagedPage};
+    pub use crate::sequences::{BlockNames, FoundBlocks, LayerPages, NewBlocks, Returning, SavedGroup};
+}
+
+/// Devices, threads, kernels and memory budgets of the process.
+pub mod runtime {
+    pub use crate::base::memory::{Budget, Lease};
+    pub use crate::base::threads::{set_threads, threads, with_host};
+    pub use crate::device::form::{Kernels, with_kernels};
+    pub use crate::device::{device, device_name, full_name};
+}
 
 /// Runs the example of the README as a test.
 #[cfg(doctest)]

@@ -4,7 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType as CandleDType, Device, Tensor};
-use kvtide_tensor::{DType, HostTensor, Kernels, RotatingCacheOptions, RotatingKvCache, with_kernels};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, RotatingCacheOptions, RotatingKvCache};
 
 /// The system's allocator, which remembers the largest piece that it was asked for.
 struct Largest;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use kvtide_core::paged::BlockName;
-use kvtide_tensor::Returning;
+use kvtide_tensor::pages::Returning;
 
 use crate::entry::{Decoded, Expected, StoreKey, Unfit, decode};
 use crate::inner::Inner;

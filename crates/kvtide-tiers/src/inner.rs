@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kvtide_core::paged::BlockKey;
 use kvtide_files::Identity;
-use kvtide_tensor::{Budget, PagedKvCache};
+use kvtide_tensor::PagedKvCache;
+use kvtide_tensor::runtime::Budget;
 
 use crate::entry::{FormTag, StoreKey};
 use crate::events::TierLog;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtide_core::paged::{BlockKey, BlockName};
-use kvtide_tensor::Lease;
+use kvtide_tensor::runtime::Lease;
 
 use crate::entry::{Entry, StoreKey, encode};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kvtide_core::paged::{BlockKey, BlockName};
-use kvtide_tensor::{Below, Descent};
+use kvtide_tensor::pages::{Below, Descent};
 
 use crate::entry::StoreKey;
 use crate::inner::Inner;

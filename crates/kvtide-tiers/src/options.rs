@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use kvtide_tensor::{Budget, Descent};
+use kvtide_tensor::pages::Descent;
+use kvtide_tensor::runtime::Budget;
 
 use crate::caller::CallerGate;
 use crate::envelope::Envelope;

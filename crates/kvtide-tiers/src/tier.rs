@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvtide_tensor::Descent;
+use kvtide_tensor::pages::Descent;
 
 use crate::caller::CallerGate;
 use crate::entry::StoreKey;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kvtide_core::paged::BlockKey;
-use kvtide_tensor::Lease;
+use kvtide_tensor::runtime::Lease;
 
 use crate::caller::{Answer, Call, Machine, Need};
 use crate::entry::{FormTag, StoreKey};

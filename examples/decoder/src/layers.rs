@@ -5,7 +5,8 @@
 
 use candle_core::{Device, Tensor};
 use kvtide_core::model::{LayerKind, ModelDescription};
-use kvtide_tensor::{AttendOptions, DType, Kv, KvCache, KvCacheOptions, RotatingCacheOptions, RotatingKvCache, attend};
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::{DType, Kv, KvCache, KvCacheOptions, RotatingCacheOptions, RotatingKvCache};
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};

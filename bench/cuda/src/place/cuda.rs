@@ -28,7 +28,7 @@ struct Gpu {
 }
 
 pub fn open() -> std::result::Result<(Stream, Device, Box<dyn Driver>), String> {
-    let device = match kvtide_tensor::device("cuda") {
+    let device = match kvtide_tensor::runtime::device("cuda") {
         Ok(device) => device,
         Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => return Err(reason),
         Err(error) => return Err(error.to_string()),

@@ -26,7 +26,7 @@ mod cuda {
 
     /// The reason why a build without CUDA has no GPU.
     pub fn open() -> Result<(Stream, Device, Box<dyn Driver>), String> {
-        match kvtide_tensor::device("cuda") {
+        match kvtide_tensor::runtime::device("cuda") {
             Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => Err(reason),
             other => Err(format!("this build has no device for kernels: {:?}", other.is_ok())),
         }

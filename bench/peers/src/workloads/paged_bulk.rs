@@ -9,7 +9,8 @@ use std::hint::black_box;
 
 use candle_core::Tensor;
 use kvtide_bench::{Lane, Result, Role, measure};
-use kvtide_tensor::{DType, PagedKvCache, PagedKvCacheOptions, set_threads};
+use kvtide_tensor::runtime::set_threads;
+use kvtide_tensor::{DType, PagedKvCache, PagedKvCacheOptions};
 
 use super::Outcome;
 use super::attention::{noise, with_bytes};

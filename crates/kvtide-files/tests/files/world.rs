@@ -4,7 +4,8 @@
 use kvtide_core::TransactionId;
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedModelOptions, PoolRoom, PromptOptions, Source, Tokens};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedModelOptions, PoolRoom, PromptOptions, Tokens};
 
 /// The key under which all of them make block keys.
 pub const KEY: [u8; 32] = [9; 32];

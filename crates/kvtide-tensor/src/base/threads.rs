@@ -71,7 +71,7 @@ fn present() -> Option<Rc<Host>> {
 /// returned. The caller does the work that `share` leaves out.
 ///
 /// ```
-/// use kvtide_tensor::{threads, with_host};
+/// use kvtide_tensor::runtime::{threads, with_host};
 ///
 /// let share = |count: usize, call: &(dyn Fn(usize) + Sync)| {
 ///     std::thread::scope(|scope| (0..count).for_each(|place| drop(scope.spawn(move || call(place)))));

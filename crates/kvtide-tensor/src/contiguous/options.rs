@@ -24,7 +24,7 @@ pub struct KvCacheOptions {
     pub head_dim: u32,
     /// The element type.
     pub dtype: DType,
-    /// The device; see [`crate::device()`].
+    /// The device; see [`crate::runtime::device()`].
     pub device: Device,
     /// Allocates `max_seq_len` slots at the start, so that no address ever changes.
     pub stable_addresses: bool,
@@ -64,7 +64,7 @@ pub struct RotatingCacheOptions {
     pub sinks: u32,
     /// The number of free slots behind a full window; a quarter of the window by default, at least 64.
     pub slack: Option<u32>,
-    /// The device; see [`crate::device()`].
+    /// The device; see [`crate::runtime::device()`].
     pub device: Device,
     /// The most bytes that it may use, including snapshots and copies.
     pub memory_limit_bytes: Option<u64>,
@@ -90,7 +90,7 @@ impl Default for RotatingCacheOptions {
 /// Options of a [`RollbackCache`](crate::RollbackCache).
 #[derive(Clone, Debug)]
 pub struct RollbackCacheOptions {
-    /// The device; see [`crate::device()`].
+    /// The device; see [`crate::runtime::device()`].
     pub device: Device,
     /// The most bytes that it may use.
     pub memory_limit_bytes: Option<u64>,

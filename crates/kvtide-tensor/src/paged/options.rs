@@ -43,7 +43,7 @@ pub struct PagedKvCacheOptions {
     pub eviction: Option<Arc<dyn EvictionPolicy>>,
     /// The number of cache events to keep for followers of the prefix cache; 0 for none.
     pub events: u32,
-    /// The device; see [`crate::device()`].
+    /// The device; see [`crate::runtime::device()`].
     pub device: Device,
     /// The most bytes that it may use, including staging pages.
     pub memory_limit_bytes: Option<u64>,

@@ -39,7 +39,7 @@ pub struct PagedModelOptions {
     /// The number of cache events to keep for followers of the prefix cache; 0 for none.
     pub events: u32,
     /// The devices of its layers, indexed by the numbers that [`ModelDescription::split`] gave them; one device if the model
-    /// was not split. See [`crate::device()`].
+    /// was not split. See [`crate::runtime::device()`].
     pub devices: Vec<Device>,
     /// The most bytes that it may use on each device.
     pub memory_limit_bytes: Option<u64>,

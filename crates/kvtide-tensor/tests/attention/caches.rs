@@ -1,8 +1,11 @@
 //! Attention over views of the caches, compared with attention over the same tokens in memory of their own.
 
+use kvtide_tensor::attention::{AttendOptions, Attended, KvRows, attend};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::runtime::{Budget, Kernels, with_kernels};
 use kvtide_tensor::{
-    AttendOptions, Attended, Budget, DType, HostTensor, Kernels, Kv, KvCache, KvCacheOptions, KvRows, RollbackCache,
-    RollbackCacheOptions, RotatingCacheOptions, RotatingKvCache, Source, View, attend, with_kernels,
+    DType, HostTensor, Kv, KvCache, KvCacheOptions, RollbackCache, RollbackCacheOptions, RotatingCacheOptions,
+    RotatingKvCache, View,
 };
 
 use crate::numbers::{Numbers, to_bytes};

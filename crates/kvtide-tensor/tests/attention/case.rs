@@ -1,9 +1,9 @@
 //! One attention call on tensors of random numbers, compared with the reference.
 
-use kvtide_tensor::{
-    AttendOptions, Budget, DType, HostTensor, Kernels, KvRows, PagedKvCache, PagedKvCacheOptions, SequenceLayout,
-    Source, View, attend, with_kernels,
-};
+use kvtide_tensor::attention::{AttendOptions, KvRows, attend};
+use kvtide_tensor::buffers::{SequenceLayout, Source};
+use kvtide_tensor::runtime::{Budget, Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions, View};
 
 use crate::numbers::{Column, Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
 use crate::oracle::{Naive, ancestors};

@@ -2,9 +2,9 @@
 //! threads.
 
 use kvtide_core::Code;
-use kvtide_tensor::{
-    AttendOptions, Attended, DType, HostTensor, Kernels, KvCache, KvCacheOptions, KvRows, Result, attend, with_kernels,
-};
+use kvtide_tensor::attention::{AttendOptions, Attended, KvRows, attend};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, KvCache, KvCacheOptions, Result};
 
 use crate::numbers::{Numbers, to_bytes};
 

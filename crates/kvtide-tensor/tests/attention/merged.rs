@@ -1,8 +1,8 @@
 //! Attention over parts of the keys, merged, compared with attention over all keys at once.
 
-use kvtide_tensor::{
-    AttendOptions, Attended, DType, HostTensor, Kernels, KvRows, attend, merge_attention, with_kernels,
-};
+use kvtide_tensor::attention::{AttendOptions, Attended, KvRows, attend, merge_attention};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

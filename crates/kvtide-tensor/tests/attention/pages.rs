@@ -3,9 +3,9 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{
-    AttendOptions, DType, HostTensor, Kernels, KvRows, PagedKvCache, PagedKvCacheOptions, attend, with_kernels,
-};
+use kvtide_tensor::attention::{AttendOptions, KvRows, attend};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

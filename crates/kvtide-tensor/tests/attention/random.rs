@@ -1,6 +1,7 @@
 //! Attention with random shapes and rules.
 
-use kvtide_tensor::{DType, Kernels};
+use kvtide_tensor::DType;
+use kvtide_tensor::runtime::Kernels;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

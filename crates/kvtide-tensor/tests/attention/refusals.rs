@@ -1,7 +1,8 @@
 //! Attention calls whose arguments do not fit together: each fails, naming the argument, before anything is read.
 
 use kvtide_core::{Code, DetailValue};
-use kvtide_tensor::{AttendOptions, DType, Error, HostTensor, KvRows, attend, attend_into};
+use kvtide_tensor::attention::{AttendOptions, KvRows, attend, attend_into};
+use kvtide_tensor::{DType, Error, HostTensor};
 
 const FLOATS: [u8; 4096] = [0; 4096];
 

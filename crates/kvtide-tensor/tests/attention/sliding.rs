@@ -2,9 +2,10 @@
 //! that window; and an error if it would attend to dropped tokens. Appends, drafts and trees of drafts, at random.
 
 use kvtide_core::{Code, TransactionId};
+use kvtide_tensor::attention::{AttendOptions, Attended, attend};
+use kvtide_tensor::runtime::{Budget, Kernels, with_kernels};
 use kvtide_tensor::{
-    AttendOptions, Attended, BeginOptions, Budget, DType, HostTensor, Kernels, Kv, Result, RotatingCacheOptions,
-    RotatingKvCache, Transactional, attend, with_kernels,
+    BeginOptions, DType, HostTensor, Kv, Result, RotatingCacheOptions, RotatingKvCache, Transactional,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;

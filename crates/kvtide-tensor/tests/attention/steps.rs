@@ -5,10 +5,9 @@
 use std::ops::Range;
 
 use kvtide_core::paged::{PageFormat, Window};
-use kvtide_tensor::{
-    AttendOptions, BeginOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, StepTokens,
-    with_kernels,
-};
+use kvtide_tensor::attention::AttendOptions;
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{BeginOptions, DType, HostTensor, PagedKvCache, PagedKvCacheOptions, StepTokens};
 use proptest::prelude::*;
 
 use crate::numbers::{Numbers, to_bytes};

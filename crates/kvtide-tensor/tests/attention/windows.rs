@@ -3,10 +3,9 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::{StepTableRows, StepTables, Window};
-use kvtide_tensor::{
-    AttendOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedStep, StepTokens, attend,
-    with_kernels,
-};
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions, PagedStep, StepTokens};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

@@ -1,6 +1,6 @@
 //! The kernels that this machine can run.
 
-use kvtide_tensor::{Kernels, with_kernels};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
 use proptest::prelude::*;
 
 use crate::outcome::Done;

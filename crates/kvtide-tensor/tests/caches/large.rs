@@ -1,8 +1,7 @@
 //! Buffers so large that their moves use non-temporal stores and all threads, with each set of kernels.
 
-use kvtide_tensor::{
-    DType, HostTensor, Kernels, KvCache, KvCacheOptions, RotatingCacheOptions, RotatingKvCache, with_kernels,
-};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, KvCache, KvCacheOptions, RotatingCacheOptions, RotatingKvCache};
 
 const HEADS: usize = 3;
 const DIM: usize = 500;
@@ -63,7 +62,7 @@ fn a_large_buffer_grows() {
             cache.update(host(&k), host(&v)).unwrap();
             let seen = cache.update(host(&rows(0, 7..8)), host(&rows(1, 7..8))).unwrap();
             assert_eq!(cache.stats().growths, 1);
-            [seen.k.copied(&kvtide_tensor::Budget::process()).unwrap(), seen.v]
+            [seen.k.copied(&kvtide_tensor::runtime::Budget::process()).unwrap(), seen.v]
         })
         .unwrap();
         for (part, view) in seen.iter().enumerate() {

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_core::Code;
-use kvtide_tensor::{DType, HostTensor, Kernels, KvCache, KvCacheOptions, with_kernels};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, KvCache, KvCacheOptions};
 
 const TOKENS: usize = 64;
 

@@ -1,9 +1,11 @@
 //! Background readers of a cache: it does not change meanwhile, and may be disposed of.
 
 use kvtide_core::Code;
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::buffers::{OwnedSource, Source};
+use kvtide_tensor::runtime::Budget;
 use kvtide_tensor::{
-    AttendOptions, Budget, DType, Error, HostTensor, KvCache, KvCacheOptions, OwnedSource, RollbackCache,
-    RotatingCacheOptions, RotatingKvCache, Source, View, attend,
+    DType, Error, HostTensor, KvCache, KvCacheOptions, RollbackCache, RotatingCacheOptions, RotatingKvCache, View,
 };
 
 use crate::outcome::code;
@@ -137,7 +139,7 @@ fn attention_on_another_thread_gives_what_it_gives_here() {
         .map(|source| OwnedSource::new(&source, "source", &Budget::process()).unwrap());
     cache.close();
     let there = std::thread::spawn(move || {
-        let rows = kvtide_tensor::KvRows::Batched { k: k.source().unwrap(), v: v.source().unwrap() };
+        let rows = kvtide_tensor::attention::KvRows::Batched { k: k.source().unwrap(), v: v.source().unwrap() };
         attend(q.source().unwrap(), rows, &AttendOptions::default()).unwrap().out.to_f32().unwrap()
     });
     assert_eq!(here.out.to_f32().unwrap(), there.join().unwrap());

@@ -1,7 +1,9 @@
 //! The same tokens in every form of input that a cache accepts.
 
 use candle_core::Tensor;
-use kvtide_tensor::{Budget, DType, HostTensor, SequenceLayout, Source, View};
+use kvtide_tensor::buffers::{SequenceLayout, Source};
+use kvtide_tensor::runtime::Budget;
+use kvtide_tensor::{DType, HostTensor, View};
 
 use crate::tokens::{Id, Rows, bytes_of};
 

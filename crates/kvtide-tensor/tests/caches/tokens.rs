@@ -3,7 +3,8 @@
 use candle_core::{CpuStorage, Device, Storage, Tensor};
 use half::{bf16, f16};
 use kvtide_core::Code;
-use kvtide_tensor::{DType, Kernels, View};
+use kvtide_tensor::runtime::Kernels;
+use kvtide_tensor::{DType, View};
 
 /// A token's number.
 pub type Id = u64;

@@ -22,7 +22,7 @@ fn kv(initial_capacity: u32, numbers: std::ops::Range<u32>) -> KvCache {
 /// Every way to read a view.
 fn readings(view: &View) -> [Result<(), Code>; 8] {
     let mut out = vec![0; view.bytes()];
-    let budget = kvtide_tensor::Budget::process();
+    let budget = kvtide_tensor::runtime::Budget::process();
     let mut cache = window(8, 0, 0);
     [
         code(view.check()),
@@ -95,7 +95,7 @@ fn sinks_and_window_are_two_runs_that_read_as_one() {
     assert_eq!((shown(&part), part.key_positions()), (vec![1, 5, 6], &[1, 5][..]));
     let back = view.narrow(2, 3, 2).unwrap();
     assert_eq!((shown(&back), back.key_positions(), code(back.tensor())), (vec![6, 7], &[6][..], Ok(())));
-    let budget = kvtide_tensor::Budget::process();
+    let budget = kvtide_tensor::runtime::Budget::process();
     assert_eq!(shown(&view.reshape(&[3, 2], &budget).unwrap()), [0, 1, 5, 6, 7, 8]);
     let prefill = cache.append(&tokens(9..12)).unwrap();
     assert_eq!((shown(&prefill).len(), prefill.key_positions()), (9, &[0, 5][..]));
@@ -210,7 +210,7 @@ fn parts_out_of_range_are_refused() {
     for (axis, start, len) in [(4, 0, 1), (2, 4, 0), (2, 0, 4), (2, 3, 1), (2, usize::MAX, 1), (2, 1, usize::MAX)] {
         assert_eq!(code(view.narrow(axis, start, len)), Err(Code::InvalidArgument), "{axis} {start} {len}");
     }
-    let budget = kvtide_tensor::Budget::process();
+    let budget = kvtide_tensor::runtime::Budget::process();
     assert_eq!(code(view.reshape(&[2, 2], &budget)), Err(Code::ShapeMismatch));
     assert_eq!(code(view.reshape(&[1; 9], &budget)), Err(Code::ShapeMismatch));
     assert_eq!(code(view.read_into(&mut [0; 11])), Err(Code::InvalidArgument));

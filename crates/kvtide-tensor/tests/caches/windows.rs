@@ -1,6 +1,7 @@
 //! The calls of `RotatingCache` and `RotatingKvCache` that differ in their number of tensors, under one name.
 
-use kvtide_tensor::{Kv, Result, Rotating, RotatingSnapshot, Source, View};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{Kv, Result, Rotating, RotatingSnapshot, View};
 
 pub trait Window<const PARTS: usize>: Sized {
     fn feed(&mut self, sources: [Source<'_>; PARTS]) -> Result<[View; PARTS]>;

@@ -2,10 +2,9 @@
 
 use kvtide_core::{Code, DetailValue};
 use kvtide_cuda::Emulation;
-use kvtide_tensor::{
-    AttendOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, Result, StepTokens, attend,
-    with_kernels,
-};
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions, Result, StepTokens};
 
 use crate::surviving::rows;
 

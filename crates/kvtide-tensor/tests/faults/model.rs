@@ -1,7 +1,8 @@
 //! Failing launches of a cache with all layers of a model.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom, Result, Source, StepTokens, Tokens};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom, Result, StepTokens, Tokens};
 
 use crate::surviving::{Shown, Subject, rows};
 

@@ -1,9 +1,8 @@
 //! Failing launches of paged sequences, unquantised and low-bit.
 
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{
-    AttendOptions, KvTransaction, PagedKvCache, PagedKvCacheOptions, Result, StepTokens, Transactional, attend,
-};
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::{KvTransaction, PagedKvCache, PagedKvCacheOptions, Result, StepTokens, Transactional};
 
 use crate::surviving::{Shown, Subject, rows};
 

@@ -3,7 +3,8 @@
 use candle_core::{Device, Tensor};
 use kvtide_core::Code;
 use kvtide_cuda::Emulation;
-use kvtide_tensor::{Kernels, Result, with_kernels};
+use kvtide_tensor::Result;
+use kvtide_tensor::runtime::{Kernels, with_kernels};
 
 /// Everything a cache shows.
 pub type Shown = Vec<Vec<u8>>;

@@ -1,7 +1,9 @@
 //! Attention from the layers of a step, compared with its definition.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{AttendOptions, DType, HostTensor, Kv, PagedStep, SequenceLayout, View, attend};
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::buffers::SequenceLayout;
+use kvtide_tensor::{DType, HostTensor, Kv, PagedStep, View};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

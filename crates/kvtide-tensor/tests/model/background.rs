@@ -1,7 +1,9 @@
 //! A layer of a step with a background reader: no call that would change it succeeds, and it outlives the cache.
 
 use kvtide_core::{Code, TransactionId};
-use kvtide_tensor::{AttendOptions, DType, Error, HostTensor, LayerPages, PagedKvCache, PagedStep};
+use kvtide_tensor::attention::AttendOptions;
+use kvtide_tensor::pages::LayerPages;
+use kvtide_tensor::{DType, Error, HostTensor, PagedKvCache, PagedStep};
 
 use crate::semantics::{filled, shows};
 use crate::subject::{KINDS, append, code, everything, floats, write, written};

@@ -2,7 +2,8 @@
 
 use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};
-use kvtide_tensor::{BeginOptions, Budget, PagedKvCache, PagedModelOptions, PoolRoom};
+use kvtide_tensor::runtime::Budget;
+use kvtide_tensor::{BeginOptions, PagedKvCache, PagedModelOptions, PoolRoom};
 
 use crate::semantics::filled;
 use crate::subject::{KINDS, append, code, everything, written};

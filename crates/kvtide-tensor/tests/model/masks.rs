@@ -2,7 +2,7 @@
 
 use kvtide_core::Code;
 use kvtide_core::model::LayerKind;
-use kvtide_tensor::Budget;
+use kvtide_tensor::runtime::Budget;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

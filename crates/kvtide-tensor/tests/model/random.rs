@@ -1,7 +1,7 @@
 //! Random calls on random layers.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{Kernels, with_kernels};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

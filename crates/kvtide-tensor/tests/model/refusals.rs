@@ -3,9 +3,8 @@
 use candle_core::Device;
 use kvtide_core::model::{LayerDescription, ModelDescription};
 use kvtide_core::{Code, TransactionId};
-use kvtide_tensor::{
-    AttendOptions, DType, Error, HostTensor, PagedKvCache, PagedModelOptions, PagedStep, PoolRoom, StepTokens,
-};
+use kvtide_tensor::attention::AttendOptions;
+use kvtide_tensor::{DType, Error, HostTensor, PagedKvCache, PagedModelOptions, PagedStep, PoolRoom, StepTokens};
 
 use crate::semantics::filled;
 use crate::subject::{KINDS, cache, code, everything, mixed, write, written};

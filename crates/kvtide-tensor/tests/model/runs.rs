@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvtide_core::paged::PageFormat;
 use kvtide_core::{Code, TransactionId};
+use kvtide_tensor::attention::AttendOptions;
+use kvtide_tensor::runtime::{Kernels, with_host};
 use kvtide_tensor::{
-    AttendOptions, DType, Error, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedStep, PromptOptions,
-    StepRun, StepTokens, with_host,
+    DType, Error, HostTensor, PagedKvCache, PagedKvCacheOptions, PagedStep, PromptOptions, StepRun, StepTokens,
 };
 
 use crate::model::Id;

@@ -199,7 +199,8 @@ fn what_one_group_refuses_is_done_in_none() {
 
 #[test]
 fn tokens_are_taken_out_of_a_whole_present() {
-    use kvtide_tensor::{DType, HostTensor, SequenceLayout};
+    use kvtide_tensor::buffers::SequenceLayout;
+    use kvtide_tensor::{DType, HostTensor};
     for kind in KINDS {
         let mut cache = cache(mixed(), kind);
         let id = cache.create_sequence().unwrap();

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};
 use kvtide_core::paged::PageFormat;
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::runtime::{Budget, Kernels};
 use kvtide_tensor::{
-    BeginOptions, Budget, DType, HostTensor, Kernels, KvTransaction, PagedKvCache, PagedKvCacheOptions,
-    PagedModelOptions, PoolRoom, Result, Source, StepTokens, Tokens, Transactional,
+    BeginOptions, DType, HostTensor, KvTransaction, PagedKvCache, PagedKvCacheOptions, PagedModelOptions, PoolRoom,
+    Result, StepTokens, Tokens, Transactional,
 };
 
 const LAYERS: u32 = 2;

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use kvtide_tensor::{Budget, PromptOptions};
+use kvtide_tensor::PromptOptions;
+use kvtide_tensor::runtime::Budget;
 use kvtide_tiers::{MemoryOptions, Policy, Store, TierSet, Tiers, TiersOptions};
 
 use crate::tiers::{Toy, attach, compute, later, lower, memory, small};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use kvtide_core::paged::BlockKey;
 use kvtide_files::{CacheFile, CacheLoad, SequenceFile, Source, Watch, save_cache_bytes, save_sequence_bytes};
-use kvtide_tensor::{NewBlocks, PagedKvCache, PromptOptions};
+use kvtide_tensor::pages::NewBlocks;
+use kvtide_tensor::{PagedKvCache, PromptOptions};
 use kvtide_tiers::{Policy, Restore, TierSet, Tiers};
 
 use crate::ending::Held;

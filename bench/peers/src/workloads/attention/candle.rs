@@ -72,7 +72,8 @@ pub fn lane<'a>(
 
 #[cfg(test)]
 mod tests {
-    use kvtide_tensor::{AttendOptions, DType, attend};
+    use kvtide_tensor::DType;
+    use kvtide_tensor::attention::{AttendOptions, attend};
 
     use super::super::layers::Layers;
     use super::*;

@@ -6,7 +6,9 @@
 use candle_core::WithDType;
 use half::{bf16, f16};
 use kvtide_bench::{Lane, Result};
-use kvtide_tensor::{AttendOptions, DType, attend, set_threads};
+use kvtide_tensor::DType;
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::runtime::set_threads;
 
 use super::super::Outcome;
 use super::candle::{self, by_tokens, flash, grouped, repeated};

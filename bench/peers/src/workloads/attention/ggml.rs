@@ -242,7 +242,7 @@ fn lane(numbers: &Numbers, way: Way, elements: Elements, name: &str, count: usiz
 
 #[cfg(test)]
 mod tests {
-    use kvtide_tensor::{AttendOptions, attend};
+    use kvtide_tensor::attention::{AttendOptions, attend};
 
     use super::*;
 

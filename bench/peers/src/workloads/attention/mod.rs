@@ -14,7 +14,7 @@ mod prefill;
 mod shared;
 
 use kvtide_bench::{Lane, Role};
-use kvtide_tensor::{AttendOptions, attend};
+use kvtide_tensor::attention::{AttendOptions, attend};
 use layers::Layers;
 
 pub use decode::run as decode;

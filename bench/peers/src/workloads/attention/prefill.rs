@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Tensor};
 use kvtide_bench::Result;
-use kvtide_tensor::{DType, set_threads};
+use kvtide_tensor::DType;
+use kvtide_tensor::runtime::set_threads;
 
 use super::super::Outcome;
 use super::candle::{self, grouped};
@@ -39,7 +40,7 @@ pub fn run(dtype: DType, queries: usize, keys: usize, rounds: usize) -> Result<O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvtide_tensor::{AttendOptions, attend};
+    use kvtide_tensor::attention::{AttendOptions, attend};
 
     #[test]
     fn the_mask_hides_what_attend_hides() {

@@ -10,7 +10,8 @@ use std::rc::Rc;
 use candle_core::Tensor;
 use kvtide_bench::{Lane, Result, Role};
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{AttendOptions, DType, PagedKvCache, PagedKvCacheOptions, attend};
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::{DType, PagedKvCache, PagedKvCacheOptions};
 
 use super::super::Outcome;
 use super::layers::{layers_beyond_caches, noise};

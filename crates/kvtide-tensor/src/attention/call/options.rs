@@ -53,7 +53,7 @@ pub struct AttendOptions<'a> {
     pub query_offsets: Option<&'a [i32]>,
     /// True if the logarithms of the rows' sums are requested too; a call on a GPU then waits for the GPU.
     pub lse: bool,
-    /// The most threads to use; by default [`crate::threads()`].
+    /// The most threads to use; by default [`crate::runtime::threads()`].
     pub threads: Option<usize>,
     /// Ends the call early, with [`Error::Aborted`](crate::Error::Aborted), once it is true.
     pub stop: Option<&'a AtomicBool>,

@@ -1,6 +1,7 @@
 //! Random calls on `KvCache` against a list that keeps everything.
 
-use kvtide_tensor::{DType, Kernels};
+use kvtide_tensor::DType;
+use kvtide_tensor::runtime::Kernels;
 use proptest::prelude::*;
 
 use crate::any_kernels::{any_kernels, under};

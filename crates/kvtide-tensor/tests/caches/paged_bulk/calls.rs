@@ -1,7 +1,8 @@
 //! The calls that the random test makes.
 
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{DType, Kernels};
+use kvtide_tensor::DType;
+use kvtide_tensor::runtime::Kernels;
 use proptest::prelude::*;
 
 use super::model::Setup;

@@ -2,7 +2,8 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions, set_threads};
+use kvtide_tensor::runtime::set_threads;
+use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
 
 use crate::outcome::code;
 

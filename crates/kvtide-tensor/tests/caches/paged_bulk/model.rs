@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use kvtide_core::Code;
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{DType, Kernels};
+use kvtide_tensor::DType;
+use kvtide_tensor::runtime::Kernels;
 
 use super::steps::{Rows, check, rotated};
 use super::values::exact;

@@ -1,7 +1,8 @@
 //! Random calls in every format against the model.
 
 use kvtide_core::Code;
-use kvtide_tensor::{DType, PagedKvCache, PagedKvCacheOptions, View, with_kernels};
+use kvtide_tensor::runtime::with_kernels;
+use kvtide_tensor::{DType, PagedKvCache, PagedKvCacheOptions, View};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

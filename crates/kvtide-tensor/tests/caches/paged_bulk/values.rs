@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Tensor};
 use half::{bf16, f16};
-use kvtide_tensor::{DType, HostTensor, SequenceLayout, Source};
+use kvtide_tensor::buffers::{SequenceLayout, Source};
+use kvtide_tensor::{DType, HostTensor};
 
 /// The largest number of that dtype.
 const F16_MAX: f32 = 65_504.;

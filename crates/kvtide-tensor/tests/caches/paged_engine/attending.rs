@@ -5,7 +5,8 @@
 //! cache of its own, for the queries that come after it.
 
 use kvtide_core::Code;
-use kvtide_tensor::{AttendOptions, DType, HostTensor, attend};
+use kvtide_tensor::attention::{AttendOptions, attend};
+use kvtide_tensor::{DType, HostTensor};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

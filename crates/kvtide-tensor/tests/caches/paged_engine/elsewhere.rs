@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::thread::JoinHandle;
 
-use kvtide_tensor::{
-    AttendOptions, Attended, DType, Error, HostTensor, Kernels, PagedKvCache, PagedStep, StepRun, with_kernels,
-};
+use kvtide_tensor::attention::{AttendOptions, Attended};
+use kvtide_tensor::runtime::{Kernels, with_kernels};
+use kvtide_tensor::{DType, Error, HostTensor, PagedKvCache, PagedStep, StepRun};
 
 use super::content::Content;
 use super::tensors::{Fed, code};

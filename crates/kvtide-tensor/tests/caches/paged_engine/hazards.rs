@@ -3,9 +3,9 @@
 
 use kvtide_core::paged::PageFormat;
 use kvtide_core::{Code, TransactionId};
+use kvtide_tensor::attention::{AttendOptions, attend};
 use kvtide_tensor::{
-    AttendOptions, DType, Error, HostTensor, PagedKvCache, PagedKvCacheOptions, PagedStep, PromptOptions, StepTokens,
-    Transactional, attend,
+    DType, Error, HostTensor, PagedKvCache, PagedKvCacheOptions, PagedStep, PromptOptions, StepTokens, Transactional,
 };
 
 use crate::outcome::code;

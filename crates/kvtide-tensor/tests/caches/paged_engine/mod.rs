@@ -23,7 +23,7 @@ mod world;
 
 use calls::{Call, Shape};
 use content::Content;
-use kvtide_tensor::Kernels;
+use kvtide_tensor::runtime::Kernels;
 use proptest::prelude::*;
 use tensors::TensorCache;
 use world::World;

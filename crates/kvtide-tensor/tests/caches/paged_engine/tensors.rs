@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use kvtide_core::paged::{PageFormat, PoolStats, Window};
 use kvtide_core::{Code, TransactionId};
+use kvtide_tensor::runtime::Kernels;
 use kvtide_tensor::{
-    BeginOptions, DType, Error, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedPrefix, PagedSnapshot,
+    BeginOptions, DType, Error, HostTensor, PagedKvCache, PagedKvCacheOptions, PagedPrefix, PagedSnapshot,
     PromptOptions, StepTokens, Tokens, Transactional,
 };
 use proptest::prelude::*;

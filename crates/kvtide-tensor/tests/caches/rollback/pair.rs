@@ -1,7 +1,8 @@
 //! A `RollbackCache` next to a list that knows when each position was last written.
 
 use kvtide_core::Code;
-use kvtide_tensor::{KvTransaction, RollbackCache, RollbackCacheOptions, RollbackMark, Source, Transactional, View};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{KvTransaction, RollbackCache, RollbackCacheOptions, RollbackMark, Transactional, View};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

@@ -1,6 +1,7 @@
 //! Random calls on `RollbackCache` against a list that knows when each position was last written.
 
-use kvtide_tensor::{DType, Kernels};
+use kvtide_tensor::DType;
+use kvtide_tensor::runtime::Kernels;
 use proptest::prelude::*;
 
 use crate::any_kernels::{any_kernels, under};

@@ -3,7 +3,8 @@
 use std::mem;
 
 use kvtide_core::Code;
-use kvtide_tensor::{Error, Rotating, RotatingCacheOptions, RotatingSnapshot, Source, View};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{Error, Rotating, RotatingCacheOptions, RotatingSnapshot, View};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

@@ -1,6 +1,7 @@
 //! Random calls on both rotating caches against a window that keeps everything.
 
-use kvtide_tensor::{DType, Kernels, Rotating};
+use kvtide_tensor::runtime::Kernels;
+use kvtide_tensor::{DType, Rotating};
 use proptest::prelude::*;
 
 use crate::any_kernels::{any_kernels, under};

@@ -1,7 +1,8 @@
 //! Tests for single kinds of caches, and single hazards.
 
 use kvtide_core::{Code, TransactionId};
-use kvtide_tensor::{BeginOptions, KvCache, KvTransaction, RollbackCache, RotatingKvCache, Source, Transactional};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{BeginOptions, KvCache, KvTransaction, RollbackCache, RotatingKvCache, Transactional};
 
 use super::kind::{Kind, Setup};
 use super::semantics::{bytes, draft, retained, setup, shown, subject};

@@ -1,9 +1,10 @@
 //! The interface of every kind of cache to the tests of transactions: a new kind is one more `impl`.
 
 use kvtide_core::Code;
+use kvtide_tensor::buffers::Source;
 use kvtide_tensor::{
     Kv, KvCache, KvCacheOptions, KvSnapshot, Result, RollbackCache, RollbackCacheOptions, RotatingCacheOptions,
-    RotatingKvCache, RotatingSnapshot, Source, Stats, Transactional, View,
+    RotatingKvCache, RotatingSnapshot, Stats, Transactional, View,
 };
 
 use crate::tokens::Rows;

@@ -14,8 +14,10 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kvtide_core::{Code, TransactionId};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::runtime::Budget;
 use kvtide_tensor::{
-    BeginOptions, Budget, PagedKvCache, PagedKvCacheOptions, PagedSnapshot, Result, Source, Stats, Transactional, View,
+    BeginOptions, PagedKvCache, PagedKvCacheOptions, PagedSnapshot, Result, Stats, Transactional, View,
 };
 
 use super::kind::{Change, Kind, Setup};

@@ -1,6 +1,7 @@
 //! Random transactions on every kind of cache.
 
-use kvtide_tensor::{DType, Kernels};
+use kvtide_tensor::DType;
+use kvtide_tensor::runtime::Kernels;
 use proptest::prelude::*;
 
 use super::kind::{Kind, Setup};

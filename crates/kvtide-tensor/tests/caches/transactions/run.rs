@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use kvtide_core::Code;
-use kvtide_tensor::{BeginOptions, Budget, Source};
+use kvtide_tensor::BeginOptions;
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::runtime::Budget;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 

@@ -1,7 +1,8 @@
 //! The semantics of transactions: one test body for every kind of cache.
 
 use kvtide_core::{COUNT_MAX, Code};
-use kvtide_tensor::{BeginOptions, DType, Error, KvTransaction, Source, Transaction};
+use kvtide_tensor::buffers::Source;
+use kvtide_tensor::{BeginOptions, DType, Error, KvTransaction, Transaction};
 
 use super::kind::{Kind, Setup};
 use crate::outcome::code;
