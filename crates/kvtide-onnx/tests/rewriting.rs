@@ -64,6 +64,72 @@ fn positions_from_the_length_of_the_past_become_an_input() {
     same_as_before("positions.past", &bytes, &rewritten);
 }
 
+/// Rows of a table that a graph first cuts to the length of the sequence.
+fn first_rows(decoder: &mut Decoder, name: &str, end: &str) -> String {
+    let table = decoder.graph.weight(&[64, HEADS * support::build::DIM], 1.);
+    let (first, axes) = (decoder.graph.ints(&[1], &[0]), decoder.graph.ints(&[1], &[0]));
+    let rows = decoder.graph.node("Slice", &[&table, &first, end, &axes], &[]);
+    let rows = decoder.graph.node("Gather", &[&rows, "position_ids"], &[]);
+    decoder.graph.node("Add", &[name, &rows], &[])
+}
+
+/// Rows of one of two tables, which a graph chooses by the length of the sequence.
+fn chosen(decoder: &mut Decoder, name: &str, length: &str) -> String {
+    let limit = decoder.graph.ints(&[], &[8]);
+    let is_long = decoder.graph.node("Greater", &[length, &limit], &[]);
+    let branch = |which: &str, scale: f32| {
+        let mut inner = Graph::default();
+        let table = inner.weight(&[64, HEADS * support::build::DIM], scale);
+        let output = inner.node("Identity", &[&table], &[]);
+        inner.output(&output, F32, &[]);
+        inner.fields.clone().text(2, which)
+    };
+    let branches = [Attr::Graph("then_branch", branch("long", 2.)), Attr::Graph("else_branch", branch("short", 1.))];
+    let table = decoder.graph.node("If", &[&is_long], &branches);
+    let rows = decoder.graph.node("Gather", &[&table, "position_ids"], &[]);
+    decoder.graph.node("Add", &[name, &rows], &[])
+}
+
+#[test]
+fn a_choice_by_the_length_of_a_whole_step_is_refused_by_name() {
+    let refused = |graph: Graph, operator: &str| match rewritten(&graph.model(18), &Options::default()) {
+        Err(Error::Unrecognised { operator: found, reason, .. }) => {
+            assert_eq!(found, operator);
+            assert!(reason.contains("the longest sequence"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    };
+    // LongRoPE: two tables.
+    let by_mask = turned(true, |decoder, name, _| {
+        let total = decoder.size_of("attention_mask", 1);
+        chosen(decoder, name, &total)
+    });
+    refused(by_mask, "Greater");
+    let by_positions = turned(true, |decoder, name, _| {
+        let last = decoder.graph.node("ReduceMax", &["position_ids"], &[Attr::Int("keepdims", 0)]);
+        let one = decoder.graph.ints(&[], &[1]);
+        let total = decoder.graph.node("Add", &[&last, &one], &[]);
+        chosen(decoder, name, &total)
+    });
+    refused(by_positions, "Greater");
+    let by_past = turned(true, |decoder, name, past| {
+        let (before, new) = (decoder.size_of(past, 2), decoder.size_of("input_ids", 1));
+        let total = decoder.graph.node("Add", &[&before, &new], &[]);
+        chosen(decoder, name, &total)
+    });
+    refused(by_past, "Greater");
+    // Dynamic NTK: a base that grows with the length.
+    let by_base = turned(true, |decoder, name, _| {
+        let total = decoder.size_of("attention_mask", 1);
+        let total = decoder.graph.node("Cast", &[&total], &[Attr::Int("to", F32)]);
+        let (least, power) = (decoder.graph.floats(&[], &[8.]), decoder.graph.floats(&[], &[0.5]));
+        let length = decoder.graph.node("Max", &[&total, &least], &[]);
+        let base = decoder.graph.node("Pow", &[&length, &power], &[]);
+        decoder.graph.node("Mul", &[name, &base], &[])
+    });
+    refused(by_base, "Max");
+}
+
 #[test]
 fn positions_from_the_mask_become_an_input() {
     let graph = turned(false, |decoder, name, _| {
@@ -91,12 +157,9 @@ fn the_length_of_all_tokens_is_made_of_positions() {
         let before = decoder.size_of(past, 2);
         let new = decoder.size_of("input_ids", 1);
         let total = decoder.graph.node("Add", &[&before, &new], &[]);
-        // Tables for long contexts are chosen so.
-        let limit = decoder.graph.ints(&[], &[4096]);
-        let long = decoder.graph.node("Greater", &[&total, &limit], &[]);
-        let factors = [2., 0.5].map(|factor| decoder.graph.floats(&[], &[factor]));
-        let factor = decoder.graph.node("Where", &[&long, &factors[0], &factors[1]], &[]);
-        decoder.graph.node("Mul", &[name, &factor], &[])
+        let shape = decoder.graph.ints(&[1], &[1]);
+        let end = decoder.graph.node("Reshape", &[&total, &shape], &[]);
+        first_rows(decoder, name, &end)
     });
     let bytes = graph.model(18);
     same_as_before("positions.total", &bytes, &rewritten(&bytes, &Options::default()).unwrap());

@@ -4,6 +4,7 @@
 //! attention        -> kvtide::Attention, with the same output name       attention.rs
 //! positions        -> from the input position_ids                        positions.rs
 //! head             -> only the requested rows, as an option              logits.rs
+//! lengths          -> refused if the longest sequence decides for all    length.rs
 //! merged decoders  -> the branch with a past                             merged.rs
 //! unused: pasts, presents, masks, and nodes that only served them        prune.rs
 //! ```
@@ -12,6 +13,7 @@
 //! A rewrite is O(graph) and changes neither the source nor the model that was read.
 
 mod attention;
+mod length;
 mod logits;
 mod merged;
 mod positions;
@@ -86,6 +88,7 @@ impl Rewritten {
             edit.choose_rows()?;
         }
         edit.prune();
+        edit.check_lengths()?;
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
         let mut rewritten = model.clone();
         rewritten.graph = checked(edit.graph)?;
