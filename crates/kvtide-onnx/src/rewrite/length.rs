@@ -8,10 +8,9 @@
 
 use std::collections::HashSet;
 
-use super::GraphEdit;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::find::unrecognised;
-use crate::proto::Node;
+use crate::proto::{Graph, Node};
 
 /// Operators whose output is the same number, or one computed from it alone.
 const CARRIES: [&str; 14] = [
@@ -48,35 +47,30 @@ const CHOOSES: [&str; 13] = [
     "Where",
 ];
 
-impl GraphEdit<'_> {
-    /// Fails if the length of the longest sequence of a step decides about something besides sizes.
-    pub(super) fn check_lengths(&self) -> Result<()> {
-        let mut positions: HashSet<&str> = HashSet::from([self.positions.as_str()]);
-        let mut lengths: HashSet<&str> = HashSet::new();
-        // Nodes may be in any order: passes until nothing is new.
-        loop {
-            let before = positions.len() + lengths.len();
-            for node in &self.graph.nodes {
-                let reads = |names: &HashSet<&str>| node.reads().any(|name| names.contains(name));
-                let is_own = node.domain.is_empty() || node.domain == "ai.onnx";
-                if reads(&lengths) && is_own && CHOOSES.contains(&node.operator.as_str()) {
-                    return Err(refused(node));
-                }
-                let carries = is_own && CARRIES.contains(&node.operator.as_str());
-                let is_length = reads(&lengths) || (reads(&positions) && node.operator == "ReduceMax");
-                if carries && is_length {
-                    lengths.extend(node.outputs.iter().map(String::as_str));
-                } else if carries && reads(&positions) {
-                    positions.extend(node.outputs.iter().map(String::as_str));
-                }
-            }
-            if positions.len() + lengths.len() == before {
-                return Ok(());
-            }
+/// Fails if the length of the longest sequence of a step decides about something besides sizes. `graph` is sorted, and
+/// `positions` is its input with positions. `O(nodes)`.
+pub(super) fn check_lengths(graph: &Graph, positions: &str) -> Result<()> {
+    let mut positions: HashSet<&str> = HashSet::from([positions]);
+    let mut lengths: HashSet<&str> = HashSet::new();
+    for node in graph.nodes.iter().filter(|node| node.domain.is_empty()) {
+        let reads = |names: &HashSet<&str>| node.reads().any(|name| names.contains(name));
+        let operator = node.operator.as_str();
+        if reads(&lengths) && CHOOSES.contains(&operator) {
+            return Err(refused(node));
+        }
+        if !CARRIES.contains(&operator) {
+            continue;
+        }
+        let outputs = node.outputs.iter().map(String::as_str);
+        if reads(&lengths) || (reads(&positions) && operator == "ReduceMax") {
+            lengths.extend(outputs);
+        } else if reads(&positions) {
+            positions.extend(outputs);
         }
     }
+    Ok(())
 }
 
-fn refused(node: &Node) -> crate::error::Error {
+fn refused(node: &Node) -> Error {
     unrecognised(node, "it depends on the length of the longest sequence in a step, so other sequences would change it")
 }

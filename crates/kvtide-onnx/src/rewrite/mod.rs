@@ -21,6 +21,7 @@ mod prune;
 
 use std::collections::HashSet;
 
+use self::length::check_lengths;
 use crate::error::{Error, Result};
 use crate::find::{FoundAttention, Layer, Lookup, SIZES, attentions, unrecognised};
 use crate::inspect::Inspection;
@@ -88,10 +89,10 @@ impl Rewritten {
             edit.choose_rows()?;
         }
         edit.prune();
-        edit.check_lengths()?;
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
         let mut rewritten = model.clone();
         rewritten.graph = checked(edit.graph)?;
+        check_lengths(&rewritten.graph, &edit.positions)?;
         rewritten.import("kvtide", 1);
         if has_rotary {
             rewritten.import("com.microsoft", 1);
