@@ -17,14 +17,14 @@ import { onnxTest as test } from '../support/onnx/available.js'
 import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
 import { copied, inBf16, withNodes } from '../support/onnx/changed.js'
 import { graphFile as anyGraph } from '../support/onnx/graphs.js'
-import { graphFile } from '../support/onnx/paged-graph.js'
+import { graphFile, WINDOWED } from '../support/onnx/paged-graph.js'
 import { rejected, throwsCode } from '../support/throws.js'
 import { startWorker } from '../support/worker.js'
 
 const BACKENDS = ['graph', 'parts', 'plain'] satisfies BackendName[]
 const SMALL = { threads: 1, cache: { memoryBytes: 2 ** 23 } } satisfies OnnxModelOptions
 
-/** A graph that nobody recognises: something looks at a past itself. */
+/** A graph that is not recognised: another node reads a past. */
 const unrecognised = (bytes: Uint8Array, output = 'extra'): Buffer =>
   withNodes(bytes, [{ operator: 'Identity', inputs: ['past_key_values.0.key'], output }])
 
@@ -122,7 +122,7 @@ test('sizes are those of a config, also of a family that is not known', async t 
     config: { model_type: 'stranger', text_config: STRANGER } as never,
   })
   await isRight(t, nested)
-  // Where its windows count, nobody may pass over them.
+  // Where its windows count, they may not be ignored.
   const { details } = await rejected(
     OnnxModel.load(file, { ...SMALL, config: { ...STRANGER, sliding_window: 8 } as never }),
     'UNSUPPORTED_MODEL',
@@ -135,20 +135,10 @@ test('sizes are those of a config, also of a family that is not known', async t 
 })
 
 test('a graph that is run as it is keeps what it may see, whatever windows are declared', async t => {
-  const config = {
-    model_type: 'mistral',
-    sliding_window: 8,
-    num_hidden_layers: 3,
-    hidden_size: 64,
-    num_attention_heads: 4,
-    num_key_value_heads: 2,
-    head_dim: 16,
-    vocab_size: 320,
-  }
   await using model = await OnnxModel.load(graphFile('onnx-gqa-f32'), {
     ...SMALL,
     backend: 'plain',
-    config: config as never,
+    config: WINDOWED as never,
   })
   t.deepEqual(
     model.layers.map(({ kind }) => kind),
@@ -220,7 +210,7 @@ for (const backend of BACKENDS) {
     t.regex(error.message, /model\.onnx\.data, expected the path of the model instead of its bytes/)
   })
 
-  test(`${backend}: a token outside of the vocabulary fails alone, whoever shares its step`, async t => {
+  test(`${backend}: a token outside of the vocabulary fails alone, whatever shares its step`, async t => {
     await using model = await OnnxModel.load(graphFile('onnx'), { ...SMALL, backend })
     using known = model.open({ tokens: promptOf('p7') })
     for (const call of [() => model.open({ tokens: [3, 320] }), () => model.generate(known, { tokens: [3, 320] })]) {
@@ -332,7 +322,7 @@ for (const backend of BACKENDS) {
   })
 }
 
-/** What a worker says in which `onnxruntime-node` is another package. */
+/** The message of a worker in which `onnxruntime-node` is another package. */
 async function withRuntime(folder: string | null, backend?: BackendName): Promise<unknown> {
   const entry = new URL('../../onnx.ts', import.meta.url).href
   const source = `

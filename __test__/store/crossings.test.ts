@@ -1,19 +1,10 @@
 // The number of times that a match crosses the border into the addon: its cost with your own store, besides the store.
 import test from 'ava'
 
-import { type BlockStore, PagedKvCache, type UniformCacheOptions } from '../../index.js'
+import { type BlockStore, PagedKvCache } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
-import { layered } from '../support/layered.js'
+import { layered, LAYERED } from '../support/layered.js'
 import { span } from '../support/tokens.js'
-
-const OPTIONS: UniformCacheOptions = {
-  capacity: 64,
-  blockSize: 4,
-  numLayers: 2,
-  numKvHeads: 2,
-  headDim: 1,
-  prefixKey: new Uint8Array(32),
-}
 
 /** Returns the names of calls of the addon's classes while `work` runs. */
 async function calls(work: () => Promise<unknown>): Promise<string[]> {
@@ -52,12 +43,12 @@ test.serial("a match of n entries in a store of one's own crosses the border at 
     hasMany: async keys => keys.map(key => values.has(key)),
   }
   const tiers = { deadline: 60_000, store: { store, secret: new Uint8Array(32), compress: true } }
-  using cache = new PagedKvCache({ ...OPTIONS, tiers })
+  using cache = new PagedKvCache({ ...LAYERED, tiers })
   const [k, v] = layered(span(0, 41))
   cache.openSequence().append({ k, v, tokens: span(0, 41) })
   t.true(await cache.flush(60_000))
   for (const n of [0, 1, 2, 10]) {
-    using other = new PagedKvCache({ ...OPTIONS, tiers })
+    using other = new PagedKvCache({ ...LAYERED, tiers })
     const prompt = n === 0 ? span(100, 141) : span(0, 4 * n + 1)
     const crossings = await calls(async () => t.is((await other.match(prompt, { tiers: 'all' })).length, 4 * n))
     t.true(crossings.length <= 3 + n, `${n} entries: ${crossings.join()}`)

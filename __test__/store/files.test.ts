@@ -17,18 +17,11 @@ import {
   type UniformCacheOptions,
 } from '../../index.js'
 import { inFolder } from '../support/folder.js'
-import { layered } from '../support/layered.js'
+import { layered, LAYERED } from '../support/layered.js'
 import { rejected } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const OPTIONS: UniformCacheOptions = {
-  capacity: 64,
-  blockSize: 4,
-  numLayers: 2,
-  numKvHeads: 2,
-  headDim: 1,
-  namespace: 'a model',
-}
+const { prefixKey: _, ...OPTIONS } = LAYERED
 const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ ...OPTIONS, ...options })
 

@@ -1,26 +1,17 @@
 // Prefixes that are forgotten, and caches that end, during an offload, a restore, a save or a load.
 import test from 'ava'
 
-import { PagedKvCache, type TierOptions, type UniformCacheOptions } from '../../index.js'
+import { PagedKvCache, type TierOptions } from '../../index.js'
 import { HandClock } from '../support/hand-clock.js'
-import { layered } from '../support/layered.js'
+import { layered, LAYERED } from '../support/layered.js'
 import { Dice } from '../support/onnx/toy-model.js'
 import { Shelf } from '../support/shelf.js'
 import { rejected } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const OPTIONS: UniformCacheOptions = {
-  capacity: 64,
-  blockSize: 4,
-  numLayers: 2,
-  numKvHeads: 2,
-  headDim: 1,
-  namespace: 'a model',
-  prefixKey: new Uint8Array(32).fill(3),
-}
 const LATE = 60_000
 const cacheOf = (tiers: TierOptions): PagedKvCache =>
-  new PagedKvCache({ ...OPTIONS, tiers: { deadline: LATE, ...tiers } })
+  new PagedKvCache({ ...LAYERED, tiers: { deadline: LATE, ...tiers } })
 const PROMPT = span(0, 21)
 
 function compute(cache: PagedKvCache, tokens: readonly number[], salt?: string): void {
@@ -67,12 +58,12 @@ for (const name of ['hasMany', 'getMany']) {
 }
 
 test('what a load brings that was called before is not found', async t => {
-  using source = new PagedKvCache(OPTIONS)
+  using source = new PagedKvCache(LAYERED)
   compute(source, PROMPT)
   const all = await source.saveBytes()
   const seq = source.openSequence({ prefix: source.match(PROMPT) })
   const one = await seq.saveBytes()
-  using cache = new PagedKvCache(OPTIONS)
+  using cache = new PagedKvCache(LAYERED)
   for (const turns of [0, 1, 2, 5]) {
     const [prompts, sequence] = [cache.loadPrompts(all), cache.loadSequence(one)]
     for (let turn = 0; turn < turns; turn++) await new Promise(resolve => setImmediate(resolve))
@@ -167,7 +158,7 @@ test.serial('a fraction of a millisecond counts in each deadline', async t => {
   t.is(clock.advance(1), 0)
   t.is(clock.advance(0.5), 1)
   t.is((await looking).length, 0)
-  using usual = new PagedKvCache({ ...OPTIONS, tiers: { store: { store: shelf }, deadline: 0.25 } })
+  using usual = new PagedKvCache({ ...LAYERED, tiers: { store: { store: shelf }, deadline: 0.25 } })
   t.is((await usual.match(PROMPT, { tiers: 'all', deadline: 0 })).length, 0)
   for (const deadline of [-1, -0.5, NaN, Infinity, '5', null]) {
     const { details } = await rejected(

@@ -8,7 +8,7 @@ import { PagedKvCache } from '../../index.js'
 import { OnnxModel } from '../../onnx.js'
 import { inFolder } from '../support/folder.js'
 import { promptOf, read } from '../support/onnx/chat.js'
-import { graphFile } from '../support/onnx/paged-graph.js'
+import { graphFile, WINDOWED } from '../support/onnx/paged-graph.js'
 import { Shelf } from '../support/shelf.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
@@ -63,16 +63,6 @@ test('an entry of one group is none of another', async t => {
 
 test('graph and plain of a model with a window share a folder', async t =>
   inFolder(async folder => {
-    const config = {
-      model_type: 'mistral',
-      sliding_window: 8,
-      num_hidden_layers: 3,
-      hidden_size: 64,
-      num_attention_heads: 4,
-      num_key_value_heads: 2,
-      head_dim: 16,
-      vocab_size: 320,
-    }
     const path = join(folder, 'kv')
     const entries = async (): Promise<string[]> =>
       (await readdir(path, { recursive: true })).filter(name => name.length > 60).sort()
@@ -82,7 +72,7 @@ test('graph and plain of a model with a window share a folder', async t =>
         await using model = await OnnxModel.load(graphFile('onnx-gqa-f32'), {
           threads: 1,
           backend,
-          config: config as never,
+          config: WINDOWED as never,
           cache: { memoryBytes: 2 ** 23, prefixKey, tiers: { disk: { path }, deadline: LATE } },
         })
         using chat = model.open({ tokens: promptOf('p100') })

@@ -16,25 +16,16 @@ import {
 } from '../../index.js'
 import { inFolder } from '../support/folder.js'
 import { HandClock } from '../support/hand-clock.js'
-import { layered } from '../support/layered.js'
+import { layered, LAYERED } from '../support/layered.js'
 import { Redis, withRedis } from '../support/redis.js'
 import { rejected, throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 import { until } from '../support/until.js'
 
-const OPTIONS: UniformCacheOptions = {
-  capacity: 64,
-  blockSize: 4,
-  numLayers: 2,
-  numKvHeads: 2,
-  headDim: 1,
-  namespace: 'a model',
-  prefixKey: new Uint8Array(32).fill(3),
-}
 /** A deadline that no match reaches, unless a test wants it to. */
 const LATE = 60_000
 const cacheOf = (tiers: TierOptions, options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
-  new PagedKvCache({ ...OPTIONS, ...options, tiers: { deadline: LATE, ...tiers } })
+  new PagedKvCache({ ...LAYERED, ...options, tiers: { deadline: LATE, ...tiers } })
 
 /** Computes the rest of a prompt after its cached prefix. Returns the length of that prefix, and the content of the sequence. */
 function compute(cache: PagedKvCache, tokens: readonly number[]): { length: number; shown: number[][] } {
@@ -77,7 +68,7 @@ class Shelf implements BlockStore {
 
 test('what made room is found in memory again', async t => {
   using cache = cacheOf({ memory: { limitBytes: 1e6 } }, { capacity: 6 })
-  using large = new PagedKvCache(OPTIONS)
+  using large = new PagedKvCache(LAYERED)
   const prompts = [span(0, 21), span(100, 121), span(0, 13).concat(span(200, 208))]
   for (const prompt of [...prompts, ...prompts]) {
     using match = await cache.match(prompt, { tiers: 'all' })
@@ -218,7 +209,7 @@ test('await using writes what waits, once', async t =>
       await using later = cacheOf({ disk: { path: folder } })
       t.is((await later.match(span(0, 21), { tiers: 'all' })).length, 20)
     }
-    await using plain = new PagedKvCache(OPTIONS)
+    await using plain = new PagedKvCache(LAYERED)
     t.is(plain.capacity, 64)
   }))
 
@@ -227,7 +218,7 @@ test.serial('how long a look in the tiers takes at most is said with the tiers, 
   const shelf = new Shelf()
   shelf.misbehave = () => new Promise(() => {})
   using short = cacheOf({ store: { store: shelf }, deadline: 20 })
-  using usual = new PagedKvCache({ ...OPTIONS, tiers: { store: { store: shelf } } })
+  using usual = new PagedKvCache({ ...LAYERED, tiers: { store: { store: shelf } } })
   using long = cacheOf({ store: { store: shelf }, deadline: 5000 })
   const looks = [
     short.match(span(0, 21), { tiers: 'all' }),
@@ -342,7 +333,7 @@ test('what is wrong with tiers is said, and nothing is made', async t =>
     throwsCode(
       t,
       'INVALID_ARGUMENT',
-      () => new PagedKvCache({ ...OPTIONS, prefixKey: undefined as never, tiers: { disk: { path: folder } } }),
+      () => new PagedKvCache({ ...LAYERED, prefixKey: undefined as never, tiers: { disk: { path: folder } } }),
       {
         argument: 'prefixKey',
         value: 'none',
@@ -351,7 +342,7 @@ test('what is wrong with tiers is said, and nothing is made', async t =>
     )
     await writeFile(join(folder, 'file'), '')
     throwsCode(t, 'IO_ERROR', () => cacheOf({ disk: { path: join(folder, 'file') } }))
-    using plain = new PagedKvCache(OPTIONS)
+    using plain = new PagedKvCache(LAYERED)
     await rejected(plain.match([1], { tiers: 'all' }) as Promise<unknown>, 'INVALID_ARGUMENT')
     await rejected(plain.flush(), 'INVALID_ARGUMENT')
     throwsCode(t, 'INVALID_ARGUMENT', () => plain.match([1], { deadline: 5 } as never))

@@ -1,3 +1,16 @@
+import type { UniformCacheOptions } from '../../index.js'
+
+/** A cache for {@link layered} tokens, with keys that other caches can compute. */
+export const LAYERED: UniformCacheOptions = {
+  capacity: 64,
+  blockSize: 4,
+  numLayers: 2,
+  numKvHeads: 2,
+  headDim: 1,
+  namespace: 'a model',
+  prefixKey: new Uint8Array(32).fill(3),
+}
+
 /** Numbers with a shape. */
 interface Rows {
   readonly data: Float32Array

@@ -7,7 +7,7 @@ const LAYERS = 2
 const HEADS = 2
 const DIM = 32
 
-/** What a process works over. */
+/** The task of a process. */
 export interface Work {
   readonly folder: string
   readonly url?: string
@@ -15,7 +15,7 @@ export interface Work {
   readonly seed: number
 }
 
-/** How far it is. */
+/** Its progress. */
 export interface Progress {
   readonly prompts: number
   /** Tokens that matches found, and that tiers had of them. */

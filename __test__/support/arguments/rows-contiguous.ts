@@ -1,5 +1,20 @@
-import { KvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../../index.js'
-import { all, but, count, flag, never, optional, options, snapshot, tensor, text, whole, mark } from './kinds.js'
+import { KvCache, RollbackCache, RotatingCache, RotatingKvCache, type Sequence, Tensor } from '../../../index.js'
+import {
+  all,
+  but,
+  count,
+  flag,
+  type Kind,
+  milliseconds,
+  never,
+  optional,
+  options,
+  snapshot,
+  tensor,
+  text,
+  whole,
+  mark,
+} from './kinds.js'
 import { fileOptions, path, source } from './files.js'
 import { free, Members, param, type Param, type Row } from './row.js'
 
@@ -30,19 +45,39 @@ export const NO_OPTIONS: Readonly<Record<string, string>> = but(
   { ...Object.fromEntries(GETTERS.map(name => [name, 'INVALID_ARGUMENT'])), 'a revoked proxy': 'INVALID_ARGUMENT' },
 ).legal
 
+/** Any object is valid. */
+export const ANY: Kind['legal'] = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
+
+/** Options of which any object is valid, with these fields. */
+export const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): Param =>
+  param('options', options(rest, fields, ANY), rest)
+
 /** The options that open a transaction. */
 export const begin: Param = param(
   'options',
-  options(
-    () => ({}),
-    { maxTokens: optional(count) },
-    { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) },
-  ),
+  options(() => ({}), { maxTokens: optional(count) }, ANY),
   () => ({ maxTokens: 2 }),
 )
 
-/** Any object is valid for saves and loads. */
-const ANY = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
+/** The snapshot that a sequence is restored to. */
+export const restored: Param = param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self =>
+  self.snapshot(),
+)
+
+/** The options of `retain` of a sequence. */
+export const retained = (valid: () => object): Param =>
+  param(
+    'options',
+    options(() => ({ priority: 5 }), {
+      from: optional(count),
+      to: optional(count),
+      priority: count,
+      forMs: optional(milliseconds),
+      until: optional(milliseconds),
+    }),
+    valid,
+  )
+
 const place = { device: optional(text), memoryLimitBytes: optional(whole('ok')) }
 
 /** A load reads `device`, so a getter for it is called. */
@@ -185,11 +220,7 @@ const rollback = new Members('RollbackCache', rollbackCache)
     param('v', tensor, host),
     param(
       'options',
-      options(
-        () => ({}),
-        { parents: optional(parents) },
-        { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) },
-      ),
+      options(() => ({}), { parents: optional(parents) }, ANY),
       () => ({ parents: [-1, 2] }),
     ),
   )

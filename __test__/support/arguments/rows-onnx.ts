@@ -1,4 +1,4 @@
-import { PagedKvCache, type Sequence, Tensor } from '../../../index.js'
+import { PagedKvCache, Tensor } from '../../../index.js'
 import { INTERNAL } from '../../../lib/border/owner.js'
 import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
@@ -6,14 +6,12 @@ import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
 import {
   but,
   count,
-  milliseconds,
   never,
   optional,
   options,
   otherIds,
   out,
   prompt,
-  snapshot,
   tensor,
   text,
   tokenIds,
@@ -21,13 +19,8 @@ import {
 } from './kinds.js'
 import { fileOptions, ownPrompt, path, source } from './files.js'
 import { free, Members, param, type Row } from './row.js'
-import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
+import { ANY, begin, restored, retained, some } from './rows-contiguous.js'
 import { VALUES } from './values.js'
-
-/** Any object is valid. */
-const ANY: Kind['legal'] = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
-const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): ReturnType<typeof param> =>
-  param('options', options(rest, fields, ANY), rest)
 
 /** Objects without fields of their own, apart from arrays. */
 const bare = (outcome: string): Record<string, string> =>
@@ -157,24 +150,11 @@ const sequences = new Members('OnnxSequence', sequence)
     'kv',
     param('layer', count, () => 0),
   )
-  .method(
-    'restore',
-    param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()),
-  )
+  .method('restore', restored)
   .method('begin', begin)
   .method(
     'retain',
-    param(
-      'options',
-      options(() => ({ priority: 5 }), {
-        from: optional(count),
-        to: optional(count),
-        priority: count,
-        forMs: optional(milliseconds),
-        until: optional(milliseconds),
-      }),
-      () => ({ priority: 5 }),
-    ),
+    retained(() => ({ priority: 5 })),
   )
   .method('save', path, fileOptions(ANY))
   .method('saveBytes', fileOptions(ANY))

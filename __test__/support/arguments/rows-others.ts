@@ -17,7 +17,7 @@ import {
   whole,
 } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
-import { GETTERS, NO_OPTIONS } from './rows-contiguous.js'
+import { ANY, NO_OPTIONS } from './rows-contiguous.js'
 import { model } from './rows-model.js'
 
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
@@ -25,11 +25,7 @@ const square = (): Tensor => Tensor.from(four(), [2, 2])
 
 const reading = param(
   'options',
-  options(
-    () => ({}),
-    { signal: optional({ legal: {} }) },
-    { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) },
-  ),
+  options(() => ({}), { signal: optional({ legal: {} }) }, ANY),
   () => ({}),
 )
 
@@ -159,8 +155,6 @@ const naming = {
   namespace: optional(but(text, { '"3"': 'ok' })),
   prefixKey: optional({ legal: {} }),
 }
-
-const ANY = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
 
 const namer = new Members('PrefixNamer', () => new PrefixNamer(named() as never))
   .method(

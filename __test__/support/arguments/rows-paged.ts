@@ -1,9 +1,8 @@
-import { PagedKvCache, type PrefixMatch, type Sequence, type Step, type StepBatch, Tensor } from '../../../index.js'
+import { PagedKvCache, type PrefixMatch, type Step, type StepBatch, Tensor } from '../../../index.js'
 import {
   but,
   count,
   flag,
-  milliseconds,
   never,
   optional,
   options,
@@ -11,7 +10,6 @@ import {
   out,
   prompt,
   seq,
-  snapshot,
   tensor,
   text,
   tokenIds,
@@ -22,18 +20,13 @@ import {
 import { fileOptions, ownPrompt, path, source } from './files.js'
 import { free, Members, param, type Row } from './row.js'
 import { objects, overPagesKind, queries, settings } from './rows-attend.js'
-import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
+import { ANY, NO_OPTIONS, begin, restored, retained, some } from './rows-contiguous.js'
 
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
 const square = (): Tensor => Tensor.from(four(), [2, 2])
 const two = (): Tensor => Tensor.from(four(), [1, 1, 2, 2])
 const hostTwo = (): object => ({ data: four(), shape: [1, 2, 2] })
 const ids = (): number[] => [7, 8]
-
-/** Any object is valid. */
-const ANY: Kind['legal'] = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
-const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): ReturnType<typeof param> =>
-  param('options', options(rest, fields, ANY), rest)
 
 const pagedOptions = (): object => ({ capacity: 3, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 2, events: 4 })
 
@@ -208,24 +201,11 @@ const sequence = new Members('Sequence', () => narrowCache().sequence(0))
       arrays,
     ),
   )
-  .method(
-    'restore',
-    param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()),
-  )
+  .method('restore', restored)
   .method('begin', begin)
   .method(
     'retain',
-    param(
-      'options',
-      options(() => ({ priority: 5 }), {
-        from: optional(count),
-        to: optional(count),
-        priority: count,
-        forMs: optional(milliseconds),
-        until: optional(milliseconds),
-      }),
-      () => ({ priority: 5, forMs: 10 }),
-    ),
+    retained(() => ({ priority: 5, forMs: 10 })),
   )
   .method('save', path, fileOptions(ANY))
   .method('saveBytes', fileOptions(ANY))

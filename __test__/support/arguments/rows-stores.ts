@@ -1,22 +1,7 @@
 import { type BlockStore, ObjectStore, PagedKvCache, RedisStore } from '../../../index.js'
-import {
-  all,
-  but,
-  count,
-  duration,
-  flag,
-  optional,
-  options,
-  prompt,
-  text,
-  tokenIds,
-  whole,
-  type Kind,
-} from './kinds.js'
+import { all, but, count, duration, flag, optional, options, prompt, text, tokenIds, whole } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
-import { GETTERS, NO_OPTIONS } from './rows-contiguous.js'
-
-const ANY: Kind['legal'] = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
+import { ANY } from './rows-contiguous.js'
 
 /** A store of one's own, in which there is nothing. */
 const nothing: BlockStore = {

@@ -15,6 +15,18 @@ export const INT4 = 'onnx-gqa-int4'
 export const graphFile = (name: string): string =>
   fileURLToPath(new URL(`../../fixtures/llama/${name}/model.onnx`, import.meta.url))
 
+/** A config of the Llama fixtures that gives each layer a window of 8 tokens. */
+export const WINDOWED = {
+  model_type: 'mistral',
+  sliding_window: 8,
+  num_hidden_layers: 3,
+  hidden_size: 64,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  head_dim: 16,
+  vocab_size: 320,
+}
+
 /** Returns the most probable token. */
 export const best = (row: Float32Array): number =>
   row.reduce((top, value, id) => (value > (row[top] as number) ? id : top), 0)

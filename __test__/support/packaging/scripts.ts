@@ -41,7 +41,7 @@ export function folder(t: ExecutionContext): string {
   return made
 }
 
-/** What a program of `run.sh bench` has measured in a turn. */
+/** The measurements of a program of `run.sh bench` in a turn. */
 export interface TurnReport {
   readonly machine: { readonly device: string; readonly details: readonly string[] } | null
   readonly workloads: readonly {
@@ -59,7 +59,7 @@ export type RunProgram = (
   options?: { readonly env?: NodeJS.ProcessEnv },
 ) => Promise<{ code: number; output: string; late?: boolean }>
 
-/** Whether stubs can be compiled and run here. */
+/** True if stubs can be compiled and run here. */
 export const canCompile = (): boolean =>
   process.platform === 'linux' && process.arch === 'x64' && ['gcc', 'ar'].every(exists)
 
