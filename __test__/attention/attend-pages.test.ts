@@ -90,7 +90,7 @@ test('unless offsets say otherwise, each sequence has one query, its last token'
   const q = waves(2, [2, HEADS.query, 16])
   const { out } = attend(q, { cache, layer: LAYER, sequences: [1, 0] })
   t.true(distance(out.toFloat32Array(), overCopies(cache, [1, 0], [1, 1], q)) < TOLERANCE)
-  // A sequence may come twice, and a layer that nobody wrote is zeros.
+  // A sequence may come twice, and a layer that was never written is zeros.
   const twice = attend(q, { cache, layer: LAYER, sequences: [1, 1] }).out
   t.deepEqual(twice.toArray().subarray(0, 64), out.toArray().subarray(0, 64))
   t.deepEqual([...new Set(attend(q, { cache, layer: 0, sequences: [0, 1] }).out.toArray())], [0])
@@ -189,7 +189,7 @@ for (const options of [{}, { keyFormat: 'q8', valueFormat: 'q4', hadamard: true 
   })
 }
 
-test('while it runs, slots that nobody wrote can be gathered, and read in place once zeros are there', async t => {
+test('while it runs, slots that were never written can be gathered, and read in place once zeros are there', async t => {
   using cache = filled([5, 9, 8])
   // A sequence with a hole where another one's old bytes lie: the first read in place has to put zeros there.
   cache.dropSequence(2)

@@ -21,7 +21,7 @@ import { tokens } from '../support/tokens.js'
 
 const make = (): KvCache => new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 1 })
 
-/** What is thrown when ten tokens are added to four of eight. */
+/** The error when ten tokens are added to four of eight. */
 function overflow(): unknown {
   using cache = make()
   cache.update(tokens(0, 4), tokens(0, 4))

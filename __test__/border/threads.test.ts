@@ -21,7 +21,7 @@ test('the number of threads is what was said last', t => {
   t.is(threads(), before)
 })
 
-/** What a process with these variables prints of its threads and of a call. */
+/** Runs a process with these variables, and returns its lines about threads and about a call. */
 async function answers(variables: Readonly<Record<string, string>>): Promise<string> {
   const set = Object.entries(variables).map(([name, value]) => `process.env.${name} = ${JSON.stringify(value)}`)
   const { out, err } = await runProcess(`

@@ -402,7 +402,7 @@ test.serial('inspect says what is wrong with a file, without a stack', async t =
       writeFileSync(file, head)
       t.is((await run('inspect', file)).code, 1, 'a file of a few bytes is looked at as well')
     }
-    // A graph whose past nobody reads: one input more is a past that no attention knows.
+    // A graph whose past is not read: one input more is a past that no attention knows.
     writeFileSync(file, Buffer.concat([readFileSync(graphFile('llama/onnx')), strangePast()]))
     const refused = await run('inspect', file)
     t.deepEqual([refused.code, refused.out], [1, ''])

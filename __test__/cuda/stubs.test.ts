@@ -57,7 +57,7 @@ unsigned long tide_count(void) { return 1UL << 40; }
 void *tide_memory(void) { return (void *)8; }
 `
 
-/** What links with the stub, as the addon does: the first calls come from eight threads at once. */
+/** A program that links with the stub, as the addon does: the first calls come from eight threads at once. */
 const USER = `${DECLARED}
 #include <pthread.h>
 #include <stdio.h>
@@ -108,7 +108,7 @@ function compile(at: string): (where?: string) => string[] {
   }
 }
 
-compiling('with the library there every argument arrives, whoever is first', t => {
+compiling('with the library there every argument arrives, whichever thread is first', t => {
   const call = compile(folder(t))
   const twice = ['floats 1', 'dots 1', 'floats 1', 'dots 1']
   t.deepEqual(call('there'), ['words 8', ...twice, 'newer 34', 'name tide', `count ${2 ** 40}`, 'memory 0x8'])

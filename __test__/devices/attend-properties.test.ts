@@ -188,7 +188,7 @@ onDevices('attention over parts of the keys merges to attention over all of them
   })
 })
 
-/** What a tensor of 32-bit floats on a device is made of. */
+/** The numbers and shape of a tensor of 32-bit floats on a device. */
 const dense = (
   { data, shape = [] }: HostTensor,
   device: string,

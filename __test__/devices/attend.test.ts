@@ -21,7 +21,7 @@ import { naiveRow, type Naive } from '../support/naive-attention.js'
 import { waves } from '../support/pages.js'
 import { FLOATS, span } from '../support/tokens.js'
 
-/** What is let pass: units in the last place of scores and sums; for half floats one rounding of weights, and one to the queries' dtype. */
+/** The allowed error: units in the last place of scores and sums; for half floats one rounding of weights, and one to the queries' dtype. */
 const TOLERANCES = { f32: 2e-5, f16: 2e-3, bf16: 1.6e-2, u8: 0 }
 
 /** Rows of tokens: as an argument, and each row as the numbers that its elements are. */

@@ -94,7 +94,7 @@ class Run {
     known.tokens = known.tokens.slice(0, last.start + kept)
   }
 
-  /** What a sequence without an open transaction does. */
+  /** The operations of a sequence without an open transaction. */
   #alone(name: Operation[0], known: Known, choice: number, size: number): void {
     const { sequence, tokens } = known
     if (name === 'append') {

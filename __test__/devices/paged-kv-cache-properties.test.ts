@@ -23,7 +23,7 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
   { maxLength: 60 },
 )
 
-/** What one sequence holds. */
+/** The content of one sequence. */
 interface Sequence {
   blocks: number
   length: number

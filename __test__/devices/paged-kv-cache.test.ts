@@ -85,7 +85,7 @@ onDevices('prompts in bulk, then steps of a batch in one call', (t, device) => {
 })
 
 onDevices(
-  'single tokens are written and read anywhere, and slots that nobody wrote are refused or zeros',
+  'single tokens are written and read anywhere, and slots that were never written are refused or zeros',
   (t, device) => {
     for (const shape of wideOn(device)) {
       using cache = make(shape, { capacity: 4 })

@@ -9,7 +9,7 @@ import { given, placed, showsBoth, wideOn } from '../support/wide.js'
 const make = ({ device }: Shape, options: Partial<RotatingKvCacheOptions> = {}): RotatingKvCache =>
   new RotatingKvCache({ device, maxSeqLen: 40, sinks: 3, slack: 10, ...options })
 
-/** What a window of 40 keeps of the first so many tokens, besides the first three. */
+/** The tokens that a window of 40 keeps of the first so many, besides the first three. */
 const retained = (length: number): number[] =>
   length <= 43 ? span(0, length) : [...span(0, 3), ...span(length - 40, length)]
 

@@ -95,7 +95,7 @@ const letGo = (views: readonly Tensor[]): void => {
 /** Every token that came, and what the window makes of them. */
 class Oracle {
   tokens: number[] = []
-  /** What the last append showed, and what it added. */
+  /** The tokens that the last append showed, and those that it added. */
   last: { shown: number[]; added: number[] } | null = null
   readonly snapshots: { snapshot: RotatingSnapshot; tokens: number[] }[] = []
   readonly numbering = new Numbering()

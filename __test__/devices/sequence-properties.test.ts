@@ -144,7 +144,7 @@ class Run {
     this.#kept.push(new Kept(this.cache.openSequence(salt === '' ? {} : { salt }), rootOf(salt), []))
   }
 
-  /** What changes a sequence on which no transaction is open. */
+  /** The changes of a sequence without an open transaction. */
   #plain(kept: Kept, { name, which, n, ids, flag }: Step): void {
     const { sequence, tokens, root } = kept
     if (name === 'truncate') {

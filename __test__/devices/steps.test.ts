@@ -6,7 +6,7 @@ import { waves } from '../support/pages.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-/** What is let pass between attention on a device and on the CPU, in 32-bit floats. */
+/** The allowed difference between attention on a device and on the CPU, in 32-bit floats. */
 const TOLERANCE = 2e-5
 
 const made = (device: string): PagedKvCache =>

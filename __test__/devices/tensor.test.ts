@@ -41,7 +41,7 @@ onDevices('parts and other shapes read in order', (t, device) => {
   throwsCode(t, 'DISPOSED', () => tensor.toArray())
 })
 
-onDevices('a device with an index too high, or one that nobody knows, is refused', (t, device) => {
+onDevices('a device with an index too high, or one that is not known, is refused', (t, device) => {
   const one = new Float32Array(1)
   throwsCode(t, 'DEVICE_UNAVAILABLE', () => Tensor.from(one, [1], { device: 'cuda:4000' }))
   for (const name of [`${device}:0`, `${device}x`, 'gpu', ''])

@@ -134,7 +134,7 @@ class World {
     return node < 0 ? [] : [node, ...this.#ancestors(this.#parents[node] as number)]
   }
 
-  /** What the last tokens see, by number. */
+  /** The tokens that the last ones see, by number. */
   #seen(token: number): number[] {
     const committed = this.#branched ? this.#committed : this.#tokens.length
     const line = token < committed ? [] : this.#ancestors(token - committed)

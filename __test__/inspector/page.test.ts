@@ -27,7 +27,7 @@ function user(cache: PagedKvCache, number: number): Sequence {
 const tile = async (page: Page, id: string): Promise<string> =>
   (await page.locator(`#tile-${id} b`).textContent()) ?? ''
 
-/** What the page has of blocks that differs from what the cache says. */
+/** The differences between the blocks on the page and those of the cache. */
 async function differing(page: Page, cache: PagedKvCache): Promise<number> {
   const { codes } = blockMap(nativeArgument<SharedCache>('cache', cache, PagedKvCache), 0)
   const shown = await page.evaluate<number[]>(

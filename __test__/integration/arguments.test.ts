@@ -79,7 +79,7 @@ test.serial('a class called without new throws what the language throws', async 
   }
 })
 
-test.serial('nobody else can make an object that passes for one of ours', async t => {
+test.serial('no other code can make an object that passes for one of ours', async t => {
   const base = Object.getPrototypeOf(kvtide.KvCache) as new (...args: unknown[]) => object
   const rotating = Object.getPrototypeOf(kvtide.RotatingCache) as new (...args: unknown[]) => object
   t.is(await ending(() => new base({}, kvtide.KvCache)), 'INVALID_ARGUMENT')

@@ -164,7 +164,7 @@ test('a node that cannot require modules is told what to do', t => {
   )
 })
 
-test('a folder that nobody may write to will do, and nothing is written to it', async t => {
+test('a folder without write permission will do, and nothing is written to it', async t => {
   const copy = new PackageCopy(t)
   const all = (): string[] =>
     readdirSync(copy.folder, { recursive: true, encoding: 'utf8' }).map(file => join(copy.folder, file))

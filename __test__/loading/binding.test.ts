@@ -28,7 +28,7 @@ const chosenBy = (copy: PackageCopy): string =>
 const use = (copy: PackageCopy): string =>
   `const { Tensor } = await import('${copy.url()}'); return [...Tensor.from(new Float32Array([7]), [1]).toArray()]`
 
-/** What the choice is given in a copy of the package. */
+/** The input of the choice in a copy of the package. */
 function around(copy: PackageCopy, given: Partial<Surroundings> = {}): Surroundings {
   const platform = { name: PLATFORM, system: process.platform, arch: process.arch }
   return { folder: copy.folder, version: VERSION, wanted: undefined, named: undefined, platform, ...given }
@@ -149,7 +149,7 @@ test('KVTIDE_DEVICE asks for what is not there, or for nothing known', async t =
   })
 })
 
-test('where there is no addon with CUDA at all, nobody looks for it', t => {
+test('where there is no addon with CUDA at all, it is not looked for', t => {
   const copy = new PackageCopy(t)
   copy.addAddon()
   copy.addAddon('kvtide.darwin-arm64.node', 'never loaded')

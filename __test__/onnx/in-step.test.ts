@@ -185,7 +185,7 @@ async function looked(t: ExecutionContext, dice: Dice, name: string, window: num
 
 const LOOKS = ['fork', 'snapshot', 'bytes', 'fork of a fork', 'read', 'copies', 'generated']
 
-test.serial('whoever looks at a sequence while it is computed sees what was given out', async t => {
+test.serial('reads of a sequence while it is computed see what was given out', async t => {
   await schedules(t, CASES, (dice, name) => looked(t, dice, name, undefined), LOOKS)
 })
 

@@ -10,7 +10,7 @@ import { refusal, rejected, throwsCode } from '../support/throws.js'
 
 const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 800)
 
-/** What a caller knows of a chat in transactions. */
+/** The caller's own record of a chat in transactions. */
 class Caller {
   readonly #world: World
   readonly #chat: OnnxSequence

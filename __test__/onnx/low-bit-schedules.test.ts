@@ -16,7 +16,7 @@ const VOCABULARY = 320
 const BLOCK_SIZE = 4
 const CASES = Number(process.env['KVTIDE_LOW_BIT_SCHEDULES'] ?? 6)
 
-/** What is promised of a backend beside steps with others, pieces, drafts and preemption. */
+/** The promises of a backend beside steps with others, pieces, drafts and preemption. */
 const PROMISED: Readonly<Record<BackendName, readonly Deed[]>> = {
   graph: ['pieces', 'drafted', 'forked', 'restored', 'found'],
   parts: ['pieces', 'drafted', 'forked', 'restored', 'found'],
@@ -40,7 +40,7 @@ interface World {
   readonly model: OnnxModel
   readonly drafts: OnnxModel
   readonly apart: number
-  /** How far logits were off. */
+  /** The errors of logits. */
   readonly offs: number[]
   readonly promised: readonly Deed[]
   /** Logits of each token of a prompt, computed alone and at once. */

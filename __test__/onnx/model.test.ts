@@ -25,7 +25,7 @@ async function codeOf(promise: Promise<unknown>): Promise<ErrorCode | undefined>
   return undefined
 }
 
-/** What the runtime alone says after each prompt with the graph of int4 weights. */
+/** The tokens of the runtime alone after each prompt, with the graph of int4 weights. */
 const int4 = (
   JSON.parse(readFileSync(graphFile(INT4).replace('model.onnx', 'check.json'), 'utf8')) as {
     readonly 'python_ort_1.30.0': { readonly own_greedy: Record<string, number[]> }

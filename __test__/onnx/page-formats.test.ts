@@ -34,7 +34,7 @@ const ROUND: Readonly<Record<Format, (value: number) => number>> = {
   f8e4m3: rounding(3, -6, 448),
 }
 
-/** How many tokens are rounded for the queries of a page: of codes, those of the pages before it. */
+/** The number of tokens that are rounded for the queries of a page: of codes, those of the pages before it. */
 const roundedTokens = (format: Format, tokens: number, page: number): number =>
   format === 'f8e4m3' ? page * BLOCK_SIZE : tokens
 
@@ -107,7 +107,7 @@ async function oracle(tokens: readonly number[], format: Format): Promise<Float3
   return (held['logits'] as ort.Tensor).data as Float32Array
 }
 
-/** How far formats are off at most, of logits whose deviation is 2.4: three bits fewer are about eight times as much. */
+/** The largest error of each format, of logits whose deviation is 2.4: three bits fewer are about eight times as much. */
 const OFF: Readonly<Record<Format, number>> = { f16: 0.1, bf16: 0.4, f8e4m3: 4 }
 
 for (const format of ['f16', 'bf16', 'f8e4m3'] satisfies Format[]) {

@@ -18,7 +18,7 @@ const last = ({ logits }: Readonly<Record<string, ort.Tensor>>): Float32Array =>
 interface Running {
   readonly past: OnnxPast<ort.Tensor>
   readonly session: ort.InferenceSession
-  /** How many tokens each call computed. */
+  /** The number of tokens that each call computed. */
   readonly computed: number[]
 }
 

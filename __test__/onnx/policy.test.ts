@@ -1,4 +1,4 @@
-// Which tokens a step computes: a simulation of the choice alone, without a model. Nobody waits for one that arrived later.
+// Which tokens a step computes: a simulation of the choice alone, without a model. No task waits for one that arrived later.
 import test from 'ava'
 
 import { admit, sharesOf } from '../../lib/onnx/policy.js'

@@ -12,7 +12,7 @@ import { argmax, floats, graphFile, openSession } from '../support/onnx/graphs.j
 import { Dice } from '../support/onnx/toy-model.js'
 
 const CASES = Number(process.env['KVTIDE_CASES'] ?? 24)
-/** How far logits may be off: sums in another order. */
+/** The allowed error of logits: sums in another order. */
 const NEAR = 1e-3
 /** Few ids, so that lists are often the same by chance, and longer than others by chance. */
 const IDS = 3

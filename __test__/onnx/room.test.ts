@@ -44,7 +44,7 @@ async function cached(model: OnnxModel, tokens: readonly number[]): Promise<void
   await model.run([{ sequence, tokens: [...tokens] }])
 }
 
-/** How many tokens of a prompt are cached. */
+/** The number of tokens of a prompt that are cached. */
 const found = (model: OnnxModel, tokens: readonly number[]): number => model.cache.explain([...tokens, 14]).matched
 
 async function isWhole(t: ExecutionContext, model: OnnxModel): Promise<void> {

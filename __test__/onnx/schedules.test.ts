@@ -63,7 +63,7 @@ class Pins {
     return asked.most
   }
 
-  /** What is kept, in blocks, for the message of a failure. */
+  /** The blocks that each client keeps, for the message of a failure. */
   toString(): string {
     return [...this.#of.values()].map(({ blocks, isDrafting }) => `${blocks}${isDrafting ? ' drafting' : ''}`).join()
   }
@@ -76,7 +76,7 @@ class Pins {
   }
 }
 
-/** What may happen to a client besides getting what it asked for. */
+/** The codes of errors that a client may get instead of what it asked for. */
 const ALLOWED = new Set(['OUT_OF_BLOCKS', 'ABORTED', 'CANNOT_ROLL_BACK'])
 
 /** Prompts that begin alike, now and then. Some have more tokens than `most`, some about half as many. */

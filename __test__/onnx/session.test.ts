@@ -312,7 +312,7 @@ test('a library that is not loaded, and a model that the library refuses', async
   const refused = await rejected(NativeOnnxSession.create(file, new Uint8Array([1, 2, 3]), options), 'RUNTIME_FAILED')
   t.not(refused.details.reason, '')
   t.throws(() => NativeOnnxSession.create(file, new Uint8Array(), { threads: 0 }), { code: 'INVALID_ARGUMENT' })
-  // With its pasts still there, nobody could feed the graph.
+  // With its pasts still there, the graph could not be fed.
   const past = await rejected(NativeOnnxSession.create(file, graphFile('onnx'), options), 'UNSUPPORTED_GRAPH')
   t.regex(past.details.node, /past_key_values|attention_mask/)
   const graph = await NativeOnnxGraph.open(graphFile('onnx'))

@@ -1,4 +1,4 @@
-// Models in sessions of onnxruntime-node: on a thread of their own, which holds nobody up, loses nothing when it ends, and ends when it should.
+// Models in sessions of onnxruntime-node: on a thread of their own, which blocks no other work, loses nothing when it ends, and ends when it should.
 import { Worker } from 'node:worker_threads'
 
 import test from 'ava'
@@ -27,7 +27,7 @@ const options = (backend: BackendName): OnnxModelOptions => ({ backend, threads:
 const load = (backend: BackendName): Promise<OnnxModel> => OnnxModel.load(graphFile('onnx'), options(backend))
 const long = Array.from({ length: 500 }, (_, place) => 3 + ((place * 7) % 300))
 
-/** One after the other: threads are told apart by when they are made, and a turn of the event loop is nobody else's. */
+/** One after the other: threads are told apart by when they are made, and a turn of the event loop belongs to one of them. */
 const onnxSerial: typeof onnxTest = (title, run) => onnxTest(title, run, test.serial)
 
 /** Older versions have no thread of their own, and what is tested of one is not. */

@@ -10,7 +10,7 @@ import { addonPackages, report } from '../../scripts/pack/packages.mjs'
 import { NODES } from '../../scripts/pack/runtimes.mjs'
 import { repository } from '../../scripts/steps.mjs'
 
-/** What users install beside it, if they want to. */
+/** The packages that users may install beside it. */
 const RUNTIMES = { '@huggingface/transformers': '^4.0.0', 'onnxruntime-node': '>=1.17.3' }
 
 test('targets have the names that npm gives their systems', t => {

@@ -31,7 +31,7 @@ const matrix = (name: string, job: string): NonNullable<Workflow['jobs'][string]
 const included = (name: string, job: string): readonly { target: string; runner: string }[] =>
   matrix(name, job).include ?? []
 
-/** What a job runs for: the targets that its matrix lists, or, where it has no list, those that it includes. */
+/** The targets of a job: those that its matrix lists, or, where it has no list, those that it includes. */
 const targetsOf = (name: string, job: string): string[] =>
   ((matrix(name, job)['target'] as string[] | undefined) ?? included(name, job).map(({ target }) => target)).toSorted()
 

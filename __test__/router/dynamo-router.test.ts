@@ -96,7 +96,7 @@ class Worker {
     this.cache.dispose()
   }
 
-  /** A prompt that nobody had before. */
+  /** A new prompt. */
   mark(): number[] {
     this.#marks += 1
     return [
@@ -133,7 +133,7 @@ withDynamo('Dynamo finds what PrefixRouter finds, and what the caches find', asy
   const workers = ['one', 'two', 'three'].map((name, place) => new Worker(name, place))
   t.teardown(() => workers.forEach(worker => worker.end()))
   for (const worker of workers) {
-    // One has published before anybody listens.
+    // One has published before the indexer listens.
     if (worker.place === 0) compute(worker.cache, prompt(below))
     await worker.publish()
     await dynamo.addWorker(worker.name, worker.where)
@@ -176,7 +176,7 @@ withDynamo('Dynamo finds what PrefixRouter finds, and what the caches find', asy
 })
 
 withDynamo(
-  'workers that are added twice, are gone, and come again; an indexer that is stopped, and one that knows nobody',
+  'workers that are added twice, are gone, and come again; an indexer that is stopped, and one that knows no worker',
   async t => {
     const indexer = await Indexer.start()
     t.teardown(() => indexer.stop())

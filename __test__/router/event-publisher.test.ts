@@ -56,7 +56,7 @@ function compute(cache: PagedKvCache, tokens: readonly number[]): void {
   cache.dropSequence(seq)
 }
 
-/** What a cache finds of a prompt, in blocks. */
+/** The number of blocks that a cache finds of a prompt. */
 function found(cache: PagedKvCache, tokens: readonly number[]): number {
   using match = cache.match(tokens)
   return match.length / BLOCK
@@ -173,7 +173,7 @@ test('a publisher that comes again on the same endpoint, with nothing of what it
     throwsCode(t, 'DISPOSED', () => publisher.next)
     cache.dispose()
     cache = new PagedKvCache(SIZES)
-    // In every other life there is something before anybody connects, or nothing is said of its last one.
+    // In every other life there is something before a follower connects, or nothing is said of its last one.
     if (life % 2 === 0) compute(cache, prompts[39] as number[])
     publisher = await bound(cache, { ...where, first: life === 2 ? 0 : next })
   }
@@ -227,7 +227,7 @@ test('a worker that is removed and added again has what comes then, and nothing 
   t.deepEqual(router.lengths(other.keys(prompts[0] as number[])), known)
 })
 
-test('what is followed goes on when nobody holds it', async t => {
+test('following goes on when its object is not held', async t => {
   using cache = new PagedKvCache(SIZES)
   using router = new PrefixRouter()
   router.addWorker('one')
@@ -258,7 +258,7 @@ test('what is published while the cache is at work elsewhere comes afterwards', 
     const seq = cache.openSequence()
     seq.append({ tokens, k: one(tokens), v: one(tokens) })
     seq.drop()
-    // Before the turn ends in which something changed, the pages are lent: nobody can change the cache.
+    // Before the turn ends in which something changed, the pages are lent: the cache cannot be changed.
     const reading = attendAsync(Tensor.from(new Float32Array(300), [300, 1, 1]), {
       cache,
       layer: 0,
@@ -330,7 +330,7 @@ test('members on what is none of theirs, and what is given wrongly', async t => 
   await rejected(publishing, 'DISPOSED')
 })
 
-test('a router that was disposed of follows nobody, and a cache that was disposed of publishes nothing', async t => {
+test('a router that was disposed of follows no worker, and a cache that was disposed of publishes nothing', async t => {
   const cache = new PagedKvCache(SIZES)
   const router = new PrefixRouter()
   router.addWorker('one')

@@ -105,7 +105,7 @@ test.serial('a router that just finds nothing says nothing', async t => {
   await warned()
   using worker = new Worker()
   using namer = new PrefixNamer({ ...worker.cache.form, prefixKey: FORM.prefixKey })
-  // Nobody computes anything.
+  // Nothing is computed.
   for (let number = 0; number < 500; number++) t.is(worker.router.route(namer.keys(prompt(number)))?.blocks, 0)
   // One of the first is computed, then others alone: the names are right.
   await worker.compute(prompt(5))

@@ -27,7 +27,7 @@ const stored = (path: string): CacheEvent => ({
 const removed = (path: string): CacheEvent => ({ number: 0, type: 'removed', key: nameOf(path) })
 const cleared: CacheEvent = { number: 0, type: 'cleared' }
 
-/** What each worker has, as names; and the answers that follow from it. */
+/** The names that each worker has, and the answers that follow from them. */
 class Oracle {
   readonly workers = new Map<string, { readonly held: Set<string>; load: number }>()
 
@@ -175,7 +175,7 @@ test('routes and lengths are those of a list of names', t => {
     }
     const blocks = new Set([...oracle.workers.values()].flatMap(({ held }) => [...held])).size
     const { workers, blocks: counted, bytes } = router.stats()
-    // A block that nobody has may be kept as the place of those behind it.
+    // A block that no worker has may be kept as the place of those behind it.
     const isCounted = actions.every(({ kind }) => kind !== 'drop')
     if (workers !== oracle.workers.size || (isCounted ? counted !== blocks : counted < blocks))
       throw new Error(`${workers} workers, ${counted} blocks, not ${oracle.workers.size} and ${blocks}`)
@@ -183,7 +183,7 @@ test('routes and lengths are those of a list of names', t => {
   })
 })
 
-test('no workers have nothing, and the one with the least load takes what nobody has', t => {
+test('no workers have nothing, and the one with the least load takes what no worker has', t => {
   using router = new PrefixRouter()
   t.is(router.route(namesOf('010')), undefined)
   t.deepEqual(router.lengths(namesOf('010')), [])
@@ -249,7 +249,7 @@ test('an event that changes while it is read is read once', t => {
   t.deepEqual([reads, router.lengths(namesOf('0'))], [1, [{ worker: 'one', blocks: 1 }]])
 })
 
-test('what nobody knows, what is there already, and what is too much is refused', t => {
+test('what is not known, what is there already, and what is too much is refused', t => {
   using router = new PrefixRouter()
   for (const call of [
     () => router.removeWorker('nobody'),
@@ -305,7 +305,7 @@ test('keys of a cache lead to the worker that has them, in both forms', t => {
   }
 })
 
-test('a router that nobody holds goes, with what it follows', async t => {
+test('a router that is not held goes, with what it follows', async t => {
   let gone = 0
   const registry = new FinalizationRegistry(() => (gone += 1))
   const make = (): void => {

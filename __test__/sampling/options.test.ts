@@ -16,7 +16,7 @@ test('without options the most probable token is taken, and nothing else is done
   t.not(read({}).numbers[7], numbers[7], 'a seed of its own')
 })
 
-test('whoever asks for a draw gets one', t => {
+test('a draw is made if it is asked for', t => {
   for (const options of [{ topK: 5 }, { topP: 0.5 }, { minP: 0.5 }, { seed: 3 }])
     t.is(read(options).numbers[0], 1, JSON.stringify(options))
   t.is(read({ topP: 0.5, temperature: 0 }).numbers[0], 0)

@@ -11,13 +11,13 @@ type Released = Parameters<EvictionPolicy>[0]
 const SIZES = { numKvHeads: 2, headDim: 1 }
 const BLOCK = 4
 
-/** What both caches have that a trace of prompts needs. */
+/** The part of both caches that a trace of prompts needs. */
 interface Cache extends Disposable {
-  /** Computes and retains what is not there yet of a prompt, in a sequence that ends at once; tokens without names nobody finds. */
+  /** Computes and retains what is not there yet of a prompt, in a sequence that ends at once; tokens without names are never found. */
   prompt(tokens: readonly number[], options?: { named?: boolean; priority?: number }): void
-  /** How much of a prompt is there. To ask changes no order. */
+  /** The number of tokens of a prompt that are cached. Asking changes no order. */
   found(tokens: readonly number[]): number
-  /** Blocks that nobody holds and prompts find. */
+  /** Blocks that are not held and that prompts find. */
   cached(): number
 }
 

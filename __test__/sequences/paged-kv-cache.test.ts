@@ -75,7 +75,7 @@ test('blocks are taken by the ceiling, all of them or none', t => {
   t.deepEqual([cache.freeCount, cache.poolUtilization()], [2, 0.5])
 })
 
-test('an empty pool is used by nobody', t => {
+test('an empty pool can be used for nothing', t => {
   using cache = make({ capacity: 0 })
   const seq = cache.createSequence()
   t.deepEqual([cache.poolUtilization(), cache.totalCount, cache.freeCount], [0, 0, 0])
@@ -202,7 +202,11 @@ for (const dtype of FLOATS) {
     const [key, value] = [elements(dtype, span(0, 18)).fill(0), elements(dtype, span(0, 18)).fill(0)]
     t.is(cache.gatherInto(seq, 1, key, value).k, key)
     t.deepEqual([key, value], [data, data])
-    t.deepEqual(cache.gather(seq, 0).k.toArray(), elements(dtype, span(0, 18)).fill(0), 'what nobody wrote is zeros')
+    t.deepEqual(
+      cache.gather(seq, 0).k.toArray(),
+      elements(dtype, span(0, 18)).fill(0),
+      'what was never written is zeros',
+    )
     t.deepEqual(cache.sequenceLength(seq), 3)
   })
 }
@@ -309,7 +313,7 @@ const LOW_BIT = ['f8e4m3', 'q8', 'q4'] as const
 /** Half a step of values up to 1: of f8e4m3 at 1, of q8, of q4 between -1 and 1. */
 const HALF_STEP = { f8e4m3: 1 / 32, q8: 0.51 / 127, q4: 1.01 / 15 }
 
-/** How far two lists of numbers are apart at most. */
+/** The largest difference between two lists of numbers. */
 const distance = (one: TensorData, other: TensorData): number =>
   Math.max(...Array.from(one, (value, at) => Math.abs(value - (other[at] as number))))
 

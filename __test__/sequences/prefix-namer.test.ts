@@ -30,7 +30,7 @@ const MODEL = {
   prefixKey: PAGES.prefixKey,
 } as const
 
-/** What a cache names a prompt. */
+/** The names that a cache gives to a prompt. */
 function cached(options: PrefixNamerOptions, tokens: readonly number[], prompt: PromptOptions): string[] {
   if ('model' in options && options.model !== undefined) {
     using cache = new PagedKvCache({ ...options, capacity: 2 })
@@ -45,7 +45,7 @@ function named(options: PrefixNamerOptions, tokens: readonly number[], prompt: P
   return namer.keys(tokens, prompt)
 }
 
-/** What a call answers, or the message that it is refused with. */
+/** The answer of a call, or the message with which it is refused. */
 function outcome(call: () => string[]): string[] | string {
   try {
     return call()

@@ -14,7 +14,7 @@ function feed(seq: Sequence, tokens: readonly number[]): void {
   seq.append({ k, v, tokens })
 }
 
-/** How much of a prompt is found. */
+/** The number of tokens of a prompt that are found. */
 function found(cache: PagedKvCache, tokens: readonly number[], options = {}): number {
   using match = cache.match(tokens, options)
   return match.length
@@ -296,7 +296,7 @@ test('what is retained stays longer, for as long as the clock of the cache says'
   for (const wrong of [1, null, 'x']) throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ now: wrong as never }))
 })
 
-test('what was forgotten is found by nobody', t => {
+test('what was forgotten is never found', t => {
   using cache = cacheOf()
   const seq = cache.openSequence()
   feed(seq, span(0, 8))
@@ -306,7 +306,7 @@ test('what was forgotten is found by nobody', t => {
   cache.checkInvariants()
 })
 
-/** What is there of prompts once a block has made room. */
+/** The cached tokens of prompts once a block has made room. */
 function left(cache: PagedKvCache, prompts: readonly (readonly number[])[]): number[] {
   cache.ensureCapacity(cache.createSequence(), 4)
   cache.checkInvariants()

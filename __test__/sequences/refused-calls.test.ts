@@ -14,7 +14,7 @@ const layers = (n: number) => [0, 1].map(() => ({ k: one(n), v: one(n) }))
 const wide = (n: number): HostTensor => ({ data: new Float32Array(2 * n), shape: [1, n, 2] })
 const bytes = (n: number): HostTensor => ({ data: new Uint8Array(n), shape: [1, n, 1] })
 
-/** A full cache of four blocks, half of which another's prompt lies in that nobody holds any more. */
+/** A full cache of four blocks, half of which have the prompt of another sequence, and are not held any more. */
 function cachedInModel(): PagedKvCache {
   const cache = new PagedKvCache({ model: { layers: [LAYER, LAYER] }, blockSize: 2, capacity: 4 })
   const prompt = cache.openSequence()

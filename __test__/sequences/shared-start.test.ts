@@ -38,7 +38,7 @@ test('the start is found by all, and what follows by its tenant alone', t => {
   cache.checkInvariants()
 })
 
-test('a salt is no extra that somebody else could name', t => {
+test('a salt is no extra that another user could name', t => {
   using namer = new PrefixNamer(OPTIONS)
   const tokens = span(0, 12)
   const names = namer.keys(tokens, { salt: 'one', saltFrom: 4 })

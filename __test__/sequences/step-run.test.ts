@@ -49,7 +49,7 @@ function fill(seq: Sequence, cache: PagedKvCache, tokens: number): void {
   step.commit()
 }
 
-/** What a step gives layer by layer, computed by the cache. */
+/** The output of a step, layer by layer, computed by the cache. */
 function here(step: Step, options: AttendOptions): TensorData[] {
   const tokens = step.length
   return Array.from({ length: LAYERS }, (_, layer) => {

@@ -12,7 +12,7 @@ const text = (file: string): string => readFileSync(new URL(`../../${file}`, imp
 const PAGE = text('bench/RESULTS.md')
 const { ratios } = JSON.parse(text('bench/recorded.json')) as Recorded
 
-/** What the page has of a workload: its title, its lanes with their medians as the one round. */
+/** A workload on the page: its title, its lanes with their medians as the one round. */
 const SECTIONS = PAGE.split('\n### ')
   .slice(1)
   .map(section => {
