@@ -40,6 +40,7 @@ impl<'a> Queries<'a> {
             start: i64::MIN,
             tail: None,
             nodes: 0,
+            first_node: 0,
             tree: [0; 2],
         };
         let sums = bench.memory(heads * 4)?;

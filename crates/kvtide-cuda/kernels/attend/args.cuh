@@ -72,6 +72,9 @@ struct Sequence {
   uint32_t members;
   // The block from which on entries are in the list of tails, and the index there.
   uint32_t tail_from, tail;
+  // The node of the first query; below 0 if that query is before the tree.
+  int32_t first_node;
+  uint32_t unused;
 };
 
 // The layout of a block's shared memory, in bytes.

@@ -150,7 +150,7 @@ template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> 
   // Every query of a stem attends to all of it.
   rules.start = of.start, rules.window = is_stem ? 0 : args.window, rules.sinks = args.sinks;
   rules.is_causal = args.is_causal && !is_stem;
-  rules.nodes = of.nodes, rules.words = (of.nodes + 63) / 64, rules.first_node = int32_t(of.nodes - of.queries);
+  rules.nodes = of.nodes, rules.words = (of.nodes + 63) / 64, rules.first_node = of.first_node;
   rules.seen = rules.nodes ? numbers_at<uint64_t>(args, args.seen) + of.seen : nullptr;
   rules.depths = rules.nodes ? numbers_at<uint32_t>(args, args.depths) + of.depths : nullptr;
   work.count = rules.keys.count();

@@ -73,6 +73,8 @@ pub(super) struct ReadSequence {
     pub members: u32,
     pub tail_from: u32,
     pub tail: u32,
+    pub first_node: i32,
+    pub unused: u32,
 }
 
 #[repr(C)]

@@ -70,6 +70,8 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
         assert!(depths + nodes <= trees.depths.len(), "a depth for each node");
         assert!(bits + nodes * nodes.div_ceil(64) <= trees.seen.len(), "a bit for each pair of nodes");
         assert!(nodes <= of.key_count(), "nodes are the last keys");
+        assert!(of.first_node + of.queries as i64 <= nodes as i64, "queries that are nodes of the tree");
+        assert!(of.first_node > -(1 << 24), "a first node of 24 bits");
     }
     assert!(
         call.rules.sink_logits.is_none_or(|logits| logits.len() == call.sizes.query_heads),

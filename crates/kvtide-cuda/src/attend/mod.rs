@@ -408,6 +408,7 @@ fn sequence(of: &AttendSequence) -> ReadSequence {
         tail_from: of.tail.map_or(u32::MAX, |(block, _)| number(block)),
         tail: of.tail.map_or(0, |(_, place)| number(place)),
         nodes: number(of.nodes),
+        first_node: of.first_node as i32,
         depths: number(of.tree[0]),
         seen: number(of.tree[1]),
         ..ReadSequence::default()

@@ -153,8 +153,10 @@ pub struct AttendSequence {
     pub keys: [(i64, usize); 2],
     /// The first position that is not padding.
     pub start: i64,
-    /// The number of nodes of its tree, 0 without a tree: the nodes are its last keys, and the last nodes are its queries.
+    /// The number of nodes of its tree, 0 without a tree: the nodes are its last keys.
     pub nodes: usize,
+    /// The node of its first query; below 0 if that query is before the tree.
+    pub first_node: i64,
     /// The index of its first node in the depths of all trees, and in the words of their bits.
     pub tree: [usize; 2],
 }

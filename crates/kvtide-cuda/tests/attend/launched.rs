@@ -130,6 +130,7 @@ impl Call {
                 start: self.start(index),
                 tail,
                 nodes: 0,
+                first_node: 0,
                 tree: [0; 2],
             };
             first_query += queries;

@@ -163,6 +163,7 @@ impl Rules<'_> {
         for (of, tree) in sequences.iter_mut().zip(&self.trees) {
             let Some(tree) = tree else { continue };
             (of.nodes, of.tree) = (tree.len(), [depths.len(), seen.len()]);
+            of.first_node = tree.len() as i64 - of.queries as i64;
             depths.extend(&tree.depths);
             for row in &tree.seen {
                 let word = |bits: &[bool]| bits.iter().enumerate().map(|(at, &bit)| u64::from(bit) << at).sum::<u64>();

@@ -167,13 +167,18 @@ fn launch_over(
 
 /// The sequences, divided where their queries read pages in different forms.
 fn sequences(asked: &Asked<'_>, blocks: &Blocks) -> Vec<AttendSequence> {
-    let (mut tree, is_shared) = ([0; 2], asked.trees.len() == 1);
+    // The place of each tree in the lists of `trees`.
+    let mut end = [0; 2];
+    let places: Vec<[usize; 2]> = (asked.trees.iter())
+        .map(|tree| {
+            let (place, [nodes, words]) = (end, tree.as_ref().map_or([0; 2], |tree| [tree.len(), tree.bits().len()]));
+            end = [end[0] + nodes, end[1] + words];
+            place
+        })
+        .collect();
     let of = |(index, part): (usize, &SequencePart)| {
         let of = &asked.sequences[part.sequence];
-        let (found, at) = (asked.tree(part.sequence), tree);
-        if let Some(found) = found.filter(|_| !is_shared) {
-            tree = [at[0] + found.len(), at[1] + found.bits().len()];
-        }
+        let place = if places.len() == 1 { 0 } else { part.sequence };
         let (table, tail) = blocks.sequences.get(index).copied().unwrap_or_default();
         AttendSequence {
             first_query: of.first_query + part.queries.start,
@@ -183,8 +188,9 @@ fn sequences(asked: &Asked<'_>, blocks: &Blocks) -> Vec<AttendSequence> {
             tail,
             keys: part.keys.runs(),
             start: of.start,
-            nodes: found.map_or(0, Family::len),
-            tree: at,
+            nodes: asked.tree(part.sequence).map_or(0, Family::len),
+            first_node: asked.first_node(part.sequence) + part.queries.start as i64,
+            tree: places.get(place).copied().unwrap_or_default(),
         }
     };
     blocks.parts.iter().enumerate().map(of).collect()
@@ -260,8 +266,10 @@ impl SequencePart {
                 continue;
             }
             let size = pages.map_or(1, PageRows::block_size);
+            // A node's slot may be in a later page than its position.
+            let is_in_order = asked.rules.is_causal && asked.tree(sequence).is_none();
             parts.extend(OwnPage::all(asked, pages, sequence).map(|OwnPage { queries, place: own }| {
-                let keys = if asked.rules.is_causal { of.keys.first((own + 1).saturating_mul(size)) } else { of.keys };
+                let keys = if is_in_order { of.keys.first((own + 1).saturating_mul(size)) } else { of.keys };
                 SequencePart { sequence, queries, own, keys }
             }));
         }

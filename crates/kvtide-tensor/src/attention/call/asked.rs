@@ -131,7 +131,7 @@ impl Asked<'_> {
     }
 
     /// The node of a sequence's first query; below 0 if that query is before the tree.
-    fn first_node(&self, sequence: usize) -> i64 {
+    pub fn first_node(&self, sequence: usize) -> i64 {
         self.tree(sequence).map_or(0, |tree| tree.len() as i64) - self.sequences[sequence].queries as i64
     }
 

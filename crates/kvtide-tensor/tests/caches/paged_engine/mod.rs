@@ -111,6 +111,7 @@ fn attention_follows_the_model((kernels, (shape, content), calls): Trace) -> Don
 #[test]
 fn attention_over_random_traces_against_its_definition() {
     support::run("paged_engine attention", 1_000, traces(), attention_follows_the_model);
+    support::run("paged_engine attention, drafts", 1_000, dense_traces(), attention_follows_the_model);
 }
 
 #[test]
