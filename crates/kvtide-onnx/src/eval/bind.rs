@@ -3,6 +3,9 @@
 use super::Known;
 use crate::proto::{Dim, ElementType, Graph, ValueInfo};
 
+/// Inputs with the number of last tokens whose logits are wanted.
+const LOGITS_TO_KEEP: [&str; 2] = ["num_logits_to_keep", "logits_to_keep"];
+
 /// The numbers of sequences, cached tokens and new tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
@@ -71,6 +74,9 @@ impl Roles {
         let element = input.element;
         let Some(dims) = self.dims(input, sizes) else { return Known { element, ..Known::default() } };
         if self.mask.as_ref() == Some(&input.name) {
+            return Known::filled(element, dims, |_| 1.);
+        }
+        if LOGITS_TO_KEEP.contains(&input.name.as_str()) {
             return Known::filled(element, dims, |_| 1.);
         }
         if self.positions.as_ref() == Some(&input.name) {

@@ -9,10 +9,29 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let value = *inputs.first()?;
     let sized = |dims: Vec<usize>| Some(vec![Known::sized(value.element, dims)]);
     match node.operator.as_str() {
-        "MatMul" | "MatMulInteger" => {
+        "MatMul" | "MatMulInteger" | "MatMulIntegerToFloat" | "DynamicQuantizeMatMul" => {
             let dims = product(value.dims.as_ref()?, inputs.get(1)?.dims.as_ref()?)?;
-            let element = if node.operator == "MatMulInteger" { Some(ElementType::I32) } else { value.element };
+            let element = match node.operator.as_str() {
+                "MatMulInteger" => Some(ElementType::I32),
+                "MatMulIntegerToFloat" => inputs.get(2)?.element,
+                _ => value.element,
+            };
             Some(vec![Known::sized(element, dims)])
+        }
+        "FusedMatMul" => {
+            let turned = |value: &Known, name: &str| {
+                let mut dims = value.dims.clone()?;
+                let rank = dims.len();
+                if node.int(name) == Some(1) && rank > 1 {
+                    dims.swap(rank - 1, rank - 2);
+                }
+                Some(dims)
+            };
+            sized(product(&turned(value, "transA")?, &turned(inputs.get(1)?, "transB")?)?)
+        }
+        "QLinearMatMul" => {
+            let dims = product(value.dims.as_ref()?, inputs.get(3)?.dims.as_ref()?)?;
+            Some(vec![Known::sized(inputs.get(7)?.element, dims)])
         }
         "MatMulNBits" | "MatMulBnb4" => {
             let mut dims = value.dims.clone()?;
@@ -25,6 +44,15 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
                 dims.get(if node.int(turned) == Some(1) { 1 - index } else { index }).copied()
             };
             sized(vec![pick(one, "transA", 0)?, pick(other, "transB", 1)?])
+        }
+        "QuantizeLinear" => {
+            let element = inputs.get(2).and_then(|zero| zero.element).or(Some(ElementType(2)));
+            Some(vec![Known::sized(element, value.dims.clone()?)])
+        }
+        "DynamicQuantizeLinear" => {
+            let number = |element| Known::sized(Some(element), Vec::new());
+            let bytes = Known::sized(Some(ElementType(2)), value.dims.clone()?);
+            Some(vec![bytes, number(ElementType::F32), number(ElementType(2))])
         }
         "DequantizeLinear" => Some(vec![Known::sized(inputs.get(1)?.element, value.dims.clone()?)]),
         "GatherBlockQuantized" => gathered(node, inputs),

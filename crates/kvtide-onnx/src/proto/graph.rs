@@ -198,12 +198,6 @@ impl Node {
         to.message(number, &message);
     }
 
-    /// Replaces an input.
-    pub fn replace_input(&mut self, index: usize, name: &str) {
-        self.inputs[index] = name.into();
-        self.unchanged = None;
-    }
-
     /// Renames tensors that the node reads and computes.
     pub fn rename(&mut self, names: &HashMap<&str, &str>) {
         for name in self.inputs.iter_mut().chain(&mut self.outputs) {

@@ -1,75 +1,266 @@
 //! Computes logits of chosen rows only, mostly of the last ones. Tensors before the head still have one row for each
 //! token.
+//!
+//! ```text
+//! rows of all tokens -> last one, or as many as an input says -> norm, product, scale, cap -> logits    the source
+//! rows of all tokens -> those of logit_rows                   -> norm, product, scale, cap -> logits    rewritten
+//! ```
+//! Nodes that choose rows are dropped: a graph that returned the last row only returns any row.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::GraphEdit;
+use super::positions::dependents;
 use crate::error::{Error, Result};
+use crate::eval::{Evaluation, Known, Sizes};
 use crate::find::{SIZES, unrecognised};
-use crate::proto::{Attribute, Dim, ElementType, Node, ValueInfo};
+use crate::proto::{Attribute, Dim, ElementType, Node, Tensor, ValueInfo};
 
 /// The input with the rows that go through the head, counted over all tokens of the call.
 const ROWS: &str = "logit_rows";
 
+/// The rows of this many tokens of one sequence show which of them a graph chooses.
+const SHOWN: Sizes = Sizes { batch: 1, past: 4, new: 3 };
+
+/// Products of rows with weights.
+const PRODUCTS: [&str; 10] = [
+    "MatMul",
+    "FusedMatMul",
+    "Gemm",
+    "MatMulNBits",
+    "MatMulBnb4",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QLinearMatMul",
+    "MatMulFpQ4",
+];
+
+/// Operators that compute each row from the same row. `DynamicQuantizeLinear` has one scale for all rows that it is given.
+const BY_ROW: [&str; 19] = [
+    "Identity",
+    "Cast",
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Neg",
+    "Tanh",
+    "Sigmoid",
+    "Clip",
+    "Min",
+    "Max",
+    "Where",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "LayerNormalization",
+    "SimplifiedLayerNormalization",
+    "RMSNormalization",
+];
+
+/// Operators that change the order of dimensions or rows, and compute nothing.
+const MOVES: [&str; 11] = [
+    "Gather",
+    "GatherND",
+    "GatherElements",
+    "Slice",
+    "Squeeze",
+    "Unsqueeze",
+    "Reshape",
+    "Flatten",
+    "Transpose",
+    "Split",
+    "ReverseSequence",
+];
+
+/// The head of a graph: the nodes between a tensor with a row for each token and the logits.
+struct Head {
+    /// The tensor with a row for each token.
+    rows: String,
+    /// The tensors from `rows` to the logits, each computed from the one before, and the nodes that compute them.
+    path: Vec<(usize, String)>,
+}
+
 impl GraphEdit<'_> {
-    /// Adds a `Gather` before the product that computes the logits.
+    /// Adds a `Gather` before the head, instead of the nodes of the graph that choose rows.
     pub(super) fn choose_rows(&mut self) -> Result<()> {
-        let refused =
-            |name: &str, reason: String| Error::Unrecognised { node: name.into(), operator: "output".into(), reason };
         let named = self.graph.outputs.iter().position(|output| output.name == "logits");
         let Some(at) = named.or((self.graph.outputs.len() == 1).then_some(0)) else {
-            return Err(refused("logits", "the graph has no output of this name".into()));
+            return Err(refused("logits", "the graph has no output of this name"));
         };
         let name = self.graph.outputs[at].name.clone();
         let head = self.head(&name)?;
-        let node = &self.graph.nodes[head];
-        let rows = node.input(0).unwrap_or_default().to_owned();
+        self.check_rows(&head)?;
         let evaluation = self.lookup.at(SIZES[0])?;
-        let sizes = SIZES[0];
-        match evaluation.dims(&rows) {
-            Some(&[batch, new, _]) if (batch, new) == (sizes.batch, sizes.new) => (),
-            dims => {
-                return Err(unrecognised(
-                    node,
-                    format!("{rows} has no row for each token: its dimensions are {dims:?}"),
-                ));
+        let width = evaluation.dims(&name).and_then(|dims| dims.last().copied());
+        let gather = Node::new("Gather", "", "kvtide/chosen", &[&head.rows, ROWS], &["kvtide/chosen"]);
+        let mut added = vec![gather.with(Attribute::int("axis", 1))];
+        let mut names = HashMap::from([(head.rows.clone(), "kvtide/chosen".to_owned())]);
+        let mut is_flat = false;
+        let on_path: HashMap<usize, &String> = head.path.iter().map(|(index, to)| (*index, to)).collect();
+        for index in self.between(&head)? {
+            let node = &self.graph.nodes[index];
+            if let Some(&to) = on_path.get(&index)
+                && MOVES.contains(&node.operator.as_str())
+            {
+                let from = names.get(node.input(0).unwrap_or_default()).cloned();
+                names.insert(to.clone(), from.ok_or_else(|| unrecognised(node, "it does not read the rows"))?);
+                continue;
             }
+            let mut copy = node.clone();
+            // A Gemm has rows of two dimensions only.
+            if node.operator == "Gemm" && !is_flat {
+                is_flat = true;
+                let from = names.get(node.input(0).unwrap_or_default()).cloned().unwrap_or_default();
+                let columns = node.input(0).and_then(|name| evaluation.dims(name)).and_then(|dims| dims.last());
+                let columns = *columns.ok_or_else(|| unrecognised(node, "the width of its rows is not known"))?;
+                let shape = format!("{from} without a batch");
+                let sizes = Tensor::of_ints(&shape, &[2], &[-1, columns as i64]);
+                self.graph.initializers.push(sizes);
+                let flat = format!("{from}, flat");
+                added.push(Node::new("Reshape", "", &flat, &[&from, &shape], &[&flat]));
+                names.insert(node.input(0).unwrap_or_default().to_owned(), flat);
+            }
+            for to in node.outputs.iter().filter(|to| !to.is_empty()) {
+                names.insert(to.clone(), format!("kvtide/chosen {to}"));
+            }
+            let renamed: HashMap<&str, &str> = names.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+            copy.rename(&renamed);
+            copy.name = format!("kvtide/chosen {}", node.called());
+            added.push(copy);
         }
-        self.graph.nodes[head].replace_input(0, "kvtide/chosen");
-        let gather = Node::new("Gather", "", "kvtide/chosen", &[&rows, ROWS], &["kvtide/chosen"]);
-        self.add(gather.with(Attribute::int("axis", 1)));
+        let last = names.get(&name).cloned().unwrap_or_default();
+        let shape = format!("{name} of a batch");
+        if is_flat {
+            let width = width.ok_or_else(|| refused(&name, "its last dimension is not known"))?;
+            let sizes = Tensor::of_ints(&shape, &[3], &[1, -1, width as i64]);
+            self.graph.initializers.push(sizes);
+            added.push(Node::new("Reshape", "", &shape, &[&last, &shape], &[&name]));
+        } else {
+            added.push(Node::new("Identity", "", &shape, &[&last], &[&name]));
+        }
+        self.graph.nodes.retain(|node| !node.outputs.contains(&name));
+        self.graph.nodes.extend(added);
         self.graph.inputs.push(ValueInfo::new(ROWS, ElementType::I64, Some(&[Dim::Name("rows".into())])));
         let output = &self.graph.outputs[at];
         let element = output.element.or(evaluation.get(&name).element).unwrap_or(ElementType::F32);
-        let mut dims = output.dims.clone();
-        if let Some(dim) = dims.as_mut().and_then(|dims| dims.get_mut(1)) {
-            *dim = Dim::Name("rows".into());
-        }
-        self.graph.outputs[at] = ValueInfo::new(&name, element, dims.as_deref());
+        let last = output.dims.as_ref().and_then(|dims| dims.last().cloned());
+        let last = last.unwrap_or_else(|| width.map_or(Dim::Unknown, |width| Dim::Size(width as u64)));
+        let dims = [Dim::Size(1), Dim::Name("rows".into()), last];
+        self.graph.outputs[at] = ValueInfo::new(&name, element, Some(&dims));
         // Declarations of tensors behind the head describe all rows.
         self.graph.values.retain(|value| value.name != name);
         Ok(())
     }
 
-    /// The product before an output, behind which rows are not mixed.
-    fn head(&self, output: &str) -> Result<usize> {
+    /// Follows the logits back, through their product, to a tensor with a row for each token.
+    fn head(&self, output: &str) -> Result<Head> {
         let evaluation = self.lookup.at(SIZES[0])?;
-        let mut name = output.to_owned();
-        loop {
-            let made = self.graph.nodes.iter().position(|node| node.outputs.contains(&name));
-            let Some(index) = made else {
-                let reason = "it does not come from a product with weights".into();
-                return Err(Error::Unrecognised { node: name, operator: "output".into(), reason });
+        let has_all = |name: &str| {
+            let sizes = SIZES[0];
+            matches!(evaluation.dims(name), Some(&[batch, new, _]) if (batch, new) == (sizes.batch, sizes.new))
+        };
+        let makers = self.makers();
+        let (mut path, mut name, mut is_behind) = (Vec::new(), output.to_owned(), false);
+        while !is_behind || !has_all(&name) {
+            let Some(&index) = makers.get(name.as_str()) else {
+                return Err(refused(&name, "it does not come from a product with weights"));
             };
             let node = &self.graph.nodes[index];
-            match node.operator.as_str() {
-                "MatMul" | "MatMulNBits" | "MatMulBnb4" | "Gemm" => return Ok(index),
-                "Cast" | "Identity" | "Mul" | "Div" | "Add" | "Sub" | "Tanh" | "Clip" => {
-                    let scores =
-                        node.inputs.iter().find(|input| evaluation.dims(input).is_some_and(|dims| dims.len() == 3));
-                    name =
-                        scores.ok_or_else(|| unrecognised(node, "it has no input with a row for each token"))?.clone();
+            let operator = node.operator.as_str();
+            let elements = |input: &&String| evaluation.dims(input).map_or(0, |dims| dims.iter().product::<usize>());
+            let before = match operator {
+                _ if PRODUCTS.contains(&operator) && !is_behind => {
+                    is_behind = true;
+                    node.inputs.first()
                 }
+                "Add" | "Sub" | "Mul" | "Div" | "Min" | "Max" => {
+                    // Of two that are as large, the one that comes first.
+                    node.inputs.iter().rev().max_by_key(elements)
+                }
+                "Where" => node.inputs[1..].iter().rev().max_by_key(elements),
+                _ if BY_ROW.contains(&operator) || MOVES.contains(&operator) => node.inputs.first(),
                 _ => return Err(unrecognised(node, "its operator is not supported between the head and the logits")),
+            };
+            let before = before.ok_or_else(|| unrecognised(node, "it has no inputs"))?.clone();
+            path.push((index, std::mem::replace(&mut name, before)));
+        }
+        path.reverse();
+        Ok(Head { rows: name, path })
+    }
+
+    fn makers(&self) -> HashMap<&str, usize> {
+        let outputs = |(index, node)| of_outputs(node).map(move |name| (name, index));
+        self.graph.nodes.iter().enumerate().flat_map(outputs).collect()
+    }
+
+    /// The nodes of the head, in their order. Fails if one of them mixes rows.
+    fn between(&self, head: &Head) -> Result<Vec<usize>> {
+        let depends = dependents(&self.graph.nodes, &HashSet::from([head.rows.clone()]));
+        let makers = self.makers();
+        let mut todo: Vec<&str> = head.path.last().map(|(_, name)| name.as_str()).into_iter().collect();
+        let mut all = BTreeSet::new();
+        while let Some(name) = todo.pop() {
+            let Some(&index) = makers.get(name).filter(|_| name != head.rows) else { continue };
+            if all.insert(index) {
+                todo.extend(self.graph.nodes[index].reads().filter(|&read| depends.contains(read)));
             }
         }
+        let is_known = |operator: &str| [&PRODUCTS[..], &BY_ROW, &MOVES].iter().any(|of| of.contains(&operator));
+        match all.iter().map(|&index| &self.graph.nodes[index]).find(|node| !is_known(&node.operator)) {
+            Some(node) => Err(unrecognised(node, "its operator is not supported between the head and the logits")),
+            None => Ok(all.into_iter().collect()),
+        }
     }
+
+    /// Fails unless the logits are those of all tokens, or of the last ones, in their order.
+    fn check_rows(&self, head: &Head) -> Result<()> {
+        let evaluation = self.lookup.at(SHOWN)?;
+        let mut marked = marks(&evaluation, &head.rows, (0..SHOWN.new).collect());
+        for (index, name) in &head.path {
+            let node = &self.graph.nodes[*index];
+            let from = node.inputs.iter().find(|from| marked.contains_key(*from)).cloned().unwrap_or_default();
+            let unknown = || unrecognised(node, "the rows that it chooses are not known");
+            if MOVES.contains(&node.operator.as_str()) {
+                marked = evaluation.rerun(&[node], self.lookup.source, marked)?;
+            } else {
+                let rows = marked.get(&from).and_then(rows_of).ok_or_else(unknown)?;
+                marked = marks(&evaluation, name, rows);
+            }
+            marked.get(name).and_then(rows_of).ok_or_else(unknown)?;
+            marked.retain(|key, _| key == name);
+        }
+        let (name, value) = marked.iter().next().ok_or_else(|| refused("logits", "it has no rows"))?;
+        let rows = rows_of(value).unwrap_or_default();
+        if rows.is_empty() || !(0..SHOWN.new).collect::<Vec<_>>().ends_with(&rows) {
+            let reason = format!("it has the rows {rows:?} of {} tokens, expected the last ones in order", SHOWN.new);
+            return Err(refused(name, &reason));
+        }
+        Ok(())
+    }
+}
+
+fn of_outputs(node: &Node) -> impl Iterator<Item = &str> {
+    node.outputs.iter().map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// A tensor whose elements are the number of the token that their row belongs to.
+fn marks(evaluation: &Evaluation, name: &str, rows: Vec<usize>) -> HashMap<String, Known> {
+    let Some(dims) = evaluation.dims(name) else { return HashMap::new() };
+    let width = dims.last().copied().unwrap_or(1).max(1);
+    let number = |place: usize| rows.get(place / width).map_or(f64::NAN, |&row| row as f64);
+    let known = Known::filled(evaluation.get(name).element, dims.to_vec(), number);
+    HashMap::from([(name.to_owned(), known)])
+}
+
+/// The token of each row, if all elements of a row belong to the same one.
+fn rows_of(marked: &Known) -> Option<Vec<usize>> {
+    let (data, width) = (marked.data.as_ref()?, (*marked.dims.as_ref()?.last()?).max(1));
+    let rows = data.chunks(width).map(|row| row.iter().all(|&mark| mark == row[0]).then_some(row[0] as usize));
+    rows.collect()
+}
+
+fn refused(name: &str, reason: &str) -> Error {
+    Error::Unrecognised { node: name.into(), operator: "output".into(), reason: reason.into() }
 }

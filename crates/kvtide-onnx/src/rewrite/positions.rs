@@ -173,7 +173,7 @@ fn is_positions(value: &Known, sizes: Sizes) -> bool {
 }
 
 /// Names of tensors that depend on one of `from`.
-fn dependents(nodes: &[Node], from: &HashSet<String>) -> HashSet<String> {
+pub(super) fn dependents(nodes: &[Node], from: &HashSet<String>) -> HashSet<String> {
     let mut readers: HashMap<&str, Vec<&Node>> = HashMap::new();
     for node in nodes {
         for name in node.reads() {

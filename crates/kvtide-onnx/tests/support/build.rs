@@ -49,6 +49,7 @@ pub enum Attr {
 }
 
 pub const F32: i64 = 1;
+pub const U8: i64 = 2;
 pub const I64: i64 = 7;
 pub const BOOL: i64 = 9;
 
@@ -111,6 +112,11 @@ impl Graph {
     pub fn floats(&mut self, dims: &[i64], values: &[f32]) -> String {
         let name = self.fresh("floats");
         self.tensor(&name, F32, dims, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    pub fn bytes(&mut self, dims: &[i64], values: &[u8]) -> String {
+        let name = self.fresh("bytes");
+        self.tensor(&name, U8, dims, values)
     }
 
     pub fn ints(&mut self, dims: &[i64], values: &[i64]) -> String {
@@ -203,7 +209,20 @@ impl Decoder {
     }
 
     /// Two layers with this attention, and a head. An attention gives `[batch, tokens, heads * dim]`.
-    pub fn layers(mut self, attention: impl Fn(&mut Self, usize, [&str; 3]) -> String) -> Graph {
+    pub fn layers(self, attention: impl Fn(&mut Self, usize, [&str; 3]) -> String) -> Graph {
+        let dims = [Size::Named("batch"), Size::Named("new"), Size::Is(VOCABULARY)];
+        self.layers_to(attention, &dims, |graph, hidden, weight| {
+            graph.node_to("MatMul", &[hidden, weight], &["logits"], &[]);
+        })
+    }
+
+    /// The same, with a head that computes `logits` of these dimensions from hidden states and a weight.
+    pub fn layers_to(
+        mut self,
+        attention: impl Fn(&mut Self, usize, [&str; 3]) -> String,
+        dims: &[Size],
+        head: impl Fn(&mut Graph, &str, &str),
+    ) -> Graph {
         let table = self.graph.weight(&[VOCABULARY, WIDTH], 2.);
         let mut hidden = self.graph.node("Gather", &[&table, "input_ids"], &[]);
         for layer in 0..2 {
@@ -218,8 +237,8 @@ impl Decoder {
             hidden = self.graph.node("Add", &[&hidden, &attended], &[]);
         }
         let weight = self.graph.weight(&[WIDTH, VOCABULARY], 1.);
-        self.graph.node_to("MatMul", &[&hidden, &weight], &["logits"], &[]);
-        self.graph.output("logits", F32, &[Size::Named("batch"), Size::Named("new"), Size::Is(VOCABULARY)]);
+        head(&mut self.graph, &hidden, &weight);
+        self.graph.output("logits", F32, dims);
         self.graph
     }
 

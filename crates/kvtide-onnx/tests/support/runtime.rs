@@ -104,17 +104,22 @@ pub fn script(script: &str, folder: &Path, rest: &[&str]) -> String {
 
 /// Compares a model with what it was before, on prompts of several lengths.
 pub fn same_as_before(name: &str, bytes: &[u8], rewritten: &Rewritten) {
+    same_as(name, bytes, bytes, rewritten, &Options::default());
+}
+
+/// Compares a rewritten model, read from `bytes`, with another one.
+pub fn same_as(name: &str, other: &[u8], bytes: &[u8], rewritten: &Rewritten, options: &Options) {
     if !is_there() {
         return;
     }
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("forms.{name}"));
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("model.onnx"), bytes).unwrap();
+    std::fs::write(folder.join("model.onnx"), other).unwrap();
     let ids = |count: usize| (0..count).map(|index| (index * 7 + 3) % 40).collect::<Vec<_>>();
     let references =
         json!({ "vocab_size": 40, "prompts": { "p1": ids(1), "p3": ids(3), "p13": ids(13) }, "greedy": {} });
     std::fs::write(folder.join("references.json"), references.to_string()).unwrap();
-    let mut plan = plan(rewritten, &Options::default());
+    let mut plan = plan(rewritten, options);
     plan["parts"] = parts(&folder, rewritten, &bytes, Weights::Inline).into();
     plan["logits"] = "none".into();
     plan["original"] = "model.onnx".into();

@@ -1,0 +1,241 @@
+//! Heads of all forms, in decoders that are built here: any row of logits can be chosen, also from a graph that returns
+//! the last one only. With onnxruntime-node, all rows are those of the plain head.
+
+mod support;
+
+use kvtide_onnx::{Error, Model, Options, Rewritten};
+use support::build::{Attr, Decoder, F32, Graph, I64, Size, VOCABULARY, WIDTH};
+use support::runtime::same_as;
+
+const LAST: i64 = 1;
+const ALL: &str = "new";
+
+/// A decoder of GroupQueryAttention with a head.
+fn decoder(rows: Size, head: impl Fn(&mut Graph, &str, &str)) -> Graph {
+    let of = [Size::Named("batch"), rows, Size::Is(VOCABULARY)];
+    let dims = if matches!(rows, Size::Is(0)) { vec![of[0], of[2]] } else { of.to_vec() };
+    let attention = |decoder: &mut Decoder, layer: usize, [query, key, value]: [&str; 3]| {
+        let [pasts, presents] = decoder.pasts(layer);
+        let graph = &mut decoder.graph;
+        let (axis, one) = (graph.ints(&[1], &[1]), graph.ints(&[], &[1]));
+        let to = Attr::Int("to", 6);
+        let sum = graph.node("ReduceSum", &["attention_mask", &axis], &[Attr::Int("keepdims", 0)]);
+        let last = graph.node("Sub", &[&sum, &one], &[]);
+        let last = graph.node("Cast", &[&last], std::slice::from_ref(&to));
+        let shape = graph.node("Shape", &["attention_mask"], &[]);
+        let total = graph.node("Gather", &[&shape, &one], &[]);
+        let total = graph.node("Cast", &[&total], &[to]);
+        let output = graph.fresh("attended");
+        graph.node_to(
+            "com.microsoft.GroupQueryAttention",
+            &[query, key, value, &pasts[0], &pasts[1], &last, &total],
+            &[&output, &presents[0], &presents[1]],
+            &[Attr::Int("num_heads", 4), Attr::Int("kv_num_heads", 2)],
+        );
+        output
+    };
+    Decoder::new(2, false).layers_to(attention, &dims, head)
+}
+
+fn rewrite(bytes: &[u8]) -> Result<Rewritten, Error> {
+    Rewritten::new(&bytes, &Model::read(&bytes)?, &rows())
+}
+
+fn rows() -> Options {
+    Options { logit_rows: true, ..Options::default() }
+}
+
+/// Rewrites a head, and compares all of its rows with those of a plain one.
+fn accepted(name: &str, graph: &Graph, plain: &Graph) {
+    let bytes = graph.model(18);
+    let rewritten = rewrite(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let inputs: Vec<&str> = rewritten.inspection().inputs.iter().map(|port| port.name.as_str()).collect();
+    assert!(inputs.contains(&"logit_rows") && !inputs.iter().any(|name| name.contains("keep")), "{name}: {inputs:?}");
+    same_as(&format!("head.{name}"), &plain.model(18), &bytes, &rewritten, &rows());
+}
+
+fn product(graph: &mut Graph, hidden: &str, weight: &str) {
+    graph.node_to("MatMul", &[hidden, weight], &["logits"], &[]);
+}
+
+/// A cap on logits and their scale, as Gemma 2 and Granite have them.
+fn capped(graph: &mut Graph, logits: &str) {
+    let (cap, scale) = (graph.floats(&[], &[3.]), graph.floats(&[1], &[0.5]));
+    let divided = graph.node("Div", &[logits, &cap], &[]);
+    let turned = graph.node("Tanh", &[&divided], &[]);
+    let scaled = graph.node("Mul", &[&turned, &cap], &[]);
+    graph.node_to("Mul", &[&scale, &scaled], &["logits"], &[]);
+}
+
+/// The last row, or as many as an input says.
+fn kept(graph: &mut Graph, hidden: &str, input: Option<&str>) -> String {
+    let (end, axis) = (graph.ints(&[1], &[i64::MAX]), graph.ints(&[1], &[1]));
+    let first = match input {
+        None => graph.ints(&[1], &[-1]),
+        Some(name) => {
+            graph.input(name, I64, &[]);
+            let negative = graph.node("Neg", &[name], &[]);
+            let shape = graph.ints(&[1], &[1]);
+            graph.node("Reshape", &[&negative, &shape], &[])
+        }
+    };
+    graph.node("Slice", &[hidden, &first, &end, &axis], &[])
+}
+
+#[test]
+fn rows_are_chosen_before_each_form_of_head() {
+    let plain = decoder(Size::Named(ALL), product);
+    accepted("plain", &plain, &plain);
+    let with_cap = |graph: &mut Graph, hidden: &str, weight: &str| {
+        let logits = graph.node("MatMul", &[hidden, weight], &[]);
+        capped(graph, &logits);
+    };
+    let cap = decoder(Size::Named(ALL), with_cap);
+    accepted("cap", &cap, &cap);
+    accepted(
+        "gather",
+        &decoder(Size::Is(LAST), |graph, hidden, weight| {
+            let (last, axis) = (graph.ints(&[], &[-1]), graph.ints(&[1], &[1]));
+            let row = graph.node("Gather", &[hidden, &last], &[Attr::Int("axis", 1)]);
+            let row = graph.node("Unsqueeze", &[&row, &axis], &[]);
+            product(graph, &row, weight);
+        }),
+        &plain,
+    );
+    accepted(
+        "gather by the number of tokens",
+        &decoder(Size::Is(LAST), |graph, hidden, weight| {
+            let (one, front) = (graph.ints(&[], &[1]), graph.ints(&[1], &[0]));
+            let shape = graph.node("Shape", &["input_ids"], &[]);
+            let count = graph.node("Gather", &[&shape, &one], &[]);
+            let last = graph.node("Sub", &[&count, &one], &[]);
+            let last = graph.node("Unsqueeze", &[&last, &front], &[]);
+            let row = graph.node("Gather", &[hidden, &last], &[Attr::Int("axis", 1)]);
+            product(graph, &row, weight);
+        }),
+        &plain,
+    );
+    accepted(
+        "slice, cap",
+        &decoder(Size::Is(LAST), |graph, hidden, weight| {
+            let row = kept(graph, hidden, None);
+            with_cap(graph, &row, weight);
+        }),
+        &cap,
+    );
+    accepted(
+        "slice of logits",
+        &decoder(Size::Is(LAST), |graph, hidden, weight| {
+            let logits = graph.node("MatMul", &[hidden, weight], &[]);
+            let row = kept(graph, &logits, None);
+            graph.node_to("Identity", &[&row], &["logits"], &[]);
+        }),
+        &plain,
+    );
+    for input in ["num_logits_to_keep", "logits_to_keep"] {
+        let graph = decoder(Size::Named("kept"), |graph, hidden, weight| {
+            let row = kept(graph, hidden, Some(input));
+            product(graph, &row, weight);
+        });
+        accepted(input, &graph, &plain);
+    }
+    accepted(
+        "flat",
+        &decoder(Size::Is(0), |graph, hidden, weight| {
+            let last = graph.ints(&[], &[-1]);
+            let row = graph.node("Gather", &[hidden, &last], &[Attr::Int("axis", 1)]);
+            let bias = graph.floats(&[VOCABULARY], &[0.; VOCABULARY as usize]);
+            graph.node_to("Gemm", &[&row, weight, &bias], &["logits"], &[]);
+        }),
+        &plain,
+    );
+    accepted(
+        "gemm",
+        &decoder(Size::Named(ALL), |graph, hidden, weight| {
+            let (flat, whole) = (graph.ints(&[2], &[-1, WIDTH]), graph.ints(&[3], &[1, -1, VOCABULARY]));
+            let rows = graph.node("Reshape", &[hidden, &flat], &[]);
+            let logits = graph.node("Gemm", &[&rows, weight], &[]);
+            graph.node_to("Reshape", &[&logits, &whole], &["logits"], &[]);
+        }),
+        &plain,
+    );
+    let normed = decoder(Size::Named(ALL), |graph, hidden, weight| {
+        let scale = graph.floats(&[WIDTH], &[1.5; WIDTH as usize]);
+        let rows = graph.node("LayerNormalization", &[hidden, &scale], &[Attr::Int("axis", -1)]);
+        product(graph, &rows, weight);
+    });
+    accepted(
+        "norm of the last row",
+        &decoder(Size::Is(LAST), |graph, hidden, weight| {
+            let row = kept(graph, hidden, None);
+            let scale = graph.floats(&[WIDTH], &[1.5; WIDTH as usize]);
+            let rows = graph.node("LayerNormalization", &[&row, &scale], &[Attr::Int("axis", -1)]);
+            product(graph, &rows, weight);
+        }),
+        &normed,
+    );
+}
+
+/// A head of bytes, as dynamic quantisation makes it.
+fn quantised(graph: &mut Graph, hidden: &str) {
+    let bytes: Vec<u8> = (0..WIDTH * VOCABULARY).map(|at| (at * 37 % 251) as u8).collect();
+    let weight = graph.bytes(&[WIDTH, VOCABULARY], &bytes);
+    let (zero, scale) = (graph.bytes(&[], &[128]), graph.floats(&[], &[0.01]));
+    let [rows, size, point] = ["rows", "size", "point"].map(|name| graph.fresh(name));
+    graph.node_to("DynamicQuantizeLinear", &[hidden], &[&rows, &size, &point], &[]);
+    let whole = graph.node("MatMulInteger", &[&rows, &weight, &point, &zero], &[]);
+    let floats = graph.node("Cast", &[&whole], &[Attr::Int("to", F32)]);
+    let scale = graph.node("Mul", &[&size, &scale], &[]);
+    graph.node_to("Mul", &[&floats, &scale], &["logits"], &[]);
+}
+
+#[test]
+fn heads_of_bytes_quantise_the_chosen_rows() {
+    let graph = decoder(Size::Named(ALL), |graph, hidden, _| quantised(graph, hidden));
+    let rewritten = rewrite(&graph.model(18)).unwrap();
+    let inputs: Vec<&str> = rewritten.inspection().inputs.iter().map(|port| port.name.as_str()).collect();
+    assert!(inputs.contains(&"logit_rows"), "{inputs:?}");
+    let last = decoder(Size::Is(LAST), |graph, hidden, _| {
+        let row = kept(graph, hidden, None);
+        quantised(graph, &row);
+    });
+    rewrite(&last.model(18)).unwrap();
+}
+
+/// The node and the reason of a refusal.
+fn refused(rows: Size, head: impl Fn(&mut Graph, &str, &str)) -> (String, String) {
+    match rewrite(&decoder(rows, head).model(18)) {
+        Err(Error::Unrecognised { node, reason, .. }) => (node, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn heads_of_other_rows_are_refused_by_name() {
+    let (node, reason) = refused(Size::Is(2), |graph, hidden, weight| {
+        let twice = graph.ints(&[2], &[-1, -1]);
+        let rows = graph.node("Gather", &[hidden, &twice], &[Attr::Int("axis", 1)]);
+        product(graph, &rows, weight);
+    });
+    assert_eq!(node, "logits");
+    assert!(reason.contains("[2, 2] of 3 tokens"), "{reason}");
+    let (_, reason) = refused(Size::Is(LAST), |graph, hidden, weight| {
+        let first = graph.ints(&[1], &[0]);
+        let rows = graph.node("Gather", &[hidden, &first], &[Attr::Int("axis", 1)]);
+        product(graph, &rows, weight);
+    });
+    assert!(reason.contains("[0] of 3 tokens"), "{reason}");
+    let (node, reason) = refused(Size::Named(ALL), |graph, hidden, weight| {
+        let logits = graph.node("MatMul", &[hidden, weight], &[]);
+        let axis = graph.ints(&[], &[1]);
+        graph.node_to("CumSum", &[&logits, &axis], &["logits"], &[]);
+    });
+    assert_eq!(node, "node of logits");
+    assert!(reason.contains("not supported between the head"), "{reason}");
+    let (node, reason) = refused(Size::Named(ALL), |graph, hidden, weight| {
+        let logits = graph.node("MatMul", &[hidden, weight], &[]);
+        let most = graph.node("ReduceMax", &[&logits], &[]);
+        graph.node_to("Sub", &[&logits, &most], &["logits"], &[]);
+    });
+    assert!(node.contains("ReduceMax") && reason.contains("not supported between the head"), "{node}: {reason}");
+}
