@@ -85,14 +85,16 @@ export function configSizes(config: string): ConfigSizes {
 }
 
 /**
- * @internal The window of each layer that a `config.json` declares, `null` for a layer without one. For an unknown family the windows are unknown: returns
- * `undefined`, or throws if the caller passed this config and it has windows, or none of the other fields that are used.
+ * @internal The window of each layer that a `config.json` declares, `null` for a layer without one. Families that kvtide does not know are read by their `layer_types`.
+ * If a config has none, the windows are unknown: returns `undefined`, or throws if the caller passed this config and it has a window, or none of the other fields
+ * that are used.
  */
 export function configWindows(config: string, isGiven: boolean): (number | null)[] | undefined {
   try {
     return windowsOf(config)
   } catch (error) {
-    if (!isGiven) return undefined
+    const windows = isKvTideError(error) && error.code === 'UNSUPPORTED_MODEL' ? typedWindows(config) : undefined
+    if (windows !== undefined || !isGiven) return windows
     if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_MODEL') throw error
     const { sliding_window, layer_types } = textFields(config)
     const { numKvHeads, headDim, contextLength } = configSizes(config)
@@ -100,6 +102,17 @@ export function configWindows(config: string, isGiven: boolean): (number | null)
       throw error
     return undefined
   }
+}
+
+/** The windows by `layer_types`, if the config has only types that mean the same in every family. */
+function typedWindows(config: string): (number | null)[] | undefined {
+  const { sliding_window, layer_types } = textFields(config)
+  if (!Array.isArray(layer_types) || layer_types.length === 0) return undefined
+  const window = sizeIn(sliding_window)
+  const of = layer_types.map(type =>
+    type === 'full_attention' ? null : type === 'sliding_attention' ? window : undefined,
+  )
+  return of.includes(undefined) ? undefined : (of as (number | null)[])
 }
 
 function windowsOf(config: string): (number | null)[] {

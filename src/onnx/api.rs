@@ -49,10 +49,6 @@ opaque! {
     KernelInfo;
     /// One call of a kernel.
     KernelContext;
-    /// The input of shape inference for one node.
-    ShapeContext;
-    /// An attribute of a node.
-    Attribute;
 }
 
 /// The result of most functions.
@@ -74,8 +70,6 @@ pub mod number {
     pub const DEFAULT_MEMORY: c_int = 0;
     /// A required input or output.
     pub const REQUIRED: c_int = 0;
-    /// An attribute that is one integer.
-    pub const INT_ATTRIBUTE: c_int = 1;
     /// Element types.
     pub const FLOAT: c_int = 1;
     pub const INT32: c_int = 6;
@@ -155,10 +149,6 @@ functions! {
     101 ReleaseCustomOpDomain release_domain(domain: *mut CustomOpDomain);
     130 AddSessionConfigEntry add_config(options: *mut SessionOptions, key: *const c_char, value: *const c_char) -> Status;
     162 KernelInfoGetAttributeArray_float attribute_floats(info: *const KernelInfo, name: *const c_char, out: *mut f32, count: *mut usize) -> Status;
-    268 ShapeInferContext_GetInputTypeShape inferred_input(context: *const ShapeContext, index: usize, out: *mut *mut TensorInfo) -> Status;
-    269 ShapeInferContext_GetAttribute inferred_attribute(context: *const ShapeContext, name: *const c_char, out: *mut *const Attribute) -> Status;
-    270 ShapeInferContext_SetOutputTypeShape infer_output(context: *const ShapeContext, index: usize, info: *const TensorInfo) -> Status;
-    272 ReadOpAttr read_attribute(attribute: *const Attribute, kind: c_int, data: *mut c_void, bytes: usize, out: *mut usize) -> Status;
     274 KernelContext_ParallelFor parallel_for(context: *const KernelContext, work: unsafe extern "C" fn(*mut c_void, usize), count: usize, batches: usize, data: *mut c_void) -> Status;
 }
 
@@ -199,8 +189,7 @@ pub struct CustomOp {
         kernel: *mut *mut c_void,
     ) -> Status,
     pub kernel_compute_v2: unsafe extern "system" fn(kernel: *mut c_void, context: *mut KernelContext) -> Status,
-    pub infer_output_shape_fn:
-        unsafe extern "system" fn(operator: *const CustomOp, context: *mut ShapeContext) -> Status,
+    pub infer_output_shape_fn: Option<unsafe extern "system" fn()>,
     pub get_start_version: OfOperator<c_int>,
     pub get_end_version: OfOperator<c_int>,
 }

@@ -16,15 +16,13 @@
 //! words, and the caller gets the original.
 #![expect(unsafe_code, reason = "a C library calls these functions and passes its own memory")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr::null_mut;
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use super::api::{CustomOp, KernelContext, KernelInfo, ShapeContext, Status, VERSION, number};
+use super::api::{CustomOp, KernelContext, KernelInfo, Status, VERSION, number};
 use super::kernel::{Kernel, KernelCall};
 use super::shared::{ELEMENTS, Shared};
 use crate::border::handle::catch;
-use crate::border::refusal::Outcome;
 
 /// An operator of one element type, and the state of its session. Its address must not change as long as the session
 /// lives.
@@ -76,7 +74,8 @@ const TABLE: CustomOp = CustomOp {
     get_variadic_output_homogeneity: arity,
     create_kernel_v2: create,
     kernel_compute_v2: compute,
-    infer_output_shape_fn: infer,
+    // The rewrite declares the shapes of outputs.
+    infer_output_shape_fn: None,
     get_start_version: arity,
     get_end_version: last_version,
 };
@@ -117,35 +116,6 @@ unsafe extern "system" fn arity(_: *const CustomOp) -> c_int {
 
 unsafe extern "system" fn last_version(_: *const CustomOp) -> c_int {
     c_int::MAX
-}
-
-/// Infers the output's shape: that of the queries if values are as wide as queries. Otherwise it stays unknown.
-unsafe extern "system" fn infer(operator: *const CustomOp, context: *mut ShapeContext) -> Status {
-    // SAFETY: the library passes the pointer that it was given.
-    let library = unsafe { Operator::of(operator) }.shared.library;
-    let attribute = |name: &CStr| -> Outcome<i64> {
-        let mut found = std::ptr::null();
-        // SAFETY: the context is that of this call; output pointers point to locals, and the attribute is an integer.
-        library.check(unsafe { (library.api.inferred_attribute)(context, name.as_ptr(), &mut found) })?;
-        let (mut value, mut bytes) = (0i64, 0);
-        let data = (&raw mut value).cast();
-        // SAFETY: as above.
-        library.check(unsafe { (library.api.read_attribute)(found, number::INT_ATTRIBUTE, data, 8, &mut bytes) })?;
-        Ok(value)
-    };
-    let same = || -> Outcome<()> {
-        if attribute(c"head_dim")? != attribute(c"value_dim")? {
-            return Ok(());
-        }
-        // SAFETY: as above; the info is passed on at once.
-        let info = library.make(|out| unsafe { (library.api.inferred_input)(context, 0, out) })?;
-        // SAFETY: as above.
-        library.check(unsafe { (library.api.infer_output)(context, 0, info) })
-    };
-    match catch(same).unwrap_or_else(Err) {
-        Ok(()) => null_mut(),
-        Err(refusal) => library.status(&refusal.message),
-    }
 }
 
 unsafe extern "system" fn create(

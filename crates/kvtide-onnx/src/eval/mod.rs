@@ -8,6 +8,7 @@
 mod bind;
 mod contraction;
 mod elementwise;
+mod indexed;
 mod known;
 mod movement;
 
@@ -189,6 +190,7 @@ impl Evaluation {
 fn operators(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     elementwise::apply(node, inputs)
         .or_else(|| movement::apply(node, inputs))
+        .or_else(|| indexed::apply(node, inputs))
         .or_else(|| contraction::apply(node, inputs))
 }
 

@@ -21,8 +21,6 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         "Gather" => gather(node, inputs)?,
         "Trilu" => trilu(node, inputs)?,
         "Range" => range(inputs)?,
-        "ScatterND" | "ScatterElements" => Known::sized(value.element, value.dims.clone()?),
-        "GatherElements" => Known::sized(value.element, inputs.get(1)?.dims.clone()?),
         "Split" => return split(node, inputs),
         _ => return None,
     };

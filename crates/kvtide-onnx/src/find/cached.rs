@@ -72,6 +72,9 @@ pub(super) fn trace<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cac
 
 fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>> {
     let (Some(past), Some(new), Some(joined)) = (node.input(0), node.input(1), node.output(0)) else { return Ok(None) };
+    // A graph of half floats may take pasts as 32-bit floats.
+    let cast = lookup.maker(past).filter(|maker| maker.operator == "Cast").and_then(|maker| maker.input(0));
+    let past = cast.unwrap_or(past);
     if lookup.past(past).is_none() || node.inputs.len() != 2 {
         return Ok(None);
     }
@@ -94,7 +97,8 @@ impl Cached<'_> {
                 return Some(name.into());
             }
             let readers = lookup.readers.get(name).into_iter().flatten().map(|&index| lookup.node(index));
-            names.extend(readers.filter(|node| node.operator == "Identity").filter_map(|node| node.output(0)));
+            let same = readers.filter(|node| matches!(node.operator.as_str(), "Identity" | "Cast"));
+            names.extend(same.filter_map(|node| node.output(0)));
         }
         None
     }
@@ -117,11 +121,15 @@ impl Cached<'_> {
         let marked = Known::filled(evaluation.get(self.joined).element, own, |place| (place + 1) as f64);
         let given = HashMap::from([(self.joined.to_owned(), marked)]);
         let found = evaluation.rerun(&chain, lookup.source, given)?.remove(name).ok_or_else(wrong)?;
-        let dims = match reading {
+        let dims = |heads: usize| match reading {
             Reading::Rows => vec![batch, heads, tokens, self.dim],
             Reading::Columns => vec![batch, heads, self.dim, tokens],
             Reading::Packed => vec![batch, tokens, heads.saturating_mul(self.dim)],
         };
+        // The product itself repeats a single head.
+        let is_one = self.heads == 1 && reading != Reading::Packed && found.dims.as_ref() == Some(&dims(1));
+        let heads = if is_one { 1 } else { heads };
+        let dims = dims(heads);
         if found.dims.as_ref() != Some(&dims) || self.heads == 0 || !heads.is_multiple_of(self.heads) {
             return Err(wrong());
         }

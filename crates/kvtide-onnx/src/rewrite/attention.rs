@@ -29,6 +29,7 @@ impl GraphEdit<'_> {
         let output =
             if was == layer.element { found.output.clone() } else { format!("kvtide/attended.{}", layer.layer) };
         self.add(node(layer, [&query, &key, &value], &output));
+        self.declare(&output, &found.output, layer.element)?;
         if was != layer.element {
             self.cast(&output, &found.output, was);
         }

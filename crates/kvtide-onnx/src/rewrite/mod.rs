@@ -67,7 +67,7 @@ impl Rewritten {
         let model = alone.as_ref().unwrap_or(given);
         let lookup = Lookup::new(model, source)?;
         let mut all = attentions(&lookup)?;
-        declare(&lookup, &mut all, options)?;
+        declare_windows(&lookup, &mut all, options)?;
         let mut edit = GraphEdit::new(&lookup);
         let replaced: HashSet<usize> = all.iter().map(|found| found.index).collect();
         edit.graph.nodes = model
@@ -136,7 +136,7 @@ fn vocabulary(lookup: &Lookup<'_>, graph: &Graph) -> Result<Option<u32>> {
 }
 
 /// Combines the windows that a config declares with those that were found.
-fn declare(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Options) -> Result<()> {
+fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Options) -> Result<()> {
     let Some(windows) = &options.windows else { return Ok(()) };
     if windows.len() != all.len() {
         let reason = format!("the config declares {} layers, the graph has {}", windows.len(), all.len());
@@ -168,14 +168,37 @@ impl<'a> GraphEdit<'a> {
     fn positions(&mut self) -> String {
         if !self.has_positions {
             self.has_positions = true;
-            let own = self.lookup.graph().input(&self.lookup.roles.tokens).and_then(|tokens| tokens.dims.clone());
-            let dim = |index: usize, name: &str| {
-                own.as_ref().and_then(|dims| dims.get(index).cloned()).unwrap_or_else(|| Dim::Name(name.into()))
-            };
-            let dims = [dim(0, "batch_size"), dim(1, "sequence_length")];
+            let dims = self.token_dims();
             self.graph.inputs.push(ValueInfo::new(&self.positions, ElementType::I64, Some(&dims)));
         }
         self.positions.clone()
+    }
+
+    /// The dimensions of the tokens, batch and new ones, by the names of the graph.
+    fn token_dims(&self) -> [Dim; 2] {
+        let own = self.lookup.graph().input(&self.lookup.roles.tokens).and_then(|tokens| tokens.dims.clone());
+        let dim = |index: usize, name: &str| {
+            own.as_ref().and_then(|dims| dims.get(index).cloned()).unwrap_or_else(|| Dim::Name(name.into()))
+        };
+        [dim(0, "batch_size"), dim(1, "sequence_length")]
+    }
+
+    /// Declares a tensor with the dimensions of another one. The runtime cannot infer them for kvtide's operator, and it
+    /// refuses a Reshape to several sizes that come from unknown dimensions.
+    fn declare(&mut self, name: &str, like: &str, element: ElementType) -> Result<()> {
+        let [one, other] = [self.lookup.at(SIZES[0])?, self.lookup.at(SIZES[1])?];
+        let (Some(dims), Some(others)) = (one.dims(like), other.dims(like)) else { return Ok(()) };
+        let [batch, new] = self.token_dims();
+        let dim = |(&size, &again): (&usize, &usize)| match [size, again] {
+            sizes if sizes == SIZES.map(|of| of.batch) => batch.clone(),
+            sizes if sizes == SIZES.map(|of| of.new) => new.clone(),
+            [size, again] if size == again => Dim::Size(size as u64),
+            _ => Dim::Unknown,
+        };
+        let dims: Vec<Dim> = dims.iter().zip(others).map(dim).collect();
+        self.graph.values.retain(|value| value.name != name);
+        self.graph.values.push(ValueInfo::new(name, element, Some(&dims)));
+        Ok(())
     }
 
     fn add(&mut self, node: Node) {

@@ -1,6 +1,6 @@
 """Makes tiny random models of many families as ONNX graphs, each with the results of transformers, to check the rewriter.
 
-    python scripts/onnx/families.py <folder> [--only gemma2] [--builder <folder of onnxruntime_genai/models>]..
+    python scripts/onnx/matrix/make.py <folder> [--only gemma2] [--builder <folder of onnxruntime_genai/models>]..
 
 Pitfalls: no other size may equal that of the vocabulary, or the builders mistake a projection for the head; builder 0.18.0 needs
 transformers 5 in its folder (`pip install --target`), the other exporters 4.57.
@@ -28,16 +28,24 @@ TINY = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, head_dim=16,
             max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, torch_dtype='float32')
 MIXED = ['sliding_attention', 'full_attention']
 
+WIDE = dict(hidden_size=64)
+OLD = dict(hidden_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=512, n_ctx=512, n_inner=96, head_dim=None)
+
 FAMILIES = {
     'llama': ('LlamaConfig', dict(head_dim=16)),
     'llama-wide': ('LlamaConfig', dict(num_key_value_heads=4, head_dim=32, attention_bias=True)),
+    'llama3-rope': ('LlamaConfig', dict(rope_scaling=dict(rope_type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                          original_max_position_embeddings=64))),
     'mistral': ('MistralConfig', dict(sliding_window=9, head_dim=16)),
+    'mistral-full': ('MistralConfig', dict(sliding_window=None, head_dim=16)),
     'qwen2': ('Qwen2Config', dict()),
     'qwen2-window': ('Qwen2Config', dict(use_sliding_window=True, sliding_window=9, max_window_layers=1)),
     'qwen3': ('Qwen3Config', dict(head_dim=32)),
+    'gemma': ('GemmaConfig', dict(head_dim=32)),
     'gemma2': ('Gemma2Config', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, attn_logit_softcapping=5.0,
                                     final_logit_softcapping=10.0, layer_types=MIXED)),
     'gemma3': ('Gemma3TextConfig', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, layer_types=MIXED)),
+    'phi': ('PhiConfig', dict(WIDE, num_key_value_heads=4)),
     'phi3': ('Phi3Config', dict(hidden_size=64, sliding_window=None, original_max_position_embeddings=512)),
     'phi3-window': ('Phi3Config', dict(hidden_size=64, sliding_window=9, original_max_position_embeddings=512)),
     'phi3-long': ('Phi3Config', dict(hidden_size=64, sliding_window=None, max_position_embeddings=512, original_max_position_embeddings=64,
@@ -46,19 +54,40 @@ FAMILIES = {
     'granite': ('GraniteConfig', dict(attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0)),
     'gpt-oss': ('GptOssConfig', dict(head_dim=16, sliding_window=9, num_local_experts=4, num_experts_per_tok=2, layer_types=MIXED,
                                      rope_scaling=None, rope_theta=10000.0)),
+    'olmo': ('OlmoConfig', dict(WIDE)),
+    'olmo2': ('Olmo2Config', dict(WIDE)),
+    'stablelm': ('StableLmConfig', dict(WIDE)),
+    'starcoder2': ('Starcoder2Config', dict(WIDE)),
+    'cohere': ('CohereConfig', dict(WIDE)),
+    'glm': ('GlmConfig', dict(head_dim=16)),
+    'helium': ('HeliumConfig', dict(WIDE, head_dim=16)),
+    'nemotron': ('NemotronConfig', dict(WIDE)),
+    'ernie4_5': ('Ernie4_5Config', dict(head_dim=16)),
+    'arcee': ('ArceeConfig', dict(head_dim=16)),
+    'gpt2': ('GPT2Config', dict(OLD)),
+    'gptj': ('GPTJConfig', dict(OLD, rotary_dim=8)),
+    'gpt_neo': ('GPTNeoConfig', dict(hidden_size=64, num_layers=2, num_heads=4, attention_types=[[['global', 'local'], 1]], window_size=9)),
+    'gpt_neox': ('GPTNeoXConfig', dict(WIDE)),
+    'gpt_bigcode': ('GPTBigCodeConfig', dict(OLD, multi_query=True)),
+    'codegen': ('CodeGenConfig', dict(OLD, rotary_dim=8)),
+    'opt': ('OPTConfig', dict(hidden_size=64, ffn_dim=96, word_embed_proj_dim=64)),
+    'bloom': ('BloomConfig', dict(hidden_size=64, n_layer=2, n_head=4)),
+    'mpt': ('MptConfig', dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=512)),
+    'falcon': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=True, new_decoder_architecture=False)),
+    'falcon-alibi': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=False, new_decoder_architecture=False, alibi=True)),
 }
 
 
 def make(name, folder):
     kind, extra = FAMILIES[name]
     torch.manual_seed(11)
-    config = getattr(transformers, kind)(**{**TINY, **extra})
+    config = getattr(transformers, kind)(**{key: value for key, value in {**TINY, **extra}.items() if value is not None or key == 'sliding_window'})
     config._attn_implementation = 'eager'
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager').float().eval()
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if weight.dim() > 1:
-                weight.normal_(0, 0.08 if 'embed' not in key else 0.5)
+                weight.normal_(0, 0.2 if 'embed' not in key else 0.5)
             elif 'norm' not in key:
                 weight.normal_(0, 0.5)
     model.save_pretrained(folder / 'hf')
