@@ -22,15 +22,19 @@ export interface ConfigSizes {
   readonly contextLength?: number | undefined
 }
 
+interface GenaiDecoder {
+  readonly head_size?: unknown
+  readonly num_key_value_heads?: unknown
+  readonly num_hidden_layers?: unknown
+  readonly sliding_window?: { readonly window_size?: unknown; readonly layers?: unknown } | null
+}
+
 interface GenaiConfig {
-  readonly model?: {
-    readonly context_length?: unknown
-    readonly decoder?: { readonly head_size?: unknown; readonly num_key_value_heads?: unknown }
-  }
+  readonly model?: { readonly context_length?: unknown; readonly decoder?: GenaiDecoder }
 }
 
 /** @internal Reads the `genai_config.json` of a model, which onnxruntime-genai's model builder writes: in its folder, or one folder up. Invalid JSON is ignored. */
-export function genaiSizes(model: string): ConfigSizes {
+export function genaiSizes(model: string): ConfigSizes & { readonly windows?: (number | null)[] | undefined } {
   const file = configBeside(model, 'genai_config.json')
   if (file === undefined) return {}
   try {
@@ -39,10 +43,29 @@ export function genaiSizes(model: string): ConfigSizes {
       numKvHeads: sizeIn(decoder?.num_key_value_heads),
       headDim: sizeIn(decoder?.head_size),
       contextLength: sizeIn(context_length),
+      windows: genaiWindows(decoder),
     }
   } catch {
     return {}
   }
+}
+
+/** More layers than any model has. */
+const LAYERS_MAX = 4096
+
+/** The windows of the layers that a `genai_config.json` lists. An empty list says nothing of any layer. */
+function genaiWindows(decoder: GenaiDecoder | undefined): (number | null)[] | undefined {
+  const { window_size, layers } = decoder?.sliding_window ?? {}
+  const [window, count] = [sizeIn(window_size), sizeIn(decoder?.num_hidden_layers)]
+  if (
+    window === undefined ||
+    count === undefined ||
+    count > LAYERS_MAX ||
+    !Array.isArray(layers) ||
+    layers.length === 0
+  )
+    return undefined
+  return Array.from({ length: count }, (_, layer) => (layers.includes(layer) ? window : null))
 }
 
 /** The maximum size of a config. Nothing of a larger file is read. */

@@ -15,12 +15,14 @@ import type { ModelLayer } from '../sequences/model-description.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import type { Backend, BackendName } from './backend.js'
+import { isSlid } from './carried.js'
 import { configBeside, type ConfigSizes, configSizes, configWindows, genaiSizes, readText } from './config.js'
 import { smallest } from './context.js'
 import { GraphBackend } from './graph.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
 import { type DeclaredLayers, pastLayers } from './past-layers.js'
 import { plainPorts } from './plain.js'
+import { refusedPort } from './ports.js'
 import { SessionBackend } from './session-backend.js'
 
 /** The reason why a backend does not run a model. */
@@ -53,7 +55,10 @@ export async function loadModel(model: unknown, options: unknown) {
       refusals.push({ backend, error: rewritten.refusal })
       continue
     }
-    const layers = await refusing(() => layersOf(backend, graph, rewritten.value, declared))
+    const layers = await refusing(async () => {
+      if (backend === 'plain') await checkWindows(graph, declared)
+      return layersOf(backend, graph, rewritten.value, declared)
+    })
     if (layers.value === undefined) {
       refusals.push({ backend, error: layers.refusal })
       continue
@@ -117,6 +122,20 @@ async function refusing<T>(
   }
 }
 
+/** Refuses an unmodified graph that lacks a window of its config: it would see tokens that the other backends hide. */
+async function checkWindows(graph: NativeOnnxGraph, { windows }: Config): Promise<void> {
+  if (windows === undefined || windows.every(window => window === null)) return
+  const { value: own } = await refusing(() => graph.rewrite(false, undefined))
+  const ports = plainPorts(graph).layers
+  for (const [place, layer] of own?.layers().entries() ?? []) {
+    const declared = windows[place] ?? null
+    const [key] = ports[place] ?? []
+    if (declared === null || layer.window !== undefined || key === undefined || isSlid(key)) continue
+    const reason = `the config declares a window of ${declared} for layer ${place}, which the graph itself does not have; graph and parts add it`
+    throw refusedPort(key.past, 'input', reason)
+  }
+}
+
 /** The cache's layers, and the dtype of appended tokens. An unmodified graph computes its own windows, whatever a config declares. */
 function layersOf(
   backend: BackendName,
@@ -163,7 +182,8 @@ function readConfig(source: string | Uint8Array, config: unknown): Config {
     const { numKvHeads = genai.numKvHeads, headDim = genai.headDim, contextLength } = configSizes(json)
     const context =
       config === undefined ? smallest([contextLength, genai.contextLength]) : (contextLength ?? genai.contextLength)
-    return { numKvHeads, headDim, windows: configWindows(json, config !== undefined), contextLength: context }
+    const windows = configWindows(json, config !== undefined) ?? genai.windows
+    return { numKvHeads, headDim, windows, contextLength: context }
   } catch (error) {
     if (config === undefined) return genai
     if (isKvTideError(error)) throw error

@@ -5,7 +5,7 @@ mod support;
 
 use kvtide_onnx::{Error, Form, Layer, Layout, Model, Options, Rewritten, Weights};
 use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, Size};
-use support::runtime::same_as_before;
+use support::runtime::{same_as, same_as_before};
 
 fn rewrite(bytes: &[u8]) -> Result<Rewritten, Error> {
     Rewritten::new(&bytes, &Model::read(&bytes)?, &Options::default())
@@ -102,13 +102,56 @@ fn group_query_attention_with_everything_that_it_can_have() {
 #[test]
 fn group_query_attention_with_what_pages_do_not_have_is_refused() {
     let graph = grouped(false, false, &[], |graph, inputs| {
-        inputs.resize(14, String::new());
-        inputs.extend([graph.floats(&[16], &[1.; 16]), graph.floats(&[16], &[1.; 16])]);
+        inputs.resize(12, String::new());
+        inputs.extend([graph.floats(&[1], &[1.]), graph.floats(&[1], &[1.])]);
     });
     let (node, operator, reason) = refused(&graph, 21);
     assert!(node.starts_with("node of attended"), "{node}");
     assert_eq!(operator, "com.microsoft.GroupQueryAttention");
-    assert!(reason.contains("q_norm_weight"), "{reason}");
+    assert!(reason.contains("k_scale"), "{reason}");
+}
+
+/// Weights of norms, all different.
+fn norms(graph: &mut Graph) -> [String; 2] {
+    [1., 2.].map(|first| {
+        let weights: Vec<f32> = (0..DIM).map(|at| first + at as f32 / 16.).collect();
+        graph.floats(&[DIM], &weights)
+    })
+}
+
+#[test]
+fn norms_inside_of_the_operator_are_those_of_nodes_before_it() {
+    let epsilon = [Attr::Float("qk_norm_epsilon", 1e-3)];
+    for packed in [false, true] {
+        let inside = grouped(packed, true, &epsilon, |graph, inputs| {
+            inputs.resize(14, String::new());
+            inputs.extend(norms(graph));
+            // Weights depend on the number of names before them, which are to be as many in both graphs.
+            (0..10).for_each(|_| drop(graph.fresh("unused")));
+        });
+        let before = grouped(false, true, &[], |graph, inputs| {
+            let weights = norms(graph);
+            for (input, weight) in inputs.iter_mut().zip(&weights) {
+                let (heads, flat) = (graph.ints(&[4], &[0, 0, -1, DIM]), graph.ints(&[3], &[0, 0, -1]));
+                let apart = graph.node("Reshape", &[input, &heads], &[]);
+                let attributes = [Attr::Int("axis", -1), Attr::Float("epsilon", 1e-3)];
+                let normed = graph.node("SimplifiedLayerNormalization", &[&apart, weight], &attributes);
+                *input = graph.node("Reshape", &[&normed, &flat], &[]);
+            }
+        });
+        let bytes = inside.model(21);
+        let rewritten = rewrite(&bytes).unwrap();
+        let (name, options) = (format!("gqa.norms.{packed}"), Options::default());
+        same_as(&name, &before.model(21), &bytes, &rewritten, &options);
+    }
+    let (_, _, reason) = refused(
+        &grouped(false, false, &[], |graph, inputs| {
+            inputs.resize(14, String::new());
+            inputs.push(norms(graph)[0].clone());
+        }),
+        21,
+    );
+    assert!(reason.contains("only one of"), "{reason}");
 }
 
 /// A decoder of MultiHeadAttention or of ONNX's Attention with the past inside of the operator.

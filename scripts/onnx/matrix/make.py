@@ -1,6 +1,6 @@
 """Makes tiny random models of many families as ONNX graphs, each with the results of transformers, to check the rewriter.
 
-    python scripts/onnx/matrix/make.py <folder> [--only gemma2] [--builder <folder of onnxruntime_genai/models>]..
+    python scripts/onnx/matrix/make.py <folder> [--only gemma2] [--builder <folder of onnxruntime_genai/models>]
 
 Pitfalls: no other size may equal that of the vocabulary, or the builders mistake a projection for the head; builder 0.18.0 needs
 transformers 5 in its folder (`pip install --target`), the other exporters 4.57.
@@ -159,14 +159,33 @@ def dynamo(folder):
     onnx.save(graph, path)
 
 
-def build(builder, folder, tag, precision):
+# The forms that onnxruntime-genai's builder makes: on the CPU, half floats give MultiHeadAttention, with keys and values concatenated to
+# the past before it; those of the CUDA builds give GroupQueryAttention with norms inside.
+BUILT = {
+    'f32': ['-p', 'fp32', '-e', 'cpu'],
+    'f16': ['-p', 'fp16', '-e', 'cpu'],
+    'int4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'int4_block_size=32', 'int4_accuracy_level=4'],
+    'pruned': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'prune_lm_head=1'],
+    'hidden': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'include_hidden_states=1'],
+    'cuda-f16': ['-p', 'fp16', '-e', 'cuda'],
+}
+
+
+def quantised(folder):
+    """Quantises optimum's graph dynamically: products of bytes, with one scale for all rows of a call."""
+    from onnxruntime.quantization import quantize_dynamic
+    (folder / 'quantised').mkdir(exist_ok=True)
+    quantize_dynamic(str(folder / 'optimum' / 'model.onnx'), str(folder / 'quantised' / 'model.onnx'))
+
+
+def build(builder, folder, tag, form):
     out = folder / tag
     shutil.rmtree(out, ignore_errors=True)
     arguments = [sys.executable, '-c', 'import sys, builtins; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0]); import builder, runpy\n'
                  'import transformers as t\n'
                  't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))())\n'
                  'runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")', str(builder)]
-    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-p', precision, '-e', 'cpu', '-c', str(folder / 'cache')]
+    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-c', str(folder / 'cache'), *BUILT[form]]
     path = str(Path(builder).resolve().parent.parent)
     run = subprocess.run(arguments, env={**os.environ, 'PYTHONPATH': path, 'HF_HUB_OFFLINE': '1'}, capture_output=True, text=True)
     if not (out / 'model.onnx').exists():
@@ -177,19 +196,17 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', type=Path)
     parser.add_argument('--only', nargs='*')
-    parser.add_argument('--builder', nargs='*', default=[])
-    parser.add_argument('--ways', nargs='*', default=['optimum', 'dynamo', 'builder'])
+    parser.add_argument('--builder', type=Path)
+    parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'builder'])
     arguments = parser.parse_args()
     for name in arguments.only or FAMILIES:
         folder = arguments.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        ways = [(way, globals()[way]) for way in ('optimum', 'dynamo') if way in arguments.ways]
+        ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo') if way in arguments.ways]
         if 'builder' in arguments.ways:
-            for builder in arguments.builder:
-                tag = 'builder-' + Path(builder).resolve().parent.parent.name
-                ways.append((tag, lambda at, builder=builder, tag=tag: build(builder, at, tag, 'fp32')))
-                # On the CPU, half floats give MultiHeadAttention, with keys and values concatenated to the past before it.
-                ways.append((tag + '-f16', lambda at, builder=builder, tag=tag: build(builder, at, tag + '-f16', 'fp16')))
+            for form in BUILT:
+                tag = f'builder-{form}'
+                ways.append((tag, lambda at, tag=tag, form=form: build(arguments.builder, at, tag, form)))
         try:
             make(name, folder)
         except Exception as error:

@@ -19,43 +19,70 @@ function tensors(path) {
 
 const distance = (one, other) => one.reduce((most, number, at) => Math.max(most, Math.abs(number - other[at])), 0)
 
-/** The tokens and the largest difference of logits of all prompts, in one step or one after the other. */
-async function compared(model, { prompts, greedy }, logits, isTogether) {
-  const names = Object.keys(prompts)
+/** Logits of all tokens of a prompt, and the greedy tokens after it. */
+async function computed(model, prompt, count, salt) {
+  const chat = model.open({ salt })
+  const other = model.open({ tokens: prompt, salt: `${salt} again` })
+  const [logits] = await model.run([{ sequence: chat, tokens: prompt }], { logits: 'all' })
+  const tokens = []
+  for await (const token of model.generate(other, { maxTokens: count })) tokens.push(token)
+  chat.dispose()
+  other.dispose()
+  return { logits, tokens }
+}
+
+/** The number of prompts with the same tokens, and the largest difference of logits, in one step or one after the other. */
+async function compared(model, { prompts, expected }, isTogether) {
   let far = 0
   const run = async (name, at) => {
-    const chat = model.open({ salt: `${isTogether}${at}` })
-    const other = model.open({ tokens: prompts[name], salt: `${isTogether}${at} again` })
-    const [all] = await model.run([{ sequence: chat, tokens: prompts[name] }], { logits: 'all' })
-    far = Math.max(far, distance(all, logits(`logits.${name}`)))
-    const tokens = []
-    for await (const token of model.generate(other, { maxTokens: greedy[name].length })) tokens.push(token)
-    chat.dispose()
-    other.dispose()
-    return tokens.join() === greedy[name].join()
+    const { logits, tokens } = await computed(model, prompts[name], expected[name].tokens.length, `${isTogether}${at}`)
+    far = Math.max(far, distance(logits, expected[name].logits))
+    return tokens.join() === expected[name].tokens.join()
   }
+  const names = Object.keys(prompts)
   const same = []
   if (isTogether) same.push(...(await Promise.all(names.map(run))))
   else for (const [at, name] of names.entries()) same.push(await run(name, at))
   return { same: same.filter(Boolean).length, of: names.length, far }
 }
 
+/** Graphs of low precision differ from transformers: they are compared with themselves, run unmodified, a prompt at a time. */
+const COMPARED_WITH_ITSELF = /int4|quantised/
+
+async function expectedOf(folder, way, options) {
+  const { prompts, greedy } = JSON.parse(readFileSync(join(folder, 'references.json'), 'utf8'))
+  const logits = tensors(join(folder, 'references.safetensors'))
+  const expected = {}
+  if (!COMPARED_WITH_ITSELF.test(way)) {
+    for (const name of Object.keys(prompts)) expected[name] = { tokens: greedy[name], logits: logits(`logits.${name}`) }
+    return { prompts, expected }
+  }
+  const model = await OnnxModel.load(join(folder, way, 'model.onnx'), { ...options, backend: 'plain' })
+  try {
+    for (const name of Object.keys(prompts))
+      expected[name] = await computed(model, prompts[name], greedy[name].length, name)
+  } finally {
+    await model.dispose()
+  }
+  return { prompts, expected }
+}
+
 /** What happened with a graph: a line of the table. */
 export async function tried(folder, way) {
-  const references = JSON.parse(readFileSync(join(folder, 'references.json'), 'utf8'))
-  const logits = tensors(join(folder, 'references.safetensors'))
   const config = JSON.parse(readFileSync(join(folder, 'hf', 'config.json'), 'utf8'))
+  const options = { config, threads: 1, cache: { memoryBytes: 2 ** 23 } }
   let model
   try {
-    model = await OnnxModel.load(join(folder, way, 'model.onnx'), { config, threads: 1, cache: { memoryBytes: 2 ** 23 } })
+    model = await OnnxModel.load(join(folder, way, 'model.onnx'), options)
   } catch (error) {
     return { backend: 'refused', reason: `${error.code}: ${error.message}` }
   }
   const [first] = model.refusals
   const reason = first === undefined ? '' : first.error.message
   try {
-    const alone = await compared(model, references, logits, false)
-    const together = await compared(model, references, logits, true)
+    const references = await expectedOf(folder, way, options)
+    const alone = await compared(model, references, false)
+    const together = await compared(model, references, true)
     return { backend: model.backend, reason, alone, together }
   } catch (error) {
     return { backend: model.backend, reason: `fails at the first token: ${error.code}: ${error.message}` }

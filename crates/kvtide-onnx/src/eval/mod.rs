@@ -18,7 +18,7 @@ pub(crate) use known::Known;
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::proto::{AttributeValue, ElementType, Model, Node, Tensor};
+use crate::proto::{AttributeValue, Dim, ElementType, Model, Node, Tensor};
 use crate::source::Source;
 
 /// Float weights with more elements get no numbers.
@@ -67,7 +67,7 @@ impl Evaluation {
         let mut completed = HashMap::new();
         let mut left = NUMBERS_MAX;
         for node in &model.graph.nodes {
-            if let Some((past, value)) = evaluation.complete(model, node) {
+            for (past, value) in evaluation.complete(model, node) {
                 evaluation.values.insert(past.clone(), value.clone());
                 completed.insert(past, value);
             }
@@ -85,14 +85,28 @@ impl Evaluation {
     }
 
     /// Some graphs only name the head dimension of a past: it equals that of the rows that are appended to the past.
-    fn complete(&self, model: &Model, node: &Node) -> Option<(String, Known)> {
-        let (past, new) = (node.input(0)?, node.input(1)?);
-        if !node.is("", "Concat") || self.dims(past).is_some() || !model.graph.input(past).is_some_and(is_past) {
-            return None;
-        }
-        let &[batch, heads, _, dim] = self.dims(new)? else { return None };
-        let dims = vec![batch, heads, self.sizes.past, dim];
-        Some((past.to_owned(), Known::sized(self.get(past).element, dims)))
+    fn complete(&self, model: &Model, node: &Node) -> Vec<(String, Known)> {
+        // The past and the new rows, by input.
+        let pairs: &[(usize, usize)] = match (node.domain.as_str(), node.operator.as_str()) {
+            ("", "Concat") => &[(0, 1)],
+            ("com.microsoft", "MultiHeadAttention") => &[(6, 1), (7, 2)],
+            ("com.microsoft", "GroupQueryAttention") => &[(3, 1), (4, 2)],
+            _ => return Vec::new(),
+        };
+        let completed = |&(past, new): &(usize, usize)| {
+            let (past, new) = (node.input(past)?, node.input(new)?);
+            let info = model.graph.input(past).filter(|input| is_past(input) && self.dims(past).is_none())?;
+            let dims = match (self.dims(new)?, info.dims.as_deref()) {
+                (&[batch, heads, _, dim], _) => vec![batch, heads, self.sizes.past, dim],
+                (&[batch, _, width], Some([_, Dim::Size(heads), ..])) => {
+                    let heads = usize::try_from(*heads).ok()?;
+                    vec![batch, heads, self.sizes.past, width.checked_div(heads)?]
+                }
+                _ => return None,
+            };
+            Some((past.to_owned(), Known::sized(info.element, dims)))
+        };
+        pairs.iter().filter_map(completed).collect()
     }
 
     /// The known properties of a tensor.

@@ -13,6 +13,14 @@ pub(crate) enum Operands {
     Mixed([String; 3]),
 }
 
+/// Norms of each head of queries and keys, inside of an operator.
+#[derive(Clone, Debug)]
+pub(crate) struct HeadNorms {
+    /// The weights for queries and for keys, one for each element of a head.
+    pub weights: [String; 2],
+    pub epsilon: f32,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct FoundAttention {
     pub layer: Layer,
@@ -21,6 +29,8 @@ pub(crate) struct FoundAttention {
     pub positions: Option<String>,
     /// A bias that is added to queries, keys and values, packed one behind the other.
     pub bias: Option<String>,
+    /// Norms before rotary embedding.
+    pub norms: Option<HeadNorms>,
     /// The output of the attention.
     pub output: String,
     /// The index of the node that computes the output and is replaced.

@@ -1,6 +1,6 @@
 //! Recognises `com.microsoft.GroupQueryAttention`, whose inputs and attributes determine everything.
 
-use super::found_attention::{FoundAttention, Operands};
+use super::found_attention::{FoundAttention, HeadNorms, Operands};
 use super::layer::{Form, Layer, Layout, Rotary};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Term, window};
@@ -8,7 +8,10 @@ use crate::error::Result;
 use crate::proto::{AttributeValue, Node};
 
 /// Inputs that kvtide's attention does not support.
-const REFUSED: [(usize, &str); 4] = [(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")];
+const REFUSED: [(usize, &str); 2] = [(12, "k_scale"), (13, "v_scale")];
+
+/// The epsilon of norms whose node does not say it.
+const EPSILON: f32 = 1e-6;
 
 pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
@@ -62,7 +65,8 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         presents: [1, 2].map(|at| node.output(at).map(str::to_owned)),
         pasts,
     };
-    Ok(FoundAttention { layer, operands, positions, bias: None, output: output.into(), index })
+    let norms = norms(lookup, node, head_dim)?;
+    Ok(FoundAttention { layer, operands, positions, bias: None, norms, output: output.into(), index })
 }
 
 /// A number of heads, at most 65,536.
@@ -107,6 +111,24 @@ fn window_of(lookup: &Lookup<'_>, node: &Node) -> Result<Option<u32>> {
     let hidden = window(lookup, node, bias.as_slice(), true)?;
     let local = node.int("local_window_size").and_then(|size| u32::try_from(size).ok()).filter(|&size| size > 0);
     Ok(hidden.into_iter().chain(local).min())
+}
+
+/// Norms of queries and keys: the builders for GPUs put them into the operator.
+fn norms(lookup: &Lookup<'_>, node: &Node, head_dim: u32) -> Result<Option<HeadNorms>> {
+    let weights = match [node.input(14), node.input(15)] {
+        [None, None] => return Ok(None),
+        [Some(query), Some(key)] => [query, key],
+        _ => return Err(unrecognised(node, "it norms only one of queries and keys")),
+    };
+    let evaluation = lookup.at(SIZES[0])?;
+    for name in weights {
+        if evaluation.dims(name) != Some(&[head_dim as usize]) {
+            let reason = format!("the norm {name} has dimensions {:?}, expected [{head_dim}]", evaluation.dims(name));
+            return Err(unrecognised(node, reason));
+        }
+    }
+    let epsilon = node.float("qk_norm_epsilon").unwrap_or(EPSILON);
+    Ok(Some(HeadNorms { weights: weights.map(str::to_owned), epsilon }))
 }
 
 fn sinks(lookup: &Lookup<'_>, node: &Node, heads: u32) -> Result<Option<Vec<f32>>> {

@@ -165,7 +165,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         pasts: [key.past, value.past],
     };
     let bias = call.bias.map(str::to_owned);
-    Ok(FoundAttention { layer, operands, positions: None, bias, output: output.into(), index })
+    Ok(FoundAttention { layer, operands, positions: None, bias, norms: None, output: output.into(), index })
 }
 
 /// Returns a term that keeps scores for a boolean mask, and one that is added to scores for any other mask.

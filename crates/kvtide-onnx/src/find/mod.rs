@@ -10,7 +10,7 @@ mod mask;
 mod mha;
 mod plain;
 
-pub(crate) use found_attention::{FoundAttention, Operands};
+pub(crate) use found_attention::{FoundAttention, HeadNorms, Operands};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{Lookup, SIZES, unrecognised};
 

@@ -65,7 +65,15 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         pasts: [keys.past, values.past].map(str::to_owned),
     };
     let operands = Operands::Apart([query, keys.new, values.new].map(str::to_owned));
-    Ok(Some(FoundAttention { layer, operands, positions: None, bias: None, output: output.into(), index: weighted }))
+    Ok(Some(FoundAttention {
+        layer,
+        operands,
+        positions: None,
+        bias: None,
+        norms: None,
+        output: output.into(),
+        index: weighted,
+    }))
 }
 
 /// The product of a softmax with values that have a past.

@@ -3,7 +3,7 @@
 
 use super::GraphEdit;
 use crate::error::Result;
-use crate::find::{FoundAttention, Layer, Layout, Operands, Rotary, SIZES};
+use crate::find::{FoundAttention, HeadNorms, Layer, Layout, Operands, Rotary, SIZES};
 use crate::proto::{Attribute, ElementType, Node};
 
 /// The domain of `Attention`.
@@ -16,6 +16,11 @@ impl GraphEdit<'_> {
         let mut operands = self.apart(found);
         if let Some(bias) = &found.bias {
             operands = self.biased(layer, bias, operands);
+        }
+        if let Some(norms) = &found.norms {
+            let [query, key, value] = operands;
+            let query = self.normed(layer, norms, 0, &query);
+            operands = [query, self.normed(layer, norms, 1, &key), value];
         }
         if let Some(rotary) = &layer.rotary {
             let positions = found.positions.clone().unwrap_or_else(|| self.positions());
@@ -87,6 +92,19 @@ impl GraphEdit<'_> {
             *sum = name;
         }
         sums
+    }
+
+    /// Returns packed queries or keys with the norm of each head.
+    fn normed(&mut self, layer: &Layer, norms: &HeadNorms, part: usize, name: &str) -> String {
+        let prefix = format!("kvtide/norm.{}.{}", layer.layer, ["q", "k"][part]);
+        let heads = self.ints(format!("{prefix}.heads"), &[0, 0, -1, layer.head_dim.into()]);
+        let packed = self.ints(format!("{prefix}.packed"), &[0, 0, -1]);
+        let (apart, normed) = (format!("{prefix}.apart"), format!("{prefix}.normed"));
+        self.add(Node::new("Reshape", "", &apart, &[name, &heads], &[&apart]));
+        let norm = Node::new("SimplifiedLayerNormalization", "", &normed, &[&apart, &norms.weights[part]], &[&normed]);
+        self.add(norm.with(Attribute::int("axis", -1)).with(Attribute::float("epsilon", norms.epsilon)));
+        self.add(Node::new("Reshape", "", &prefix, &[&normed, &packed], &[&prefix]));
+        prefix
     }
 
     fn turned(
