@@ -58,7 +58,7 @@ fn a_graph_with_weights_of_four_bits_gives_its_own_tokens() {
     assert!(of == 320 && same >= 316, "{result}");
 }
 
-/// Every graph below `KVTIDE_ONNX_FAMILIES`, as `scripts/onnx/families.py` writes them; a few of them are fixtures.
+/// Every graph below `KVTIDE_ONNX_FAMILIES`, as `scripts/onnx/matrix/make.py` writes them; a few of them are fixtures.
 #[test]
 fn graphs_of_many_families_give_their_references() {
     let given = std::env::var_os("KVTIDE_ONNX_FAMILIES").map(PathBuf::from);
@@ -74,18 +74,21 @@ fn graphs_of_many_families_give_their_references() {
         for graph in folders(&family).iter().map(|way| way.join("model.onnx")).filter(|graph| graph.exists()) {
             let name = graph.parent().unwrap().strip_prefix(&folder).unwrap().display().to_string();
             let name = format!("families.{}", name.replace(['/', '\\'], "."));
-            let original = |plan: &mut Value| plan["original"] = "model.onnx".into();
+            // On a CPU, the runtime refuses what a builder for GPUs put into its operators.
+            let runs = !name.contains("cuda");
+            let original = |plan: &mut Value| plan["original"] = if runs { "model.onnx".into() } else { Value::Null };
             let run = || {
                 let source = std::fs::read(&graph).unwrap();
                 if let Err(error) = kvtide_onnx::Model::read(&source) {
                     return eprintln!("{name}: the graph itself is broken: {error}");
                 }
-                let result = check(&graph, &name, &Options::default(), Weights::Inline, &family, original);
+                let options = Options { logit_rows: true, ..Options::default() };
+                let result = check(&graph, &name, &options, Weights::Inline, &family, original);
                 let Some(result) = result else { return };
                 let limit = if name.contains("f16") { 0.05 } else { 1e-4 };
-                assert!(result["original"].as_f64() < Some(limit), "{result}");
+                assert!(!runs || result["original"].as_f64() < Some(limit), "{result}");
                 // An exporter may have been wrong itself.
-                if result["itself"].as_f64() < Some(limit) {
+                if !runs || result["itself"].as_f64() < Some(limit) {
                     close(Some(result), limit);
                 } else {
                     eprintln!("{name}: the graph itself is {} off", result["itself"]);

@@ -1,0 +1,70 @@
+// Graphs of many families and exporters run on the fast backends, and give the tokens of transformers: alone, together in a step, drafted, and over a cached prefix.
+import { readdirSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+
+import { OnnxModel } from '../../onnx.js'
+import { distance } from '../support/llama/references.js'
+import { onnxTest as test } from '../support/onnx/available.js'
+import { read } from '../support/onnx/chat.js'
+import { graphFile, referenceOf } from '../support/onnx/graphs.js'
+
+const folder = fileURLToPath(new URL('../fixtures/families/', import.meta.url))
+const folders = (path: string): string[] =>
+  readdirSync(path, { withFileTypes: true })
+    .filter(entry => entry.isDirectory())
+    .map(({ name }) => name)
+    .toSorted()
+
+/** As exported, logits of these graphs differ from those of transformers. */
+const OFF = new Map([
+  ['gemma2/builder', 0.01],
+  ['gpt-oss/builder', 0.2],
+])
+
+for (const family of folders(folder)) {
+  for (const exporter of folders(`${folder}${family}`)) {
+    const graph = `${family}/${exporter}`
+    for (const backend of ['graph', 'parts'] as const) {
+      test(`${graph}, ${backend}: its tokens are those of transformers, alone, together, drafted and over a cached prefix`, async t => {
+        const reference = referenceOf(`families/${family}`)
+        const names = Object.keys(reference.prompts)
+        const options = { threads: 1, cache: { memoryBytes: 2 ** 23, blockSize: 4 } }
+        await using model = await OnnxModel.load(graphFile(`families/${graph}`), { ...options, backend })
+        const limit = OFF.get(graph) ?? (exporter.includes('f16') ? 0.05 : 1e-4)
+        const entries = names.map(name => ({
+          sequence: model.open({ salt: 'all' }),
+          tokens: [...(reference.prompts[name] as readonly number[])],
+        }))
+        const all = (await model.run(entries, { logits: 'all' })) as Float32Array[]
+        for (const [place, name] of names.entries()) {
+          const far = distance(all[place] as Float32Array, reference.logits(`logits.${name}`))
+          t.true(far < limit, `${name}: ${far}`)
+          entries[place]?.sequence.dispose()
+        }
+        if (OFF.has(graph)) return
+        for (const draft of [undefined, 'lookup'] as const) {
+          for (const round of ['first', 'cached']) {
+            const chats = entries.map(({ tokens }) => model.open({ tokens, salt: `${draft}` }))
+            const found = await Promise.all(
+              chats.map((chat, place) =>
+                read(
+                  model,
+                  chat,
+                  reference.greedy[names[place] as string]?.length as number,
+                  draft === undefined ? {} : { draft },
+                ),
+              ),
+            )
+            t.deepEqual(
+              found,
+              names.map(name => reference.greedy[name] as number[]),
+              `${draft}, ${round}`,
+            )
+            for (const chat of chats) chat.dispose()
+          }
+        }
+        t.true(model.cache.stats().hitTokens > 0)
+      })
+    }
+  }
+}
