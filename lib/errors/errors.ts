@@ -170,7 +170,7 @@ export class KvTideError<C extends ErrorCode = ErrorCode> extends Error {
   readonly details: ErrorDetails<C>
 
   constructor(code: C, message: string, details: ErrorDetails<C>, options?: ErrorOptions) {
-    super(message, options)
+    super(inLength(message), options)
     this.code = code
     this.details = details
     // V8 formats the stack when it is first read, so `name` is set to show the code in it, and reset afterwards.
@@ -182,6 +182,14 @@ export class KvTideError<C extends ErrorCode = ErrorCode> extends Error {
   override toString(): string {
     return `${this.name} [${this.code}]: ${this.message}`
   }
+}
+
+/** The longest message of an error. A library's own text may be longer: `details` have all of it. */
+const MESSAGE_LENGTH = 300
+
+/** @internal A text that is cut to the length of a message. */
+export function inLength(text: string): string {
+  return text.length > MESSAGE_LENGTH ? `${text.slice(0, MESSAGE_LENGTH - 1)}…` : text
 }
 
 /** A {@link KvTideError} whose `details` follow from its `code`. */

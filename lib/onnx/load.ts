@@ -8,7 +8,7 @@ import { basename } from 'node:path'
 
 import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
 
-import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import { inLength, invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import { threads as allThreads } from '../border/process.js'
 import { binding } from '../loading/binding.js'
 import type { ModelLayer } from '../sequences/model-description.js'
@@ -33,9 +33,6 @@ export interface BackendRefusal {
 
 const SEQUENCES = 32
 const MEMORY_BYTES = 2 ** 30
-/** The longest text of a warning. */
-const WARNING_LENGTH = 300
-
 /** The values of configs that are used here. */
 type Config = DeclaredLayers & ConfigSizes
 
@@ -92,8 +89,7 @@ function warnOfPlain(graph: NativeOnnxGraph, namespace: string, refusal: Backend
   warned.add(namespace)
   const name = graph.path === null ? 'a model' : basename(graph.path)
   const text = `${name} runs on the slow backend plain, one sequence after the other: ${refusal.error.message}`
-  const line = text.length > WARNING_LENGTH ? `${text.slice(0, WARNING_LENGTH - 1)}…` : text
-  process.emitWarning(line, { type: 'KvTideWarning', code: 'KVTIDE_PLAIN' })
+  process.emitWarning(inLength(text), { type: 'KvTideWarning', code: 'KVTIDE_PLAIN' })
 }
 
 async function make(

@@ -4,7 +4,7 @@
 mod support;
 
 use kvtide_onnx::{Error, Form, Layer, Layout, Model, Options, Rewritten, Weights};
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, Size};
+use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
 use support::runtime::{same_as, same_as_before};
 
 fn rewrite(bytes: &[u8]) -> Result<Rewritten, Error> {
@@ -343,6 +343,25 @@ fn windows_of_a_config_have_to_agree() {
     assert_eq!(windows(vec![Some(3), Some(3)]), Ok(Some(3)));
     assert!(windows(vec![Some(3), Some(4)]).unwrap_err().to_string().contains("declares 4"));
     assert!(windows(vec![Some(3)]).unwrap_err().to_string().contains("1 layers"));
+}
+
+#[test]
+fn inputs_that_a_step_does_not_give_are_refused_by_name() {
+    let with = |name: &'static str, element: i64, dims: &[Size]| {
+        let mut graph = plain(Plain::default());
+        graph.input(name, element, dims);
+        graph.node_to("Identity", &[name], &["other"], &[]);
+        graph.output("other", element, dims);
+        refused(&graph, 18)
+    };
+    let (node, operator, reason) = with("token_type_ids", I64, &[Size::Named("batch"), Size::Named("new")]);
+    assert_eq!((node.as_str(), operator.as_str()), ("token_type_ids", "input"));
+    assert!(reason.contains("its purpose is not known"), "{reason}");
+    let (node, _, _) = with("per_layer_inputs", F32, &[Size::Named("batch"), Size::Named("new"), Size::Is(8)]);
+    assert_eq!(node, "per_layer_inputs");
+    let (node, _, reason) = with("position_ids", I64, &[Size::Is(3), Size::Named("batch"), Size::Named("new")]);
+    assert_eq!(node, "position_ids");
+    assert!(reason.contains("2 dimensions"), "{reason}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 // Runs the models that make.py made, and prints for each graph: the backend, and whether tokens and logits are those of transformers.
 //
-//   node scripts/onnx/matrix/run.mjs <folder> [family ..]
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+//   node scripts/onnx/matrix/run.mjs <folder> [docs/models.md]
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { OnnxModel } from 'kvtide/onnx'
+
+import { page } from './page.mjs'
 
 /** Tensors of a safetensors file, as floats. */
 function tensors(path) {
@@ -57,18 +59,25 @@ async function expectedOf(folder, way, options) {
     for (const name of Object.keys(prompts)) expected[name] = { tokens: greedy[name], logits: logits(`logits.${name}`) }
     return { prompts, expected }
   }
-  const model = await OnnxModel.load(join(folder, way, 'model.onnx'), { ...options, backend: 'plain' })
-  try {
-    for (const name of Object.keys(prompts))
-      expected[name] = await computed(model, prompts[name], greedy[name].length, name)
-  } finally {
-    await model.dispose()
+  // A graph that the runtime itself does not run is compared with its parts.
+  for (const backend of ['plain', 'parts']) {
+    let model
+    try {
+      model = await OnnxModel.load(join(folder, way, 'model.onnx'), { ...options, backend })
+      for (const name of Object.keys(prompts))
+        expected[name] = await computed(model, prompts[name], greedy[name].length, name)
+      break
+    } catch (error) {
+      if (backend === 'parts') throw error
+    } finally {
+      await model?.dispose()
+    }
   }
   return { prompts, expected }
 }
 
 /** What happened with a graph: a line of the table. */
-export async function tried(folder, way) {
+async function tried(folder, way) {
   const config = JSON.parse(readFileSync(join(folder, 'hf', 'config.json'), 'utf8'))
   const options = { config, threads: 1, cache: { memoryBytes: 2 ** 23 } }
   let model
@@ -91,15 +100,19 @@ export async function tried(folder, way) {
   }
 }
 
-process.on('warning', () => undefined)
-const [root, ...only] = process.argv.slice(2)
-for (const family of only.length > 0 ? only : readdirSync(root).toSorted()) {
+const [root, to] = process.argv.slice(2)
+const found = new Map()
+for (const family of readdirSync(root).toSorted()) {
   const folder = join(root, family)
   if (!existsSync(join(folder, 'references.json'))) continue
+  const ways = new Map()
   for (const way of readdirSync(folder).toSorted()) {
     if (!existsSync(join(folder, way, 'model.onnx'))) continue
-    const { backend, reason, alone, together } = await tried(folder, way)
+    const result = await tried(folder, way)
+    ways.set(way, result)
     const shown = of => (of === undefined ? '' : `${of.same}/${of.of} ${of.far.toExponential(1)}`)
-    console.log([family, way, backend, shown(alone), shown(together), reason.slice(0, 260)].join(' | '))
+    console.log([family, way, result.backend, shown(result.alone), shown(result.together), result.reason].join(' | '))
   }
+  found.set(family, ways)
 }
+if (to !== undefined) writeFileSync(to, page(found))

@@ -17,7 +17,7 @@ use crate::find::{SIZES, unrecognised};
 use crate::proto::{Attribute, Dim, ElementType, Node, Tensor, ValueInfo};
 
 /// The input with the rows that go through the head, counted over all tokens of the call.
-const ROWS: &str = "logit_rows";
+pub(super) const ROWS: &str = "logit_rows";
 
 /// The rows of this many tokens of one sequence show which of them a graph chooses.
 const SHOWN: Sizes = Sizes { batch: 1, past: 4, new: 3 };

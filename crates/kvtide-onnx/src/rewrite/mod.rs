@@ -92,6 +92,7 @@ impl Rewritten {
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
         let mut rewritten = model.clone();
         rewritten.graph = checked(edit.graph)?;
+        check_inputs(&rewritten.graph, &lookup.roles.tokens, &edit.positions)?;
         check_lengths(&rewritten.graph, &edit.positions)?;
         rewritten.import("kvtide", 1);
         if has_rotary {
@@ -121,6 +122,31 @@ impl Rewritten {
     pub fn parts(&self, source: &dyn Source) -> Result<Vec<GraphPart>> {
         cut(&self.model, source)
     }
+}
+
+/// Fails if the new graph has an input that a step does not give.
+fn check_inputs(graph: &Graph, tokens: &str, positions: &str) -> Result<()> {
+    let refused = |input: &ValueInfo, reason: &str| {
+        Err(Error::Unrecognised { node: input.name.clone(), operator: "input".into(), reason: reason.into() })
+    };
+    for input in &graph.inputs {
+        let is_whole = input.element.is_none_or(ElementType::is_int);
+        if input.name == tokens && !is_whole {
+            return refused(
+                input,
+                "it takes embeddings, but a step gives token ids: export the graph with its embedding",
+            );
+        }
+        let is_known = [tokens, positions, logits::ROWS].contains(&input.name.as_str());
+        if !is_known || !is_whole {
+            return refused(input, "its purpose is not known: a step gives token ids and positions");
+        }
+        let rank = if input.name == logits::ROWS { 1 } else { 2 };
+        if input.dims.as_ref().is_some_and(|dims| dims.len() != rank) {
+            return refused(input, &format!("it does not have {rank} dimensions: a step gives [1, tokens]"));
+        }
+    }
+    Ok(())
 }
 
 /// The last dimension of the logits, if it is the same for all sizes.

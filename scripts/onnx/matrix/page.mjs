@@ -1,0 +1,74 @@
+// Writes docs/models.md from the results of run.mjs.
+
+const COLUMNS = [
+  'optimum',
+  'quantised',
+  'dynamo',
+  'builder-f32',
+  'builder-f16',
+  'builder-int4',
+  'builder-pruned',
+  'builder-hidden',
+  'builder-cuda-f16',
+]
+
+/** How a result is shown: the backend, and a mark if its tokens are not the expected ones. */
+function cell(result) {
+  if (result === undefined) return '–'
+  const { backend, alone, together } = result
+  if (backend === 'refused') return 'refused'
+  if (alone === undefined) return `${backend}, fails`
+  if (alone.same < alone.of) return `${backend}, differs`
+  return together.same < together.of ? `${backend} ¹` : backend
+}
+
+const isFast = result => result.backend === 'graph' || result.backend === 'parts'
+const isRight = ({ alone }) => alone !== undefined && alone.same === alone.of
+
+/** The page of a map of families to maps of forms to results. */
+export function page(found) {
+  const all = [...found.values()].flatMap(ways => [...ways.values()])
+  const right = all.filter(result => isFast(result) && isRight(result))
+  const row = cells => `| ${cells.join(' | ')} |`
+  const table = [
+    row(['family', ...COLUMNS.map(name => name.replace('builder-', 'builder, '))]),
+    row(['---', ...COLUMNS.map(() => '---')]),
+    ...[...found].map(([family, ways]) => row([family, ...COLUMNS.map(name => cell(ways.get(name)))])),
+  ]
+  const reasons = [...found].flatMap(([family, ways]) =>
+    [...ways].filter(([, result]) => !isFast(result) || !isRight(result)).map(([way, result]) => [family, way, result]),
+  )
+  return `# Models
+
+Which ONNX models run, on which [backend](onnx.md#backends). \`npx kvtide inspect model.onnx\` answers the same for your file.
+
+The table is made by \`scripts/onnx/matrix\`: tiny random models of each family, exported in each form, and run alone and together
+with prompts of other lengths. Their tokens are compared with those of transformers; graphs of int4 and dynamically quantised
+graphs are compared with the unmodified graph. Of ${all.length} graphs, ${right.length} run on \`graph\` or \`parts\` with the expected tokens.
+
+| form | |
+| --- | --- |
+| optimum | optimum-onnx 0.1.0 with transformers 4.57.6, f32: the \`model.onnx\` of most repositories |
+| quantised | the same after onnxruntime's \`quantize_dynamic\`: \`model_quantized.onnx\` |
+| dynamo | torch 2.8's newer exporter, opset 23 |
+| builder | onnxruntime-genai 0.18.0's model builder, for the CPU: f32, f16, int4 (blocks of 32), with \`prune_lm_head\`, with \`include_hidden_states\` |
+| builder, cuda-f16 | the same for CUDA, which kvtide runs on the CPU |
+
+${table.join('\n')}
+
+¹ A dynamically quantised graph computes one scale for all rows of a call, so the logits of a token depend slightly on the other
+tokens of its step: on other sequences, and on how a long prompt is divided. That holds for every runtime. Such a graph gives the
+expected tokens if it runs alone.
+
+– The exporter does not support the family, or the form was not made.
+
+## What runs as \`plain\`, and why
+
+${reasons
+  .map(([family, way, { backend, reason, alone }]) => {
+    const differs = alone !== undefined && alone.same < alone.of ? ' Its tokens differ.' : ''
+    return `- **${family}, ${way}** (${backend}): ${(reason === '' ? 'no reason' : reason).slice(0, 260)}.${differs}`
+  })
+  .join('\n')}
+`
+}
