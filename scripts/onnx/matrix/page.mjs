@@ -19,7 +19,8 @@ function cell(result) {
   if (backend === 'refused') return 'refused'
   if (alone === undefined) return `${backend}, fails`
   if (alone.same < alone.of) return `${backend}, differs`
-  return together.same < together.of ? `${backend} ¹` : backend
+  const marks = [...(together.same < together.of ? ['¹'] : []), ...(result.isOff ? ['²'] : [])]
+  return [backend, ...marks].join(' ')
 }
 
 const isFast = result => result.backend === 'graph' || result.backend === 'parts'
@@ -59,6 +60,8 @@ ${table.join('\n')}
 ¹ A dynamically quantised graph computes one scale for all rows of a call, so the logits of a token depend slightly on the other
 tokens of its step: on other sequences, and on how a long prompt is divided. That holds for every runtime. Such a graph gives the
 expected tokens if it runs alone.
+
+² The graph itself gives other tokens than transformers, as onnxruntime runs it; kvtide gives those of the graph.
 
 – The exporter does not support the family, or the form was not made.
 
