@@ -7,6 +7,7 @@ import type { RowToDraw, Sampler } from '../sampling/sampler.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { Scheduler } from './scheduler.js'
 import { openSequence } from './sequence.js'
+import type { LongRope } from './long-rope.js'
 import { SequenceState } from './sequence-state.js'
 import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 
@@ -66,6 +67,7 @@ export interface DraftModel {
   readonly shared: SharedCache
   /** The maximum number of tokens that it sees at once, if known. */
   readonly contextLength: number | undefined
+  readonly rope: LongRope | undefined
 }
 
 /** @internal Options for drafting with a second model. */
@@ -121,20 +123,21 @@ export class ModelDrafter implements Drafter {
   push(tokens: readonly number[], next: number): void {
     const {
       sampler,
-      model: { scheduler, shared, contextLength = Infinity },
+      model: { scheduler, shared, contextLength = Infinity, rope },
     } = this.#options
     sampler.truncate(this.#position)
     sampler.push(tokens)
     this.#position += tokens.length
     this.#forget()
     const { log, prompt } = this.#of
-    // Beyond the end of its own context it drafts nothing.
-    const most = Math.min(this.most, next, contextLength - log.length)
+    // Beyond the end of its own context it drafts nothing, and not across a change of its rotary factors.
+    const growth = rope === undefined || log.length > rope.threshold ? Infinity : rope.threshold - log.length
+    const most = Math.min(this.most, next, contextLength - log.length, growth)
     if (most <= 0) return
     this.#state ??= SequenceState.of(
       shared,
       'draft',
-      openSequence(shared, log.view(), { prompt, vocabulary: undefined }),
+      openSequence(shared, log.view(), { prompt, vocabulary: undefined, rope }),
     )
     const own = this.#state
     scheduler.spare(own)

@@ -72,7 +72,8 @@ export async function loadModel(model: unknown, options: unknown) {
       const limits = { stepTokens: maxStepTokens, sequences: given.maxSequences ?? SEQUENCES }
       const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
       const contextLength = smallest([declared.contextLength, graph.contextLength() ?? undefined])
-      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits }
+      const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
+      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits, rope }
     }
     cache.dispose()
     refusals.push({ backend, error: made.refusal as KvTideError })

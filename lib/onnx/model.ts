@@ -7,7 +7,7 @@ import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../b
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
-import { type AdmissionOptions, admitPrompt, type Lacking } from '../sequences/prompt.js'
+import { type AdmissionOptions, admitPrompt, type Lacking, type PromptOptions } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { TokenIds } from '../sequences/tokens.js'
 import { loadSequence, type LoadSequenceOptions } from '../paged/load.js'
@@ -30,7 +30,8 @@ import {
 } from './options.js'
 import { rest, Scheduler } from './scheduler.js'
 import { type OnnxSequence, openSequence, sequenceOf } from './sequence.js'
-import { SequenceState } from './sequence-state.js'
+import { isLongAt, type LongRope, namesOf } from './long-rope.js'
+import { type SequenceKind, SequenceState } from './sequence-state.js'
 import { RunTask } from './task.js'
 import { readKnown } from './token-log.js'
 
@@ -49,6 +50,7 @@ interface Loaded {
   readonly refusals: readonly BackendRefusal[]
   readonly vocabulary: number | undefined
   readonly contextLength?: number | undefined
+  readonly rope?: LongRope | undefined
   readonly limits: { readonly stepTokens: number; readonly sequences: number }
 }
 
@@ -86,6 +88,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   declare readonly contextLength: number | undefined
   readonly #shared: SharedCache
   readonly #backend: Backend
+  readonly #rope: LongRope | undefined
   readonly #limits: ModelLimits
   readonly #scheduler: Scheduler
   readonly #isWindowed: boolean
@@ -94,7 +97,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
-    const { cache, backend, refusals, vocabulary, contextLength, limits } = loaded as Loaded
+    const { cache, backend, refusals, vocabulary, contextLength, limits, rope } = loaded as Loaded
     settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'namespace' | 'layers' | 'vocabularySize' | 'contextLength'>(
       this,
       {
@@ -115,6 +118,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     }
     this.#shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
     this.#backend = backend
+    this.#rope = rope
     this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
     this.#isWindowed = cache.groups.some(group => group.kind === 'sliding')
   }
@@ -134,7 +138,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
     const { tokens, prompt } = readOpen(options, this.vocabularySize)
-    return openSequence(this.#shared, tokens, { prompt, vocabulary: this.vocabularySize })
+    return openSequence(this.#shared, tokens, this.#kindOf(prompt))
   }
 
   /**
@@ -148,9 +152,10 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     const ids = readKnown('tokens', tokens, this.vocabularySize)
     const { contextLength = Infinity } = this
     checkContext(ids.length, contextLength)
-    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options, contextLength - ids.length)
+    const names = (prompt: PromptOptions): PromptOptions => namesOf(prompt, isLongAt(this.#rope, ids.length))
+    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options, contextLength - ids.length, names)
     if (sequence === undefined) return { lacking: lacking as Lacking }
-    return { sequence: sequenceOf(this.#shared, sequence, ids, { prompt, vocabulary: this.vocabularySize }) }
+    return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt)) }
   }
 
   /**
@@ -162,7 +167,9 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   async loadSequence(source: SavedSource, options: LoadSequenceOptions = {}): Promise<OnnxSequence> {
     OnnxModel.#check(this)
     const shared = this.#shared
-    const { id, ids, prompt } = await loadSequence(shared, source, options)
+    const names = (prompt: PromptOptions, length: number): PromptOptions =>
+      namesOf(prompt, isLongAt(this.#rope, length))
+    const { id, ids, prompt } = await loadSequence(shared, source, options, names)
     try {
       if (ids === undefined) {
         const details = { field: 'tokens', value: 'without ids', expected: 'tokens whose ids are known' }
@@ -175,7 +182,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
       const known = readKnown('tokens', ids, this.vocabularySize)
       // With another secret, its blocks have no keys in this cache yet.
       shared.change(native => native.identify(id, known.subarray(0, native.sequenceLength(id))))
-      return sequenceOf(shared, id, known, { prompt, vocabulary: this.vocabularySize })
+      return sequenceOf(shared, id, known, this.#kindOf(prompt))
     } catch (error) {
       shared.change(native => native.releaseSequence(id))
       throw error
@@ -308,7 +315,11 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX)
       throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
     model.#scheduler.check()
-    return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength }
+    return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength, rope: model.#rope }
+  }
+
+  #kindOf(prompt: PromptOptions): SequenceKind {
+    return { prompt, vocabulary: this.vocabularySize, rope: this.#rope }
   }
 
   async #end(): Promise<void> {

@@ -39,7 +39,7 @@ export class Room {
   shortage(task: Task, others: readonly Task[]): KvTideError | undefined {
     const growing = Float64Array.from([...others, task].flatMap(({ state }) => [state.sequence.id, state.pending]))
     const prefix = task.state.prefix(task.firstRow + 1)
-    const { salt, saltFrom, extra } = readPrompt(task.state.prompt)
+    const { salt, saltFrom, extra } = readPrompt(task.state.names)
     const watermark = others.length === 0 ? -1 : others.length
     try {
       this.#shared.native.checkGrowth(

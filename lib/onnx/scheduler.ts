@@ -192,6 +192,7 @@ export class Scheduler {
   }
 
   #choose(): { task: Task; share: Share }[] {
+    this.#align()
     for (const task of this.#tasks)
       if (!task.isAdmitted && this.#room.isHopeless(task)) this.#dropUnfit(task, this.#room.shortage(task, []))
     const tasks = this.#tasks
@@ -216,6 +217,18 @@ export class Scheduler {
     return shares.map(share => ({ task: tasks[share.place] as Task, share }))
   }
 
+  /** Makes tokens pending that have the rotary factors of another length than that of their sequence. */
+  #align(): void {
+    for (const task of this.#tasks.filter(({ pending }) => pending > 0)) {
+      try {
+        if (task.state.align()) task.isAdmitted = false
+      } catch (error) {
+        if (isKvTideError(error) && error.code === 'BUSY') throw error
+        this.#drop(task, error)
+      }
+    }
+  }
+
   /** Refuses a task that does not fit into the whole cache. Not at once, and not while an answer is being read whose blocks become free afterwards. */
   #refuse(task: Task): boolean {
     if (task.isOptional || this.#room.isBeingRead || !this.#isLastChance(task)) return false
@@ -237,7 +250,8 @@ export class Scheduler {
 
   #part(task: Task, { tokens, drafts }: Share): StepPart {
     const { state } = task
-    const drafted = drafts === 0 ? NOTHING_DRAFTED : task.drafted(drafts)
+    const most = Math.min(drafts, state.growth)
+    const drafted = most <= 0 ? NOTHING_DRAFTED : task.drafted(most)
     return { task, tokens: state.log.copy(state.computed, state.computed + tokens), drafted, draft: undefined }
   }
 

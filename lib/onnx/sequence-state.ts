@@ -11,6 +11,7 @@ import { findPrefix, type PromptOptions, readExplanation, readPrompt } from '../
 import { createSequence, Sequence } from '../paged/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
+import { isLongAt, type LongRope, namesOf } from './long-rope.js'
 import { TokenLog } from './token-log.js'
 
 /** @internal The task that computes a sequence: a generation, or a call of `run`. */
@@ -41,6 +42,10 @@ class DeferredHandle extends SequenceHandle {
 export interface SequenceKind {
   readonly prompt: PromptOptions
   readonly vocabulary: number | undefined
+  /** The rotary tables of the model, if it has one for long sequences. */
+  readonly rope?: LongRope | undefined
+  /** True if the computed tokens are those of a long sequence; by default, the length of the sequence decides. */
+  readonly isLong?: boolean
 }
 
 /** The start of a transaction of the caller's, and the tokens that were pending there. */
@@ -64,6 +69,9 @@ export class SequenceState {
   readonly prompt: PromptOptions
   /** The size of the model's vocabulary, if known. */
   readonly vocabulary: number | undefined
+  readonly rope: LongRope | undefined
+  /** True if the computed tokens are those of a long sequence. */
+  isLong: boolean
   readonly log: TokenLog
   /** The number of tokens that the cache had at the last reconciliation. */
   computed: number
@@ -77,7 +85,7 @@ export class SequenceState {
   constructor(
     shared: SharedCache,
     id: number,
-    { prompt, vocabulary }: SequenceKind,
+    { prompt, vocabulary, rope, isLong }: SequenceKind,
     ids: Uint32Array,
     computed: number,
   ) {
@@ -85,6 +93,8 @@ export class SequenceState {
     this.handle = new DeferredHandle(shared, id)
     this.prompt = prompt
     this.vocabulary = vocabulary
+    this.rope = rope
+    this.isLong = isLong ?? isLongAt(rope, ids.length)
     this.log = new TokenLog(ids)
     this.computed = computed
   }
@@ -249,6 +259,50 @@ export class SequenceState {
     return parent === null ? undefined : openOn(this.shared, this.sequence.id, { parent })
   }
 
+  /** The options under which its blocks are found. */
+  get names(): PromptOptions {
+    return namesOf(this.prompt, this.isLong)
+  }
+
+  /** The number of tokens that it can grow by with the same rotary factors. */
+  get growth(): number {
+    return this.rope === undefined || this.isLong ? Infinity : this.rope.threshold - this.log.length
+  }
+
+  /** What its positions are counted from. */
+  get firstPosition(): number {
+    return this.isLong ? (this.rope as LongRope).offset : 0
+  }
+
+  /**
+   * Makes all tokens pending if those in the cache have the rotary factors of another length. Refused in a transaction of the caller's, which keeps its tokens.
+   * Returns true if tokens were released.
+   */
+  align(length: number = this.log.length): boolean {
+    const isLong = isLongAt(this.rope, length)
+    if (isLong === this.isLong) return false
+    if (this.hasTransaction) {
+      const { threshold } = this.rope as LongRope
+      throw new KvTideError(
+        'TRANSACTION_OPEN',
+        `beyond ${threshold} tokens the model has other rotary factors, so all tokens have to be computed again: end the transaction first`,
+        { object: 'sequence' },
+      )
+    }
+    this.become(isLong)
+    return true
+  }
+
+  /** Makes all tokens pending, and those that are computed from now on tokens of a long sequence, or of a short one. */
+  become(isLong: boolean): void {
+    if (this.held > 0) cutCache(this.sequence, 0)
+    this.computed = 0
+    this.#hasSurplus = false
+    const { salt, saltFrom, extra } = readPrompt(namesOf(this.prompt, isLong))
+    this.shared.change(native => native.renameSequence(this.sequence.id, salt, saltFrom, extra))
+    this.isLong = isLong
+  }
+
   /** Makes all tokens pending and releases their blocks. Returns false, without a change, if a transaction is open or a caller has truncated the sequence. */
   release(): boolean {
     if (!attempt(() => this.check()) || this.held < this.computed || !attempt(() => cutCache(this.sequence, 0)))
@@ -266,7 +320,8 @@ export class SequenceState {
     ids.set(this.log.view())
     ids.set(more, this.log.length)
     // Errors are ignored here, because the generation will meet them again and report them.
-    await tiers.restore(ids, readPrompt(this.prompt), undefined, { tiers: 'all' }).catch(() => undefined)
+    const names = namesOf(this.prompt, isLongAt(this.rope, ids.length))
+    await tiers.restore(ids, readPrompt(names), undefined, { tiers: 'all' }).catch(() => undefined)
   }
 
   /** The tokens that {@link resume} would look up in the cache; `undefined` if it would not look up any. */
@@ -279,8 +334,8 @@ export class SequenceState {
     const ids = this.prefix(length)
     if (ids === undefined) return
     // A lookup without a result would count as a miss a second time.
-    if (readExplanation(this.shared, ids, this.prompt).matched <= this.computed) return
-    const found = findPrefix(this.shared, ids, this.prompt)
+    if (readExplanation(this.shared, ids, this.names).matched <= this.computed) return
+    const found = findPrefix(this.shared, ids, this.names)
     if (found.length <= this.computed) return found.dispose()
     const [id, computed] = [createSequence(this.shared, { prefix: found }), found.length]
     const native = this.shared.ticked()

@@ -14,11 +14,12 @@ import { append, type KvArrays, type TokenIds, type Tokens } from '../sequences/
 import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { FileOptions } from '../files/progress.js'
 import { saveBytes, saveFile } from '../files/save.js'
+import { isLongAt, namesOf } from './long-rope.js'
 import { type SequenceKind, SequenceState, stateOf } from './sequence-state.js'
 import { readKnown } from './token-log.js'
 
 /** The ids of sequences at the time of their snapshots. */
-const idsOf = new WeakMap<Snapshot, Uint32Array>()
+const idsOf = new WeakMap<Snapshot, { readonly ids: Uint32Array; readonly isLong: boolean }>()
 
 /**
  * A sequence of an {@link OnnxModel}: a `Sequence` of its cache that has the ids of its tokens. The first `length` of them are
@@ -97,6 +98,7 @@ export class OnnxSequence extends Sequence {
     const state = settled(this)
     state.checkFree()
     const ids = readKnown('tokens', tokens, state.vocabulary)
+    state.align(ids.length)
     const kept = super.resume(ids)
     state.log.cut(0)
     state.log.push(ids)
@@ -117,13 +119,13 @@ export class OnnxSequence extends Sequence {
 
   /** As {@link Sequence.snapshot}, with the ids. */
   override snapshot(): Snapshot {
-    const { log, visible, held, settled: computed } = settled(this)
+    const { log, visible, held, settled: computed, isLong } = settled(this)
     if (held > computed) {
       using fork = this.fork()
       return fork.snapshot()
     }
     const snapshot = super.snapshot()
-    idsOf.set(snapshot, log.copy(0, visible))
+    idsOf.set(snapshot, { ids: log.copy(0, visible), isLong })
     return snapshot
   }
 
@@ -131,15 +133,19 @@ export class OnnxSequence extends Sequence {
   override restore(snapshot: Snapshot): void {
     const state = settled(this)
     state.checkFree()
-    const ids = idsOf.get(snapshot)
-    if (ids === undefined) {
+    const known = idsOf.get(snapshot)
+    if (known === undefined) {
       liveArgument('snapshot', snapshot, Snapshot)
       const reason = 'it was taken of a sequence without token ids'
       throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
     }
+    if (known.isLong !== state.isLong) {
+      state.log.cut(0)
+      state.become(known.isLong)
+    }
     super.restore(snapshot)
     state.log.cut(0)
-    state.log.push(ids)
+    state.log.push(known.ids)
     state.computed = this.length
   }
 
@@ -160,6 +166,7 @@ export class OnnxSequence extends Sequence {
     const ids = log.copy(0, visible)
     // Tokens that a generation has computed but not given out are left out.
     using fork = this.fork()
+    stateThis(fork).align(ids.length)
     return shared.native.beginSaveOf(fork.id, ids)
   }
 
@@ -201,13 +208,13 @@ function still<R>(self: OnnxSequence, read: (sequence: Sequence) => R): R | unde
 
 /** @internal Opens a new sequence for a prompt, which starts with the cached prefix. */
 export function openSequence(shared: SharedCache, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
-  const { prompt } = kind
-  let found: PrefixMatch | undefined = findPrefix(shared, ids, prompt)
+  const names = namesOf(kind.prompt, isLongAt(kind.rope, ids.length))
+  let found: PrefixMatch | undefined = findPrefix(shared, ids, names)
   if (found.length === 0) {
     found.dispose()
     found = undefined
   }
-  return sequenceOf(shared, createSequence(shared, found === undefined ? prompt : { prefix: found }), ids, kind)
+  return sequenceOf(shared, createSequence(shared, found === undefined ? names : { prefix: found }), ids, kind)
 }
 
 /** @internal Makes the object of a new sequence. The tokens that it has in the cache are the first of `ids`. */

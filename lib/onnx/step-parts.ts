@@ -31,11 +31,11 @@ export class WantedRows {
     const rows: number[] = []
     for (const [place, { task, tokens, drafted }] of parts.entries()) {
       const [start, length] = [this.offsets[place] as number, lengths[place] as number]
-      const { computed } = task.state
+      const { computed, firstPosition } = task.state
       this.offsets[place + 1] = start + length
       this.ids.set(tokens, start)
       this.ids.set(drafted.tokens, start + tokens.length)
-      for (let token = 0; token < length; token++) this.positions[start + token] = computed + token
+      for (let token = 0; token < length; token++) this.positions[start + token] = firstPosition + computed + token
       const first = Math.max(task.firstRow, computed)
       this.firstRows.push(rows.length)
       this.firstPositions.push(first)

@@ -106,10 +106,15 @@ export async function loadSequence(
   shared: SharedCache,
   source: unknown,
   options: unknown,
+  names: (prompt: PromptOptions, length: number) => PromptOptions = same => same,
 ): Promise<{ readonly id: number; readonly ids: Uint32Array | undefined; readonly prompt: PromptOptions }> {
   const { salt, saltFrom, extra, signal, onProgress } = known<LoadSequenceOptions>('options', options, SEQUENCE)
-  const prompt = readPrompt({ salt, saltFrom, extra })
-  const of = [prompt.salt, prompt.saltFrom, prompt.extra] as const
+  const given = promptOf({ salt, saltFrom, extra })
+  const namesOf = (length: number) => {
+    const prompt = readPrompt(names(given, length))
+    return [prompt.salt, prompt.saltFrom, prompt.extra] as const
+  }
+  const of = namesOf(0)
   const [from, since] = [readSource(source), shared.native.forgotten()]
   return watched({ signal, onProgress }, async watch => {
     const file = await from.openSequence()
@@ -120,9 +125,9 @@ export async function loadSequence(
       await file.read(watch)
       const ids = file.ids() ?? undefined
       return {
-        id: await whenFree(watch, () => shared.change(native => file.end(native, ...of))),
+        id: await whenFree(watch, () => shared.change(native => file.end(native, ...namesOf(ids?.length ?? 0)))),
         ids,
-        prompt: promptOf({ salt, saltFrom, extra }),
+        prompt: given,
       }
     } finally {
       file.dispose()

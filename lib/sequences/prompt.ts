@@ -137,13 +137,15 @@ export function admitPrompt(
   tokens: unknown,
   options: unknown,
   answerMax: number = Infinity,
+  names: (prompt: PromptOptions) => PromptOptions = same => same,
 ): { readonly sequence: number | undefined; readonly lacking: Lacking | undefined; readonly prompt: PromptOptions } {
   const { salt, saltFrom, extra, watermark, answerTokens, stepTokens } = known<AdmissionOptions>(
     'options',
     options,
     ADMISSION,
   )
-  const prompt = readPrompt({ salt, saltFrom, extra })
+  const given = promptOf({ salt, saltFrom, extra })
+  const prompt = readPrompt(names(given))
   const room = Float64Array.of(
     Math.min(optional(count, 'answerTokens', answerTokens) ?? 0, answerMax),
     optional((argument, value) => count(argument, value, 1), 'stepTokens', stepTokens) ?? 0,
@@ -152,7 +154,7 @@ export function admitPrompt(
   const { sequence, lacking } = shared.change(native =>
     native.admit(readTokens('tokens', tokens), prompt.salt, prompt.saltFrom, prompt.extra, room),
   )
-  return { sequence, lacking: lacking && Object.freeze(lacking), prompt: promptOf({ salt, saltFrom, extra }) }
+  return { sequence, lacking: lacking && Object.freeze(lacking), prompt: given }
 }
 
 /** @internal Refuses salt and extras in calls that do not accept them. */

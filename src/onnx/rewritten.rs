@@ -71,6 +71,15 @@ pub struct NativeOnnxInspection {
     pub text: String,
 }
 
+/// Rotary tables for short and long sequences, one after the other.
+#[napi(object, object_from_js = false)]
+pub struct NativeLongRope {
+    /// The most tokens of a sequence that uses the first table.
+    pub threshold: f64,
+    /// A longer sequence adds this to its positions.
+    pub offset: f64,
+}
+
 /// A subgraph, and the attentions to compute after it.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxPart {
@@ -150,6 +159,13 @@ impl NativeOnnxRewritten {
     #[napi(catch_unwind)]
     pub fn layers(&self) -> Vec<NativeOnnxLayer> {
         self.rewritten.rewritten.layers().iter().map(NativeOnnxLayer::from).collect()
+    }
+
+    /// The rotary tables that are chosen by the length of a sequence, if there are any.
+    #[napi(catch_unwind)]
+    pub fn long_rope(&self) -> Option<NativeLongRope> {
+        let rope = self.rewritten.rewritten.long_rope()?;
+        Some(NativeLongRope { threshold: rope.threshold as f64, offset: rope.offset as f64 })
     }
 
     #[napi(catch_unwind)]

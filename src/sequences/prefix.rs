@@ -123,6 +123,21 @@ impl NativePagedKvCache {
             .change(env, |cache| Ok(cache.create_sequence_of(Prompt::read(salt, salt_from, extra)?.options())? as f64))
     }
 
+    /// Gives a sequence without tokens another salt and other extras.
+    #[napi]
+    pub fn rename_sequence(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        salt: &[u8],
+        salt_from: f64,
+        extra: Option<Vec<NativeExtra>>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            Ok(cache.rename(whole("seq", sequence)?, Prompt::read(salt, salt_from, extra)?.options())?)
+        })
+    }
+
     /// Creates a sequence that takes over a match.
     #[napi]
     pub fn create_sequence_from(&mut self, env: &Env, prefix: &mut NativePagedPrefix) -> Result<f64> {

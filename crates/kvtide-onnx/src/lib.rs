@@ -39,7 +39,7 @@ pub use inspect::Inspection;
 pub use new_rows::{NEW_ROWS, new_rows_of};
 pub use parts::{GraphPart, PartAttention};
 pub use proto::{ElementType, External, GRAPH_BYTES_MAX, Model, Place, Port, Weights};
-pub use rewrite::{Options, Rewritten};
+pub use rewrite::{LongRope, Options, Rewritten};
 pub use source::{FileSource, Source, Span};
 pub use wire::{Segment, Segments};
 

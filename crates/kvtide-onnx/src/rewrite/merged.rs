@@ -30,7 +30,7 @@ pub(super) fn unmerged(model: &Model) -> Result<Option<Model>> {
 }
 
 /// Returns the nodes of a branch, with outputs renamed to the names of the node's outputs.
-fn inlined(node: &Node, branch: &Graph) -> Vec<Node> {
+pub(super) fn inlined(node: &Node, branch: &Graph) -> Vec<Node> {
     let made: HashSet<&str> = branch.nodes.iter().flat_map(|inner| &inner.outputs).map(String::as_str).collect();
     // Names inside inner graphs stay unchanged.
     let captured: HashSet<&String> =

@@ -4,6 +4,7 @@
 //! attention        -> kvtide::Attention, with the same output name       attention.rs
 //! positions        -> from the input position_ids                        positions.rs
 //! head             -> only the requested rows, as an option              logits.rs
+//! tables by length -> one table, of which each sequence reads its part   long_rope.rs
 //! lengths          -> refused if the longest sequence decides for all    length.rs
 //! merged decoders  -> the branch with a past                             merged.rs
 //! unused: pasts, presents, masks, and nodes that only served them        prune.rs
@@ -15,6 +16,7 @@
 mod attention;
 mod length;
 mod logits;
+mod long_rope;
 mod merged;
 mod positions;
 mod prune;
@@ -22,6 +24,8 @@ mod prune;
 use std::collections::HashSet;
 
 use self::length::check_lengths;
+pub use self::long_rope::LongRope;
+use self::long_rope::check_positions;
 use crate::error::{Error, Result};
 use crate::find::{FoundAttention, Layer, Lookup, SIZES, attentions, unrecognised};
 use crate::inspect::Inspection;
@@ -44,6 +48,7 @@ pub struct Options {
 pub struct Rewritten {
     model: Model,
     inspection: Inspection,
+    long_rope: Option<LongRope>,
 }
 
 /// The input with positions, `[batch, tokens]`.
@@ -78,6 +83,7 @@ impl Rewritten {
             .filter(|(index, _)| !replaced.contains(index))
             .map(|(_, node)| node.clone())
             .collect();
+        let long_rope = edit.join_tables(&mut all)?;
         for found in &all {
             edit.attend(found)?;
         }
@@ -94,13 +100,16 @@ impl Rewritten {
         rewritten.graph = checked(edit.graph)?;
         check_inputs(&rewritten.graph, &lookup.roles.tokens, &edit.positions)?;
         check_lengths(&rewritten.graph, &edit.positions)?;
+        if long_rope.is_some() {
+            check_positions(&rewritten.graph, &edit.positions)?;
+        }
         rewritten.import("kvtide", 1);
         if has_rotary {
             rewritten.import("com.microsoft", 1);
         }
         let vocabulary = vocabulary(&lookup, &rewritten.graph)?;
         let inspection = Inspection::new(given, &rewritten, layers, vocabulary);
-        Ok(Self { model: rewritten, inspection })
+        Ok(Self { model: rewritten, inspection, long_rope })
     }
 
     /// The new model. Its bytes are written with the source that the old model was read from.
@@ -111,6 +120,11 @@ impl Rewritten {
     /// The findings and changes of the rewrite.
     pub fn inspection(&self) -> &Inspection {
         &self.inspection
+    }
+
+    /// The tables that are chosen by the length of a sequence.
+    pub fn long_rope(&self) -> Option<LongRope> {
+        self.long_rope
     }
 
     /// The layers, by number.

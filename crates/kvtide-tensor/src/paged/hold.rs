@@ -93,6 +93,12 @@ impl PageGroup {
         Ok(self.planner.restore(sequence, &self.held[&snapshot.id])?)
     }
 
+    /// Gives a sequence without tokens another salt and other extras.
+    pub fn rename(&mut self, sequence: u64, identity: Identity) -> Result<()> {
+        self.change()?;
+        Ok(self.planner.rename(sequence, identity)?)
+    }
+
     /// Checks everything that [`PageGroup::restore`] checks.
     pub fn check_restore(&mut self, sequence: u64, snapshot: &Hold) -> Result<()> {
         self.change()?;

@@ -112,4 +112,11 @@ impl PagedKvCache {
         self.check(|group| group.check_restore(sequence, held.next().expect("one for each group")))?;
         self.groups.iter_mut().zip(&snapshot.groups).try_for_each(|(group, held)| group.restore(sequence, held))
     }
+
+    /// Gives a sequence without tokens the salt and extras of `options`.
+    pub fn rename(&mut self, sequence: u64, options: PromptOptions<'_>) -> Result<()> {
+        self.check(|group| Ok(group.planner().check_rename(sequence)?))?;
+        let identity = self.namer.identity(options)?;
+        self.groups.iter_mut().try_for_each(|group| group.rename(sequence, identity.clone()))
+    }
 }

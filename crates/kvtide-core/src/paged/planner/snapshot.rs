@@ -45,6 +45,28 @@ impl PagedPlanner {
         Ok(())
     }
 
+    /// Gives a sequence without tokens another salt and other extras.
+    pub fn rename(&mut self, sequence: u64, identity: Identity) -> Result<()> {
+        let seat = self.seat_to_rename(sequence)?;
+        let content = Content::new(KeyChain::new(identity, self.forgotten));
+        self.sequences.at_mut(seat).restore(content, &mut self.tables);
+        self.changed();
+        Ok(())
+    }
+
+    /// Returns the error of [`PagedPlanner::rename`] without renaming.
+    pub fn check_rename(&self, sequence: u64) -> Result<()> {
+        self.seat_to_rename(sequence).map(drop)
+    }
+
+    fn seat_to_rename(&self, sequence: u64) -> Result<u32> {
+        let seat = self.sequences.idle(sequence)?;
+        match self.sequences.at(seat).length() {
+            0 => Ok(seat),
+            length => Err(Error::argument("sequence.length", length, "0, to give it another salt")),
+        }
+    }
+
     /// Releases held content.
     pub fn release(&mut self, held: HeldContent) {
         held.0.release(&mut self.tables);
