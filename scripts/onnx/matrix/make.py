@@ -102,15 +102,17 @@ def refer(model, folder):
     prompts = {f'p{n}': torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in (1, 7, 33, *longer)}
     greedy, tensors = {}, {}
     for name, prompt in prompts.items():
-        ids = list(prompt)
+        ids, rows = list(prompt), []
         with torch.no_grad():
+            # Each token is that of a whole pass: factors of LongRoPE depend on the length of all of it.
             for _ in range(12):
-                row = model(torch.tensor([ids]), use_cache=False).logits[0]
-                ids.append(int(row[-1].argmax()))
-            row = model(torch.tensor([ids[:-1]]), use_cache=False).logits[0].float()
+                logits = model(torch.tensor([ids]), use_cache=False).logits[0].float()
+                if not rows:
+                    tensors[f'logits.{name}'] = logits.clone()
+                rows.append(logits[-1].clone())
+                ids.append(int(logits[-1].argmax()))
         greedy[name] = ids[len(prompt):]
-        tensors[f'logits.{name}'] = row[:len(prompt)].clone()
-        tensors[f'greedy_logits.{name}'] = row[len(prompt) - 1:].clone()
+        tensors[f'greedy_logits.{name}'] = torch.stack(rows)
     save_file(tensors, folder / 'references.safetensors')
     (folder / 'references.json').write_text(json.dumps(dict(vocab_size=VOCAB, prompts=prompts, greedy=greedy)))
 

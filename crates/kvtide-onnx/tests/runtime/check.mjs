@@ -79,6 +79,12 @@ class Sequence {
   keys = plan.layers.map(({ kv_num_heads }) => Array.from({ length: kv_num_heads }, () => []))
   values = plan.layers.map(({ kv_num_heads }) => Array.from({ length: kv_num_heads }, () => []))
   length = 0
+  /** The position of its first token: long sequences read another part of rotary tables. */
+  start = 0
+
+  constructor(total = 0) {
+    if (plan.rope && total > plan.rope.threshold) this.start = plan.rope.offset
+  }
 }
 
 /** Attention of one layer over all tokens of a call; `owners` says whose each token is. */
@@ -125,7 +131,9 @@ const ints = (numbers, dims) => new ort.Tensor('int64', BigInt64Array.from(numbe
 /** Logits of all tokens of a call, or of the rows that are asked for. */
 const run = async (batch, rows) => {
   const owners = batch.flatMap(({ sequence, tokens }) => tokens.map(() => sequence))
-  const positions = batch.flatMap(({ sequence, tokens }) => tokens.map((_, index) => sequence.length + index))
+  const positions = batch.flatMap(({ sequence, tokens }) =>
+    tokens.map((_, index) => sequence.start + sequence.length + index),
+  )
   const ids = batch.flatMap(({ tokens }) => tokens)
   const known = { [plan.tokens]: ints(ids, [1, ids.length]), position_ids: ints(positions, [1, ids.length]) }
   if (plan.rows) known.logit_rows = ints(rows ?? ids.map((_, index) => index), [(rows ?? ids).length])
@@ -160,7 +168,7 @@ const width = expected.vocab_size
 const own = plan.logits === 'references' ? tensors(join(references, 'references.safetensors')) : undefined
 
 for (const [name, prompt] of Object.entries(expected.prompts)) {
-  const sequence = new Sequence()
+  const sequence = new Sequence(prompt.length)
   const greedy = (plan.greedy ?? expected.greedy)[name]
   if (greedy === undefined) continue
   // In two pieces, so that the second one has a past.
@@ -178,7 +186,9 @@ for (const [name, prompt] of Object.entries(expected.prompts)) {
       )
     result.same += argmax(row) === token ? 1 : 0
     result.of += 1
-    if (step + 1 < Math.min(greedy.length, plan.steps)) row = await run([{ sequence, tokens: [token] }])
+    // Beyond the threshold, all tokens would have to be computed again.
+    const isCrossing = plan.rope && sequence.start === 0 && sequence.length + 1 > plan.rope.threshold
+    if (step + 1 < Math.min(greedy.length, plan.steps) && !isCrossing) row = await run([{ sequence, tokens: [token] }])
     else break
   }
 }
@@ -210,7 +220,7 @@ if (plan.original) {
       }
     }
     const { logits } = await session.run(feeds)
-    const sequence = new Sequence()
+    const sequence = new Sequence(prompt.length)
     const rest = prompt.length > 1 ? await run([{ sequence, tokens: prompt.slice(0, 1) }]) : []
     const all = [...rest, ...(await run([{ sequence, tokens: prompt.slice(sequence.length) }]))]
     // A graph with a pruned head gives the last row only.
@@ -227,14 +237,15 @@ if (plan.original) {
 // Prompts of unequal length in one call, and rows chosen out of it.
 if (own) {
   const names = Object.keys(expected.prompts)
-  const all = await run(names.map(name => ({ sequence: new Sequence(), tokens: expected.prompts[name] })))
+  const sequenceOf = name => new Sequence(expected.prompts[name].length)
+  const all = await run(names.map(name => ({ sequence: sequenceOf(name), tokens: expected.prompts[name] })))
   const whole = Float32Array.from(names.flatMap(name => [...own(`logits.${name}`)]))
   result.ragged = difference(all, whole)
   if (plan.rows) {
     let end = 0
     const last = names.map(name => (end += expected.prompts[name].length) - 1)
     const chosen = await run(
-      names.map(name => ({ sequence: new Sequence(), tokens: expected.prompts[name] })),
+      names.map(name => ({ sequence: sequenceOf(name), tokens: expected.prompts[name] })),
       last,
     )
     result.rows = difference(

@@ -39,7 +39,8 @@ fn plan(rewritten: &Rewritten, options: &Options) -> Value {
             })
         })
         .collect();
-    json!({ "layers": layers, "rows": options.logit_rows, "tokens": "input_ids", "logits": "references", "steps": 64 })
+    let rope = rewritten.long_rope().map(|rope| json!({ "threshold": rope.threshold, "offset": rope.offset }));
+    json!({ "layers": layers, "rope": rope, "rows": options.logit_rows, "tokens": "input_ids", "logits": "references", "steps": 64 })
 }
 
 /// Writes the parts of a model and runs them against references.
