@@ -55,28 +55,43 @@ function slipping(sums: readonly number[], slip: number): number {
   return (following(sums) + ((sums[0] as number) % slip === 0 ? 1 : 0)) % (VOCABULARY - 1)
 }
 
-/** The toy's answer without a cache. With `slip`, about one token in so many differs; with `window`, it depends on that many last tokens only. */
+/** What long sequences add to their positions. */
+const LONG_FROM = 100_000
+
+/**
+ * The toy's answer without a cache. With `slip`, about one token in so many differs; with `window`, it depends on that many last tokens only. Beyond `threshold`
+ * tokens, every token counts with other numbers; `total` is the length that decides if it is that of a longer sequence.
+ */
 export function alone(
   tokens: readonly number[],
   count: number,
   slip: number = Infinity,
   window: number = Infinity,
+  threshold: number = Infinity,
+  total: number = 0,
 ): number[] {
   const all = [...tokens]
   const from = (end: number): number => Math.max(0, end - window)
-  const sums = Array.from({ length: SUMMED }, (_, place) =>
-    all.reduce((sum, id, position) => (position < from(all.length) ? sum : sum + left(id, position, place)), 0),
-  )
+  const start = (): number => (Math.max(all.length, total) > threshold ? LONG_FROM : 0)
+  const sum = (): number[] =>
+    Array.from({ length: SUMMED }, (_, place) =>
+      all.reduce(
+        (sum, id, position) => (position < from(all.length) ? sum : sum + left(id, start() + position, place)),
+        0,
+      ),
+    )
+  let sums = sum()
   for (let step = 0; step < count; step++) {
     const next = slipping(sums, slip)
-    const gone = from(all.length + 1) - 1
+    const [gone, first] = [from(all.length + 1) - 1, start()]
     for (let place = 0; place < SUMMED; place++) {
       sums[place] =
         (sums[place] as number) +
-        left(next, all.length, place) -
-        (gone < 0 || gone < from(all.length) ? 0 : left(all[gone] as number, gone, place))
+        left(next, first + all.length, place) -
+        (gone < 0 || gone < from(all.length) ? 0 : left(all[gone] as number, first + gone, place))
     }
     all.push(next)
+    if (start() !== first) sums = sum()
   }
   return all.slice(tokens.length)
 }
@@ -133,7 +148,7 @@ export class ToyBackend implements Backend {
       this.steps += 1
       this.tokens += ids.length
       for (const [place, { before }] of sequences.entries()) {
-        if (positions[offsets[place] as number] !== before.length)
+        if ((positions[offsets[place] as number] as number) % LONG_FROM !== before.length)
           throw new Error('the tokens before a step are as many as its first position')
       }
       using run = StepRun.of(step)
@@ -158,7 +173,7 @@ export class ToyBackend implements Backend {
       const logits = new Float32Array(rows.length * this.#vocabulary)
       for (const [row, token] of rows.entries()) {
         // With queries of zeros, all keys have the same weight: the output is the mean.
-        const count = Math.min((positions[token] as number) + 1, this.#window)
+        const count = Math.min(((positions[token] as number) % LONG_FROM) + 1, this.#window)
         const sums = Array.from({ length: SUMMED }, (_, place) =>
           Math.round((out[token * DIM + 2 + place] as number) * count),
         )
@@ -191,6 +206,7 @@ export function toyModel(
     window,
     vocabulary = VOCABULARY,
     pages = 'f32',
+    threshold,
   }: {
     capacity: number
     blockSize?: number
@@ -199,6 +215,8 @@ export function toyModel(
     window?: number
     vocabulary?: number
     pages?: PageFormat
+    /** The maximum number of tokens of a short sequence. */
+    threshold?: number | undefined
   },
 ): OnnxModel {
   const sizes = { numKvHeads: 1, headDim: DIM }
@@ -211,5 +229,6 @@ export function toyModel(
     blockSize,
     ...(pages === 'f32' ? {} : formats),
   } satisfies PagedKvCacheOptions)
-  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary, limits: { stepTokens, sequences } })
+  const rope = threshold === undefined ? undefined : { threshold, offset: LONG_FROM }
+  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary, limits: { stepTokens, sequences }, rope })
 }
