@@ -170,13 +170,15 @@ async function talked(world: World, drafting: OnnxModel): Promise<void> {
 async function looked(t: ExecutionContext, dice: Dice, name: string, window: number | undefined): Promise<void> {
   const sizes = { capacity: 60 + dice.roll(200), stepTokens: 4 + dice.roll(20), blockSize: 1 + dice.roll(5) }
   const backend = new ToyBackend(dice, window === undefined ? {} : { window })
-  const model = toyModel(backend, window === undefined ? sizes : { ...sizes, window })
+  // Beyond some length, all tokens count with other numbers: the second model's own, and now and then not at the same length.
+  const threshold = dice.once(3) ? 5 + dice.roll(40) : undefined
+  const theirs = dice.once(3) ? 5 + dice.roll(40) : threshold
+  const windowed = window === undefined ? {} : { window }
+  const model = toyModel(backend, { ...sizes, threshold, ...windowed })
   const slip = 2 + dice.roll(6)
-  const drafting = toyModel(new ToyBackend(dice, { slip, ...(window === undefined ? {} : { window }) }), {
-    ...sizes,
-    ...(window === undefined ? {} : { window }),
-  })
-  const world: World = { t, dice, name, model, says: (tokens, count) => alone(tokens, count, Infinity, window) }
+  const drafting = toyModel(new ToyBackend(dice, { slip, ...windowed }), { ...sizes, threshold: theirs, ...windowed })
+  const says = (tokens: readonly number[], count: number) => alone(tokens, count, Infinity, window, threshold)
+  const world: World = { t, dice, name, model, says }
   await Promise.all(Array.from({ length: 1 + dice.roll(3) }, () => talked(world, drafting)))
   t.is(model.cache.freeCount, model.cache.totalCount, `${name}: blocks are left`)
   model.cache.checkInvariants()

@@ -110,25 +110,18 @@ export async function loadSequence(
 ): Promise<{ readonly id: number; readonly ids: Uint32Array | undefined; readonly prompt: PromptOptions }> {
   const { salt, saltFrom, extra, signal, onProgress } = known<LoadSequenceOptions>('options', options, SEQUENCE)
   const given = promptOf({ salt, saltFrom, extra })
-  const namesOf = (length: number) => {
-    const prompt = readPrompt(names(given, length))
-    return [prompt.salt, prompt.saltFrom, prompt.extra] as const
-  }
-  const of = namesOf(0)
   const [from, since] = [readSource(source), shared.native.forgotten()]
   return watched({ signal, onProgress }, async watch => {
     const file = await from.openSequence()
     try {
+      const ids = file.ids() ?? undefined
+      const prompt = readPrompt(names(given, ids?.length ?? 0))
+      const of = [prompt.salt, prompt.saltFrom, prompt.extra] as const
       // If cached blocks would be evicted, the file is verified first, so that none are evicted for a damaged file.
       if (await whenFree(watch, () => file.check(shared.native, ...of))) await file.verify(watch)
       await whenFree(watch, () => shared.change(native => file.begin(native, since)))
       await file.read(watch)
-      const ids = file.ids() ?? undefined
-      return {
-        id: await whenFree(watch, () => shared.change(native => file.end(native, ...namesOf(ids?.length ?? 0)))),
-        ids,
-        prompt: given,
-      }
+      return { id: await whenFree(watch, () => shared.change(native => file.end(native, ...of))), ids, prompt: given }
     } finally {
       file.dispose()
     }
