@@ -73,14 +73,14 @@ export function alone(
   const all = [...tokens]
   const from = (end: number): number => Math.max(0, end - window)
   const start = (): number => (Math.max(all.length, total) > threshold ? LONG_FROM : 0)
-  const sum = (): number[] =>
+  const sumAll = (): number[] =>
     Array.from({ length: SUMMED }, (_, place) =>
       all.reduce(
         (sum, id, position) => (position < from(all.length) ? sum : sum + left(id, start() + position, place)),
         0,
       ),
     )
-  let sums = sum()
+  let sums = sumAll()
   for (let step = 0; step < count; step++) {
     const next = slipping(sums, slip)
     const [gone, first] = [from(all.length + 1) - 1, start()]
@@ -91,7 +91,7 @@ export function alone(
         (gone < 0 || gone < from(all.length) ? 0 : left(all[gone] as number, first + gone, place))
     }
     all.push(next)
-    if (start() !== first) sums = sum()
+    if (start() !== first) sums = sumAll()
   }
   return all.slice(tokens.length)
 }

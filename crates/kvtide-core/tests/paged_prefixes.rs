@@ -186,6 +186,28 @@ fn what_is_only_drafted_is_found_by_nobody_whoever_goes_on_from_it() {
 }
 
 #[test]
+fn an_empty_sequence_is_renamed_and_found_under_its_new_names_only() {
+    let root = |salt: u8| BlockKey::root(&[7; 32], b"model", &[salt]);
+    let identity = |salt: u8| Identity { root: root(salt), extra: Default::default() };
+    let mut planner = PagedPlanner::new(20, 2, 1).unwrap();
+    let sequence = planner.create_sequence_of(identity(1)).unwrap();
+    append(&mut planner, sequence, &PROMPT[..4]);
+    assert_eq!(planner.rename(sequence, identity(2)).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(planner.sequence_length(sequence), 4);
+    let snapshot = planner.snapshot(sequence).unwrap();
+    planner.truncate(sequence, 0).unwrap();
+    let draft = planner.begin(sequence, None).unwrap();
+    assert_eq!(planner.rename(sequence, identity(2)).unwrap_err().code(), Code::TransactionOpen);
+    planner.undo(sequence, draft).unwrap();
+    planner.rename(sequence, identity(2)).unwrap();
+    assert_eq!(planner.restore(sequence, &snapshot).unwrap_err().code(), Code::SnapshotInvalid);
+    append(&mut planner, sequence, &PROMPT[..4]);
+    planner.release(snapshot);
+    planner.drop_sequence(sequence).unwrap();
+    assert_eq!(planner.check_invariants(&[]), Ok(()));
+}
+
+#[test]
 fn a_sequence_is_not_given_what_another_tenant_computed() {
     let root = |salt: u8| BlockKey::root(&[7; 32], b"model", &[salt]);
     let extra = Extras::new(vec![Extra { start: 0, end: 2, key: vec![1] }]).unwrap();

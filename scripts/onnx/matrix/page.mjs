@@ -26,11 +26,12 @@ function cell(result) {
 const isFast = result => result.backend === 'graph' || result.backend === 'parts'
 const isRight = ({ alone }) => alone !== undefined && alone.same === alone.of
 
+const row = cells => `| ${cells.join(' | ')} |`
+
 /** The page of a map of families to maps of forms to results. */
 export function page(found) {
   const all = [...found.values()].flatMap(ways => [...ways.values()])
   const right = all.filter(result => isFast(result) && isRight(result))
-  const row = cells => `| ${cells.join(' | ')} |`
   const table = [
     row(['family', ...COLUMNS.map(name => name.replace('builder-', 'builder, '))]),
     row(['---', ...COLUMNS.map(() => '---')]),

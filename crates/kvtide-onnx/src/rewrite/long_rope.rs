@@ -27,41 +27,70 @@ pub struct LongRope {
     pub offset: u64,
 }
 
+/// The tables that were joined, by their names before.
+#[derive(Default)]
+struct Joined {
+    names: HashMap<String, String>,
+    rope: Option<LongRope>,
+}
+
 impl GraphEdit<'_> {
-    /// Joins the tables of all attentions whose tables are outputs of an `If`; [`None`] if there are none.
+    /// Joins tables that are outputs of an `If`: those of attentions, and those of nodes for rotary embedding. Returns
+    /// [`None`] if there are none.
     pub(super) fn join_tables(&mut self, all: &mut [FoundAttention]) -> Result<Option<LongRope>> {
-        let mut joined: HashMap<String, String> = HashMap::new();
-        let mut rope = None;
-        for found in all.iter_mut() {
-            let Some(rotary) = &mut found.layer.rotary else { continue };
-            let Some(&index) = self.lookup.makers.get(rotary.tables[0].as_str()) else { continue };
-            let node = self.lookup.node(index);
-            if !node.is("", "If") {
+        let mut joined = Joined::default();
+        for rotary in all.iter_mut().filter_map(|found| found.layer.rotary.as_mut()) {
+            if let Some(tables) = self.joined(&mut joined, &rotary.tables)? {
+                (rotary.tables, rotary.places) = (tables, [None, None]);
+            }
+        }
+        for index in 0..self.graph.nodes.len() {
+            let node = &self.graph.nodes[index];
+            let first = match node.domain.as_str() {
+                "com.microsoft" => 2,
+                _ => 1,
+            };
+            let (Some(cos), Some(sin)) = (node.input(first), node.input(first + 1)) else { continue };
+            if node.operator != "RotaryEmbedding" {
                 continue;
             }
-            if !rotary.tables.iter().all(|table| node.outputs.contains(table)) {
-                return Err(unrecognised(node, "cosines and sines are not chosen together"));
+            let tables = [cos, sin].map(str::to_owned);
+            if let Some(new) = self.joined(&mut joined, &tables)? {
+                let names = HashMap::from([0, 1].map(|at| (tables[at].as_str(), new[at].as_str())));
+                self.graph.nodes[index].rename(&names);
             }
-            if !joined.contains_key(&rotary.tables[0]) {
-                let choice = Choice::of(self.lookup.model, self.lookup, node, &rotary.tables)?;
-                if rope.is_some_and(|rope| rope != choice.rope) {
-                    return Err(unrecognised(node, "its tables change at another length than those before"));
-                }
-                rope = Some(choice.rope);
-                for table in rotary.tables.clone() {
-                    let name = format!("kvtide/{table} of all lengths");
-                    let parts = [true, false].map(|short| part_of(&table, short));
-                    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-                    let node = Node::new("Concat", "", &name, &parts, &[&name]);
-                    self.add(node.with(Attribute::int("axis", 0)));
-                    joined.insert(table, name);
-                }
-                self.inline(node, &choice)?;
-            }
-            rotary.tables = rotary.tables.clone().map(|table| joined[&table].clone());
-            rotary.places = [None, None];
         }
-        Ok(rope)
+        Ok(joined.rope)
+    }
+
+    /// The joined tables for those of an `If`; [`None`] for all others.
+    fn joined(&mut self, joined: &mut Joined, tables: &[String; 2]) -> Result<Option<[String; 2]>> {
+        if let [Some(cos), Some(sin)] = tables.each_ref().map(|table| joined.names.get(table)) {
+            return Ok(Some([cos.clone(), sin.clone()]));
+        }
+        let Some(&index) = self.lookup.makers.get(tables[0].as_str()) else { return Ok(None) };
+        let node = self.lookup.node(index);
+        if !node.is("", "If") {
+            return Ok(None);
+        }
+        if !tables.iter().all(|table| node.outputs.contains(table)) {
+            return Err(unrecognised(node, "cosines and sines are not chosen together"));
+        }
+        let choice = Choice::of(self.lookup.model, self.lookup, node, tables)?;
+        if joined.rope.is_some_and(|rope| rope != choice.rope) {
+            return Err(unrecognised(node, "its tables change at another length than those before"));
+        }
+        joined.rope = Some(choice.rope);
+        self.inline(node, &choice)?;
+        let names = tables.each_ref().map(|table| {
+            let name = format!("kvtide/{table} of all lengths");
+            let parts = [true, false].map(|is_short| part_of(table, is_short));
+            let node = Node::new("Concat", "", &name, &[&parts[0], &parts[1]], &[&name]);
+            self.add(node.with(Attribute::int("axis", 0)));
+            joined.names.insert(table.clone(), name.clone());
+            name
+        });
+        Ok(Some(names))
     }
 
     /// Adds the nodes and weights of both branches to the graph.

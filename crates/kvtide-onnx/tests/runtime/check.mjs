@@ -228,7 +228,7 @@ if (plan.original) {
     const last = other => other.slice(other.length - rows.length)
     result.original = Math.max(result.original ?? 0, difference(last(all), rows))
     if (own) {
-      const name = Object.keys(expected.prompts).find(name => expected.prompts[name] === prompt)
+      const name = Object.keys(expected.prompts).find(other => expected.prompts[other] === prompt)
       result.itself = Math.max(result.itself ?? 0, difference(rows, last(own(`logits.${name}`))))
     }
   }

@@ -1,0 +1,131 @@
+//! Tables of rotary factors that a graph chooses by the length of its input, as LongRoPE does.
+
+mod support;
+
+use kvtide_onnx::{Error, LongRope, Model, Options, Rewritten};
+use support::build::{Attr, DIM, Decoder, F32, Graph, Size};
+use support::runtime::same_as_before;
+
+/// A branch with two tables of so many rows, each computed by a node.
+fn branch(which: &str, rows: i64, size: f32) -> support::build::Message {
+    let mut inner = Graph::default();
+    // Names that neither the other branch nor the graph has.
+    (0..if which == "long" { 1000 } else { 2000 }).for_each(|_| drop(inner.fresh("unused")));
+    for table in ["cos", "sin"] {
+        let weight = inner.weight(&[rows, DIM / 2], size);
+        inner.node_to("Identity", &[&weight], &[&format!("{table} of {which}")], &[]);
+        inner.output(&format!("{table} of {which}"), F32, &[Size::Is(rows), Size::Is(DIM / 2)]);
+    }
+    inner.fields.clone().text(2, which)
+}
+
+/// A decoder whose tables are chosen once, for both layers: those of up to `threshold` tokens have `rows` rows.
+fn decoder(rows: i64, condition: impl Fn(&mut Decoder) -> String, reader: impl Fn(&mut Decoder)) -> Graph {
+    let made = std::cell::Cell::new(false);
+    Decoder::new(2, true).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, presents] = decoder.pasts(layer);
+        if !made.replace(true) {
+            let condition = condition(decoder);
+            let branches = [
+                Attr::Graph("then_branch", branch("long", 64, 2.)),
+                Attr::Graph("else_branch", branch("short", rows, 1.)),
+            ];
+            decoder.graph.node_to("If", &[&condition], &["cos", "sin"], &branches);
+            reader(decoder);
+        }
+        let graph = &mut decoder.graph;
+        let (axis, one) = (graph.ints(&[1], &[1]), graph.ints(&[], &[1]));
+        let to = Attr::Int("to", 6);
+        let sum = graph.node("ReduceSum", &["attention_mask", &axis], &[Attr::Int("keepdims", 0)]);
+        let last = graph.node("Sub", &[&sum, &one], &[]);
+        let last = graph.node("Cast", &[&last], std::slice::from_ref(&to));
+        let shape = graph.node("Shape", &["attention_mask"], &[]);
+        let total = graph.node("Gather", &[&shape, &one], &[]);
+        let total = graph.node("Cast", &[&total], &[to]);
+        let output = graph.fresh("attended");
+        graph.node_to(
+            "com.microsoft.GroupQueryAttention",
+            &[query, key, value, &pasts[0], &pasts[1], &last, &total, "cos", "sin"],
+            &[&output, &presents[0], &presents[1]],
+            &[Attr::Int("num_heads", 4), Attr::Int("kv_num_heads", 2), Attr::Int("do_rotary", 1)],
+        );
+        output
+    })
+}
+
+fn longer_than(decoder: &mut Decoder, tokens: i64) -> String {
+    let (limit, total) = (decoder.graph.ints(&[], &[tokens]), decoder.size_of("attention_mask", 1));
+    decoder.graph.node("Greater", &[&total, &limit], &[])
+}
+
+fn rewrite(graph: &Graph) -> Result<Rewritten, Error> {
+    let bytes = graph.model(21);
+    Rewritten::new(&bytes, &Model::read(&bytes)?, &Options::default())
+}
+
+fn reason(graph: &Graph) -> String {
+    match rewrite(graph) {
+        Err(Error::Unrecognised { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_sequence_reads_the_tables_of_its_length() {
+    for (threshold, rows) in [(5, 5), (5, 8), (12, 12), (40, 64)] {
+        let graph = decoder(rows, |decoder| longer_than(decoder, threshold), |_| ());
+        let rewritten = rewrite(&graph).unwrap();
+        let expected = LongRope { threshold: threshold as u64, offset: rows as u64 };
+        assert_eq!(rewritten.long_rope(), Some(expected));
+        // Prompts of 1, 3 and 13 tokens.
+        same_as_before(&format!("long_rope.{threshold}.{rows}"), &graph.model(21), &rewritten);
+    }
+    let by_positions = decoder(
+        16,
+        |decoder| {
+            let (limit, keep) = (decoder.graph.ints(&[], &[6]), Attr::Int("keepdims", 0));
+            let last = decoder.graph.node("ReduceMax", &["position_ids"], &[keep]);
+            decoder.graph.node("GreaterOrEqual", &[&last, &limit], &[])
+        },
+        |_| (),
+    );
+    let rewritten = rewrite(&by_positions).unwrap();
+    assert_eq!(rewritten.long_rope(), Some(LongRope { threshold: 6, offset: 16 }));
+    same_as_before("long_rope.positions", &by_positions.model(21), &rewritten);
+}
+
+#[test]
+fn other_choices_are_refused() {
+    let few = decoder(4, |decoder| longer_than(decoder, 5), |_| ());
+    assert!(reason(&few).contains("fewer rows"), "{}", reason(&few));
+    let never = decoder(8, |decoder| longer_than(decoder, 1 << 40), |_| ());
+    assert!(reason(&never).contains("the same for all lengths"), "{}", reason(&never));
+    let by_new = decoder(
+        8,
+        |decoder| {
+            let (limit, new) = (decoder.graph.ints(&[], &[5]), decoder.size_of("input_ids", 1));
+            decoder.graph.node("Greater", &[&new, &limit], &[])
+        },
+        |_| (),
+    );
+    assert!(reason(&by_new).contains("the same for all lengths"), "{}", reason(&by_new));
+    let by_tokens = decoder(
+        8,
+        |decoder| {
+            let (limit, keep) = (decoder.graph.ints(&[], &[5]), Attr::Int("keepdims", 0));
+            let most = decoder.graph.node("ReduceMax", &["input_ids"], &[keep]);
+            decoder.graph.node("Greater", &[&most, &limit], &[])
+        },
+        |_| (),
+    );
+    assert!(reason(&by_tokens).contains("the dimensions of cos are not known"), "{}", reason(&by_tokens));
+    let read = decoder(
+        8,
+        |decoder| longer_than(decoder, 5),
+        |decoder| {
+            decoder.graph.node_to("Identity", &["position_ids"], &["other"], &[]);
+            decoder.graph.output("other", 7, &[Size::Named("batch"), Size::Named("new")]);
+        },
+    );
+    assert!(reason(&read).contains("it reads positions"), "{}", reason(&read));
+}
