@@ -189,7 +189,7 @@ const MESSAGE_LENGTH = 300
 
 /** @internal A text that is cut to the length of a message. */
 export function inLength(text: string): string {
-  return text.length > MESSAGE_LENGTH ? `${text.slice(0, MESSAGE_LENGTH - 1)}…` : text
+  return typeof text === 'string' && text.length > MESSAGE_LENGTH ? `${text.slice(0, MESSAGE_LENGTH - 1)}…` : text
 }
 
 /** A {@link KvTideError} whose `details` follow from its `code`. */

@@ -132,6 +132,11 @@ fn rows_are_chosen_before_each_form_of_head() {
         }),
         &plain,
     );
+}
+
+#[test]
+fn rows_are_chosen_instead_of_those_of_an_input_and_before_norms_and_flat_products() {
+    let plain = decoder(Size::Named(ALL), product);
     for input in ["num_logits_to_keep", "logits_to_keep"] {
         let graph = decoder(Size::Named("kept"), |graph, hidden, weight| {
             let row = kept(graph, hidden, Some(input));
