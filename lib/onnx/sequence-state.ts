@@ -6,8 +6,10 @@
 // operations of the cache and copies of ids.
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import { nativeThis, settle } from '../border/owner.js'
+import { readSnapshot, type Snapshot } from '../border/snapshot.js'
 import { draftOf } from '../contiguous/kv-transaction.js'
 import { findPrefix, type PromptOptions, readExplanation, readPrompt } from '../sequences/prompt.js'
+import { binding } from '../loading/binding.js'
 import { createSequence, Sequence } from '../paged/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
@@ -269,7 +271,7 @@ export class SequenceState {
     return this.rope === undefined || this.isLong ? Infinity : this.rope.threshold - this.log.length
   }
 
-  /** What its positions are counted from. */
+  /** The number that its positions start from. */
   get firstPosition(): number {
     return this.isLong ? (this.rope as LongRope).offset : 0
   }
@@ -291,6 +293,19 @@ export class SequenceState {
     }
     this.become(isLong)
     return true
+  }
+
+  /** Refuses a snapshot that the sequence could not restore as a long sequence, or as a short one. */
+  checkContent(snapshot: Snapshot, isLong: boolean): void {
+    const { shared } = this
+    const held = readSnapshot(snapshot, binding.NativePagedSnapshot)
+    const id = createSequence(shared, namesOf(this.prompt, isLong))
+    try {
+      shared.native.restore(id, held)
+    } finally {
+      shared.native.releaseSequence(id)
+      shared.changed()
+    }
   }
 
   /** Makes all tokens pending, and those that are computed from now on tokens of a long sequence, or of a short one. */

@@ -139,9 +139,11 @@ export class OnnxSequence extends Sequence {
       const reason = 'it was taken of a sequence without token ids'
       throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
     }
-    if (known.isLong !== state.isLong) {
-      state.log.cut(0)
+    // In a transaction the call below is refused.
+    if (known.isLong !== state.isLong && !state.hasTransaction) {
+      state.checkContent(snapshot, known.isLong)
       state.become(known.isLong)
+      state.log.cut(0)
     }
     super.restore(snapshot)
     state.log.cut(0)

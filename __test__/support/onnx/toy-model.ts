@@ -55,7 +55,7 @@ function slipping(sums: readonly number[], slip: number): number {
   return (following(sums) + ((sums[0] as number) % slip === 0 ? 1 : 0)) % (VOCABULARY - 1)
 }
 
-/** What long sequences add to their positions. */
+/** The number that long sequences add to their positions. */
 const LONG_FROM = 100_000
 
 /**

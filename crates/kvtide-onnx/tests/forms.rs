@@ -42,15 +42,8 @@ fn refused(graph: &Graph, opset: i64) -> (String, String, String) {
 fn grouped(packed: bool, rotary: bool, extra: &[Attr], more: impl Fn(&mut Graph, &mut Vec<String>)) -> Graph {
     Decoder::new(2, false).layers(|decoder, layer, [query, key, value]| {
         let [pasts, presents] = decoder.pasts(layer);
+        let [last, total] = decoder.lengths();
         let graph = &mut decoder.graph;
-        let (axis, one) = (graph.ints(&[1], &[1]), graph.ints(&[], &[1]));
-        let to = Attr::Int("to", 6);
-        let sum = graph.node("ReduceSum", &["attention_mask", &axis], &[Attr::Int("keepdims", 0)]);
-        let last = graph.node("Sub", &[&sum, &one], &[]);
-        let last = graph.node("Cast", &[&last], std::slice::from_ref(&to));
-        let shape = graph.node("Shape", &["attention_mask"], &[]);
-        let total = graph.node("Gather", &[&shape, &one], &[]);
-        let total = graph.node("Cast", &[&total], &[to]);
         let all = graph.node("Concat", &[query, key, value], &[Attr::Int("axis", -1)]);
         let mut inputs: Vec<String> = if packed {
             vec![all, String::new(), String::new()]

@@ -14,26 +14,7 @@ const ALL: &str = "new";
 fn decoder(rows: Size, head: impl Fn(&mut Graph, &str, &str)) -> Graph {
     let of = [Size::Named("batch"), rows, Size::Is(VOCABULARY)];
     let dims = if matches!(rows, Size::Is(0)) { vec![of[0], of[2]] } else { of.to_vec() };
-    let attention = |decoder: &mut Decoder, layer: usize, [query, key, value]: [&str; 3]| {
-        let [pasts, presents] = decoder.pasts(layer);
-        let graph = &mut decoder.graph;
-        let (axis, one) = (graph.ints(&[1], &[1]), graph.ints(&[], &[1]));
-        let to = Attr::Int("to", 6);
-        let sum = graph.node("ReduceSum", &["attention_mask", &axis], &[Attr::Int("keepdims", 0)]);
-        let last = graph.node("Sub", &[&sum, &one], &[]);
-        let last = graph.node("Cast", &[&last], std::slice::from_ref(&to));
-        let shape = graph.node("Shape", &["attention_mask"], &[]);
-        let total = graph.node("Gather", &[&shape, &one], &[]);
-        let total = graph.node("Cast", &[&total], &[to]);
-        let output = graph.fresh("attended");
-        graph.node_to(
-            "com.microsoft.GroupQueryAttention",
-            &[query, key, value, &pasts[0], &pasts[1], &last, &total],
-            &[&output, &presents[0], &presents[1]],
-            &[Attr::Int("num_heads", 4), Attr::Int("kv_num_heads", 2)],
-        );
-        output
-    };
+    let attention = |decoder: &mut Decoder, layer: usize, operands: [&str; 3]| decoder.grouped(layer, operands, &[]);
     Decoder::new(2, false).layers_to(attention, &dims, head)
 }
 

@@ -22,8 +22,7 @@ fn branch(which: &str, rows: i64, size: f32) -> support::build::Message {
 /// A decoder whose tables are chosen once, for both layers: those of up to `threshold` tokens have `rows` rows.
 fn decoder(rows: i64, condition: impl Fn(&mut Decoder) -> String, reader: impl Fn(&mut Decoder)) -> Graph {
     let made = std::cell::Cell::new(false);
-    Decoder::new(2, true).layers(|decoder, layer, [query, key, value]| {
-        let [pasts, presents] = decoder.pasts(layer);
+    Decoder::new(2, true).layers(|decoder, layer, operands| {
         if !made.replace(true) {
             let condition = condition(decoder);
             let branches = [
@@ -33,23 +32,7 @@ fn decoder(rows: i64, condition: impl Fn(&mut Decoder) -> String, reader: impl F
             decoder.graph.node_to("If", &[&condition], &["cos", "sin"], &branches);
             reader(decoder);
         }
-        let graph = &mut decoder.graph;
-        let (axis, one) = (graph.ints(&[1], &[1]), graph.ints(&[], &[1]));
-        let to = Attr::Int("to", 6);
-        let sum = graph.node("ReduceSum", &["attention_mask", &axis], &[Attr::Int("keepdims", 0)]);
-        let last = graph.node("Sub", &[&sum, &one], &[]);
-        let last = graph.node("Cast", &[&last], std::slice::from_ref(&to));
-        let shape = graph.node("Shape", &["attention_mask"], &[]);
-        let total = graph.node("Gather", &[&shape, &one], &[]);
-        let total = graph.node("Cast", &[&total], &[to]);
-        let output = graph.fresh("attended");
-        graph.node_to(
-            "com.microsoft.GroupQueryAttention",
-            &[query, key, value, &pasts[0], &pasts[1], &last, &total, "cos", "sin"],
-            &[&output, &presents[0], &presents[1]],
-            &[Attr::Int("num_heads", 4), Attr::Int("kv_num_heads", 2), Attr::Int("do_rotary", 1)],
-        );
-        output
+        decoder.grouped(layer, operands, &["cos", "sin"])
     })
 }
 

@@ -12,7 +12,7 @@ const COLUMNS = [
   'builder-cuda-f16',
 ]
 
-/** How a result is shown: the backend, and a mark if its tokens are not the expected ones. */
+/** The text of a result: the backend, and a mark if its tokens are not the expected ones. */
 function cell(result) {
   if (result === undefined) return '–'
   const { backend, alone, together } = result

@@ -95,7 +95,7 @@ async function expectedOf(folder, way, options, isItself) {
   return { prompts, expected }
 }
 
-/** What happened with a graph: a line of the table. */
+/** Runs a graph, and returns the backend and the differences. */
 async function tried(folder, way) {
   const config = JSON.parse(readFileSync(join(folder, 'hf', 'config.json'), 'utf8'))
   const options = { config, threads: 1, cache: { memoryBytes: 2 ** 23 } }

@@ -253,6 +253,34 @@ impl Decoder {
         [pasts, presents]
     }
 
+    /// The number of tokens before the last one of each sequence, and of all tokens: inputs of GroupQueryAttention.
+    pub fn lengths(&mut self) -> [String; 2] {
+        let graph = &mut self.graph;
+        let (axis, one) = (graph.ints(&[1], &[1]), graph.ints(&[], &[1]));
+        let to = Attr::Int("to", 6);
+        let sum = graph.node("ReduceSum", &["attention_mask", &axis], &[Attr::Int("keepdims", 0)]);
+        let last = graph.node("Sub", &[&sum, &one], &[]);
+        let last = graph.node("Cast", &[&last], std::slice::from_ref(&to));
+        let shape = graph.node("Shape", &["attention_mask"], &[]);
+        let total = graph.node("Gather", &[&shape, &one], &[]);
+        [last, graph.node("Cast", &[&total], &[to])]
+    }
+
+    /// GroupQueryAttention of two KV heads, with rotary tables if there are any.
+    pub fn grouped(&mut self, layer: usize, operands: [&str; 3], tables: &[&str]) -> String {
+        let [pasts, presents] = self.pasts(layer);
+        let [last, total] = self.lengths();
+        let own = [pasts[0].as_str(), &pasts[1], &last, &total];
+        let inputs: Vec<&str> = operands.iter().chain(&own).chain(tables).copied().collect();
+        let output = self.graph.fresh("attended");
+        let outputs = [output.as_str(), &presents[0], &presents[1]];
+        let rotary = i64::from(!tables.is_empty());
+        let attributes =
+            [Attr::Int("num_heads", HEADS), Attr::Int("kv_num_heads", 2), Attr::Int("do_rotary", rotary)];
+        self.graph.node_to("com.microsoft.GroupQueryAttention", &inputs, &outputs, &attributes);
+        output
+    }
+
     /// `[batch, tokens, heads * dim]` as `[batch, heads, tokens, dim]`.
     pub fn heads_first(&mut self, name: &str, heads: i64) -> String {
         let shape = self.graph.ints(&[4], &[0, 0, heads, DIM]);
