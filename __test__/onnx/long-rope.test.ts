@@ -1,7 +1,7 @@
 // Models with other rotary factors for long sequences: each sequence has the numbers of its own length, and no prefix is shared across the threshold.
 import test from 'ava'
 
-import { OnnxModel, type OnnxSequence } from '../../onnx.js'
+import type { OnnxModel, OnnxSequence } from '../../onnx.js'
 import { read } from '../support/onnx/chat.js'
 import { alone, Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
 import { rejected, throwsCode } from '../support/throws.js'

@@ -275,8 +275,7 @@ impl Decoder {
         let output = self.graph.fresh("attended");
         let outputs = [output.as_str(), &presents[0], &presents[1]];
         let rotary = i64::from(!tables.is_empty());
-        let attributes =
-            [Attr::Int("num_heads", HEADS), Attr::Int("kv_num_heads", 2), Attr::Int("do_rotary", rotary)];
+        let attributes = [Attr::Int("num_heads", HEADS), Attr::Int("kv_num_heads", 2), Attr::Int("do_rotary", rotary)];
         self.graph.node_to("com.microsoft.GroupQueryAttention", &inputs, &outputs, &attributes);
         output
     }
