@@ -131,14 +131,15 @@ impl GraphEdit<'_> {
             added.push(copy);
         }
         let last = names.get(&name).cloned().unwrap_or_default();
-        let shape = format!("{name} of a batch");
         if is_flat {
+            let shape = format!("{name} of a batch");
             let width = width.ok_or_else(|| refused(&name, "its last dimension is not known"))?;
             let sizes = Tensor::of_ints(&shape, &[3], &[1, -1, width as i64]);
             self.graph.initializers.push(sizes);
             added.push(Node::new("Reshape", "", &shape, &[&last, &shape], &[&name]));
         } else {
-            added.push(Node::new("Identity", "", &shape, &[&last], &[&name]));
+            let renamed = HashMap::from([(last.as_str(), name.as_str())]);
+            added.iter_mut().for_each(|node| node.rename(&renamed));
         }
         self.graph.nodes.retain(|node| !node.outputs.contains(&name));
         self.graph.nodes.extend(added);
