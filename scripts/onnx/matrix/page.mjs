@@ -66,7 +66,7 @@ expected tokens if it runs alone.
 
 – The exporter does not support the family, or the form was not made.
 
-## What runs as \`plain\`, and why
+## Graphs that neither \`graph\` nor \`parts\` runs, and the reason
 
 ${reasons
   .map(([family, way, { backend, reason, alone }]) => {
