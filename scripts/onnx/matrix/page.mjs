@@ -62,7 +62,7 @@ ${table.join('\n')}
 tokens of its step: on other sequences, and on how a long prompt is divided. That holds for every runtime. Such a graph gives the
 expected tokens if it runs alone.
 
-² The graph itself gives other tokens than transformers, as onnxruntime runs it; kvtide gives those of the graph.
+² When onnxruntime runs this graph unmodified, it gives other tokens than transformers. kvtide gives the same tokens as onnxruntime.
 
 – The exporter does not support the family, or the form was not made.
 
