@@ -116,9 +116,10 @@ export function configWindows(config: string, isGiven: boolean): (number | null)
   try {
     return windowsOf(config)
   } catch (error) {
-    const windows = isKvTideError(error) && error.code === 'UNSUPPORTED_MODEL' ? typedWindows(config) : undefined
+    const isUnknown = isKvTideError(error) && error.code === 'UNSUPPORTED_MODEL'
+    const windows = isUnknown ? typedWindows(config) : undefined
     if (windows !== undefined || !isGiven) return windows
-    if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_MODEL') throw error
+    if (!isUnknown) throw error
     const { sliding_window, layer_types } = textFields(config)
     const { numKvHeads, headDim, contextLength } = configSizes(config)
     if ((sliding_window ?? layer_types ?? null) !== null || (numKvHeads ?? headDim ?? contextLength) === undefined)

@@ -7,7 +7,7 @@ import type { RowToDraw, Sampler } from '../sampling/sampler.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { Scheduler } from './scheduler.js'
 import { openSequence } from './sequence.js'
-import type { LongRope } from './long-rope.js'
+import { growthAt, type LongRope } from './long-rope.js'
 import { SequenceState } from './sequence-state.js'
 import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 
@@ -131,8 +131,7 @@ export class ModelDrafter implements Drafter {
     this.#forget()
     const { log, prompt } = this.#of
     // Beyond the end of its own context it drafts nothing, and not across a change of its rotary factors.
-    const growth = rope === undefined || log.length > rope.threshold ? Infinity : rope.threshold - log.length
-    const most = Math.min(this.most, next, contextLength - log.length, growth)
+    const most = Math.min(this.most, next, contextLength - log.length, growthAt(rope, log.length))
     if (most <= 0) return
     this.#state ??= SequenceState.of(
       shared,

@@ -18,7 +18,17 @@ export function isLongAt(rope: LongRope | undefined, length: number): boolean {
   return rope !== undefined && length > rope.threshold
 }
 
+/** @internal The number of tokens that a sequence of this length can grow by with the same table. */
+export function growthAt(rope: LongRope | undefined, length: number): number {
+  return rope === undefined || isLongAt(rope, length) ? Infinity : rope.threshold - length
+}
+
 /** @internal The options under which blocks of a sequence are found. */
-export function namesOf<T extends PromptOptions>(prompt: T, isLong: boolean): T {
+export function namesOf(prompt: PromptOptions, isLong: boolean): PromptOptions {
   return isLong ? { ...prompt, extra: [...(prompt.extra ?? []), LONG] } : prompt
+}
+
+/** @internal The options under which blocks of a sequence of this length are found. */
+export function namesAt(rope: LongRope | undefined, prompt: PromptOptions, length: number): PromptOptions {
+  return namesOf(prompt, isLongAt(rope, length))
 }

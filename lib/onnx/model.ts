@@ -30,7 +30,7 @@ import {
 } from './options.js'
 import { rest, Scheduler } from './scheduler.js'
 import { type OnnxSequence, openSequence, sequenceOf } from './sequence.js'
-import { isLongAt, type LongRope, namesOf } from './long-rope.js'
+import { type LongRope, namesAt } from './long-rope.js'
 import { type SequenceKind, SequenceState } from './sequence-state.js'
 import { RunTask } from './task.js'
 import { readKnown } from './token-log.js'
@@ -152,7 +152,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     const ids = readKnown('tokens', tokens, this.vocabularySize)
     const { contextLength = Infinity } = this
     checkContext(ids.length, contextLength)
-    const names = (prompt: PromptOptions): PromptOptions => namesOf(prompt, isLongAt(this.#rope, ids.length))
+    const names = (prompt: PromptOptions): PromptOptions => namesAt(this.#rope, prompt, ids.length)
     const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options, contextLength - ids.length, names)
     if (sequence === undefined) return { lacking: lacking as Lacking }
     return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt)) }
@@ -167,8 +167,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   async loadSequence(source: SavedSource, options: LoadSequenceOptions = {}): Promise<OnnxSequence> {
     OnnxModel.#check(this)
     const shared = this.#shared
-    const names = (prompt: PromptOptions, length: number): PromptOptions =>
-      namesOf(prompt, isLongAt(this.#rope, length))
+    const names = (prompt: PromptOptions, length: number): PromptOptions => namesAt(this.#rope, prompt, length)
     const { id, ids, prompt } = await loadSequence(shared, source, options, names)
     try {
       if (ids === undefined) {

@@ -219,9 +219,9 @@ export class Scheduler {
 
   /** Makes tokens pending that have the rotary factors of another length than that of their sequence. */
   #align(): void {
-    for (const task of this.#tasks.filter(({ pending }) => pending > 0)) {
+    for (const task of this.#tasks) {
       try {
-        if (task.state.align()) task.isAdmitted = false
+        if (task.pending > 0 && task.state.align()) task.isAdmitted = false
       } catch (error) {
         if (isKvTideError(error) && error.code === 'BUSY') throw error
         this.#drop(task, error)

@@ -13,7 +13,7 @@ import { binding } from '../loading/binding.js'
 import { createSequence, Sequence } from '../paged/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
-import { isLongAt, type LongRope, namesOf } from './long-rope.js'
+import { growthAt, isLongAt, type LongRope, namesAt, namesOf } from './long-rope.js'
 import { TokenLog } from './token-log.js'
 
 /** @internal The task that computes a sequence: a generation, or a call of `run`. */
@@ -268,7 +268,7 @@ export class SequenceState {
 
   /** The number of tokens that it can grow by with the same rotary factors. */
   get growth(): number {
-    return this.rope === undefined || this.isLong ? Infinity : this.rope.threshold - this.log.length
+    return growthAt(this.rope, this.log.length)
   }
 
   /** The number that its positions start from. */
@@ -335,7 +335,7 @@ export class SequenceState {
     ids.set(this.log.view())
     ids.set(more, this.log.length)
     // Errors are ignored here, because the generation will meet them again and report them.
-    const names = namesOf(this.prompt, isLongAt(this.rope, ids.length))
+    const names = namesAt(this.rope, this.prompt, ids.length)
     await tiers.restore(ids, readPrompt(names), undefined, { tiers: 'all' }).catch(() => undefined)
   }
 

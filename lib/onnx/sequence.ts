@@ -14,7 +14,7 @@ import { append, type KvArrays, type TokenIds, type Tokens } from '../sequences/
 import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { FileOptions } from '../files/progress.js'
 import { saveBytes, saveFile } from '../files/save.js'
-import { isLongAt, namesOf } from './long-rope.js'
+import { namesAt } from './long-rope.js'
 import { type SequenceKind, SequenceState, stateOf } from './sequence-state.js'
 import { readKnown } from './token-log.js'
 
@@ -210,7 +210,7 @@ function still<R>(self: OnnxSequence, read: (sequence: Sequence) => R): R | unde
 
 /** @internal Opens a new sequence for a prompt, which starts with the cached prefix. */
 export function openSequence(shared: SharedCache, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
-  const names = namesOf(kind.prompt, isLongAt(kind.rope, ids.length))
+  const names = namesAt(kind.rope, kind.prompt, ids.length)
   let found: PrefixMatch | undefined = findPrefix(shared, ids, names)
   if (found.length === 0) {
     found.dispose()

@@ -6,18 +6,8 @@ import { join } from 'node:path'
 
 import { OnnxModel } from 'kvtide/onnx'
 
+import { tensors } from '../../../crates/kvtide-onnx/tests/runtime/safetensors.mjs'
 import { page } from './page.mjs'
-
-/** Tensors of a safetensors file, as floats. */
-function tensors(path) {
-  const bytes = readFileSync(path)
-  const head = Number(bytes.readBigUInt64LE(0))
-  const entries = JSON.parse(bytes.toString('utf8', 8, 8 + head))
-  return name => {
-    const [start, end] = entries[name].data_offsets
-    return new Float32Array(bytes.buffer.slice(bytes.byteOffset + 8 + head + start, bytes.byteOffset + 8 + head + end))
-  }
-}
 
 const distance = (one, other) => one.reduce((most, number, at) => Math.max(most, Math.abs(number - other[at])), 0)
 

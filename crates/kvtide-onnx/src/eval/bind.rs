@@ -73,10 +73,7 @@ impl Roles {
     pub fn bind(&self, input: &ValueInfo, sizes: Sizes) -> Known {
         let element = input.element;
         let Some(dims) = self.dims(input, sizes) else { return Known { element, ..Known::default() } };
-        if self.mask.as_ref() == Some(&input.name) {
-            return Known::filled(element, dims, |_| 1.);
-        }
-        if LOGITS_TO_KEEP.contains(&input.name.as_str()) {
+        if self.mask.as_ref() == Some(&input.name) || LOGITS_TO_KEEP.contains(&input.name.as_str()) {
             return Known::filled(element, dims, |_| 1.);
         }
         if self.positions.as_ref() == Some(&input.name) {

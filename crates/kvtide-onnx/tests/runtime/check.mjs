@@ -5,21 +5,12 @@ import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 
+import { tensors } from './safetensors.mjs'
+
 const [folder, runtime, references] = process.argv.slice(2)
 const ort = createRequire(import.meta.url)(runtime)
 const plan = JSON.parse(readFileSync(join(folder, 'plan.json'), 'utf8'))
 const expected = JSON.parse(readFileSync(join(references, 'references.json'), 'utf8'))
-
-/** Tensors of a safetensors file, as floats. */
-const tensors = path => {
-  const bytes = readFileSync(path)
-  const head = Number(bytes.readBigUInt64LE(0))
-  const entries = JSON.parse(bytes.toString('utf8', 8, 8 + head))
-  return name => {
-    const [start, end] = entries[name].data_offsets
-    return new Float32Array(bytes.buffer.slice(bytes.byteOffset + 8 + head + start, bytes.byteOffset + 8 + head + end))
-  }
-}
 
 const half = bits => {
   const exponent = (bits >> 10) & 31
