@@ -15,8 +15,6 @@ const MODEL_BYTES_MAX = 2 ** 31 - 1
 export interface GraphSessionOptions {
   /** The number of threads that a step uses, including the one that it runs on. */
   readonly threads: number
-  /** True if idle threads spin instead of sleeping. */
-  readonly spin?: boolean
 }
 
 /** The folder and name of a model whose weights can be references, with links resolved: onnxruntime does not follow links. */
@@ -51,10 +49,10 @@ export async function graphSession(
   options: GraphSessionOptions,
 ): Promise<NativeOnnxSession> {
   const { file, version, takesFolder } = onnxLibrary()
-  const { threads, spin = false } = options
+  const { threads } = options
   const at = takesFolder ? placed(graph) : undefined
   if (at !== undefined)
-    return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { threads, spin, folder: at.folder })
+    return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { threads, folder: at.folder })
   const { inlineBytes, externalBytes } = rewritten.inspect()
   if (inlineBytes + externalBytes > MODEL_BYTES_MAX) {
     throw tooLarge(
@@ -65,5 +63,5 @@ export async function graphSession(
     )
   }
   const model = await rewritten.model(undefined, externalBytes > 0)
-  return binding.NativeOnnxSession.create(file, model, { threads, spin })
+  return binding.NativeOnnxSession.create(file, model, { threads })
 }

@@ -117,7 +117,7 @@ export class Plain implements Sessions {
       intraOpNumThreads: threads,
       interOpNumThreads: 1,
       logSeverityLevel: 4,
-      extra: { session: { intra_op: { allow_spinning: '0' }, ...weights } },
+      extra: { session: { intra_op: { allow_spinning: '1' }, force_spinning_stop: '1', ...weights } },
     }
     const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
     return new Plain(calling, session, carried, cache, hasPrunedHead(graph))

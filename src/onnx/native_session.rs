@@ -9,9 +9,6 @@
 //! A session computes one step at a time: a second call is refused with `BUSY`. If a step fails, its run keeps the
 //! state from before the step, so the step can be undone. The library prints nothing about the failure; the promise is
 //! rejected with the kernel's own error.
-//!
-//! The library's threads do not spin by default: between two steps, spinning would take the processor away from other
-//! threads.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -53,8 +50,6 @@ pub struct NativeOnnxSessionOptions {
     pub threads: f64,
     /// Folder with the weight files of a model that is given as bytes.
     pub folder: Option<String>,
-    /// True if idle threads spin instead of sleeping.
-    pub spin: Option<bool>,
 }
 
 /// A model's path, or its bytes.
@@ -78,7 +73,7 @@ impl NativeOnnxSession {
                 let refused = |_| Error::argument("folder", "a path with a zero character", "a path without one");
                 CString::new(folder).map_err(refused)
             });
-            let options = Options { threads, folder: folder.transpose()?, spin: options.spin.unwrap_or(false) };
+            let options = Options { threads, folder: folder.transpose()? };
             let model = match model {
                 Either::A(path) => ModelData::Path(path),
                 Either::B(bytes) => ModelData::Bytes(copied(bytes.memory("model")?.bytes())?),

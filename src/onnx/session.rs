@@ -1,8 +1,8 @@
 //! A model loaded by onnxruntime, with kvtide's operator in it.
 //!
-//! The library reads the model and its weights, and has its own threads. They do not spin by default: between two
-//! steps, spinning would take the processor away from other threads. The library prints nothing: its errors become
-//! errors of the call.
+//! The library reads the model and its weights, and has its own threads. During a step, idle ones spin: waking one for
+//! each node would take longer than most nodes. At the end of the step they go to sleep, since spinning between two steps
+//! would take the processor away from other threads. The library prints nothing: its errors become errors of the call.
 #![expect(unsafe_code, reason = "a model is passed to a C library, and our tensors for the length of a call")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -50,7 +50,6 @@ pub(super) struct Port {
 pub(super) struct Options {
     pub threads: usize,
     pub folder: Option<CString>,
-    pub spin: bool,
 }
 
 pub(super) enum ModelData {
@@ -110,8 +109,11 @@ impl Session {
 
     fn configure(&self, made: *mut SessionOptions, options: &Options) -> Outcome<()> {
         let (library, api) = (self.library, &self.library.api);
-        let spin = if options.spin { c"1" } else { c"0" };
-        let mut config = vec![(c"session.intra_op.allow_spinning", spin), (c"session.inter_op.allow_spinning", spin)];
+        let mut config = vec![
+            (c"session.intra_op.allow_spinning", c"1"),
+            (c"session.inter_op.allow_spinning", c"0"),
+            (c"session.force_spinning_stop", c"1"),
+        ];
         if let Some(folder) = &options.folder {
             config.push((library.folder_key()?, folder));
         }
