@@ -68,8 +68,9 @@ pub mod number {
     pub const ARENA: c_int = 1;
     /// Ordinary CPU memory.
     pub const DEFAULT_MEMORY: c_int = 0;
-    /// A required input or output.
+    /// Required and optional inputs and outputs.
     pub const REQUIRED: c_int = 0;
+    pub const OPTIONAL: c_int = 1;
     /// Element types.
     pub const FLOAT: c_int = 1;
     pub const INT32: c_int = 6;

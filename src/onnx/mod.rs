@@ -7,6 +7,7 @@
 //! rewritten.rs  a rewritten graph
 //! library.rs    an onnxruntime that the process has loaded api.rs         the table of its functions
 //! operator.rs   kvtide::Attention                          kernel.rs      one attention node and its computation
+//! rotary.rs     rotates its queries and keys
 //! shared.rs     state that the kernels of a session share
 //! session.rs    a model loaded by onnxruntime              run.rs         one step of it
 //! native_session.rs   the same for JavaScript
@@ -20,6 +21,7 @@ mod native_session;
 mod open_graph;
 mod operator;
 mod rewritten;
+mod rotary;
 mod run;
 mod session;
 mod shared;

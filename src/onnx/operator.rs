@@ -54,18 +54,23 @@ impl Operator {
     }
 }
 
+/// The places of inputs behind queries, keys and values.
+pub(super) const POSITIONS: usize = 3;
+pub(super) const COSINES: usize = 4;
+pub(super) const SINES: usize = 5;
+
 const TABLE: CustomOp = CustomOp {
     version: VERSION,
     create_kernel: None,
     get_name: name,
     get_execution_provider_type: any_provider,
-    get_input_type: element,
-    get_input_type_count: three,
+    get_input_type: input_element,
+    get_input_type_count: inputs,
     get_output_type: element,
     get_output_type_count: one,
     kernel_compute: None,
     kernel_destroy: destroy,
-    get_input_characteristic: required,
+    get_input_characteristic: needed,
     get_output_characteristic: required,
     get_input_memory_type: ordinary,
     get_variadic_input_min_arity: arity,
@@ -94,12 +99,25 @@ unsafe extern "system" fn element(operator: *const CustomOp, _: usize) -> c_int 
     unsafe { Operator::of(operator) }.element
 }
 
-unsafe extern "system" fn three(_: *const CustomOp) -> usize {
-    3
+unsafe extern "system" fn input_element(operator: *const CustomOp, index: usize) -> c_int {
+    if index == POSITIONS {
+        return number::INT64;
+    }
+    // SAFETY: the library passes the pointer that it was given.
+    unsafe { element(operator, index) }
+}
+
+unsafe extern "system" fn inputs(_: *const CustomOp) -> usize {
+    SINES + 1
 }
 
 unsafe extern "system" fn one(_: *const CustomOp) -> usize {
     1
+}
+
+/// Queries may contain keys and values, and only some nodes rotate.
+unsafe extern "system" fn needed(_: *const CustomOp, index: usize) -> c_int {
+    if index == 0 { number::REQUIRED } else { number::OPTIONAL }
 }
 
 unsafe extern "system" fn required(_: *const CustomOp, _: usize) -> c_int {

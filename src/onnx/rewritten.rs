@@ -210,7 +210,7 @@ impl NativeOnnxRewritten {
         let of = self.rewritten.clone();
         let write = move || {
             let weights = weights(external.as_deref(), embedded.unwrap_or(false));
-            Ok(of.rewritten.model().to_bytes(&of.graph.source.as_ref(), weights)?)
+            Ok(of.rewritten.fused().to_bytes(&of.graph.source.as_ref(), weights)?)
         };
         PoolTask::of(write, ExternalArray::bytes)
     }

@@ -32,6 +32,8 @@ pub(super) struct State {
     refusal: Option<Refusal>,
     /// Queries and outputs in token-first order, for graphs with heads first.
     pub turned: [Vec<f32>; 2],
+    /// Keys and values, if the operator rotates them or finds them in a packed tensor.
+    pub laid: [Vec<f32>; 2],
 }
 
 impl Shared {

@@ -4,6 +4,7 @@
 //! Model::read(source)            the graph, and the places of its weights; no weight is loaded
 //! Rewritten::new(source, model)  finds and replaces attentions; drops pasts, masks and the nodes that only served them
 //!   .model().segments(..)        own bytes and ranges of the source
+//!   .fused()                     the same graph with fewer nodes: attention does the work of the nodes around it
 //!   .parts(source)               the same graph as subgraphs, cut at its attentions
 //!   .inspection()                the findings, layer by layer
 //! model.context_length()         the number of positions in its tables

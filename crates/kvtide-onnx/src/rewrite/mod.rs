@@ -7,6 +7,7 @@
 //! tables by length -> one table, of which each sequence reads its part   long_rope.rs
 //! lengths          -> refused if the longest sequence decides for all    length.rs
 //! merged decoders  -> the branch with a past                             merged.rs
+//! nodes around an attention -> into its operator, in a second graph      fuse.rs
 //! unused: pasts, presents, masks, and nodes that only served them        prune.rs
 //! ```
 //! Tensors keep their names: a tensor that replaces another one has its name, so its readers do not change.
@@ -14,6 +15,7 @@
 //! A rewrite is O(graph) and changes neither the source nor the model that was read.
 
 mod attention;
+mod fuse;
 mod length;
 mod logits;
 mod long_rope;
@@ -26,6 +28,7 @@ use std::collections::HashSet;
 use self::length::check_lengths;
 pub use self::long_rope::LongRope;
 use self::long_rope::check_positions;
+use self::prune::prune;
 use crate::error::{Error, Result};
 use crate::find::{FoundAttention, Layer, Lookup, SIZES, attentions, unrecognised};
 use crate::inspect::Inspection;
@@ -47,6 +50,7 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Rewritten {
     model: Model,
+    fused: Model,
     inspection: Inspection,
     long_rope: Option<LongRope>,
 }
@@ -94,11 +98,12 @@ impl Rewritten {
         if options.logit_rows {
             edit.choose_rows()?;
         }
-        edit.prune();
+        let tokens = lookup.roles.tokens.as_str();
+        prune(&mut edit.graph, tokens);
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
         let mut rewritten = model.clone();
-        rewritten.graph = checked(edit.graph)?;
-        check_inputs(&rewritten.graph, &lookup.roles.tokens, &edit.positions)?;
+        rewritten.graph = checked(edit.graph.clone())?;
+        check_inputs(&rewritten.graph, tokens, &edit.positions)?;
         check_lengths(&rewritten.graph, &edit.positions)?;
         if long_rope.is_some() {
             check_positions(&rewritten.graph, &edit.positions)?;
@@ -107,14 +112,24 @@ impl Rewritten {
         if has_rotary {
             rewritten.import("com.microsoft", 1);
         }
+        edit.fuse(&layers)?;
+        prune(&mut edit.graph, tokens);
+        let mut fused = rewritten.clone();
+        fused.graph = checked(edit.graph)?;
         let vocabulary = vocabulary(&lookup, &rewritten.graph)?;
         let inspection = Inspection::new(given, &rewritten, layers, vocabulary);
-        Ok(Self { model: rewritten, inspection, long_rope })
+        Ok(Self { model: rewritten, fused, inspection, long_rope })
     }
 
     /// The new model. Its bytes are written with the source that the old model was read from.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The new model with fewer nodes, for a runtime that has `kvtide::Attention`: the operator does the work of the nodes
+    /// around it.
+    pub fn fused(&self) -> &Model {
+        &self.fused
     }
 
     /// The findings and changes of the rewrite.

@@ -1,0 +1,43 @@
+//! The second graph of a rewrite, in which attention does the work of the nodes around it: what is left of them. Its
+//! numbers are checked with onnxruntime, by the tests of the package.
+
+mod support;
+
+use kvtide_onnx::{Model, Options, Rewritten, Weights};
+use support::bytes;
+
+/// Counts the nodes with an operator in a graph and in its fused form.
+fn counts(graph: &str, operator: &str) -> [usize; 2] {
+    let bytes = bytes(graph);
+    let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default()).unwrap();
+    // The operator is field 4 of a node.
+    let field = [&[0x22, operator.len() as u8], operator.as_bytes()].concat();
+    [rewritten.model(), rewritten.fused()].map(|model| {
+        let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
+        Model::read(&written).unwrap();
+        written.windows(field.len()).filter(|window| *window == field).count()
+    })
+}
+
+#[test]
+fn packed_operands_and_rotary_embeddings_are_read_by_the_operator() {
+    assert_eq!(counts("onnx-gqa-f32", "RotaryEmbedding"), [6, 0]);
+    assert_eq!(counts("onnx-gqa-f32", "Split"), [3, 0]);
+    assert_eq!(counts("onnx-gqa-f32", "Attention"), [3, 3]);
+    // The runtime rounds half floats between the nodes.
+    assert_eq!(counts("onnx-gqa-f16", "RotaryEmbedding"), [6, 6]);
+    assert_eq!(counts("onnx-gqa-f16", "Split"), [3, 3]);
+}
+
+#[test]
+fn rotations_that_are_products_and_transposed_heads_are_read_by_the_operator() {
+    assert_eq!(counts("onnx", "Neg"), [6, 0]);
+    // One transposes the products of positions and frequencies.
+    assert_eq!(counts("onnx", "Transpose"), [13, 1]);
+    // Only a part of each head is rotated.
+    assert_eq!(counts("../families/stablelm/optimum", "Neg"), [4, 0]);
+    assert_eq!(counts("../families/stablelm/optimum", "Transpose")[1], 1);
+    // Rotations of neighbours stay as they are.
+    let [before, after] = counts("../families/cohere/optimum", "Neg");
+    assert_eq!(before, after);
+}
