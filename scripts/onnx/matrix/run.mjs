@@ -133,3 +133,11 @@ for (const family of readdirSync(root).toSorted()) {
   found.set(family, ways)
 }
 if (to !== undefined) writeFileSync(to, page(found))
+const isWrong = ({ alone }) => alone === undefined || alone.same < alone.of
+const wrong = [...found].flatMap(([family, ways]) =>
+  [...ways].filter(([, result]) => result.backend !== 'refused' && isWrong(result)).map(([way]) => `${family}, ${way}`),
+)
+if (wrong.length > 0) {
+  console.error(`wrong tokens, or none: ${wrong.join('; ')}`)
+  process.exitCode = 1
+}

@@ -1,0 +1,16 @@
+// Makes the tiny models of all families with all exporters, runs them, and writes docs/models.md: `npm run models -- [--only gemma2 ..]`.
+// Fails if a graph gives wrong tokens, or fails after it was loaded.
+import { join } from 'node:path'
+
+import { must, root } from '../../steps.mjs'
+import { exporters, folder } from '../python.mjs'
+
+const only = process.argv.slice(2)
+const found = await exporters()
+if (found !== undefined) {
+  const models = join(folder, 'matrix')
+  const make = join(root, 'scripts', 'onnx', 'matrix', 'make.py')
+  await must(found.python, [make, models, '--builder', found.builder, ...only])
+  const page = only.length === 0 ? [join(root, 'docs', 'models.md')] : []
+  await must('node', [join(root, 'scripts', 'onnx', 'matrix', 'run.mjs'), models, ...page])
+}

