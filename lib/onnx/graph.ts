@@ -6,7 +6,7 @@ import { StepRun } from '../sequences/step-run.js'
 import type { Backend, ModelStep } from './backend.js'
 import { graphSession, type GraphSessionOptions } from './graph-session.js'
 
-/** @internal The backend `graph`: one graph with kvtide's attention in it. A step is one call of the addon, on a thread of the runtime's pool. */
+/** @internal The backend `graph`: one graph with kvtide's attention in it. A step is one call of the addon, on a thread of Node's pool. */
 export class GraphBackend implements Backend {
   readonly name = 'graph'
   readonly #session: NativeOnnxSession

@@ -6,7 +6,7 @@
 // The worker keeps the process alive only while it has work. It ends by itself: if it were terminated during a call of onnxruntime-node, the process would
 // crash, which exit-gate.ts prevents.
 //
-// Before 1.22, all threads share JavaScript objects of onnxruntime-node, and loading it in a second thread crashes the process. With such a version, the
+// Before 1.22, all threads share JavaScript objects of onnxruntime-node, and using it in two threads can crash the process. With such a version, the
 // sessions are on this thread, and block it.
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'

@@ -57,7 +57,8 @@ interface PageOptions {
  * A low-bit page is quantised once all its slots are written. Until then its rows are floats in staging memory. The rows of a step and of a
  * draft are also floats until it is committed, since a token reads its own page as floats and the pages before it quantised. A write into a
  * quantised page converts the page to floats and quantises it again, which moves each value by at most one more step. If a fork or a snapshot
- * shares a page whose last tokens are drafted, the page stays in floats when they are committed, and prompts cannot reuse it.
+ * shares a page whose last tokens are drafted, and no block is available for a copy when they are committed, the page stays in floats, and
+ * prompts cannot reuse it.
  *
  * @example
  * ```ts

@@ -1,4 +1,4 @@
-//! Attention on a thread of the runtime's pool, while JavaScript continues.
+//! Attention on a thread of Node's pool, while JavaScript continues.
 //!
 //! A task owns copies of JavaScript's memory and pinned views: the caches that it reads refuse changes, and keep their
 //! memory even if they are disposed of. They are released right before the promise settles, and never earlier, so

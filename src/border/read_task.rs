@@ -1,4 +1,4 @@
-//! Reads a tensor on a thread of the runtime's pool, while JavaScript continues. Reading from a GPU waits until the GPU
+//! Reads a tensor on a thread of Node's pool, while JavaScript continues. Reading from a GPU waits until the GPU
 //! has finished its queued work.
 //!
 //! A task owns a pinned view. The cache that it shows refuses changes until right before the promise settles, and its

@@ -1,4 +1,4 @@
-//! Work on a thread of the runtime's pool, while JavaScript continues.
+//! Work on a thread of Node's pool, while JavaScript continues.
 
 use napi::bindgen_prelude::{AsyncTask, ToNapiValue, TypeName};
 use napi::{Env, Result, Task};
@@ -6,7 +6,7 @@ use napi::{Env, Result, Task};
 use super::handle::{catch, guard};
 use super::refusal::Outcome;
 
-/// Work for a thread of the runtime's pool, and the conversion of its result for JavaScript.
+/// Work for a thread of Node's pool, and the conversion of its result for JavaScript.
 pub struct PoolTask<T, V> {
     work: Option<Box<dyn FnOnce() -> Outcome<T> + Send>>,
     show: fn(T) -> V,

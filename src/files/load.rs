@@ -1,4 +1,4 @@
-//! Loads of files: a file is opened and read on a thread of the runtime's pool, and its pages are taken over on the
+//! Loads of files: a file is opened and read on a thread of Node's pool, and its pages are taken over on the
 //! cache's thread.
 
 use std::path::Path;

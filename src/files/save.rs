@@ -1,4 +1,4 @@
-//! Saves: begun and read on the cache's thread, written on a thread of the runtime's pool.
+//! Saves: begun and read on the cache's thread, written on a thread of Node's pool.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Caches of one layer in files: read and verified on a thread of the runtime's pool, created on the JavaScript thread.
+//! Caches of one layer in files: read and verified on a thread of Node's pool, created on the JavaScript thread.
 
 use std::sync::Arc;
 

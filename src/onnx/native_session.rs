@@ -148,7 +148,7 @@ impl Drop for Running {
     }
 }
 
-/// One step, on a thread of the runtime's pool.
+/// One step, on a thread of Node's pool.
 pub struct StepTask {
     running: Option<Running>,
     lent: Option<LentRun>,

@@ -1,4 +1,4 @@
-//! Draws the tokens of many rows, at once or on a thread of the runtime's pool.
+//! Draws the tokens of many rows, at once or on a thread of Node's pool.
 //!
 //! Method calls collect the rows to draw from; then they are drawn, once. The collection shares logits and samplers as
 //! they are at that moment, so that they can be used meanwhile. In the background, sequences are distributed over

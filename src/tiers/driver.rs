@@ -1,4 +1,4 @@
-//! Drives a restore or a writer. JavaScript makes its calls step by step, and a thread of the runtime's pool does its
+//! Drives a restore or a writer. JavaScript makes its calls step by step, and a thread of Node's pool does its
 //! work.
 //!
 //! Each step crosses the border once. A step that needs the cache's thread is taken in the crossing that leads to it,
@@ -244,7 +244,7 @@ impl NativeDriver {
         self.step(env, cache, Some(-1.0), |driver| Some(driver.miss()))
     }
 
-    /// Does the next work on a thread of the runtime's pool.
+    /// Does the next work on a thread of Node's pool.
     #[napi(catch_unwind, ts_return_type = "Promise<void>")]
     pub fn work(&self) -> AsyncTask<PoolTask<(), ()>> {
         let shared = self.driver.clone();

@@ -13,9 +13,10 @@
 //! - A page is one layer of one block: a K section and a V section, each with codes `[kvHeads, blockSize, rowBytes]`, then
 //!   scales. If K and V have one float type and head dim, the slab is a tensor `[blocks, layers, 2, kvHeads, blockSize,
 //!   headDim]`. Otherwise it is bytes, and sections and scales start at multiples of 64.
-//! - A low-bit page is quantised as a whole, once all its slots are written and committed. Until then its rows are in a page
-//!   of the *staging slab*. A write into a quantised page moves it back there for the duration of the call.
-//! - A page that others hold is never quantised in place: the writer, or the sequence that commits, gets a copy.
+//! - A low-bit page is quantised as a whole, once all its slots are written. Its rows are in a page of the *staging slab*
+//!   until then, and those of drafts and steps until they are committed. A write into a quantised page moves it back there
+//!   for the duration of the call.
+//! - A page that others hold never loses its floats: the writer, or the sequence that commits, gets a copy.
 //! - Each low-bit format has a file of its own in `kernels/quantise/`. A new one is also added to `mod.rs`, `portable.rs`,
 //!   `zero.rs` and `launched.rs` there, `attention/bytes/job.rs`, `attention/launched.rs`, the texts of errors in `slabs.rs`,
 //!   `paged/pages/format.rs` of kvtide-core, launches and kernels of kvtide-cuda, and `lib/sequences/page-format.ts`. All
