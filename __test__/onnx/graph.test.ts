@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
+import { OnnxModel } from '../../onnx.js'
 import { binding } from '../../lib/loading/binding.js'
 import { rejected } from '../support/throws.js'
 
@@ -71,6 +72,25 @@ test('bytes are a graph as a file is, and are copied', async t => {
   t.deepEqual(graph.externalFiles(), [])
   t.true(Buffer.from(await graph.model()).equals(Buffer.from(again)))
   t.deepEqual((await graph.rewrite(false)).layers().length, 3)
+})
+
+test('models that differ only in their weights have other namespaces', async t => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvtide-tuned-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const namespaces = new Set<string>()
+  for (const bit of [0, 0, 1]) {
+    const from = file('onnx-gqa-f32-ext')
+    const weights = readFileSync(`${from}.data`)
+    for (let at = 0; at < weights.length; at += 1000) weights[at] = (weights[at] as number) ^ bit
+    writeFileSync(join(folder, 'model.onnx'), readFileSync(from))
+    writeFileSync(join(folder, 'model.onnx.data'), weights)
+    await using model = await OnnxModel.load(join(folder, 'model.onnx'), {
+      threads: 1,
+      cache: { memoryBytes: 2 ** 22 },
+    })
+    namespaces.add(model.namespace)
+  }
+  t.is(namespaces.size, 2)
 })
 
 test('files with weights are named with their bytes', async t => {

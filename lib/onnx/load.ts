@@ -207,8 +207,9 @@ function vocabularyOf(graph: NativeOnnxGraph): number | undefined {
   return /^\d+$/.test(last) ? Number(last) : undefined
 }
 
-/** A fingerprint of the graph: its nodes, and the places and sizes of its weights. */
+/** A fingerprint of the graph: its nodes, the places and sizes of its weights, and some bytes of each. */
 async function fingerprint(graph: NativeOnnxGraph): Promise<string> {
-  const bytes = await graph.model('weights')
-  return createHash('sha256').update(bytes).update(JSON.stringify(graph.externalFiles())).digest('hex')
+  const [bytes, samples] = [await graph.model('weights'), await graph.samples()]
+  const files = JSON.stringify(graph.externalFiles())
+  return createHash('sha256').update(bytes).update(files).update(samples).digest('hex')
 }

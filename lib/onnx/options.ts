@@ -35,7 +35,7 @@ export interface OnnxModelOptions {
   readonly config?: HuggingFaceConfig
   /**
    * The cache. By default it has 1 GiB for at most 32 sequences at once, pages in the graph's dtype, and a namespace that is a fingerprint of the
-   * graph. It doesn't cover the values of the weights: set a namespace for models that differ only in these.
+   * graph and of samples of its weights.
    */
   readonly cache?: OnnxCacheOptions
   /** The number of threads that a step uses; by default kvtide's number of threads. */

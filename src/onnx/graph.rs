@@ -119,6 +119,13 @@ impl NativeOnnxGraph {
         PoolTask::of(write, ExternalArray::bytes)
     }
 
+    /// Bytes of its weights, which tell models with equal nodes apart.
+    #[napi(catch_unwind, ts_return_type = "Promise<Uint8Array>")]
+    pub fn samples(&self) -> AsyncTask<PoolTask<Vec<u8>, ExternalArray>> {
+        let graph = self.graph.clone();
+        PoolTask::of(move || Ok(graph.model.samples(&graph.source.as_ref())?), ExternalArray::bytes)
+    }
+
     /// Bytes to append to the model's own. The model then also returns those rows of these outputs that its input
     /// `kvtide.new_rows` names.
     #[napi(ts_return_type = "Uint8Array")]

@@ -47,6 +47,30 @@ fn references_into_the_model_make_a_small_graph() {
 }
 
 #[test]
+fn weights_that_differ_give_other_samples() {
+    let samples_of = |path: &std::path::Path| {
+        let file = FileSource::open(path).unwrap();
+        Model::read(&file).unwrap().samples(&file)
+    };
+    let inside = samples_of(&support::path("onnx-gqa-f32")).unwrap();
+    let beside = support::path("onnx-gqa-f32-ext");
+    assert_eq!(samples_of(&beside).unwrap(), inside, "the same weights in another file");
+    let folder = std::env::temp_dir().join(format!("kvtide-samples-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [model, data] = ["model.onnx", "model.onnx.data"].map(|name| folder.join(name));
+    std::fs::copy(&beside, &model).unwrap();
+    let mut weights = std::fs::read(beside.with_file_name("model.onnx.data")).unwrap();
+    assert!(inside.len() < weights.len() / 2, "{} bytes of {}", inside.len(), weights.len());
+    // Training changes numbers everywhere: here a bit in each of a thousand.
+    weights.iter_mut().step_by(1000).for_each(|byte| *byte ^= 1);
+    std::fs::write(&data, &weights).unwrap();
+    assert_ne!(samples_of(&model).unwrap(), inside);
+    std::fs::remove_file(&data).unwrap();
+    assert!(samples_of(&model).is_err(), "weights that are not there");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn files_with_weights_are_looked_at() {
     let folder = std::env::temp_dir().join(format!("kvtide-onnx-weights-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -98,6 +98,14 @@ impl Model {
         Ok(files)
     }
 
+    /// Bytes of each weight, at places spread over it, and all of them if there are few. Models that were trained apart differ
+    /// there. Weights of a source without a folder that are in other files are left out. `O(weights)` reads.
+    pub fn samples(&self, source: &dyn Source) -> Result<Vec<u8>> {
+        let mut samples = Vec::new();
+        sample(&self.graph, source, &mut samples)?;
+        Ok(samples)
+    }
+
     /// The version of a domain's operators.
     pub(crate) fn opset(&self, domain: &str) -> Option<i64> {
         self.opsets.iter().find(|opset| opset.0 == domain).map(|opset| opset.1)
@@ -139,6 +147,36 @@ impl Model {
     pub fn to_bytes(&self, source: &dyn Source, weights: Weights<'_>) -> Result<Vec<u8>> {
         self.segments(source, weights)?.to_bytes(source)
     }
+}
+
+/// The number of places of a weight that are sampled, and the number of bytes there.
+const SAMPLES: u64 = 4;
+const SAMPLE_BYTES: u64 = 256;
+
+fn sample(graph: &Graph, source: &dyn Source, to: &mut Vec<u8>) -> Result<()> {
+    for tensor in &graph.initializers {
+        let (file, offset, length) = match &tensor.place {
+            Place::Source(span) => (None, span.offset, span.length),
+            Place::External(External { location, offset, length }) => (Some(location), *offset, *length),
+            Place::Inline => continue,
+        };
+        let each = length.min(SAMPLE_BYTES);
+        for place in 0..length.div_ceil(each.max(1)).min(SAMPLES) {
+            let at = offset + (length - each) * place / (SAMPLES - 1);
+            let start = to.len();
+            to.resize(start + each as usize, 0);
+            let read = match file {
+                None => source.read_at(at, &mut to[start..]),
+                Some(file) => source.read_beside(file, at, &mut to[start..]),
+            };
+            match read {
+                Err(error) if error.kind() == ErrorKind::Unsupported => to.truncate(start),
+                Err(error) => return Err(Error::Read { offset: at, length: each, reason: error.to_string() }),
+                Ok(()) => (),
+            }
+        }
+    }
+    graph.nodes.iter().flat_map(|node| node.graphs()).try_for_each(|graph| sample(graph, source, to))
 }
 
 fn read_opset(reader: &mut Reader<'_>, span: Span) -> Result<(String, i64)> {
