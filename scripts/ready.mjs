@@ -43,7 +43,7 @@ const steps = [
     'caches and attention over opaque memory',
     'cargo',
     ['test', '--release', '-p', 'kvtide-tensor', ...target],
-    { KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: '300' },
+    { KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: full ? '300' : '120' },
   ],
   [
     'the same from JavaScript',
