@@ -23,7 +23,8 @@ impl GraphEdit<'_> {
             operands = [query, self.normed(layer, norms, 1, &key), value];
         }
         if let Some(rotary) = &layer.rotary {
-            let positions = found.positions.clone().unwrap_or_else(|| self.positions());
+            let own = found.positions.clone().filter(|positions| *positions != self.positions);
+            let positions = own.map_or_else(|| self.positions(), Ok)?;
             let [query, key, value] = operands;
             let query = self.turned(layer, rotary, query, &positions, "q", layer.num_heads);
             let key = self.turned(layer, rotary, key, &positions, "k", layer.kv_num_heads);
