@@ -84,7 +84,7 @@ test('a model of embeddings that does not fit is refused', async t => {
   t.true(wide.message.includes('give f32 [batch_size, sequence_length, 33], but the decoder takes'), wide.message)
   // A decoder has more inputs than ids.
   t.is((await refused(decoder, { embeddings: graphFile('llama/onnx') })).details.operator, 'input')
-  t.is((await refused(decoder, { embeddings: decoder })).details.node, 'input_ids')
+  t.is((await refused(decoder, { embeddings: decoder })).details.node, 'position_ids')
   const { details } = await rejected(OnnxModel.load(graphFile('llama/onnx'), { embeddings }), 'INVALID_ARGUMENT')
   t.is(details.argument, 'embeddings')
   await rejected(OnnxModel.load(decoder, { embeddings: join(decoder, 'nothing') }), 'INVALID_ARGUMENT')
