@@ -146,15 +146,21 @@ function layersOf(
   given?: readonly string[],
 ): Pick<ModelCacheOptions, 'model' | 'dtype'> {
   if (backend === 'plain' || rewritten === undefined) {
-    const layers = pastLayers(plainPorts(graph, given), { ...declared, found: rewritten?.layers() })
+    const all = rewritten?.layers()
+    const found = all?.filter(({ source }) => source === undefined)
+    // Layers without keys and values of their own are the last ones, and have no pasts.
+    const windows =
+      declared.windows?.length === all?.length ? declared.windows?.slice(0, found?.length) : declared.windows
+    const layers = pastLayers(plainPorts(graph, given), { ...declared, windows, found })
     return {
       model: { layers },
       dtype: graph.inputs().find(({ element }) => element === 'f16') === undefined ? 'f32' : 'f16',
     }
   }
   const found = rewritten.layers()
-  const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim }): ModelLayer => {
+  const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim, source }): ModelLayer => {
     const sizes = { numKvHeads, headDim, valueHeadDim }
+    if (source !== undefined) return { kind: 'shared', with: source, ...sizes }
     return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
   })
   const [first] = found

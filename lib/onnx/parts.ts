@@ -164,7 +164,7 @@ export class Parts implements Sessions {
     held: Map<string, RuntimeTensor>,
     tokens: number,
   ): void {
-    const { numHeads, numKvHeads, headDim, valueHeadDim, headsFirst } = layer
+    const { numHeads, numKvHeads, headDim, valueHeadDim, headsFirst, source } = layer
     const rows = (name: string, heads: number, dim: number): HostTensor => {
       const { data, dims, type } = held.get(name) as RuntimeTensor
       const dtype = ELEMENTS[type] as DType
@@ -175,8 +175,9 @@ export class Parts implements Sessions {
     const answer = run.attend(
       layer.layer,
       rows(q, numHeads, headDim),
-      rows(k, numKvHeads, headDim),
-      rows(v, numKvHeads, valueHeadDim),
+      ...(source === undefined
+        ? ([rows(k, numKvHeads, headDim), rows(v, numKvHeads, valueHeadDim)] as const)
+        : ([rows(q, numHeads, headDim), rows(q, numHeads, headDim)] as const)),
       options,
     )
     for (const name of [q, k, v]) held.delete(name)

@@ -117,14 +117,17 @@ impl KernelCall<'_> {
     pub fn compute(&self) -> Outcome<()> {
         let kernel = self.kernel;
         let (dim, heads) = (kernel.dim, kernel.heads);
-        let (q, k, v) = (self.input(0)?, self.input(1)?, self.input(2)?);
+        let q = self.input(0)?;
         let tokens = self.tokens(&q)?;
         let out = self.output(&q, tokens)?;
         let mut state = kernel.shared.state();
         let State { run, turned: [queries, rows], .. } = &mut *state;
         let run = run.as_mut().ok_or_else(|| wrong("no step is being computed".into()))?;
-        let (k, v) = (self.side("k", k.bytes, tokens, dim)?, self.side("v", v.bytes, tokens, kernel.value_dim)?);
-        run.write_layer(kernel.layer, k, v)?;
+        if !run.is_shared(kernel.layer)? {
+            let (k, v) = (self.input(1)?, self.input(2)?);
+            let (k, v) = (self.side("k", k.bytes, tokens, dim)?, self.side("v", v.bytes, tokens, kernel.value_dim)?);
+            run.write_layer(kernel.layer, k, v)?;
+        }
         if !self.is_turned(tokens) {
             let q = HostTensor::new("q", q.bytes, kernel.dtype, &[tokens, heads, dim])?;
             return self.attend(run, q, out);

@@ -130,6 +130,32 @@ export function inBf16(model: Buffer): Buffer {
   )
 }
 
+/** A graph whose layer 1 attends over the keys and values of layer 0, past and new ones together, and has none of its own. */
+export function sharing(model: Buffer): Buffer {
+  const textOf = (message: Buffer, number: number): string[] =>
+    Array.from(fieldsOf(message))
+      .filter(one => one.number === number)
+      .map(one => String(one.content))
+  const isOwn = (name: string): boolean => /^(past_key_values|present)\.1\./.test(name)
+  const first = (name: string): string => name.replace(/^present\.1\./, 'present.0.')
+  const node = (content: Buffer): Uint8Array =>
+    textOf(content, 2).some(isOwn)
+      ? Buffer.alloc(0)
+      : field(
+          1,
+          changing(content, [1], name => field(1, first(String(name)))),
+        )
+  return changing(model, [7], graph =>
+    field(
+      7,
+      changing(graph, [1, 11, 12], (content, number) => {
+        if (number === 1) return node(content)
+        return isOwn(textOf(content, 1)[0] as string) ? Buffer.alloc(0) : field(number, content)
+      }),
+    ),
+  )
+}
+
 /** The logits of a graph whose head was pruned: those of the last token, with or without its dimension, or two rows of it, which no caller needs. */
 export type PrunedForm = 'last' | 'flat' | 'twice'
 

@@ -107,6 +107,48 @@ fn the_index_of_a_token_does_not_follow_from_three_rows() {
     assert_eq!(refused(&by_past(&THREE).model(18), &[]).0, "position_ids");
 }
 
+/// Layer 0 is an operator, layer 1 attends over its presents, or over one of them and a past of its own.
+fn over_presents(values: &str) -> Graph {
+    Decoder::new(2, false).layers(|decoder, layer, operands| {
+        if layer == 0 {
+            return decoder.grouped(layer, operands, &[]);
+        }
+        let graph = &mut decoder.graph;
+        let [keys, values] = ["present.0.key", values].map(|name| {
+            let (axis, shape) = (graph.ints(&[1], &[2]), graph.ints(&[5], &[1, 1, 2, 1, 1]));
+            let apart = graph.node("Unsqueeze", &[name, &axis], &[]);
+            let repeated = graph.node("Expand", &[&apart, &shape], &[]);
+            let shape = graph.ints(&[4], &[0, 4, -1, DIM]);
+            graph.node("Reshape", &[&repeated, &shape], &[])
+        });
+        let query = decoder.heads_first(operands[0], 4);
+        let seen = decoder.seen("past_key_values.0.key", None);
+        let graph = &mut decoder.graph;
+        let keys = graph.node("Transpose", &[&keys], &[Attr::Ints("perm", vec![0, 1, 3, 2])]);
+        let scores = graph.node("MatMul", &[&query, &keys], &[]);
+        let low = graph.floats(&[], &[-1e9]);
+        let scores = graph.node("Where", &[&seen, &scores, &low], &[]);
+        let weights = graph.node("Softmax", &[&scores], &[]);
+        let attended = graph.node("MatMul", &[&weights, &values], &[]);
+        decoder.packed(&attended)
+    })
+}
+
+#[test]
+fn a_layer_over_the_presents_of_an_operator_has_no_keys_of_its_own() {
+    let bytes = over_presents("present.0.value").model(18);
+    let rewritten = rewritten(&bytes, &[]).unwrap();
+    let sources: Vec<_> = rewritten.layers().iter().map(|layer| layer.source).collect();
+    assert_eq!(sources, [None, Some(0)]);
+    assert_eq!(rewritten.inspection().dropped_outputs, ["present.0.key", "present.0.value"]);
+    let parts = rewritten.parts(&bytes.as_slice()).unwrap();
+    let [query, key, value] = &parts[1].attentions[0].inputs;
+    assert!(query == key && query == value);
+    // Its keys as values are not the pair of a layer.
+    let (_, reason) = refused(&over_presents("present.0.key").model(18), &[]);
+    assert!(reason.contains("read by another attention"), "{reason}");
+}
+
 #[test]
 fn other_floats_are_refused() {
     let with = |dims: &[Size]| {

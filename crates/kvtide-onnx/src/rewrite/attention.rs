@@ -14,6 +14,10 @@ impl GraphEdit<'_> {
     pub(super) fn attend(&mut self, found: &FoundAttention) -> Result<()> {
         let layer = &found.layer;
         let mut operands = self.apart(found);
+        if layer.source.is_some() {
+            // Its keys and values are those of another layer, in the cache: the operator does not read these inputs.
+            operands = [operands[0].clone(), operands[0].clone(), operands[0].clone()];
+        }
         if let Some(bias) = &found.bias {
             operands = self.biased(layer, bias, operands);
         }

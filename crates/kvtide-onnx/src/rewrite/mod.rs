@@ -200,6 +200,9 @@ fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Op
         return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
     }
     for (found, &declared) in all.iter_mut().zip(windows) {
+        if found.layer.source.is_some() {
+            continue;
+        }
         match (found.layer.window, declared) {
             (None, declared) => found.layer.window = declared,
             (Some(own), Some(declared)) if own == declared => (),
@@ -209,6 +212,10 @@ fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Op
                 return Err(unrecognised(lookup.node(found.index), reason));
             }
         }
+    }
+    let own: Vec<Option<u32>> = all.iter().map(|found| found.layer.window).collect();
+    for found in all {
+        found.layer.window = found.layer.source.map_or(found.layer.window, |source| own[source as usize]);
     }
     Ok(())
 }
