@@ -1,9 +1,20 @@
 // Decoders that take embeddings: prompts with images give the tokens of transformers, in all backends, however a sequence comes to be computed again; and a prefix
 // with a picture is found by prompts with the same picture only.
-import type { BackendName, OnnxModel, OnnxSequence } from '../../onnx.js'
+import { readFileSync } from 'node:fs'
+
+import { type BackendName, OnnxModel, type OnnxSequence } from '../../onnx.js'
+import { distance } from '../support/llama/references.js'
 import { onnxTest as test } from '../support/onnx/available.js'
+import { withHalfEmbeds } from '../support/onnx/changed.js'
 import { read } from '../support/onnx/chat.js'
-import { VISION, visionModel, type VisionName, type VisionPrompt, visionPrompts } from '../support/onnx/vision.js'
+import {
+  VISION,
+  visionFile,
+  visionModel,
+  type VisionName,
+  type VisionPrompt,
+  visionPrompts,
+} from '../support/onnx/vision.js'
 import { rejected, throwsCode } from '../support/throws.js'
 
 const BACKENDS: readonly BackendName[] = ['graph', 'parts', 'plain']
@@ -154,6 +165,27 @@ for (const name of MODELS) {
     }
   })
 }
+
+test('embeddings in half floats are rounded rows, in all backends', async t => {
+  const { two } = visionPrompts('qwen2-vl') as { two: VisionPrompt }
+  const [decoder, embeddings] = [undefined, 'embed_tokens.onnx'].map(file =>
+    withHalfEmbeds(readFileSync(visionFile('qwen2-vl', file))),
+  ) as [Buffer, Buffer]
+  await using whole = await visionModel('qwen2-vl', 'graph')
+  const logits: Float32Array[] = []
+  const small = { threads: 1, cache: { memoryBytes: 2 ** 22 } }
+  const loaded = BACKENDS.map(backend => OnnxModel.load(decoder, { ...small, embeddings, backend }))
+  for (const model of [whole, ...(await Promise.all(loaded))]) {
+    using chat = model.open({ tokens: two.tokens, embeds: two.embeds })
+    const [rows] = (await model.run([{ sequence: chat }], { logits: 'all' })) as [Float32Array]
+    logits.push(rows)
+    if (model !== whole) await model.dispose()
+  }
+  const [exact, rounded, ...others] = logits as [Float32Array, Float32Array, Float32Array]
+  for (const other of others) t.true(distance(other, rounded) < 1e-4, `${distance(other, rounded)}`)
+  const far = distance(rounded, exact)
+  t.true(far > 1e-6 && far < 0.05, `${far}`)
+})
 
 test('the ids of a picture cannot become others', async t => {
   await using model = await visionModel('llama', 'graph')
