@@ -3,6 +3,7 @@ import { basename, dirname } from 'node:path'
 
 import type { TensorData } from '../border/host-array.js'
 import { binding } from '../loading/binding.js'
+import { refusedPort } from './ports.js'
 import { elementsOf, type OnnxRuntimeModule, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 import type { EmbeddingsModel, RuntimeCall, SessionStep } from './sessions.js'
 import type { StepEmbeds } from './spans.js'
@@ -57,6 +58,10 @@ export class Embedder {
   ): Promise<Embedder | undefined> {
     if (model === undefined) return undefined
     const graph = binding.NativeOnnxGraph.taken(model.graph)
+    for (const { name, element } of graph.outputs()) {
+      if (model.names.includes(name) && element === 'bf16')
+        throw refusedPort(name, 'output', `onnxruntime-node has no tensors of ${element} in JavaScript`)
+    }
     const file = takesFolder ? graph.path : null
     const bytes = await graph.model(file === null ? undefined : basename(file), file === null)
     const weights = file === null ? {} : { model_external_initializers_file_folder_path: dirname(file) }

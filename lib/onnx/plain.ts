@@ -125,10 +125,15 @@ export class Plain implements Sessions {
       logSeverityLevel: 4,
       extra: { session: { intra_op: { allow_spinning: '0' }, ...weights } },
     }
-    const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
     const embedder = await Embedder.open(embeddings, { threads, takesFolder }, module, calling)
     const given = new GivenInputs(embedder, module, ports.typeOf('position_ids'))
-    return new Plain(calling, session, carried, cache, hasPrunedHead(graph), given)
+    try {
+      const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
+      return new Plain(calling, session, carried, cache, hasPrunedHead(graph), given)
+    } catch (error) {
+      await given.release()
+      throw error
+    }
   }
 
   /** True if a call gives a single row of logits, for its last token: the graph declares it, or a call has shown it. */
