@@ -12,10 +12,12 @@ import { graphFile } from '../support/onnx/paged-graph.js'
 import { Pins } from '../support/onnx/pins.js'
 import { note, schedules } from '../support/onnx/schedules.js'
 import {
+  type Alone,
   alone,
   type Dice,
   embedsOf,
   type Picture,
+  picturesOf,
   POISON,
   SUMMED,
   ToyBackend,
@@ -39,12 +41,7 @@ interface World {
   /** The length beyond which a sequence is a long one, if the model tells them apart. */
   readonly threshold?: number | undefined
   /** The tokens behind others, up to one of which two are nearly as probable. With `total`, those of a part of a sequence of that length. */
-  alone(
-    tokens: readonly number[],
-    count: number,
-    total: number | undefined,
-    pictures: readonly Picture[],
-  ): number[] | Promise<number[]>
+  readonly alone: Alone
   /** True if it takes pictures. */
   readonly hasPictures?: boolean
 }
@@ -61,22 +58,6 @@ function promptOf(dice: Dice, vocabulary: number, most = 0): number[] {
   return Array.from({ length }, (_, place) =>
     place < length - own ? (family * 5 + place * 3) % (vocabulary - 1) : dice.roll(vocabulary - 1),
   )
-}
-
-/** The id of all tokens of a picture. */
-const PICTURED = 3
-
-/** Pictures in a prompt, whose ids become those of their tokens: few places and few pictures, so that some prompts have the same. */
-function picturesOf(dice: Dice, tokens: number[]): Picture[] {
-  const pictures: Picture[] = []
-  for (let at = dice.roll(3) * 3; dice.once(2); at += dice.roll(4)) {
-    const picture = { start: at, rows: 1 + dice.roll(2) * 5, seed: 1 + dice.roll(2) }
-    at += picture.rows
-    if (at > tokens.length) break
-    tokens.fill(PICTURED, picture.start, at)
-    pictures.push(picture)
-  }
-  return pictures
 }
 
 /** One who talks to the model, and knows what the tokens of its chat have to be. */
@@ -104,7 +85,6 @@ class Client {
     this.#tokens = from?.tokens ?? promptOf(dice, world.vocabulary)
     this.#salt = from?.salt ?? (dice.once(3) ? 'other' : 'one')
     this.#pictures = from?.pictures ?? (world.hasPictures === true ? picturesOf(dice, this.#tokens) : [])
-    if (this.#pictures.length > 0) note('picture')
     const embeds = embedsOf(this.#pictures)
     this.#chat =
       from?.chat ??
@@ -435,8 +415,8 @@ async function schedule(t: ExecutionContext, dice: Dice, name: string, seed: num
     drafts: dice.once(4) ? 2 : 6,
     threshold,
     hasPictures,
-    alone: (tokens: readonly number[], count: number, total: number | undefined, pictures: readonly Picture[]) =>
-      alone(tokens, count, Infinity, window, threshold, total, pictures),
+    alone: ((tokens, count, total, pictures) =>
+      alone(tokens, count, Infinity, window, threshold, total, pictures)) satisfies Alone,
   }
   watch(model, backend)
   await talk(t, world, dice, `${name}, ${pages}`)
@@ -456,7 +436,6 @@ const ALL = [
   'endless',
   'ABORTED',
   'OUT_OF_BLOCKS',
-  'picture',
   'found picture',
   'cut picture',
 ]

@@ -25,7 +25,10 @@ test('positions are those of get_rope_index, for whole prompts and for parts of 
         )
     // New tokens count on from the largest position of the prompt.
     const last = Math.max(...wanted.flat())
-    t.deepEqual(positionsOf(spans, tokens.length, 2), [0, 1, 2].map(() => [last + 1, last + 2]))
+    t.deepEqual(
+      positionsOf(spans, tokens.length, 2),
+      [0, 1, 2].map(() => [last + 1, last + 2]),
+    )
   }
 })
 

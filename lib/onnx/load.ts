@@ -154,7 +154,10 @@ function layersOf(
     const layers = pastLayers(plainPorts(graph, given), { ...declared, windows, found })
     return {
       model: { layers },
-      dtype: graph.inputs().find(({ element }) => element === 'f16') === undefined ? 'f32' : 'f16',
+      dtype:
+        graph.inputs().find(({ name, element }) => element === 'f16' && given?.includes(name) !== true) === undefined
+          ? 'f32'
+          : 'f16',
     }
   }
   const found = rewritten.layers()

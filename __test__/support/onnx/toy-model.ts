@@ -57,6 +57,14 @@ export interface Picture {
 const given = (number: number, position: number, place: number): number => (number + left(0, position, place)) % 16
 const pictured = (seed: number, row: number, place: number): number => left(seed, row, place)
 
+/** The tokens that a model says behind others. `total` is the length that decides if these are those of a longer sequence. */
+export type Alone = (
+  tokens: readonly number[],
+  count: number,
+  total: number | undefined,
+  pictures: readonly Picture[],
+) => number[] | Promise<number[]>
+
 /** Pictures as a caller gives them. */
 export function embedsOf(pictures: readonly Picture[]): EmbedSpan[] {
   return pictures.map(({ start, rows, seed }) => {
@@ -65,6 +73,22 @@ export function embedsOf(pictures: readonly Picture[]): EmbedSpan[] {
     )
     return { start, data, key: `picture ${seed}` }
   })
+}
+
+/** The id of all tokens of a picture. */
+const PICTURED = 3
+
+/** Pictures in a prompt, whose ids become those of their tokens: few places and few pictures, so that some prompts have the same. */
+export function picturesOf(dice: Dice, tokens: number[]): Picture[] {
+  const pictures: Picture[] = []
+  for (let at = dice.roll(3) * 3; dice.once(2); at += dice.roll(4)) {
+    const picture = { start: at, rows: 1 + dice.roll(2) * 5, seed: 1 + dice.roll(2) }
+    at += picture.rows
+    if (at > tokens.length) break
+    tokens.fill(PICTURED, picture.start, at)
+    pictures.push(picture)
+  }
+  return pictures
 }
 
 /** Returns the next token: a function of all tokens before it and their positions. */

@@ -7,7 +7,7 @@ use support::build::{Attr, DIM, Decoder, F32, Graph, I64, Size, WIDTH};
 
 fn rewritten(bytes: &[u8], embedded: &[&str]) -> Result<Rewritten, Error> {
     let embedded = embedded.iter().map(|&name| name.into()).collect();
-    let options = Options { embedded, ..Options::default() };
+    let options = Options { logit_rows: true, embedded, ..Options::default() };
     Rewritten::new(&bytes, &Model::read(&bytes)?, &options)
 }
 
