@@ -243,4 +243,8 @@ test('wrong spans are refused before anything is computed', async t => {
   using chat = model.open({ tokens: a.tokens, embeds: [{ ...span, data: own }] })
   own.fill(7)
   t.deepEqual(await read(model, chat, 12), [...a.greedy])
+  const { sequence } = model.admit(a.tokens, { embeds: a.embeds, answerTokens: 12 })
+  using admitted = sequence as OnnxSequence
+  t.is(admitted.length, 16)
+  t.deepEqual(await read(model, admitted, 12), [...a.greedy])
 })

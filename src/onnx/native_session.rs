@@ -120,7 +120,6 @@ impl NativeOnnxSession {
         ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined, embeddings?: NativeOnnxSession | undefined, places?: Int32Array | undefined, embeds?: Float32Array | undefined",
         ts_return_type = "Promise<NativeLogits>"
     )]
-    #[expect(clippy::too_many_arguments, reason = "each is an argument of one call from JavaScript")]
     pub fn run(
         &self,
         env: &Env,
