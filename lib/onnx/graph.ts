@@ -37,7 +37,8 @@ export class GraphBackend implements Backend {
   async run({ step, ids, positions, rows, embeds }: ModelStep): Promise<NativeLogits> {
     using run = StepRun.of(step)
     const own = this.#embeddings
-    const logits = await this.#session.run(run.native, ids, positions, rows, own, embeds?.places, embeds?.data)
+    const given = embeds === undefined ? undefined : ([embeds.places, embeds.data] as [Int32Array, Float32Array])
+    const logits = await this.#session.run(run.native, ids, positions, rows, own, given)
     try {
       run.end()
     } catch (error) {

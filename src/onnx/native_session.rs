@@ -117,7 +117,7 @@ impl NativeOnnxSession {
     /// are needed. For a decoder that takes embeddings, also the model of these, and rows that replace those of their
     /// tokens.
     #[napi(
-        ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined, embeddings?: NativeOnnxSession | undefined, places?: Int32Array | undefined, embeds?: Float32Array | undefined",
+        ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined, embeddings?: NativeOnnxSession | undefined, given?: [places: Int32Array, rows: Float32Array] | undefined",
         ts_return_type = "Promise<NativeLogits>"
     )]
     pub fn run(
@@ -128,12 +128,12 @@ impl NativeOnnxSession {
         positions: ArrayArg,
         rows: Option<ArrayArg>,
         embeddings: Option<&NativeOnnxSession>,
-        places: Option<ArrayArg>,
-        embeds: Option<ArrayArg>,
+        given: Option<Vec<ArrayArg>>,
     ) -> Result<AsyncTask<StepTask>> {
         let embeddings = embeddings.map(|model| model.read(env, |session| Ok(session.clone()))).transpose()?;
         self.read(env, |session| {
-            let inputs = StepInputs::read(ids, positions, rows, [places, embeds])?;
+            let mut given = given.unwrap_or_default().into_iter();
+            let inputs = StepInputs::read(ids, positions, rows, [given.next(), given.next()])?;
             let lent = run.lend()?;
             inputs.check(&lent)?;
             if session.running.swap(true, Ordering::AcqRel) {
