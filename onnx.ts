@@ -9,6 +9,7 @@ export { Generation, type FinishReason } from './lib/onnx/generation.js'
 export type { BackendRefusal } from './lib/onnx/load.js'
 export { type GenerateOptions, type OnnxAdmission, OnnxModel } from './lib/onnx/model.js'
 export type {
+  EmbedsOption,
   GenerateOptionsOf,
   OnnxCacheOptions,
   OnnxModelOptions,
@@ -19,4 +20,5 @@ export type {
 export { OnnxPast, type OnnxPastOptions, type OnnxResumed } from './lib/onnx/past.js'
 export type { OnnxNames, OnnxSession } from './lib/onnx/ports.js'
 export { OnnxSequence } from './lib/onnx/sequence.js'
+export type { EmbedSpan } from './lib/onnx/spans.js'
 export type { AllowedTokens, SamplingOptions, TokenLogprobs } from './lib/sampling/options.js'

@@ -19,7 +19,7 @@ async function open(graph: string, declared: Parameters<typeof pastLayers>[1] = 
   const model: ModelDescription = { layers: pastLayers(plainPorts(native), declared) }
   const dtype = graph.endsWith('f16') ? 'f16' : 'f32'
   const cache = new PagedKvCache({ model, dtype, blockSize: 4, capacity: 400 })
-  return { cache, backend: await SessionBackend.plain(native, cache, 1) }
+  return { cache, backend: await SessionBackend.plain(native, cache, { threads: 1 }) }
 }
 
 interface Chat {
@@ -248,7 +248,7 @@ test('graphs that do not say enough are refused by name', async t => {
   const slid = await binding.NativeOnnxGraph.open(graphFile('families/qwen2-window/builder'))
   const layers = pastLayers(plainPorts(slid), { headDim: 16 })
   const cache = new PagedKvCache({ model: { layers }, capacity: 8 })
-  const error = await t.throwsAsync(SessionBackend.plain(slid, cache, 1))
+  const error = await t.throwsAsync(SessionBackend.plain(slid, cache, { threads: 1 }))
   t.true(
     isKvTideError(error) &&
       error.code === 'UNSUPPORTED_GRAPH' &&

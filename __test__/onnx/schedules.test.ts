@@ -11,7 +11,19 @@ import { argmax } from '../support/onnx/graphs.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
 import { Pins } from '../support/onnx/pins.js'
 import { note, schedules } from '../support/onnx/schedules.js'
-import { alone, type Dice, POISON, ToyBackend, toyModel, VOCABULARY } from '../support/onnx/toy-model.js'
+import {
+  type Alone,
+  alone,
+  type Dice,
+  embedsOf,
+  type Picture,
+  picturesOf,
+  POISON,
+  SUMMED,
+  ToyBackend,
+  toyModel,
+  VOCABULARY,
+} from '../support/onnx/toy-model.js'
 
 /** Logits that are nearer to each other may be in another order in another step. */
 const NEAR = 1e-3
@@ -29,7 +41,9 @@ interface World {
   /** The length beyond which a sequence is a long one, if the model tells them apart. */
   readonly threshold?: number | undefined
   /** The tokens behind others, up to one of which two are nearly as probable. With `total`, those of a part of a sequence of that length. */
-  alone(tokens: readonly number[], count: number, total?: number): number[] | Promise<number[]>
+  readonly alone: Alone
+  /** True if it takes pictures. */
+  readonly hasPictures?: boolean
 }
 
 /** The codes of errors that a client may get instead of what it asked for. */
@@ -53,6 +67,7 @@ class Client {
   readonly #dice: Dice
   readonly #name: string
   readonly #salt: string
+  readonly #pictures: readonly Picture[]
   #chat: OnnxSequence
   #tokens: number[]
 
@@ -61,7 +76,7 @@ class Client {
     world: World,
     dice: Dice,
     name: string,
-    from?: { chat?: OnnxSequence; tokens: number[]; salt: string },
+    from?: { chat?: OnnxSequence; tokens: number[]; salt: string; pictures: readonly Picture[] },
   ) {
     this.#t = t
     this.#world = world
@@ -69,7 +84,12 @@ class Client {
     this.#name = name
     this.#tokens = from?.tokens ?? promptOf(dice, world.vocabulary)
     this.#salt = from?.salt ?? (dice.once(3) ? 'other' : 'one')
-    this.#chat = from?.chat ?? world.model.open({ tokens: this.#tokens, salt: this.#salt })
+    this.#pictures = from?.pictures ?? (world.hasPictures === true ? picturesOf(dice, this.#tokens) : [])
+    const embeds = embedsOf(this.#pictures)
+    this.#chat =
+      from?.chat ??
+      world.model.open({ tokens: this.#tokens, salt: this.#salt, ...(embeds.length === 0 ? {} : { embeds }) })
+    if (this.#pictures.some(({ start, rows }) => start + rows <= this.#chat.length)) note('found picture')
     this.#rest()
   }
 
@@ -132,6 +152,7 @@ class Client {
         chat,
         tokens: [...this.#tokens],
         salt: this.#salt,
+        pictures: this.#pictures,
       })
       await Promise.all([this.#generate(), other.talk(1)])
       return
@@ -154,7 +175,7 @@ class Client {
     const breakAt = dice.once(3) ? dice.roll(6) : Infinity
     const abort = dice.once(6) ? new AbortController() : undefined
     const before = [...this.#tokens, ...more, ...poisons]
-    const whole = isPoisoned ? [] : await this.#world.alone(before, maxTokens)
+    const whole = isPoisoned ? [] : await this.#world.alone(before, maxTokens, undefined, this.#pictures)
     const stop = dice.once(3) ? [whole[dice.roll(20)] ?? dice.roll(vocabulary)] : []
     const generation = model.generate(this.#chat, {
       tokens: [...more, ...poisons],
@@ -240,7 +261,7 @@ class Client {
       this.#t.is(logits.length, rows * vocabulary)
       for (let row = 0; row < rows; row++) {
         const total = this.#tokens.length
-        const [next] = await this.#world.alone(this.#tokens.slice(0, total - rows + row + 1), 1, total)
+        const [next] = await this.#world.alone(this.#tokens.slice(0, total - rows + row + 1), 1, total, this.#pictures)
         if (next !== undefined)
           this.#t.is(
             argmax(logits.subarray(row * vocabulary, (row + 1) * vocabulary)),
@@ -259,6 +280,7 @@ class Client {
     const other = new Client(this.#t, this.#world, this.#dice, `${this.#name}, twin`, {
       tokens: [...this.#tokens],
       salt: this.#salt,
+      pictures: this.#pictures,
     })
     const follow = async (): Promise<void> => {
       for (let turn = this.#dice.roll(6); turn > 0; turn--) await eventLoop()
@@ -282,7 +304,7 @@ class Client {
     } else if (this.#dice.once(2)) {
       const kept = this.#dice.roll(drafted + 1)
       await this.#end(() => draft.commit(kept))
-      if (kept < drafted) this.#tokens.length = computed + kept
+      if (kept < drafted) this.#shorten(computed + kept)
       note('committed in part')
     } else await this.#end(() => draft.commit())
     this.#rest()
@@ -306,8 +328,18 @@ class Client {
     } catch (error) {
       return this.#refused(error, false)
     }
-    this.#tokens.length = length
+    this.#shorten(length)
     this.#rest()
+  }
+
+  /** The chat was cut to a length: if a picture is cut as well, its rows follow again. */
+  #shorten(length: number): void {
+    const { start, rows } = this.#pictures.at(-1) ?? { start: 0, rows: 0 }
+    const isCut = length < start + rows
+    this.#tokens.length = Math.max(length, start + rows)
+    if (!isCut) return
+    this.#chat.resume(this.#tokens)
+    note('cut picture')
   }
 
   /** More tokens than there is ever room for. */
@@ -372,7 +404,9 @@ async function schedule(t: ExecutionContext, dice: Dice, name: string, seed: num
   }
   const threshold = dice.once(3) ? 5 + dice.roll(40) : undefined
   const backend = new ToyBackend(dice, { pages, ...(window === undefined ? {} : { window }) })
-  const model = toyModel(backend, { ...sizes, pages, threshold, ...(window === undefined ? {} : { window }) })
+  const hasPictures = dice.once(2)
+  const width = hasPictures ? SUMMED : undefined
+  const model = toyModel(backend, { ...sizes, pages, threshold, width, ...(window === undefined ? {} : { window }) })
   const world = {
     model,
     vocabulary: VOCABULARY,
@@ -380,8 +414,9 @@ async function schedule(t: ExecutionContext, dice: Dice, name: string, seed: num
     pins: new Pins(model),
     drafts: dice.once(4) ? 2 : 6,
     threshold,
-    alone: (tokens: readonly number[], count: number, total?: number) =>
-      alone(tokens, count, Infinity, window, threshold, total),
+    hasPictures,
+    alone: ((tokens, count, total, pictures) =>
+      alone(tokens, count, Infinity, window, threshold, total, pictures)) satisfies Alone,
   }
   watch(model, backend)
   await talk(t, world, dice, `${name}, ${pages}`)
@@ -401,6 +436,8 @@ const ALL = [
   'endless',
   'ABORTED',
   'OUT_OF_BLOCKS',
+  'found picture',
+  'cut picture',
 ]
 
 test.serial('random schedules give what each gets alone', async t => {

@@ -5,6 +5,7 @@ import type { NativeOnnxGraph, NativeOnnxInspection } from '#binding'
 import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
 import { configBeside, configWindows, readText } from '../onnx/config.js'
+import { openEmbeddings } from '../onnx/embeddings.js'
 import { plainPorts } from '../onnx/plain.js'
 import type { Command } from './command.js'
 import { otherFormat } from './file-format.js'
@@ -21,13 +22,15 @@ is not recognised, the exit code is 1, and it prints the node, the reason, and w
     const [model] = files as [string]
     const { file, windows } = declared(model, values['config'] as string | undefined)
     const graph = await opened(model)
+    let names: readonly string[] = []
     try {
-      const found = (await graph.rewrite(false, windows)).inspect()
+      names = (await openEmbeddings(graph))?.names ?? []
+      const found = (await graph.rewrite(false, windows, [...names])).inspect()
       return { text: asText(found, file), json: asJson(found, file) }
     } catch (error) {
       if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH') throw error
       const { code, message, details } = error
-      return { text: unrecognised(error, model, graph), json: { error: { code, message, details } }, code: 1 }
+      return { text: unrecognised(error, model, graph, names), json: { error: { code, message, details } }, code: 1 }
     }
   },
 }
@@ -77,21 +80,26 @@ function asText({ text }: NativeOnnxInspection, config: string | undefined): str
   return `${text}\nwindows  ${config === undefined ? 'as the graph shows them: no config.json declares any' : `as ${config} declares them`}`
 }
 
-function unrecognised(error: KvTideError<'UNSUPPORTED_GRAPH'>, model: string, graph: NativeOnnxGraph): string {
+function unrecognised(
+  error: KvTideError<'UNSUPPORTED_GRAPH'>,
+  model: string,
+  graph: NativeOnnxGraph,
+  names: readonly string[],
+): string {
   const { node, operator, reason } = error.details
   const rows = [
     ['node', node],
     ['operator', operator],
     ['reason', reason],
-    ['unmodified', asItIs(graph)],
+    ['unmodified', asItIs(graph, names)],
   ] as const
   return [`${model} is not recognised`, ...rows.map(([name, value]) => `${name.padEnd(10)} ${value}`)].join('\n')
 }
 
-/** Tells whether a graph can run unmodified, with past and present, although its attentions are not recognised. */
-function asItIs(graph: NativeOnnxGraph): string {
+/** Tells whether a graph can run unmodified, with past and present, although its attentions are not recognised. `names` are inputs that its embeddings give. */
+function asItIs(graph: NativeOnnxGraph, names: readonly string[]): string {
   try {
-    plainPorts(graph)
+    plainPorts(graph, names)
     return 'it can run with past and present'
   } catch (error) {
     if (!isKvTideError(error)) throw error

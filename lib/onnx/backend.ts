@@ -11,6 +11,8 @@ import type { NativeLogits } from '#binding'
 
 import type { Sequence } from '../paged/sequence.js'
 import type { Step } from '../sequences/step.js'
+import type { Embeddings } from './embeddings.js'
+import type { StepEmbeds } from './spans.js'
 
 /** The names of the backends. */
 export type BackendName = 'graph' | 'parts' | 'plain'
@@ -36,10 +38,21 @@ export interface ModelStep {
   readonly offsets: Int32Array
   /** The ids of the new tokens of all sequences, concatenated. */
   readonly ids: Uint32Array
-  /** The position of each new token in its sequence. */
+  /** The position of each new token in its sequence; for a model with three rows of positions, one row after the other. */
   readonly positions: Int32Array
+  /** Rows of embeddings that are given in place of those of the ids. */
+  readonly embeds?: StepEmbeds | undefined
   /** The tokens whose logits are wanted, ascending; at least one. */
   readonly rows: Int32Array
+}
+
+/** @internal Properties of a model, with which its backend is made. */
+export interface BackendForm {
+  /** The number of threads that a step uses, including the one that it runs on. */
+  readonly threads: number
+  /** The model of its embeddings, if it takes these. */
+  readonly embeddings?: Embeddings | undefined
+  readonly positionRows?: 1 | 3
 }
 
 /** @internal A way to run a model. */
@@ -47,6 +60,8 @@ export interface Backend {
   readonly name: BackendName
   /** True if a step is known to give only the logits of each sequence's last token: logits of other tokens then cost a call each. */
   readonly isPruned?: boolean
+  /** The rows of positions that the model takes: 1, or 3 for time, height and width. */
+  readonly positionRows?: 1 | 3
   /**
    * Computes a step, off the main thread except for `parts` and `plain` before onnxruntime-node 1.22. When the promise is fulfilled, every
    * layer of `step` is written, and the result has one row of logits for each of `rows`, in the same order. If the promise is rejected, the step

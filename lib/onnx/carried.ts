@@ -138,8 +138,14 @@ export class CarriedPorts<T extends OnnxTensor> {
     return dtypeRow(this.#cache.dtype).alias
   }
 
-  /** Builds the feeds of a call: new tokens behind a sequence of `length`. `O(new tokens)` if the presents can be reused, otherwise one copy of the past. */
-  call(read: ReadPast, length: number, carried: Carried<T> | undefined, ids: Uint32Array): CarriedCall<T> {
+  /** Builds the feeds of a call: new tokens behind a sequence of `length`, and those inputs that are `given`. `O(new tokens)` if the presents can be reused, otherwise one copy of the past. */
+  call(
+    read: ReadPast,
+    length: number,
+    carried: Carried<T> | undefined,
+    ids: Uint32Array,
+    given: Readonly<Record<string, T>> = {},
+  ): CarriedCall<T> {
     const count = ids.length
     const kept = carried?.length === length ? carried.tensors : undefined
     const feeds: Record<string, T> = {}
@@ -157,7 +163,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     }
     const first = length + count > slid ? -count : length
     this.#inputs(feeds, length, ids, first)
-    return { feeds, length, count, first }
+    return { feeds: { ...feeds, ...given }, length, count, first }
   }
 
   /**

@@ -30,7 +30,11 @@ interface GenaiDecoder {
 }
 
 interface GenaiConfig {
-  readonly model?: { readonly context_length?: unknown; readonly decoder?: GenaiDecoder }
+  readonly model?: {
+    readonly context_length?: unknown
+    readonly decoder?: GenaiDecoder
+    readonly embedding?: { readonly filename?: unknown }
+  }
 }
 
 /** @internal Reads the `genai_config.json` of a model, which onnxruntime-genai's model builder writes: in its folder, or one folder up. Invalid JSON is ignored. */
@@ -47,6 +51,18 @@ export function genaiSizes(model: string): ConfigSizes & { readonly windows?: (n
     }
   } catch {
     return {}
+  }
+}
+
+/** @internal The file of the embeddings that the `genai_config.json` of a model names. */
+export function genaiEmbedding(model: string): string | undefined {
+  const file = configBeside(model, 'genai_config.json')
+  if (file === undefined) return undefined
+  try {
+    const { filename } = (JSON.parse(readText('genai_config.json', file)) as GenaiConfig).model?.embedding ?? {}
+    return typeof filename === 'string' ? join(dirname(file), filename) : undefined
+  } catch {
+    return undefined
   }
 }
 

@@ -78,6 +78,8 @@ class GenerationTask implements Task {
     const length = state.log.length + tokens.length
     if (length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
     checkContext(length, contextLength)
+    state.spans.check('tokens', state.log.length, tokens)
+    state.spans.checkWhole(length)
     this.#most = Math.min(maxTokens, contextLength - length)
     if (this.#most === 0) this.finishReason = 'length'
     // The logits behind the last token are needed, so that token is computed again.

@@ -15,6 +15,8 @@ const MODEL_BYTES_MAX = 2 ** 31 - 1
 export interface GraphSessionOptions {
   /** The number of threads that a step uses, including the one that it runs on. */
   readonly threads: number
+  /** The inputs that come from the model of its embeddings. */
+  readonly embedded?: readonly string[]
 }
 
 /** The folder and name of a model whose weights can be references, with links resolved: onnxruntime does not follow links. */
@@ -49,10 +51,11 @@ export async function graphSession(
   options: GraphSessionOptions,
 ): Promise<NativeOnnxSession> {
   const { file, version, takesFolder } = onnxLibrary()
-  const { threads } = options
+  const { threads, embedded = [] } = options
+  const form = { threads, embedded: [...embedded] }
   const at = takesFolder ? placed(graph) : undefined
   if (at !== undefined)
-    return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { threads, folder: at.folder })
+    return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { ...form, folder: at.folder })
   const { inlineBytes, externalBytes } = rewritten.inspect()
   if (inlineBytes + externalBytes > MODEL_BYTES_MAX) {
     throw tooLarge(
@@ -63,5 +66,14 @@ export async function graphSession(
     )
   }
   const model = await rewritten.model(undefined, externalBytes > 0)
-  return binding.NativeOnnxSession.create(file, model, { threads })
+  return binding.NativeOnnxSession.create(file, model, form)
+}
+
+/** @internal Makes a session of the model of a decoder's embeddings, as {@link graphSession} does. */
+export async function embeddingsSession(graph: NativeOnnxGraph, threads: number): Promise<NativeOnnxSession> {
+  const { file, takesFolder } = onnxLibrary()
+  const at = takesFolder ? placed(graph) : undefined
+  const model = await graph.model(at?.name, at === undefined)
+  const folder = at === undefined ? {} : { folder: at.folder }
+  return binding.NativeOnnxSession.create(file, model, { threads, embeds: true, ...folder })
 }

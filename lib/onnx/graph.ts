@@ -3,29 +3,42 @@
 import type { NativeLogits, NativeOnnxGraph, NativeOnnxRewritten, NativeOnnxSession } from '#binding'
 
 import { StepRun } from '../sequences/step-run.js'
-import type { Backend, ModelStep } from './backend.js'
-import { graphSession, type GraphSessionOptions } from './graph-session.js'
+import type { Backend, BackendForm, ModelStep } from './backend.js'
+import { embeddingsSession, graphSession } from './graph-session.js'
 
 /** @internal The backend `graph`: one graph with kvtide's attention in it. A step is one call of the addon, on a thread of Node's pool. */
 export class GraphBackend implements Backend {
   readonly name = 'graph'
+  readonly positionRows: 1 | 3
   readonly #session: NativeOnnxSession
+  readonly #embeddings: NativeOnnxSession | undefined
 
-  private constructor(session: NativeOnnxSession) {
+  private constructor(session: NativeOnnxSession, embeddings: NativeOnnxSession | undefined, positionRows: 1 | 3) {
     this.#session = session
+    this.#embeddings = embeddings
+    this.positionRows = positionRows
   }
 
   static async of(
     graph: NativeOnnxGraph,
     rewritten: NativeOnnxRewritten,
-    options: GraphSessionOptions,
+    { threads, embeddings, positionRows = 1 }: BackendForm,
   ): Promise<GraphBackend> {
-    return new GraphBackend(await graphSession(graph, rewritten, options))
+    const own = embeddings === undefined ? undefined : await embeddingsSession(embeddings.graph, threads)
+    try {
+      const embedded = embeddings?.names ?? []
+      return new GraphBackend(await graphSession(graph, rewritten, { threads, embedded }), own, positionRows)
+    } catch (error) {
+      own?.dispose()
+      throw error
+    }
   }
 
-  async run({ step, ids, positions, rows }: ModelStep): Promise<NativeLogits> {
+  async run({ step, ids, positions, rows, embeds }: ModelStep): Promise<NativeLogits> {
     using run = StepRun.of(step)
-    const logits = await this.#session.run(run.native, ids, positions, rows)
+    const own = this.#embeddings
+    const given = embeds === undefined ? undefined : ([embeds.places, embeds.data] as [Int32Array, Float32Array])
+    const logits = await this.#session.run(run.native, ids, positions, rows, own, given)
     try {
       run.end()
     } catch (error) {
@@ -37,6 +50,7 @@ export class GraphBackend implements Backend {
 
   dispose(): Promise<void> {
     this.#session.dispose()
+    this.#embeddings?.dispose()
     return Promise.resolve()
   }
 }

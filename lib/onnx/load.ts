@@ -14,10 +14,11 @@ import { binding } from '../loading/binding.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
-import type { Backend, BackendName } from './backend.js'
+import type { Backend, BackendForm, BackendName } from './backend.js'
 import { isSlid } from './carried.js'
 import { configBeside, type ConfigSizes, configSizes, configWindows, genaiSizes, readText } from './config.js'
 import { smallest } from './context.js'
+import { type Embeddings, openEmbeddings } from './embeddings.js'
 import { GraphBackend } from './graph.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
 import { type DeclaredLayers, pastLayers } from './past-layers.js'
@@ -39,22 +40,24 @@ type Config = DeclaredLayers & ConfigSizes
 /** @internal Loads a model with the first backend that works. */
 export async function loadModel(model: unknown, options: unknown) {
   const source = readModelSource(model)
-  const { config, cache: given, threads = allThreads(), backends, maxStepTokens } = readLoad(options)
+  const { config, cache: given, embeddings: own, threads = allThreads(), backends, maxStepTokens } = readLoad(options)
   const declared = readConfig(source, config)
   const graph =
     typeof source === 'string' ? await binding.NativeOnnxGraph.open(source) : await binding.NativeOnnxGraph.of(source)
-  checkFolder(graph)
+  const embeddings = await openEmbeddings(graph, own)
+  for (const part of [graph, ...(embeddings === undefined ? [] : [embeddings.graph])]) checkFolder(part)
   const refusals: BackendRefusal[] = []
-  const rewritten = await refusing(() => graph.rewrite(true, declared.windows))
-  const namespace = await fingerprint(graph)
+  const rewritten = await refusing(() => graph.rewrite(true, declared.windows, [...(embeddings?.names ?? [])]))
+  const namespace = await fingerprint(graph, embeddings)
+  const positionRows = rowsOfPositions(graph)
   for (const backend of backends) {
     if (backend !== 'plain' && rewritten.refusal !== undefined) {
       refusals.push({ backend, error: rewritten.refusal })
       continue
     }
     const layers = await refusing(async () => {
-      if (backend === 'plain') await checkWindows(graph, declared)
-      return layersOf(backend, graph, rewritten.value, declared)
+      if (backend === 'plain') await checkWindows(graph, declared, embeddings?.names)
+      return layersOf(backend, graph, rewritten.value, declared, embeddings?.names)
     })
     if (layers.value === undefined) {
       refusals.push({ backend, error: layers.refusal })
@@ -66,14 +69,15 @@ export async function loadModel(model: unknown, options: unknown) {
       ...given,
       ...layers.value,
     } as ModelCacheOptions)
-    const made = await refusing(() => make(backend, graph, rewritten.value, cache, threads))
+    const form = { threads, embeddings, positionRows }
+    const made = await refusing(() => make(backend, graph, rewritten.value, cache, form))
     if (made.value !== undefined) {
       if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: given.maxSequences ?? SEQUENCES }
       const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
       const contextLength = smallest([declared.contextLength, graph.contextLength() ?? undefined])
       const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
-      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits, rope }
+      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits, rope, width: embeddings?.width }
     }
     cache.dispose()
     refusals.push({ backend, error: made.refusal as KvTideError })
@@ -98,11 +102,11 @@ async function make(
   graph: NativeOnnxGraph,
   rewritten: NativeOnnxRewritten | undefined,
   cache: PagedKvCache,
-  threads: number,
+  form: BackendForm,
 ): Promise<Backend> {
-  if (backend === 'graph') return GraphBackend.of(graph, rewritten as NativeOnnxRewritten, { threads })
-  if (backend === 'parts') return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, threads)
-  return SessionBackend.plain(graph, cache, threads)
+  if (backend === 'graph') return GraphBackend.of(graph, rewritten as NativeOnnxRewritten, form)
+  if (backend === 'parts') return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, form)
+  return SessionBackend.plain(graph, cache, form)
 }
 
 /** The result of a call, or its refusal. */
@@ -120,10 +124,10 @@ async function refusing<T>(
 }
 
 /** Refuses an unmodified graph that lacks a window of its config: it would see tokens that the other backends hide. */
-async function checkWindows(graph: NativeOnnxGraph, { windows }: Config): Promise<void> {
+async function checkWindows(graph: NativeOnnxGraph, { windows }: Config, given: readonly string[] = []): Promise<void> {
   if (windows === undefined || windows.every(window => window === null)) return
-  const { value: own } = await refusing(() => graph.rewrite(false, undefined))
-  const ports = plainPorts(graph).layers
+  const { value: own } = await refusing(() => graph.rewrite(false, undefined, [...given]))
+  const ports = plainPorts(graph, given).layers
   for (const [place, layer] of own?.layers().entries() ?? []) {
     const declared = windows[place] ?? null
     const [key] = ports[place] ?? []
@@ -139,17 +143,27 @@ function layersOf(
   graph: NativeOnnxGraph,
   rewritten: NativeOnnxRewritten | undefined,
   declared: Config,
+  given?: readonly string[],
 ): Pick<ModelCacheOptions, 'model' | 'dtype'> {
   if (backend === 'plain' || rewritten === undefined) {
-    const layers = pastLayers(plainPorts(graph), { ...declared, found: rewritten?.layers() })
+    const all = rewritten?.layers()
+    const found = all?.filter(({ source }) => source === undefined)
+    // Layers without keys and values of their own are the last ones, and have no pasts.
+    const windows =
+      declared.windows?.length === all?.length ? declared.windows?.slice(0, found?.length) : declared.windows
+    const layers = pastLayers(plainPorts(graph, given), { ...declared, windows, found })
     return {
       model: { layers },
-      dtype: graph.inputs().find(({ element }) => element === 'f16') === undefined ? 'f32' : 'f16',
+      dtype:
+        graph.inputs().find(({ name, element }) => element === 'f16' && given?.includes(name) !== true) === undefined
+          ? 'f32'
+          : 'f16',
     }
   }
   const found = rewritten.layers()
-  const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim }): ModelLayer => {
+  const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim, source }): ModelLayer => {
     const sizes = { numKvHeads, headDim, valueHeadDim }
+    if (source !== undefined) return { kind: 'shared', with: source, ...sizes }
     return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
   })
   const [first] = found
@@ -207,9 +221,21 @@ function vocabularyOf(graph: NativeOnnxGraph): number | undefined {
   return /^\d+$/.test(last) ? Number(last) : undefined
 }
 
-/** A fingerprint of the graph: its nodes, the places and sizes of its weights, and some bytes of each. */
-async function fingerprint(graph: NativeOnnxGraph): Promise<string> {
-  const [bytes, samples] = [await graph.model('weights'), await graph.samples()]
-  const files = JSON.stringify(graph.externalFiles())
-  return createHash('sha256').update(bytes).update(files).update(samples).digest('hex')
+/** A fingerprint of the graph and of its embeddings: their nodes, the places and sizes of their weights, and some bytes of each. */
+async function fingerprint(graph: NativeOnnxGraph, embeddings: Embeddings | undefined): Promise<string> {
+  const hash = createHash('sha256')
+  for (const part of [graph, ...(embeddings === undefined ? [] : [embeddings.graph])]) {
+    hash.update(await part.model('weights')).update(JSON.stringify(part.externalFiles()))
+    hash.update(await part.samples())
+  }
+  return hash.digest('hex')
+}
+
+/** The rows of positions that a graph takes. Refused if they have another form. */
+function rowsOfPositions(graph: NativeOnnxGraph): 1 | 3 {
+  const { dims = [] } = graph.inputs().find(({ name }) => name === 'position_ids') ?? {}
+  if (dims.length < 3) return 1
+  if (dims.length === 3 && dims[0] === '3') return 3
+  const reason = `its dimensions are [${dims.join(', ')}], expected [batch, tokens], or [3, batch, tokens]`
+  throw refusedPort('position_ids', 'input', reason)
 }

@@ -7,10 +7,10 @@ import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../b
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
-import { type AdmissionOptions, admitPrompt, type Lacking, type PromptOptions } from '../sequences/prompt.js'
+import { ADMISSION, type AdmissionOptions, admitPrompt, type Lacking, type PromptOptions } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { TokenIds } from '../sequences/tokens.js'
-import { loadSequence, type LoadSequenceOptions } from '../paged/load.js'
+import { loadSequence, type LoadSequenceOptions, SEQUENCE } from '../paged/load.js'
 import type { SavedSource } from '../files/source.js'
 import type { Backend, BackendName } from './backend.js'
 import { checkContext } from './context.js'
@@ -18,6 +18,7 @@ import type { DraftModel } from './drafter.js'
 import { Generation, type ModelLimits } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
 import {
+  type EmbedsOption,
   type GenerateOptionsOf,
   type OnnxModelOptions,
   type OpenOptions,
@@ -31,6 +32,7 @@ import {
 import { rest, Scheduler } from './scheduler.js'
 import { type OnnxSequence, openSequence, sequenceOf } from './sequence.js'
 import { type LongRope, namesAt } from './long-rope.js'
+import { apart, type EmbeddingForm, namedBy, readEmbeds, Spans } from './spans.js'
 import { type SequenceKind, SequenceState } from './sequence-state.js'
 import { RunTask } from './task.js'
 import { readKnown } from './token-log.js'
@@ -51,6 +53,8 @@ interface Loaded {
   readonly vocabulary: number | undefined
   readonly contextLength?: number | undefined
   readonly rope?: LongRope | undefined
+  /** Elements of a row of embeddings, if the model takes these. */
+  readonly width?: number | undefined
   readonly limits: { readonly stepTokens: number; readonly sequences: number }
 }
 
@@ -89,6 +93,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   readonly #shared: SharedCache
   readonly #backend: Backend
   readonly #rope: LongRope | undefined
+  readonly #embedding: EmbeddingForm | undefined
   readonly #limits: ModelLimits
   readonly #scheduler: Scheduler
   readonly #isWindowed: boolean
@@ -97,7 +102,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
-    const { cache, backend, refusals, vocabulary, contextLength, limits, rope } = loaded as Loaded
+    const { cache, backend, refusals, vocabulary, contextLength, limits, rope, width } = loaded as Loaded
     settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'namespace' | 'layers' | 'vocabularySize' | 'contextLength'>(
       this,
       {
@@ -119,6 +124,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     this.#shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
     this.#backend = backend
     this.#rope = rope
+    this.#embedding = width === undefined ? undefined : { width, hasGrids: backend.positionRows === 3 }
     this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
     this.#isWindowed = cache.groups.some(group => group.kind === 'sliding')
   }
@@ -137,8 +143,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** Opens a new sequence. It starts with the cached prefix of `tokens`; the rest of them is pending. */
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
-    const { tokens, prompt } = readOpen(options, this.vocabularySize)
-    return openSequence(this.#shared, tokens, this.#kindOf(prompt))
+    const { tokens, prompt, embeds } = readOpen(options, this.vocabularySize, this.#embedding)
+    return openSequence(this.#shared, tokens, this.#kindOf(prompt, new Spans(embeds, tokens)))
   }
 
   /**
@@ -147,28 +153,33 @@ export class OnnxModel implements AsyncDisposable, Disposable {
    *
    * @throws KvTideError `CONTEXT_OVERFLOW` for a prompt that is longer than the context
    */
-  admit(tokens: TokenIds, options: AdmissionOptions = {}): OnnxAdmission {
+  admit(tokens: TokenIds, options: AdmissionOptions & EmbedsOption = {}): OnnxAdmission {
     OnnxModel.#check(this)
     const ids = readKnown('tokens', tokens, this.vocabularySize)
     const { contextLength = Infinity } = this
     checkContext(ids.length, contextLength)
-    const names = (prompt: PromptOptions): PromptOptions => namesAt(this.#rope, prompt, ids.length)
-    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options, contextLength - ids.length, names)
+    const { embeds, rest: own } = apart(options, ADMISSION)
+    const spans = new Spans(readEmbeds(embeds, this.#embedding), ids)
+    const names = (prompt: PromptOptions): PromptOptions => namesAt(this.#rope, spans.named(prompt), ids.length)
+    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, own, contextLength - ids.length, names)
     if (sequence === undefined) return { lacking: lacking as Lacking }
-    return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt)) }
+    return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt, spans)) }
   }
 
   /**
    * Opens a new sequence with the content that {@link OnnxSequence.save} saved, possibly in another process and with another backend. Salt and extras must
-   * be those of the saved sequence. To load a saved prefix cache, see {@link PagedKvCache.loadPrompts} of `cache`.
+   * be those of the saved sequence, and so must `embeds`: images may have to be computed again. To load a saved prefix cache, see {@link PagedKvCache.loadPrompts} of `cache`.
    *
    * @throws KvTideError `CORRUPT`, `INCOMPATIBLE` with the field that differs, or `OUT_OF_BLOCKS`
    */
-  async loadSequence(source: SavedSource, options: LoadSequenceOptions = {}): Promise<OnnxSequence> {
+  async loadSequence(source: SavedSource, options: LoadSequenceOptions & EmbedsOption = {}): Promise<OnnxSequence> {
     OnnxModel.#check(this)
     const shared = this.#shared
-    const names = (prompt: PromptOptions, length: number): PromptOptions => namesAt(this.#rope, prompt, length)
-    const { id, ids, prompt } = await loadSequence(shared, source, options, names)
+    const { embeds: given, rest: own } = apart(options, SEQUENCE)
+    const embeds = readEmbeds(given, this.#embedding)
+    const names = (prompt: PromptOptions, length: number): PromptOptions =>
+      namesAt(this.#rope, namedBy(embeds, prompt), length)
+    const { id, ids, prompt } = await loadSequence(shared, source, own, names)
     try {
       if (ids === undefined) {
         const details = { field: 'tokens', value: 'without ids', expected: 'tokens whose ids are known' }
@@ -181,7 +192,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
       const known = readKnown('tokens', ids, this.vocabularySize)
       // With another secret, its blocks have no keys in this cache yet.
       shared.change(native => native.identify(id, known.subarray(0, native.sequenceLength(id))))
-      return sequenceOf(shared, id, known, this.#kindOf(prompt))
+      return sequenceOf(shared, id, known, this.#kindOf(prompt, new Spans(embeds, known)))
     } catch (error) {
       shared.change(native => native.releaseSequence(id))
       throw error
@@ -219,6 +230,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
       if (state.pending + tokens.length === 0)
         throw invalid(`entries[${place}].tokens.length`, 0, 'at least 1: nothing is pending')
       checkContext(state.log.length + tokens.length, this.contextLength)
+      state.spans.check(`entries[${place}].tokens`, state.log.length, tokens)
       return { state, tokens }
     })
     const twice = read.findIndex(({ state }, place) => read.findIndex(other => other.state === state) < place)
@@ -317,8 +329,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength, rope: model.#rope }
   }
 
-  #kindOf(prompt: PromptOptions): SequenceKind {
-    return { prompt, vocabulary: this.vocabularySize, rope: this.#rope }
+  #kindOf(prompt: PromptOptions, spans: Spans): SequenceKind {
+    return { prompt, vocabulary: this.vocabularySize, rope: this.#rope, spans }
   }
 
   async #end(): Promise<void> {

@@ -21,6 +21,7 @@ import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { BACKENDS, type BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
 import type { GenerationSettings } from './generation.js'
+import { type EmbeddingForm, type EmbedSpan, readEmbeds, type Span } from './spans.js'
 import { readKnown } from './token-log.js'
 
 /** The cache of a model: all options of a `PagedKvCache` except those that follow from the graph. */
@@ -38,6 +39,11 @@ export interface OnnxModelOptions {
    * graph and of samples of its weights.
    */
   readonly cache?: OnnxCacheOptions
+  /**
+   * The model of the embeddings of a decoder that takes `inputs_embeds`: a path, or its bytes. By default `embed_tokens.onnx` next to the decoder, with
+   * the same suffix or without one, or the one of onnxruntime-genai.
+   */
+  readonly embeddings?: string | Uint8Array
   /** The number of threads that a step uses; by default kvtide's number of threads. */
   readonly threads?: number
   /** The backend to use. By default the first that works: `graph`, `parts`, `plain`. */
@@ -46,8 +52,14 @@ export interface OnnxModelOptions {
   readonly maxStepTokens?: number
 }
 
+/** Images in a prompt. */
+export interface EmbedsOption {
+  /** Rows of embeddings in place of those of the ids at their positions, for models that take embeddings. */
+  readonly embeds?: readonly EmbedSpan[]
+}
+
 /** Options of {@link OnnxModel.open}. */
-export interface OpenOptions extends PromptOptions {
+export interface OpenOptions extends PromptOptions, EmbedsOption {
   /** The prompt. Its cached prefix is not computed again. None by default. */
   readonly tokens?: TokenIds
 }
@@ -88,8 +100,8 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions {
   readonly signal?: AbortSignal
 }
 
-const LOAD: Names<OnnxModelOptions> = { config: 0, cache: 0, threads: 0, backend: 0, maxStepTokens: 0 }
-const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0 }
+const LOAD: Names<OnnxModelOptions> = { config: 0, cache: 0, embeddings: 0, threads: 0, backend: 0, maxStepTokens: 0 }
+const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0, embeds: 0 }
 const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0 }
 const RUN: Names<RunOptions> = { logits: 0, signal: 0 }
 const GENERATE: Names<GenerateOptionsOf<unknown>> = {
@@ -109,7 +121,11 @@ const TOKENS = 512
 
 /** @internal Reads the options of loading a model. */
 export function readLoad(options: unknown) {
-  const { config, cache, threads, backend, maxStepTokens } = known<OnnxModelOptions>('options', options, LOAD)
+  const { config, cache, embeddings, threads, backend, maxStepTokens } = known<OnnxModelOptions>(
+    'options',
+    options,
+    LOAD,
+  )
   if (backend !== undefined && !BACKENDS.includes(backend as BackendName))
     throw invalid('backend', backend, BACKENDS.join(', '))
   if (config !== undefined && typeof config !== 'string') fields('config', config)
@@ -121,6 +137,7 @@ export function readLoad(options: unknown) {
   return {
     config: config as HuggingFaceConfig | undefined,
     cache: given as OnnxCacheOptions,
+    embeddings: optional(readSource, 'embeddings', embeddings),
     threads: optional((argument, value) => count(argument, value, 1, 1024), 'threads', threads),
     backends: backend === undefined ? BACKENDS : [backend as BackendName],
     maxStepTokens: optional((argument, value) => count(argument, value, 1), 'maxStepTokens', maxStepTokens) ?? TOKENS,
@@ -131,9 +148,11 @@ export function readLoad(options: unknown) {
 export function readOpen(
   options: unknown,
   vocabulary: number | undefined,
-): { tokens: Uint32Array; prompt: PromptOptions } {
-  const { tokens, salt, saltFrom, extra } = known<OpenOptions>('options', options, OPEN)
-  return { tokens: readIds('tokens', tokens, vocabulary), prompt: promptOf({ salt, saltFrom, extra }) }
+  form: EmbeddingForm | undefined,
+): { tokens: Uint32Array; prompt: PromptOptions; embeds: Span[] } {
+  const { tokens, salt, saltFrom, extra, embeds } = known<OpenOptions>('options', options, OPEN)
+  const ids = readIds('tokens', tokens, vocabulary)
+  return { tokens: ids, prompt: promptOf({ salt, saltFrom, extra }), embeds: readEmbeds(embeds, form) }
 }
 
 /** @internal A list of sequences and their tokens. */
@@ -210,6 +229,10 @@ function readIds(argument: string, tokens: unknown, vocabulary: number | undefin
 
 /** @internal A path of a model, or its bytes. */
 export function readModelSource(model: unknown): string | Uint8Array {
-  if (typeof model === 'string' || arrayKind(model) === undefined) return text('model', model)
-  return typedArray<Uint8Array>('model', model, ['Uint8Array'])
+  return readSource('model', model)
+}
+
+function readSource(argument: string, model: unknown): string | Uint8Array {
+  if (typeof model === 'string' || arrayKind(model) === undefined) return text(argument, model)
+  return typedArray<Uint8Array>(argument, model, ['Uint8Array'])
 }

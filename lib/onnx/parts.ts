@@ -14,6 +14,7 @@ import type { DType, TensorData } from '../border/host-array.js'
 import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
+import { Embedder } from './embedder.js'
 import { readLogits } from './logits.js'
 import { type OnnxRuntimeModule, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 import type { PartsModel, RuntimeCall, Sessions, SessionStep } from './sessions.js'
@@ -46,13 +47,16 @@ export class Parts implements Sessions {
   readonly #parts: readonly Subgraph[]
   readonly #inputs: readonly NativeOnnxPort[]
   readonly #logits: string
+  readonly #embedder: Embedder | undefined
 
   private constructor(
     calling: RuntimeCall,
     module: OnnxRuntimeModule,
     parts: readonly Subgraph[],
     rewritten: NativeOnnxRewritten,
+    embedder: Embedder | undefined,
   ) {
+    this.#embedder = embedder
     this.#calling = calling
     this.#module = module
     this.#parts = parts
@@ -62,7 +66,7 @@ export class Parts implements Sessions {
   }
 
   static async open(
-    { rewritten: number, path, threads, takesFolder, runtime }: PartsModel,
+    { rewritten: number, path, threads, takesFolder, runtime, embeddings }: PartsModel,
     calling: RuntimeCall,
   ): Promise<Parts> {
     const rewritten = binding.NativeOnnxRewritten.taken(number)
@@ -86,6 +90,7 @@ export class Parts implements Sessions {
       extra: { session: config },
     }
     const parts: Subgraph[] = []
+    const embedder = await Embedder.open(embeddings, { threads, takesFolder }, module, calling)
     try {
       for (const [place, { bytes, inputs, outputs, attentions }] of written.entries()) {
         const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
@@ -104,13 +109,14 @@ export class Parts implements Sessions {
       }
     } catch (error) {
       for (const { session } of parts) await calling(() => session.release())
+      await embedder?.release()
       throw error
     }
-    return new Parts(calling, module, parts, rewritten)
+    return new Parts(calling, module, parts, rewritten, embedder)
   }
 
   async compute(run: LentRun, step: SessionStep): Promise<void> {
-    const held = this.#feeds(step)
+    const held = this.#feeds(step, await this.#embedder?.embed(step.ids, step.embeds))
     for (const { session, inputs, outputs, attentions, last } of this.#parts) {
       const feeds = Object.fromEntries(inputs.map(name => [name, held.get(name) as RuntimeTensor]))
       const made = await ran(inputs[0], () => this.#calling(() => session.run(feeds, outputs)))
@@ -123,14 +129,21 @@ export class Parts implements Sessions {
 
   async release(): Promise<void> {
     for (const { session } of this.#parts) await this.#calling(() => session.release())
+    await this.#embedder?.release()
   }
 
-  #feeds({ ids, positions, rows }: SessionStep): Map<string, RuntimeTensor> {
+  /** The inputs of a step. `embedded` are those that come from the model of its embeddings. */
+  #feeds(
+    { ids, positions, rows }: SessionStep,
+    embedded: ReadonlyMap<string, RuntimeTensor> = new Map(),
+  ): Map<string, RuntimeTensor> {
     const { Tensor } = this.#module
-    const feeds = new Map<string, RuntimeTensor>()
+    const feeds = new Map<string, RuntimeTensor>(embedded)
     for (const { name, element } of this.#inputs) {
+      if (embedded.has(name)) continue
       const numbers = name === 'position_ids' ? positions : name === 'logit_rows' ? rows : ids
-      const dims = name === 'logit_rows' ? [numbers.length] : [1, numbers.length]
+      const isWide = name === 'position_ids' && positions.length > ids.length
+      const dims = name === 'logit_rows' ? [numbers.length] : isWide ? [3, 1, ids.length] : [1, ids.length]
       const isNarrow = element === 'i32'
       feeds.set(
         name,
@@ -151,7 +164,7 @@ export class Parts implements Sessions {
     held: Map<string, RuntimeTensor>,
     tokens: number,
   ): void {
-    const { numHeads, numKvHeads, headDim, valueHeadDim, headsFirst } = layer
+    const { numHeads, numKvHeads, headDim, valueHeadDim, headsFirst, source } = layer
     const rows = (name: string, heads: number, dim: number): HostTensor => {
       const { data, dims, type } = held.get(name) as RuntimeTensor
       const dtype = ELEMENTS[type] as DType
@@ -162,8 +175,9 @@ export class Parts implements Sessions {
     const answer = run.attend(
       layer.layer,
       rows(q, numHeads, headDim),
-      rows(k, numKvHeads, headDim),
-      rows(v, numKvHeads, valueHeadDim),
+      ...(source === undefined
+        ? ([rows(k, numKvHeads, headDim), rows(v, numKvHeads, valueHeadDim)] as const)
+        : ([rows(q, numHeads, headDim), rows(q, numHeads, headDim)] as const)),
       options,
     )
     for (const name of [q, k, v]) held.delete(name)

@@ -20,6 +20,7 @@ import type { HostTensor, KvSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
 import { type Carried, type CarriedCache, CarriedPorts, type ReadPast } from './carried.js'
+import { Embedder, GivenInputs } from './embedder.js'
 import { type LogitRows, readLogits } from './logits.js'
 import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
 import { elementsOf, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
@@ -62,6 +63,7 @@ interface Asked {
   readonly before: Before
   /** The tokens whose logits are wanted, by their places in `ids`. */
   readonly wanted: readonly number[]
+  readonly step: SessionStep
 }
 
 /** @internal The unmodified graph in a session. */
@@ -72,6 +74,7 @@ export class Plain implements Sessions {
   readonly #sizes: ReadonlyMap<number, number>
   readonly #fetches: readonly string[]
   readonly #kept = new Map<number, Carried<RuntimeTensor>>()
+  readonly #given: GivenInputs
   #isPruned: boolean
 
   private constructor(
@@ -80,7 +83,9 @@ export class Plain implements Sessions {
     carried: CarriedPorts<RuntimeTensor>,
     { groups }: CarriedCache,
     isPruned: boolean,
+    given: GivenInputs,
   ) {
+    this.#given = given
     this.#isPruned = isPruned
     this.#calling = calling
     this.#session = session
@@ -94,13 +99,13 @@ export class Plain implements Sessions {
   }
 
   static async open(
-    { graph: number, cache, threads, takesFolder, runtime }: PlainModel,
+    { graph: number, cache, threads, takesFolder, runtime, embeddings }: PlainModel,
     calling: RuntimeCall,
   ): Promise<Plain> {
     const graph = binding.NativeOnnxGraph.taken(number)
     const own = sessionOf(graph)
     if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
-    const presents = new OnnxPorts(own).layers.flat().map(port => port.present)
+    const presents = new OnnxPorts(own, undefined, embeddings?.names).layers.flat().map(port => port.present)
     const described = {
       ...own,
       inputNames: [...own.inputNames, 'kvtide.new_rows'],
@@ -108,7 +113,8 @@ export class Plain implements Sessions {
     }
     const { module } = await calling(() => onnxRuntime(runtime))
     // A graph that does not fit the cache is refused before a session is made, which takes long.
-    const carried = new CarriedPorts<RuntimeTensor>(described, new OnnxPorts(described), cache, module.Tensor)
+    const ports = new OnnxPorts(described, undefined, embeddings?.names)
+    const carried = new CarriedPorts<RuntimeTensor>(described, ports, cache, module.Tensor)
     const suffix = graph.newRowsSuffix(presents)
     const file = takesFolder ? graph.path : null
     const bytes = Buffer.concat([await graph.model(file === null ? undefined : basename(file)), suffix])
@@ -119,8 +125,15 @@ export class Plain implements Sessions {
       logSeverityLevel: 4,
       extra: { session: { intra_op: { allow_spinning: '1' }, force_spinning_stop: '1', ...weights } },
     }
-    const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
-    return new Plain(calling, session, carried, cache, hasPrunedHead(graph))
+    const embedder = await Embedder.open(embeddings, { threads, takesFolder }, module, calling)
+    const given = new GivenInputs(embedder, module, ports.typeOf('position_ids'))
+    try {
+      const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
+      return new Plain(calling, session, carried, cache, hasPrunedHead(graph), given)
+    } catch (error) {
+      await given.release()
+      throw error
+    }
   }
 
   /** True if a call gives a single row of logits, for its last token: the graph declares it, or a call has shown it. */
@@ -128,7 +141,8 @@ export class Plain implements Sessions {
     return this.#isPruned
   }
 
-  async compute(run: LentRun, { offsets, ids, rows, pasts }: SessionStep): Promise<void> {
+  async compute(run: LentRun, step: SessionStep): Promise<void> {
+    const { offsets, ids, rows, pasts } = step
     const { sequences, forget } = pasts as SessionPasts
     for (const number of forget) this.#kept.delete(number)
     const computed: ComputedSequence[] = []
@@ -140,7 +154,7 @@ export class Plain implements Sessions {
       )
       const carried = from === undefined ? undefined : this.#carried.cut(this.#kept.get(from), length)
       const before = { carried, read: this.#readOf(run, place, length) }
-      computed.push(await this.#sequence({ ids: ids.subarray(start, end), start, length, before, wanted }))
+      computed.push(await this.#sequence({ ids: ids.subarray(start, end), start, length, before, wanted, step }))
     }
     const calls = computed.flatMap(sequence => sequence.calls)
     for (const [place, layer] of [...this.#sizes.keys()].entries()) {
@@ -157,6 +171,7 @@ export class Plain implements Sessions {
   async release(): Promise<void> {
     this.#kept.clear()
     await this.#calling(() => this.#session.release()).catch(() => undefined)
+    await this.#given.release()
   }
 
   /** Computes the calls of one sequence: a single one, unless logits are wanted that a pruned head does not give. */
@@ -186,12 +201,13 @@ export class Plain implements Sessions {
 
   /** Makes a call for the tokens from `first` to `end`. Returns the rows for the next call in the same step, which the pages do not have yet. */
   async #call(
-    { ids, start, length }: Asked,
+    { ids, start, length, step }: Asked,
     { carried, read }: Before,
     first: number,
     end: number,
   ): Promise<Computed & Left> {
-    const call = this.#carried.call(read, length + first, carried, ids.subarray(first, end))
+    const given = await this.#given.of(step, start + first, start + end)
+    const call = this.#carried.call(read, length + first, carried, ids.subarray(first, end), given)
     const outputs = await ran(undefined, () => this.#calling(() => this.#session.run(call.feeds, this.#fetches)))
     const logits = readLogits(outputs['logits'] as RuntimeTensor, call.count)
     const layers = shaped(() => this.#carried.newRows(outputs, call, call.count))
@@ -215,8 +231,8 @@ export class Plain implements Sessions {
 }
 
 /** @internal The purposes of a graph's inputs and outputs. Refused if an input is unknown. */
-export function plainPorts(graph: NativeOnnxGraph): OnnxPorts {
-  return new OnnxPorts(sessionOf(graph))
+export function plainPorts(graph: NativeOnnxGraph, given?: readonly string[]): OnnxPorts {
+  return new OnnxPorts(sessionOf(graph), undefined, given)
 }
 
 const ELEMENTS: Readonly<Record<string, string>> = {

@@ -90,7 +90,8 @@ export class OnnxPorts {
   readonly layers: readonly LayerPorts[]
   readonly #inputs: ReadonlyMap<string, OnnxInput>
 
-  constructor(session: OnnxSession, names?: OnnxNames) {
+  /** `given` are the inputs that a model of embeddings gives. */
+  constructor(session: OnnxSession, names?: OnnxNames, given: readonly string[] = []) {
     const { inputNames, outputNames, inputMetadata } = session
     const described = new Map(inputMetadata?.map(input => [input.name, input]))
     this.#inputs = new Map(inputNames.map(name => [name, described.get(name) ?? { name }]))
@@ -103,7 +104,7 @@ export class OnnxPorts {
         `no input is a past: expected names like ${tried.map(one => one.pastKey).join(' or ')}`,
       )
     }
-    this.#check(found)
+    this.#check(found, given)
     const numbers = inputNames.map(name => layerIn(found.pastKey, name)).filter(number => number !== undefined)
     const outputs = new Set(outputNames)
     this.layers = numbers
@@ -124,11 +125,12 @@ export class OnnxPorts {
     return this.#inputs.get(name)?.type ?? 'int64'
   }
 
-  #check(names: OnnxNames): void {
-    if (!this.has('input_ids')) throw refusedPort('input_ids', 'input', 'it is missing')
+  #check(names: OnnxNames, given: readonly string[]): void {
+    if (!this.has('input_ids') && !given.includes('inputs_embeds'))
+      throw refusedPort('input_ids', 'input', 'it is missing')
     for (const name of this.#inputs.keys()) {
       const isPast = layerIn(names.pastKey, name) !== undefined || layerIn(names.pastValue, name) !== undefined
-      if (!isPast && !(INPUTS as readonly string[]).includes(name))
+      if (!isPast && !(INPUTS as readonly string[]).includes(name) && !given.includes(name))
         throw refusedPort(name, 'input', 'its purpose is not known')
       if (layerIn(names.pastValue, name) === undefined) continue
       const key = named(names.pastKey, layerIn(names.pastValue, name) as number)

@@ -315,19 +315,19 @@ export class Scheduler {
         part.task.prepare()
         parts.push(withDraft(this.#shared, part))
       }
-      wanted = new WantedRows(parts)
+      wanted = new WantedRows(parts, this.#backend.positionRows)
       using step = this.#cache.beginStep({
         sequences: parts.map(({ task }) => task.state.sequence),
         offsets: [...wanted.offsets],
         tokens: wanted.ids,
       })
-      const { offsets, ids, positions, rows } = wanted
+      const { offsets, ids, positions, rows, embeds } = wanted
       const sequences = parts.map(({ task: { state } }) => ({
         sequence: state.sequence,
         before: state.log.view(0, state.computed),
       }))
       for (const handle of handles) handle.isInStep = true
-      logits = await this.#backend.run({ step, sequences, offsets, ids, positions, rows })
+      logits = await this.#backend.run({ step, sequences, offsets, ids, positions, rows, embeds })
       step.commit()
     } catch (error) {
       for (const { draft } of parts) draft?.dispose()

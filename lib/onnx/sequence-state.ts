@@ -14,6 +14,7 @@ import { createSequence, Sequence } from '../paged/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
 import { growthAt, isLongAt, type LongRope, namesAt, namesOf } from './long-rope.js'
+import { Spans } from './spans.js'
 import { TokenLog } from './token-log.js'
 
 /** @internal The task that computes a sequence: a generation, or a call of `run`. */
@@ -48,6 +49,8 @@ export interface SequenceKind {
   readonly rope?: LongRope | undefined
   /** True if the computed tokens are those of a long sequence; by default, the length of the sequence decides. */
   readonly isLong?: boolean
+  /** The images in its prompt; none by default. */
+  readonly spans?: Spans
 }
 
 /** The start of a transaction of the caller's, and the tokens that were pending there. */
@@ -58,6 +61,8 @@ interface Mark {
   /** The task that computed the sequence then. */
   readonly user: SequenceUser | undefined
 }
+
+const NO_SPANS = new Spans()
 
 const states = new WeakMap<object, SequenceState>()
 
@@ -72,6 +77,9 @@ export class SequenceState {
   /** The size of the model's vocabulary, if known. */
   readonly vocabulary: number | undefined
   readonly rope: LongRope | undefined
+  readonly spans: Spans
+  /** Salt and extras, with those of the images. */
+  readonly #named: PromptOptions
   /** True if the computed tokens are those of a long sequence. */
   isLong: boolean
   readonly log: TokenLog
@@ -87,13 +95,15 @@ export class SequenceState {
   constructor(
     shared: SharedCache,
     id: number,
-    { prompt, vocabulary, rope, isLong }: SequenceKind,
+    { prompt, vocabulary, rope, isLong, spans = NO_SPANS }: SequenceKind,
     ids: Uint32Array,
     computed: number,
   ) {
     this.shared = shared
     this.handle = new DeferredHandle(shared, id)
     this.prompt = prompt
+    this.spans = spans
+    this.#named = spans.named(prompt)
     this.vocabulary = vocabulary
     this.rope = rope
     this.isLong = isLong ?? isLongAt(rope, ids.length)
@@ -263,7 +273,7 @@ export class SequenceState {
 
   /** The options under which its blocks are found. */
   get names(): PromptOptions {
-    return namesOf(this.prompt, this.isLong)
+    return namesOf(this.#named, this.isLong)
   }
 
   /** The number of tokens that it can grow by with the same rotary factors. */
@@ -299,7 +309,7 @@ export class SequenceState {
   checkContent(snapshot: Snapshot, isLong: boolean): void {
     const { shared } = this
     const held = readSnapshot(snapshot, binding.NativePagedSnapshot)
-    const id = createSequence(shared, namesOf(this.prompt, isLong))
+    const id = createSequence(shared, namesOf(this.#named, isLong))
     try {
       shared.native.restore(id, held)
     } finally {
@@ -313,7 +323,7 @@ export class SequenceState {
     if (this.held > 0) cutCache(this.sequence, 0)
     this.computed = 0
     this.#hasSurplus = false
-    const { salt, saltFrom, extra } = readPrompt(namesOf(this.prompt, isLong))
+    const { salt, saltFrom, extra } = readPrompt(namesOf(this.#named, isLong))
     this.shared.change(native => native.renameSequence(this.sequence.id, salt, saltFrom, extra))
     this.isLong = isLong
   }
@@ -335,7 +345,7 @@ export class SequenceState {
     ids.set(this.log.view())
     ids.set(more, this.log.length)
     // Errors are ignored here, because the generation will meet them again and report them.
-    const names = namesAt(this.rope, this.prompt, ids.length)
+    const names = namesAt(this.rope, this.#named, ids.length)
     await tiers.restore(ids, readPrompt(names), undefined, { tiers: 'all' }).catch(() => undefined)
   }
 

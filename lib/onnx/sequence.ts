@@ -98,6 +98,7 @@ export class OnnxSequence extends Sequence {
     const state = settled(this)
     state.checkFree()
     const ids = readKnown('tokens', tokens, state.vocabulary)
+    state.spans.check('tokens', 0, ids)
     state.align(ids.length)
     const kept = super.resume(ids)
     state.log.cut(0)
@@ -210,7 +211,7 @@ function still<R>(self: OnnxSequence, read: (sequence: Sequence) => R): R | unde
 
 /** @internal Opens a new sequence for a prompt, which starts with the cached prefix. */
 export function openSequence(shared: SharedCache, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
-  const names = namesAt(kind.rope, kind.prompt, ids.length)
+  const names = namesAt(kind.rope, kind.spans?.named(kind.prompt) ?? kind.prompt, ids.length)
   let found: PrefixMatch | undefined = findPrefix(shared, ids, names)
   if (found.length === 0) {
     found.dispose()

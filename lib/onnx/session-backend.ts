@@ -4,11 +4,11 @@ import type { NativeLogits, NativeOnnxGraph, NativeOnnxRewritten } from '#bindin
 import { binding } from '../loading/binding.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { StepRun } from '../sequences/step-run.js'
-import type { Backend, BackendName, ModelStep } from './backend.js'
+import type { Backend, BackendForm, BackendName, ModelStep } from './backend.js'
 import { KeptPresents } from './kept-presents.js'
 import { isAtLeast, onnxPackage } from './runtime.js'
 import { type SessionHost, sessionHost } from './session-host.js'
-import type { SessionsModel } from './sessions.js'
+import type { EmbeddingsModel, SessionsModel } from './sessions.js'
 
 /** The first version of onnxruntime that accepts a folder for the weights of a model given as bytes. */
 const FOLDER_MINOR = 21
@@ -22,11 +22,18 @@ const lost = new FinalizationRegistry<SessionHost>(host => void host.end())
  */
 export class SessionBackend implements Backend {
   readonly name: BackendName
+  readonly positionRows: 1 | 3
   readonly #host: SessionHost
   readonly #presents: KeptPresents | undefined
 
-  private constructor(name: BackendName, host: SessionHost, presents: KeptPresents | undefined) {
+  private constructor(
+    name: BackendName,
+    host: SessionHost,
+    presents: KeptPresents | undefined,
+    { positionRows = 1 }: BackendForm,
+  ) {
     this.name = name
+    this.positionRows = positionRows
     this.#host = host
     this.#presents = presents
     lost.register(this, host, this)
@@ -37,29 +44,36 @@ export class SessionBackend implements Backend {
   }
 
   /** Makes the backend `parts`. */
-  static async parts(graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten, threads: number): Promise<SessionBackend> {
-    const common = commonOf(threads)
-    const host = await opened(rewritten.share(), number => ({
+  static async parts(
+    graph: NativeOnnxGraph,
+    rewritten: NativeOnnxRewritten,
+    form: BackendForm,
+  ): Promise<SessionBackend> {
+    const host = await opened(rewritten.share(), form, (number, common) => ({
       kind: 'parts',
       rewritten: number,
       path: graph.path,
       ...common,
     }))
-    return new SessionBackend('parts', host, undefined)
+    return new SessionBackend('parts', host, undefined, form)
   }
 
   /** Makes the backend `plain`, over a cache with the graph's layers. */
-  static async plain(graph: NativeOnnxGraph, cache: PagedKvCache, threads: number): Promise<SessionBackend> {
-    const common = commonOf(threads)
+  static async plain(graph: NativeOnnxGraph, cache: PagedKvCache, form: BackendForm): Promise<SessionBackend> {
     const { groups, dtype, keyFormat, valueFormat } = cache
     const facts = { groups: groups.map(group => ({ ...group })), dtype, keyFormat, valueFormat }
-    const host = await opened(graph.share(), number => ({ kind: 'plain', graph: number, cache: facts, ...common }))
-    return new SessionBackend('plain', host, new KeptPresents())
+    const host = await opened(graph.share(), form, (number, common) => ({
+      kind: 'plain',
+      graph: number,
+      cache: facts,
+      ...common,
+    }))
+    return new SessionBackend('plain', host, new KeptPresents(), form)
   }
 
   async run(step: ModelStep): Promise<NativeLogits> {
     using run = StepRun.of(step.step)
-    const { offsets, ids, positions, rows } = step
+    const { offsets, ids, positions, rows, embeds } = step
     const presents = this.#presents?.of(step)
     const number = run.share()
     try {
@@ -68,6 +82,7 @@ export class SessionBackend implements Backend {
         ids,
         positions,
         rows,
+        embeds,
         ...(presents === undefined ? {} : { pasts: presents.pasts }),
       })
       run.end()
@@ -88,16 +103,25 @@ export class SessionBackend implements Backend {
   }
 }
 
-function commonOf(threads: number) {
+function commonOf({ threads }: BackendForm, embeddings: EmbeddingsModel | undefined) {
   const { version, folder } = onnxPackage()
-  return { runtime: { version, folder }, threads, takesFolder: isAtLeast(version, FOLDER_MINOR) }
+  return { runtime: { version, folder }, threads, takesFolder: isAtLeast(version, FOLDER_MINOR), embeddings }
 }
 
 /** Opens sessions of a graph that was shared under a number. */
-async function opened(number: number, model: (number: number) => SessionsModel): Promise<SessionHost> {
+async function opened(
+  number: number,
+  form: BackendForm,
+  model: (number: number, common: ReturnType<typeof commonOf>) => SessionsModel,
+): Promise<SessionHost> {
+  const { embeddings } = form
+  const shared = embeddings?.graph.share()
   try {
-    return await sessionHost(model(number))
+    const { names = [], width = 0 } = embeddings ?? {}
+    const given = shared === undefined ? undefined : { graph: shared, names: [...names], width }
+    return await sessionHost(model(number, commonOf(form, given)))
   } finally {
     binding.unshare(number)
+    if (shared !== undefined) binding.unshare(shared)
   }
 }

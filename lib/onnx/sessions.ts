@@ -3,6 +3,7 @@
 import type { LentRun } from '../sequences/lent-run.js'
 import type { CarriedCache } from './carried.js'
 import type { OnnxPackage } from './runtime.js'
+import type { StepEmbeds } from './spans.js'
 
 /** The model of sessions. Graphs are passed to the thread by number. */
 export type SessionsModel = PartsModel | PlainModel
@@ -14,6 +15,16 @@ interface SessionsOptions {
   readonly threads: number
   /** True if the runtime accepts a folder for weights, which it does since 1.21: the weights then stay in the files there. */
   readonly takesFolder: boolean
+  /** The model of the decoder's embeddings, if it takes these. */
+  readonly embeddings?: EmbeddingsModel | undefined
+}
+
+/** @internal The model of a decoder's embeddings. */
+export interface EmbeddingsModel {
+  readonly graph: number
+  readonly width: number
+  /** The decoder's inputs that it gives. */
+  readonly names: readonly string[]
 }
 
 /** @internal A rewritten graph, to run as subgraphs. */
@@ -37,6 +48,7 @@ export interface SessionStep {
   readonly ids: Uint32Array
   readonly positions: Int32Array
   readonly rows: Int32Array
+  readonly embeds?: StepEmbeds | undefined
   /** The pasts of the sequences, for graphs that have pasts. */
   readonly pasts?: SessionPasts
 }

@@ -28,7 +28,8 @@ export type LoadOptions = FileOptions &
 export interface LoadSequenceOptions extends PromptOptions, FileOptions {}
 
 const LOAD: Names<GivenOptions & GivenFileOptions> = { ...OPTION_NAMES, ...FILE }
-const SEQUENCE: Names<LoadSequenceOptions> = { ...PROMPT, ...FILE }
+/** @internal */
+export const SEQUENCE: Names<LoadSequenceOptions> = { ...PROMPT, ...FILE }
 
 /** The description of a cache in its file. */
 interface Description {

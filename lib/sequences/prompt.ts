@@ -106,7 +106,8 @@ export interface Explanation {
   }
 }
 
-const ADMISSION: Names<AdmissionOptions> = { ...ALLOCATION, answerTokens: 0, stepTokens: 0 }
+/** @internal */
+export const ADMISSION: Names<AdmissionOptions> = { ...ALLOCATION, answerTokens: 0, stepTokens: 0 }
 
 /** Options for admitting a prompt. */
 export interface AdmissionOptions extends AllocationOptions {

@@ -136,19 +136,21 @@ impl NativeOnnxGraph {
         })
     }
 
-    /// Windows as a config declares them, one for each layer; `null` where one has none.
+    /// Windows as a config declares them, one for each layer; `null` where one has none. `embedded` has the inputs that
+    /// come from a model of embeddings.
     #[napi(ts_return_type = "Promise<NativeOnnxRewritten>")]
     pub fn rewrite(
         &self,
         env: &Env,
         logit_rows: bool,
         windows: Option<Vec<Option<f64>>>,
+        embedded: Option<Vec<String>>,
     ) -> Result<AsyncTask<PoolTask<RewrittenGraph, NativeOnnxRewritten>>> {
         let graph = self.graph.clone();
         guard(env, || {
             let window = |window: Option<f64>| window.map(|window| positive("windows", window)).transpose();
             let windows = windows.map(|windows| windows.into_iter().map(window).collect::<Outcome<_>>()).transpose()?;
-            let options = Options { logit_rows, windows };
+            let options = Options { logit_rows, windows, embedded: embedded.unwrap_or_default() };
             let rewrite = move || {
                 let rewritten = Rewritten::new(&graph.source.as_ref(), &graph.model, &options)?;
                 Ok(RewrittenGraph { graph, rewritten })

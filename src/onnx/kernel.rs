@@ -148,10 +148,12 @@ impl KernelCall<'_> {
         }
         let State { run, turned: [queries, rows], .. } = &mut *state;
         let run = run.as_mut().ok_or_else(none)?;
-        let (k, v) = (self.input(1)?, self.input(2)?);
-        let k = self.side("k", k.bytes, tokens, kernel.dim)?;
-        let v = self.side("v", v.bytes, tokens, kernel.value_dim)?;
-        run.write_layer(kernel.layer, k, v)?;
+        if !run.is_shared(kernel.layer)? {
+            let (k, v) = (self.input(1)?, self.input(2)?);
+            let k = self.side("k", k.bytes, tokens, kernel.dim)?;
+            let v = self.side("v", v.bytes, tokens, kernel.value_dim)?;
+            run.write_layer(kernel.layer, k, v)?;
+        }
         if !self.is_turned(tokens) {
             let q = self.queries(q.bytes, tokens)?;
             return self.attend(run, q, out);

@@ -10,10 +10,11 @@
 //! rotary.rs     rotates its queries and keys
 //! shared.rs     state that the kernels of a session share
 //! session.rs    a model loaded by onnxruntime              run.rs         one step of it
-//! native_session.rs   the same for JavaScript
+//! embeddings.rs the model of its embeddings                native_session.rs   the same for JavaScript
 //! ```
 
 mod api;
+mod embeddings;
 mod graph;
 mod kernel;
 mod library;

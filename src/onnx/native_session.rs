@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! NativeOnnxSession.create(library, model, ..)     a task: the library reads the model and its weights
-//!   .run(run, ids, positions, rows)                a task: one step, logits in native memory
+//!   .run(run, ids, positions, rows, embeddings)    a task: one step, logits in native memory
 //!   .dispose()                                     a running step continues and keeps the session until it is done
 //! ```
 //!
@@ -24,7 +24,7 @@ use napi_derive::napi;
 
 use super::library::Library;
 use super::run::StepInputs;
-use super::session::{ModelData, Options, Port, Session};
+use super::session::{ModelData, Options, Port, Purpose, Session};
 use crate::border::argument::{ArrayArg, positive};
 use crate::border::handle::{Handle, budget, catch, guard};
 use crate::border::refusal::Outcome;
@@ -50,6 +50,10 @@ pub struct NativeOnnxSessionOptions {
     pub threads: f64,
     /// Folder with the weight files of a model that is given as bytes.
     pub folder: Option<String>,
+    /// True for the model of a decoder's embeddings.
+    pub embeds: Option<bool>,
+    /// The inputs of a decoder that come from the model of its embeddings.
+    pub embedded: Option<Vec<String>>,
 }
 
 /// A model's path, or its bytes.
@@ -73,7 +77,11 @@ impl NativeOnnxSession {
                 let refused = |_| Error::argument("folder", "a path with a zero character", "a path without one");
                 CString::new(folder).map_err(refused)
             });
-            let options = Options { threads, folder: folder.transpose()? };
+            let purpose = match options.embeds {
+                Some(true) => Purpose::Embeddings,
+                _ => Purpose::Decoder { embedded: options.embedded.unwrap_or_default() },
+            };
+            let options = Options { threads, folder: folder.transpose()?, purpose };
             let model = match model {
                 Either::A(path) => ModelData::Path(path),
                 Either::B(bytes) => ModelData::Bytes(copied(bytes.memory("model")?.bytes())?),
@@ -100,9 +108,10 @@ impl NativeOnnxSession {
     }
 
     /// Computes a step. Takes the token ids and positions of all its sequences, concatenated, and the rows whose logits
-    /// are needed.
+    /// are needed. For a decoder that takes embeddings, also the model of these, and rows that replace those of their
+    /// tokens.
     #[napi(
-        ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined",
+        ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined, embeddings?: NativeOnnxSession | undefined, given?: [places: Int32Array, rows: Float32Array] | undefined",
         ts_return_type = "Promise<NativeLogits>"
     )]
     pub fn run(
@@ -112,16 +121,21 @@ impl NativeOnnxSession {
         ids: ArrayArg,
         positions: ArrayArg,
         rows: Option<ArrayArg>,
+        embeddings: Option<&NativeOnnxSession>,
+        given: Option<Vec<ArrayArg>>,
     ) -> Result<AsyncTask<StepTask>> {
+        let embeddings = embeddings.map(|model| model.read(env, |session| Ok(session.clone()))).transpose()?;
         self.read(env, |session| {
-            let inputs = StepInputs::read(ids, positions, rows)?;
+            let mut given = given.unwrap_or_default().into_iter();
+            let inputs = StepInputs::read(ids, positions, rows, [given.next(), given.next()])?;
             let lent = run.lend()?;
             inputs.check(&lent)?;
             if session.running.swap(true, Ordering::AcqRel) {
                 return Err(kvtide_tensor::Error::Busy.into());
             }
             let running = Running(session.clone());
-            Ok(AsyncTask::new(StepTask { running: Some(running), lent: Some(lent), inputs, budget: budget() }))
+            let (running, lent, budget) = (Some(running), Some(lent), budget());
+            Ok(AsyncTask::new(StepTask { running, embeddings, lent, inputs, budget }))
         })
     }
 
@@ -151,6 +165,7 @@ impl Drop for Running {
 /// One step, on a thread of Node's pool.
 pub struct StepTask {
     running: Option<Running>,
+    embeddings: Option<Arc<Session>>,
     lent: Option<LentRun>,
     inputs: StepInputs,
     budget: Arc<Budget>,
@@ -161,7 +176,8 @@ impl StepTask {
         let gone = || kvtide_tensor::Error::Aborted;
         let Running(session) = self.running.as_ref().ok_or_else(gone)?;
         session.shared.begin(self.lent.take().ok_or_else(gone)?);
-        let computed = catch(|| session.run(&self.inputs, &self.budget)).unwrap_or_else(Err);
+        let computed =
+            catch(|| session.run(self.embeddings.as_deref(), &self.inputs, &self.budget)).unwrap_or_else(Err);
         let (lent, refusal) = session.shared.end();
         self.lent = lent;
         computed.map(NativeLogits::of).map_err(|failed| refusal.unwrap_or(failed))

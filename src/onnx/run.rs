@@ -16,6 +16,7 @@ use kvtide_tensor::StepRun;
 use kvtide_tensor::runtime::Budget;
 
 use super::api::{Value, number};
+use super::embeddings::GivenRows;
 use super::library::{Library, NONE};
 use super::session::{POSITIONS, Port, ROWS, Session, failed};
 use super::tensor::{dims, element, memory};
@@ -26,27 +27,36 @@ use crate::sampling::logits::Logits;
 /// The inputs of one step.
 pub struct StepInputs {
     ids: Vec<i64>,
+    /// One row for all tokens, or three: time, height and width.
     positions: Vec<i64>,
     /// The rows whose logits are needed, if not all.
     rows: Option<Vec<i64>>,
+    /// Rows of embeddings that replace those of their ids.
+    given: GivenRows,
 }
 
 impl StepInputs {
-    pub fn read(ids: ArrayArg, positions: ArrayArg, rows: Option<ArrayArg>) -> Outcome<Self> {
+    pub fn read(
+        ids: ArrayArg,
+        positions: ArrayArg,
+        rows: Option<ArrayArg>,
+        [places, embeds]: [Option<ArrayArg>; 2],
+    ) -> Outcome<Self> {
         let ids: Vec<i64> = ids.elements::<u32>("ids")?.unwrap_or(&[]).iter().map(|&id| id.into()).collect();
         let positions =
             positions.elements::<i32>("positions")?.unwrap_or(&[]).iter().map(|&at| at.into()).collect::<Vec<_>>();
         let rows = rows.map(|rows| rows.elements::<i32>("rows")).transpose()?;
         let rows = rows.map(|rows| rows.unwrap_or(&[]).iter().map(|&row| row.into()).collect::<Vec<i64>>());
-        if positions.len() != ids.len() {
-            let expected = format!("{}, one per token id", ids.len());
+        if positions.len() != ids.len() && positions.len() != 3 * ids.len() {
+            let expected = format!("{}, one or three per token id", ids.len());
             return Err(Error::argument("positions", format!("{} positions", positions.len()), expected).into());
         }
         let past = rows.iter().flatten().find(|&&row| row < 0 || row >= ids.len() as i64);
         if let Some(&row) = past {
             return Err(Error::argument("rows", row as f64, format!("a row from 0 to less than {}", ids.len())).into());
         }
-        Ok(StepInputs { ids, positions, rows })
+        let given = GivenRows::read(places, embeds, ids.len())?;
+        Ok(StepInputs { ids, positions, rows, given })
     }
 
     pub fn check(&self, run: &StepRun) -> Outcome<()> {
@@ -65,9 +75,9 @@ impl StepInputs {
 }
 
 /// An input tensor over our own memory, for the length of one call: integers of the type that the graph takes.
-struct Fed<'a> {
+pub(super) struct Fed<'a> {
     session: &'a Session,
-    value: *mut Value,
+    pub value: *mut Value,
     _numbers: Box<[i64]>,
 }
 
@@ -79,7 +89,7 @@ impl Drop for Fed<'_> {
 }
 
 impl<'a> Fed<'a> {
-    fn new(session: &'a Session, port: &Port, numbers: &[i64], dims: &[i64]) -> Outcome<Self> {
+    pub fn new(session: &'a Session, port: &Port, numbers: &[i64], dims: &[i64]) -> Outcome<Self> {
         let (library, api) = (session.library, &session.library.api);
         let mut own: Box<[i64]> = numbers.into();
         let mut bytes = 8 * own.len();
@@ -102,9 +112,9 @@ impl<'a> Fed<'a> {
 }
 
 /// A tensor that the library made.
-struct Made<'a> {
-    library: &'a Library,
-    value: *mut Value,
+pub(super) struct Made<'a> {
+    pub library: &'a Library,
+    pub value: *mut Value,
 }
 
 impl Drop for Made<'_> {
@@ -115,12 +125,18 @@ impl Drop for Made<'_> {
 }
 
 impl Session {
-    /// Runs one step. Kernels find it in the shared state.
-    pub fn run(&self, inputs: &StepInputs, budget: &Arc<Budget>) -> Outcome<Arc<Logits>> {
+    /// Runs one step. Kernels find it in the shared state. `embeddings` is the model of its embeddings.
+    pub fn run(&self, embeddings: Option<&Session>, inputs: &StepInputs, budget: &Arc<Budget>) -> Outcome<Arc<Logits>> {
         let (library, tokens) = (self.library, inputs.ids.len() as i64);
-        let fed = self.inputs.iter().map(|port| {
+        let embedded = embeddings.map(|model| model.embed(&inputs.ids, &inputs.given, self)).transpose()?;
+        let embedded = |place: usize| embedded.as_ref().and_then(|made| made[place].as_ref());
+        let own = |place: &usize| embedded(*place).is_none();
+        let fed = (0..self.inputs.len()).filter(own).map(|place| {
+            let port = &self.inputs[place];
             if port.is(POSITIONS) {
-                return Fed::new(self, port, &inputs.positions, &[1, tokens]);
+                let rows: &[i64] =
+                    if inputs.positions.len() == inputs.ids.len() { &[1, tokens] } else { &[3, 1, tokens] };
+                return Fed::new(self, port, &inputs.positions, rows);
             }
             if !port.is(ROWS) {
                 return Fed::new(self, port, &inputs.ids, &[1, tokens]);
@@ -132,7 +148,9 @@ impl Session {
         });
         let fed = fed.collect::<Outcome<Vec<_>>>()?;
         let names: Vec<_> = self.inputs.iter().map(|port| port.name.as_ptr()).collect();
-        let values: Vec<_> = fed.iter().map(|fed| fed.value.cast_const()).collect();
+        let mut own = fed.iter().map(|fed| fed.value.cast_const());
+        let value = |place| embedded(place).map(|made| made.value.cast_const()).or_else(|| own.next());
+        let values: Vec<_> = (0..self.inputs.len()).filter_map(value).collect();
         let asked = [self.logits().name.as_ptr()];
         let mut made = Made { library, value: null_mut() };
         // SAFETY: names and tensors live until the call is over, and the output pointer points to a local.

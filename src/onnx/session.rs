@@ -22,6 +22,8 @@ use crate::border::refusal::{Outcome, Refusal};
 /// Inputs of a rewritten graph, besides token ids.
 pub(super) const POSITIONS: &str = "position_ids";
 pub(super) const ROWS: &str = "logit_rows";
+/// The input that rows of a caller replace parts of.
+pub(super) const EMBEDS: &str = "inputs_embeds";
 const LOGITS: &str = "logits";
 
 /// A session with all objects that it is made of. They live as long as the library may call into them.
@@ -45,11 +47,22 @@ unsafe impl Sync for Session {}
 pub(super) struct Port {
     pub name: CString,
     pub element: c_int,
+    /// The dimensions of an input, -1 for one without a size.
+    pub dims: Vec<i64>,
 }
 
 pub(super) struct Options {
     pub threads: usize,
     pub folder: Option<CString>,
+    pub purpose: Purpose,
+}
+
+/// The graph of a session.
+pub(super) enum Purpose {
+    /// A decoder. It takes ids, or these outputs of the model of embeddings.
+    Decoder { embedded: Vec<String> },
+    /// The model of embeddings of a decoder.
+    Embeddings,
 }
 
 pub(super) enum ModelData {
@@ -103,7 +116,7 @@ impl Session {
             library.make(|out| unsafe { (api.create_cpu_memory)(number::ARENA, number::DEFAULT_MEMORY, out) })?;
         session.inputs = session.ports(true)?;
         session.outputs = session.ports(false)?;
-        session.check_ports()?;
+        session.check_ports(&options.purpose)?;
         Ok(session)
     }
 
@@ -164,33 +177,45 @@ impl Session {
             let name = unsafe { CStr::from_ptr(text) }.to_owned();
             // SAFETY: as above.
             library.check(unsafe { (api.allocator_free)(allocator, text.cast()) })?;
-            Ok(Port { name, element: if is_input { self.element(index)? } else { 0 } })
+            let (element, dims) = if is_input { self.described(index)? } else { (0, Vec::new()) };
+            Ok(Port { name, element, dims })
         };
         (0..count).map(port).collect()
     }
 
-    fn element(&self, index: usize) -> Outcome<c_int> {
+    /// The element type and the dimensions of an input.
+    fn described(&self, index: usize) -> Outcome<(c_int, Vec<i64>)> {
         let (library, api) = (self.library, &self.library.api);
         // SAFETY: the session lives, and the type is released below.
         let kind = library.make(|out| unsafe { (api.input_type)(self.session, index, out) })?;
         let mut info = null();
         // SAFETY: as above; the tensor's type is part of it.
         let cast = library.check(unsafe { (api.tensor_type)(kind, &mut info) });
-        let element = cast.and_then(|()| match info.is_null() {
-            true => Ok(0),
+        let described = cast.and_then(|()| match info.is_null() {
+            true => Ok((0, Vec::new())),
             // SAFETY: as above.
-            false => library.ask(|out| unsafe { (api.element_type)(info, out) }),
+            false => library.ask(|out| unsafe { (api.element_type)(info, out) }).and_then(|element| {
+                // SAFETY: as above.
+                let rank = library.ask(|out| unsafe { (api.rank)(info, out) })?;
+                let mut dims = vec![0; rank];
+                // SAFETY: the list has one entry per dimension.
+                library.check(unsafe { (api.dims)(info, dims.as_mut_ptr(), rank) })?;
+                Ok((element, dims))
+            }),
         });
         // SAFETY: it was made above.
         unsafe { (api.release_type)(kind) };
-        element
+        described
     }
 
     /// Checks that the graph has an input for token ids and no unknown inputs: kvtide could not provide their values.
-    fn check_ports(&self) -> Outcome<()> {
-        let ids = self.inputs.iter().filter(|port| !port.is(POSITIONS) && !port.is(ROWS)).count();
-        for port in &self.inputs {
-            let reason = if ![number::INT32, number::INT64].contains(&port.element) {
+    fn check_ports(&self, purpose: &Purpose) -> Outcome<()> {
+        let Purpose::Decoder { embedded } = purpose else { return Ok(()) };
+        let is_embedded = |port: &Port| embedded.iter().any(|name| port.is(name));
+        let others = self.inputs.iter().filter(|port| !is_embedded(port));
+        let ids = others.clone().filter(|port| !port.is(POSITIONS) && !port.is(ROWS)).count();
+        for port in others {
+            let reason = if !port.is_whole() {
                 "its elements are not integers"
             } else if ids > 1 && !["input_ids", POSITIONS, ROWS].iter().any(|name| port.is(name)) {
                 "kvtide has no value for this input"
@@ -199,7 +224,7 @@ impl Session {
             };
             return Err(unsupported(&port.text(), "input", reason));
         }
-        if ids == 0 {
+        if ids == 0 && embedded.is_empty() {
             return Err(unsupported("input_ids", "input", "the graph has no input of token ids"));
         }
         if self.outputs.is_empty() {
@@ -229,6 +254,11 @@ pub(super) fn failed(reason: String) -> Refusal {
 }
 
 impl Port {
+    /// True for integers.
+    pub fn is_whole(&self) -> bool {
+        [number::INT32, number::INT64].contains(&self.element)
+    }
+
     pub fn is(&self, name: &str) -> bool {
         self.name.as_bytes() == name.as_bytes()
     }

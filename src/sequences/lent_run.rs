@@ -62,7 +62,9 @@ impl<'a> LayerCall<'a> {
         take: impl FnOnce(&Room) -> kvtide_tensor::Result<&'o mut [u8]>,
     ) -> Outcome<()> {
         let layer = self.queries.numbers.layer;
-        run.write_layer(layer, self.k.clone(), self.v.clone())?;
+        if !run.is_shared(layer)? {
+            run.write_layer(layer, self.k.clone(), self.v.clone())?;
+        }
         self.queries.ask(None, |q, options| {
             let options = AttendOptions { lse: false, ..options.clone() };
             Ok(run.attend_layer_with(layer, q, &options, |room| Ok((take(room)?, &mut [][..])))?)
@@ -147,7 +149,8 @@ impl NativeLentRun {
         })
     }
 
-    /// Writes K and V of a layer and computes attention. The output has the layout of the queries.
+    /// Writes K and V of a layer, unless it reads those of another layer, and computes attention. The output has the
+    /// layout of the queries.
     #[napi(ts_return_type = "Float32Array | Uint16Array")]
     pub fn attend<'a>(
         &self,

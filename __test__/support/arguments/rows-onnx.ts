@@ -36,6 +36,8 @@ const signal: Kind = { legal: {} }
 const float: Kind = { legal: { '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok', '2^53': 'ok' } }
 const signed: Kind = but(float, { '-1': 'ok' })
 const share: Kind = { legal: {} }
+/** Refused: the toy takes ids only. */
+const embeds = optional({ legal: {} })
 /** Tokens and numbers; both may be missing. */
 const bias: Kind = { legal: { ...bare('ok'), nothing: 'ok', 'a proxy of an array': 'ok' } }
 
@@ -54,13 +56,14 @@ const sampling = {
 }
 
 const models = new Members('OnnxModel', model)
-  .method('loadSequence', source(await opened(model()).saveBytes()), fileOptions(ANY, ownPrompt))
-  .method('open', some({ tokens: optional(tokenIds), ...prompt }))
+  .method('loadSequence', source(await opened(model()).saveBytes()), fileOptions(ANY, { ...ownPrompt, embeds }))
+  .method('open', some({ tokens: optional(tokenIds), embeds, ...prompt }))
   .method(
     'admit',
     param('tokens', tokenIds, () => [1, 2]),
     some({
       ...prompt,
+      embeds,
       watermark: optional(count),
       answerTokens: optional(count),
       stepTokens: optional(but(count, {})),
@@ -274,6 +277,7 @@ export const loadRows: readonly Row[] = [
         {
           config: optional(config),
           cache: optional({ legal: ANY }),
+          embeddings: optional({ legal: {} }),
           threads: optional(count),
           backend: optional(text),
           maxStepTokens: optional(count),

@@ -130,6 +130,70 @@ export function inBf16(model: Buffer): Buffer {
   )
 }
 
+const FLOAT16 = 10
+
+/** A decoder that takes embeddings in half floats, or the model that gives them: cast at the border, everything else stays in floats. */
+export function withHalfEmbeds(model: Buffer): Buffer {
+  const embeds = Buffer.from('inputs_embeds')
+  const wide = (name: Buffer): Buffer => (name.equals(embeds) ? Buffer.from('inputs_embeds/wide') : name)
+  const retyped = (info: Buffer): Buffer =>
+    changing(info, [2], type =>
+      field(
+        2,
+        changing(type, [1], tensor => {
+          const rest = Array.from(fieldsOf(tensor)).filter(({ number }) => number !== 1)
+          return field(1, Buffer.concat([Uint8Array.from([8, FLOAT16]), ...rest.map(({ whole }) => whole)]))
+        }),
+      ),
+    )
+  return changing(model, [7], graph => {
+    const ports = Array.from(fieldsOf(graph)).filter(({ number }) => number === 11 || number === 12)
+    const port = ports.find(({ content }) => content?.includes(embeds))
+    const isTaken = port?.number === 11
+    const changed = changing(graph, [1, 11, 12], (content, number) =>
+      number === 1
+        ? field(
+            1,
+            changing(content, [1, 2], (name, side) => field(side, wide(name))),
+          )
+        : field(number, content.includes(embeds) ? retyped(content) : content),
+    )
+    const added = isTaken
+      ? cast('inputs_embeds', 'inputs_embeds/wide', FLOAT)
+      : cast('inputs_embeds/wide', 'inputs_embeds', FLOAT16)
+    return field(7, isTaken ? Buffer.concat([added, changed]) : Buffer.concat([changed, added]))
+  })
+}
+
+/** The texts of a message in a field. */
+function textOf(message: Buffer, number: number): string[] {
+  const own = Array.from(fieldsOf(message)).filter(one => one.number === number)
+  return own.map(({ content }) => String(content))
+}
+
+const isOwn = (name: string): boolean => /^(past_key_values|present)\.1\./.test(name)
+const first = (name: string): string => name.replace(/^present\.1\./, 'present.0.')
+
+/** A graph whose layer 1 attends over the keys and values of layer 0, past and new ones together, and has none of its own. */
+export function sharing(model: Buffer): Buffer {
+  const node = (content: Buffer): Uint8Array =>
+    textOf(content, 2).some(isOwn)
+      ? Buffer.alloc(0)
+      : field(
+          1,
+          changing(content, [1], name => field(1, first(String(name)))),
+        )
+  return changing(model, [7], graph =>
+    field(
+      7,
+      changing(graph, [1, 11, 12], (content, number) => {
+        if (number === 1) return node(content)
+        return isOwn(textOf(content, 1)[0] as string) ? Buffer.alloc(0) : field(number, content)
+      }),
+    ),
+  )
+}
+
 /** The logits of a graph whose head was pruned: those of the last token, with or without its dimension, or two rows of it, which no caller needs. */
 export type PrunedForm = 'last' | 'flat' | 'twice'
 

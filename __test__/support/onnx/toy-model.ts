@@ -5,6 +5,7 @@ import { INTERNAL } from '../../../lib/border/owner.js'
 import { binding } from '../../../lib/loading/binding.js'
 import type { Backend, ModelStep } from '../../../lib/onnx/backend.js'
 import { OnnxModel } from '../../../lib/onnx/model.js'
+import type { EmbedSpan } from '../../../lib/onnx/spans.js'
 import { LentRun } from '../../../lib/sequences/lent-run.js'
 import { StepRun } from '../../../lib/sequences/step-run.js'
 
@@ -13,7 +14,7 @@ export const VOCABULARY = 16
 /** A token that makes every step with it fail. */
 export const POISON = 15
 /** The elements of a row that are summed. The two before them are its largest and its smallest, so that each page format keeps the row exactly. */
-const SUMMED = 6
+export const SUMMED = 6
 const DIM = 2 + SUMMED
 /** The largest element of a row: the step between the codes of a format is 1 then. */
 const LARGEST: Readonly<Partial<Record<PageFormat, number>>> = { q8: 127 }
@@ -45,6 +46,51 @@ function left(id: number, position: number, place: number): number {
   return ((Math.imul(id + 1, 7919) + Math.imul(position + 1, 104_729 + 31 * place)) % 1009) % 16
 }
 
+/** A picture of the toy: rows of numbers that follow from a seed, in place of those of ids. */
+export interface Picture {
+  readonly start: number
+  readonly rows: number
+  readonly seed: number
+}
+
+/** A number of a row of embeddings that is given, at a position. */
+const given = (number: number, position: number, place: number): number => (number + left(0, position, place)) % 16
+const pictured = (seed: number, row: number, place: number): number => left(seed, row, place)
+
+/** The tokens that a model says behind others. `total` is the length that decides if these are those of a longer sequence. */
+export type Alone = (
+  tokens: readonly number[],
+  count: number,
+  total: number | undefined,
+  pictures: readonly Picture[],
+) => number[] | Promise<number[]>
+
+/** Pictures as a caller gives them. */
+export function embedsOf(pictures: readonly Picture[]): EmbedSpan[] {
+  return pictures.map(({ start, rows, seed }) => {
+    const data = Float32Array.from({ length: rows * SUMMED }, (_, at) =>
+      pictured(seed, Math.floor(at / SUMMED), at % SUMMED),
+    )
+    return { start, data, key: `picture ${seed}` }
+  })
+}
+
+/** The id of all tokens of a picture. */
+const PICTURED = 3
+
+/** Pictures in a prompt, whose ids become those of their tokens: few places and few pictures, so that some prompts have the same. */
+export function picturesOf(dice: Dice, tokens: number[]): Picture[] {
+  const pictures: Picture[] = []
+  for (let at = dice.roll(3) * 3; dice.once(2); at += dice.roll(4)) {
+    const picture = { start: at, rows: 1 + dice.roll(2) * 5, seed: 1 + dice.roll(2) }
+    at += picture.rows
+    if (at > tokens.length) break
+    tokens.fill(PICTURED, picture.start, at)
+    pictures.push(picture)
+  }
+  return pictures
+}
+
 /** Returns the next token: a function of all tokens before it and their positions. */
 function following(sums: readonly number[]): number {
   return sums.reduce((hash, sum) => Math.imul(hash ^ sum, 0x01000193) >>> 0, 0x811c9dc5) % (VOCABULARY - 1)
@@ -69,14 +115,21 @@ export function alone(
   window: number = Infinity,
   threshold: number = Infinity,
   total: number = 0,
+  pictures: readonly Picture[] = [],
 ): number[] {
   const all = [...tokens]
+  const numberAt = (index: number, id: number, position: number, place: number): number => {
+    const picture = pictures.find(({ start, rows }) => index >= start && index < start + rows)
+    if (picture === undefined) return left(id, position, place)
+    return given(pictured(picture.seed, index - picture.start, place), position, place)
+  }
   const from = (end: number): number => Math.max(0, end - window)
   const start = (): number => (Math.max(all.length, total) > threshold ? LONG_FROM : 0)
   const sumAll = (): number[] =>
     Array.from({ length: SUMMED }, (_, place) =>
       all.reduce(
-        (sum, id, position) => (position < from(all.length) ? sum : sum + left(id, start() + position, place)),
+        (sum, id, position) =>
+          position < from(all.length) ? sum : sum + numberAt(position, id, start() + position, place),
         0,
       ),
     )
@@ -88,7 +141,7 @@ export function alone(
       sums[place] =
         (sums[place] as number) +
         left(next, first + all.length, place) -
-        (gone < 0 || gone < from(all.length) ? 0 : left(all[gone] as number, first + gone, place))
+        (gone < 0 || gone < from(all.length) ? 0 : numberAt(gone, all[gone] as number, first + gone, place))
     }
     all.push(next)
     if (start() !== first) sums = sumAll()
@@ -141,6 +194,7 @@ export class ToyBackend implements Backend {
     ids,
     positions,
     rows,
+    embeds,
   }: ModelStep): Promise<InstanceType<typeof binding.NativeLogits>> {
     if (this.isComputing) throw new Error('two steps at once')
     this.isComputing = true
@@ -155,9 +209,12 @@ export class ToyBackend implements Backend {
       await this.#turns()
       const values = new Float32Array(ids.length * DIM)
       for (const [token, id] of ids.entries()) {
+        const [row, position] = [embeds?.places.indexOf(token) ?? -1, positions[token] as number]
         values[token * DIM] = this.#largest
-        for (let place = 0; place < SUMMED; place++)
-          values[token * DIM + 2 + place] = left(id, positions[token] as number, place)
+        for (let place = 0; place < SUMMED; place++) {
+          const number = embeds?.data[row * SUMMED + place] as number
+          values[token * DIM + 2 + place] = row < 0 ? left(id, position, place) : given(number, position, place)
+        }
       }
       const rowsOf = (data: Float32Array) => ({ data, shape: [ids.length, 1, DIM] })
       using lent = LentRun.taken(run.share())
@@ -207,6 +264,7 @@ export function toyModel(
     vocabulary = VOCABULARY,
     pages = 'f32',
     threshold,
+    width,
   }: {
     capacity: number
     blockSize?: number
@@ -217,6 +275,8 @@ export function toyModel(
     pages?: PageFormat
     /** The maximum number of tokens of a short sequence. */
     threshold?: number | undefined
+    /** Elements of a row of embeddings, for a model that takes pictures. */
+    width?: number | undefined
   },
 ): OnnxModel {
   const sizes = { numKvHeads: 1, headDim: DIM }
@@ -230,5 +290,13 @@ export function toyModel(
     ...(pages === 'f32' ? {} : formats),
   } satisfies PagedKvCacheOptions)
   const rope = threshold === undefined ? undefined : { threshold, offset: LONG_FROM }
-  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary, limits: { stepTokens, sequences }, rope })
+  return new OnnxModel(INTERNAL, {
+    cache,
+    backend,
+    refusals: [],
+    vocabulary,
+    limits: { stepTokens, sequences },
+    rope,
+    width,
+  })
 }

@@ -352,7 +352,7 @@ fn inputs_that_a_step_does_not_give_are_refused_by_name() {
     assert!(reason.contains("its purpose is not known"), "{reason}");
     let (node, _, _) = with("per_layer_inputs", F32, &[Size::Named("batch"), Size::Named("new"), Size::Is(8)]);
     assert_eq!(node, "per_layer_inputs");
-    let (node, _, reason) = with("position_ids", I64, &[Size::Is(3), Size::Named("batch"), Size::Named("new")]);
+    let (node, _, reason) = with("position_ids", I64, &[Size::Is(4), Size::Named("batch"), Size::Named("new")]);
     assert_eq!(node, "position_ids");
     assert!(reason.contains("2 dimensions"), "{reason}");
 }

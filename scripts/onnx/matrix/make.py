@@ -8,7 +8,7 @@ transformers 5 in its folder (`pip install --target`), the other exporters 4.57.
 Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai run from their folder (their package need not be
 installed: `pip install --no-deps --target folder onnxruntime-genai==0.18.0 onnx_ir`). Each model gets a folder with
 references.json and references.safetensors, in the form of __test__/fixtures/llama, and a folder for each graph:
-`KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test runtime` runs them all.
+`KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test runtime` runs them all. vision.py makes models that see images.
 """
 import argparse
 import json
@@ -210,7 +210,7 @@ if __name__ == '__main__':
         ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo') if way in arguments.ways]
         if 'builder' in arguments.ways:
             for form in BUILT:
-                # One graph that takes embeddings is enough: all of them are refused.
+                # One graph that takes embeddings is enough: all of them are refused without their embeddings. vision.py makes both.
                 if form == 'embeds' and name != 'llama':
                     continue
                 tag = f'builder-{form}'

@@ -52,7 +52,7 @@ impl Roles {
 
     fn dims(&self, input: &ValueInfo, sizes: Sizes) -> Option<Vec<usize>> {
         let dims = input.dims.as_ref()?;
-        let is_past = is_past(input);
+        let (is_past, is_positions) = (is_past(input), self.positions.as_ref() == Some(&input.name));
         dims.iter()
             .enumerate()
             .map(|(index, dim)| match (index, dim) {
@@ -62,6 +62,8 @@ impl Roles {
                 (_, Dim::Name(name)) if Some(name) == self.new.as_ref() => Some(sizes.new),
                 (_, Dim::Name(name)) if Some(name) == self.batch.as_ref() => Some(sizes.batch),
                 (0, Dim::Name(_)) if dims.len() > 1 => Some(sizes.batch),
+                (1, _) if is_positions && dims.len() == 3 => Some(sizes.batch),
+                (2, _) if is_positions => Some(sizes.new),
                 (1, _) if [Some(&self.tokens), self.positions.as_ref()].contains(&Some(&input.name)) => Some(sizes.new),
                 (0, _) if input.name == self.tokens => Some(sizes.batch),
                 _ => None,

@@ -81,6 +81,7 @@ fn gathered(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
 }
 
 /// The output has the dimensions of the queries. They differ for packed inputs, and if values have their own dimension.
+/// Presents have those of the pasts, with rows for the new tokens.
 fn attention(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let queries = *inputs.first()?;
     let mut dims = queries.dims.clone()?;
@@ -92,7 +93,23 @@ fn attention(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         let all = others.checked_mul(2)?.checked_add(queries)?;
         *width = *width / all.max(1) * queries;
     }
-    Some(vec![Known::sized(queries.element, dims)])
+    let new = match *queries.dims.as_deref()? {
+        [_, _, new, _] | [_, new, _] => new,
+        _ => return Some(vec![Known::sized(queries.element, dims)]),
+    };
+    let pasts = match node.operator.as_str() {
+        "GroupQueryAttention" => [3, 4],
+        "MultiHeadAttention" => [6, 7],
+        _ => [4, 5],
+    };
+    let present = |at: usize| match inputs.get(at).map(|past| (past.element, past.dims.as_deref())) {
+        Some((element, Some(&[batch, heads, past, dim]))) => {
+            Known::sized(element, vec![batch, heads, past.saturating_add(new), dim])
+        }
+        _ => Known { element: queries.element, ..Known::default() },
+    };
+    let [keys, values] = pasts.map(present);
+    Some(vec![Known::sized(queries.element, dims), keys, values])
 }
 
 fn cumulative(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {

@@ -57,13 +57,17 @@ pub(super) fn scaled<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<(
     })
 }
 
-/// Follows `name` back to a `Concat` of a past and new rows; [`None`] if it leads elsewhere.
+/// Follows `name` back to a `Concat` of a past and new rows, or to a present of an operator; [`None`] if it leads
+/// elsewhere.
 pub(super) fn trace<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cached<'a>>> {
     let mut name = name;
     loop {
         let Some(node) = lookup.maker(name) else { return Ok(None) };
         if node.is("", "Concat") {
             return joined(lookup, node);
+        }
+        if let Some(cached) = present(lookup, node, name)? {
+            return Ok(Some(cached));
         }
         let Some(before) = view(lookup, node)? else { return Ok(None) };
         name = before;
@@ -85,6 +89,25 @@ fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>>
         Some(&[_, heads, _, dim]) => Ok(Some(Cached { past, new, joined, heads, dim })),
         _ => Err(unrecognised(node, format!("the dimensions of {new} are not known"))),
     }
+}
+
+/// Keys or values that an operator puts together itself and returns: layers without their own read those of another.
+fn present<'a>(lookup: &Lookup<'a>, node: &'a Node, name: &'a str) -> Result<Option<Cached<'a>>> {
+    let pasts = match (node.domain.as_str(), node.operator.as_str()) {
+        ("com.microsoft", "GroupQueryAttention") => [3, 4],
+        ("com.microsoft", "MultiHeadAttention") => [6, 7],
+        ("", "Attention") => [4, 5],
+        _ => return Ok(None),
+    };
+    let Some(side) = (0..2).find(|side| node.output(side + 1) == Some(name)) else { return Ok(None) };
+    let Some(past) = node.input(pasts[side]).filter(|past| lookup.past(past).is_some()) else { return Ok(None) };
+    Ok(match lookup.at(SIZES[0])?.dims(name) {
+        Some(&[_, heads, _, dim]) => {
+            let new = node.input(side + 1).unwrap_or(past);
+            Some(Cached { past, new, joined: name, heads, dim })
+        }
+        _ => None,
+    })
 }
 
 impl Cached<'_> {

@@ -31,6 +31,8 @@ pub(crate) struct FoundAttention {
     pub bias: Option<String>,
     /// Norms before rotary embedding.
     pub norms: Option<HeadNorms>,
+    /// All keys and values that it reads, past and new ones together, if it reads them as tensors.
+    pub joined: Option<[String; 2]>,
     /// The output of the attention.
     pub output: String,
     /// The index of the node that computes the output and is replaced.

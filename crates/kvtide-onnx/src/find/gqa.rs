@@ -62,11 +62,13 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         sinks: sinks(lookup, node, num_heads)?,
         rotary,
         layout: Layout::Packed,
+        source: None,
         presents: [1, 2].map(|at| node.output(at).map(str::to_owned)),
         pasts,
     };
     let norms = norms(lookup, node, head_dim)?;
-    Ok(FoundAttention { layer, operands, positions, bias: None, norms, output: output.into(), index })
+    let (bias, joined, output) = (None, None, output.into());
+    Ok(FoundAttention { layer, operands, positions, bias, norms, joined, output, index })
 }
 
 /// A number of heads, at most 65,536.

@@ -81,6 +81,8 @@ pub struct Layer {
     pub rotary: Option<Rotary>,
     /// The layout of the inputs and the output of `kvtide::Attention`.
     pub layout: Layout,
+    /// The earlier layer whose keys and values it reads, if it has none of its own.
+    pub source: Option<u32>,
     /// The inputs with cached keys and values. The rewrite drops them.
     pub pasts: [String; 2],
     /// The outputs with all keys and values, if the graph has them. The rewrite drops them.

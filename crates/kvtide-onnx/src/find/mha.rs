@@ -78,6 +78,8 @@ struct Side {
     is_packed: bool,
     factor: f64,
     present: Option<String>,
+    /// Past and new rows as one tensor, if the operator reads it.
+    joined: Option<String>,
 }
 
 fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_heads: u32) -> Result<Side> {
@@ -96,7 +98,8 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
         let (heads, dim) = (cached.heads as u32, cached.dim as u32);
         let present = cached.present(lookup);
         let (new, past) = (cached.new.into(), cached.past.into());
-        return Ok(Side { new, past, heads, dim, is_packed: false, factor, present });
+        let joined = Some(cached.joined.into());
+        return Ok(Side { new, past, heads, dim, is_packed: false, factor, present, joined });
     };
     if lookup.past(past).is_none() {
         return Err(wrong(format!("{past} is not a past that the graph takes as an input")));
@@ -110,7 +113,7 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
         _ => return Err(wrong(format!("{name} has dimensions {dims:?}"))),
     };
     let present = node.output(at).map(str::to_owned);
-    Ok(Side { new: name.into(), past: past.into(), heads, dim, is_packed, factor: 1., present })
+    Ok(Side { new: name.into(), past: past.into(), heads, dim, is_packed, factor: 1., present, joined: None })
 }
 
 fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAttention> {
@@ -161,11 +164,14 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         sinks: None,
         rotary: None,
         layout,
+        source: None,
         presents: [key.present, value.present],
         pasts: [key.past, value.past],
     };
     let bias = call.bias.map(str::to_owned);
-    Ok(FoundAttention { layer, operands, positions: None, bias, norms: None, output: output.into(), index })
+    let joined = key.joined.zip(value.joined).map(|(key, value)| [key, value]);
+    let (positions, norms, output) = (None, None, output.into());
+    Ok(FoundAttention { layer, operands, positions, bias, norms, joined, output, index })
 }
 
 /// Returns a term that keeps scores for a boolean mask, and one that is added to scores for any other mask.

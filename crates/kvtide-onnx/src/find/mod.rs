@@ -40,9 +40,29 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
         let reason = "it contains no attention with a past".into();
         return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
     }
-    claim(lookup, &all)?;
-    number(&mut all);
+    let sources = share(lookup, &all)?;
+    claim(lookup, &all, &sources)?;
+    number(&mut all, &sources);
     Ok(all)
+}
+
+/// For each attention that reads all keys and values of an earlier one, the index of that one.
+fn share(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<Vec<Option<usize>>> {
+    let source = |(index, found): (usize, &FoundAttention)| {
+        let Some(read) = &found.joined else { return Ok(None) };
+        let is_of = |other: &FoundAttention| match (&other.joined, &other.layer.presents) {
+            (Some(joined), _) => joined == read,
+            (None, [Some(key), Some(value)]) => [key, value] == [&read[0], &read[1]],
+            _ => false,
+        };
+        let Some(at) = all[..index].iter().position(is_of) else { return Ok(None) };
+        if all[at].layer.window == found.layer.window {
+            return Ok(Some(at));
+        }
+        let reason = format!("it reads the keys of {}, which has another window", all[at].layer.node);
+        Err(unrecognised(lookup.node(found.index), reason))
+    };
+    all.iter().enumerate().map(source).collect()
 }
 
 /// Returns an error for attentions inside branches and loops: they cannot be replaced.
@@ -62,12 +82,14 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each past belongs to one attention, and that each is used.
-fn claim(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<()> {
-    let claimed: Vec<&String> = all.iter().flat_map(|found| &found.layer.pasts).collect();
+/// Checks that each past belongs to one attention, and that each is used. Layers with a source have none of their own.
+fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>]) -> Result<()> {
+    let own: Vec<&FoundAttention> =
+        all.iter().zip(sources).filter(|(_, source)| source.is_none()).map(|(found, _)| found).collect();
+    let claimed: Vec<&String> = own.iter().flat_map(|found| &found.layer.pasts).collect();
     for (index, past) in claimed.iter().enumerate() {
         if claimed[..index].contains(past) {
-            let found = &all[index / 2];
+            let found = own[index / 2];
             return Err(unrecognised(lookup.node(found.index), format!("{past} is read by another attention as well")));
         }
     }
@@ -86,18 +108,23 @@ fn claim(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<()> {
 }
 
 /// Numbers the layers: by the last number in the names of their pasts if all of these differ, else by their order in
-/// the graph.
-fn number(all: &mut [FoundAttention]) {
+/// the graph. Layers without keys and values of their own follow, in the order of the graph.
+fn number(all: &mut [FoundAttention], sources: &[Option<usize>]) {
+    let own = all.iter().enumerate().filter(|&(index, _)| sources[index].is_none());
     let mut order: Vec<(Option<u32>, usize)> =
-        all.iter().enumerate().map(|(index, found)| (number_in(&found.layer.pasts[0]), index)).collect();
+        own.map(|(index, found)| (number_in(&found.layer.pasts[0]), index)).collect();
     let mut numbers: Vec<_> = order.iter().map(|entry| entry.0).collect();
     numbers.sort_unstable();
     numbers.dedup();
     if numbers.len() == order.len() && numbers.iter().all(Option::is_some) {
         order.sort_unstable();
     }
-    for (layer, &(_, index)) in order.iter().enumerate() {
+    let shared = (0..all.len()).filter(|&index| sources[index].is_some());
+    for (layer, index) in order.iter().map(|&(_, index)| index).chain(shared).enumerate() {
         all[index].layer.layer = layer as u32;
+    }
+    for (index, source) in sources.iter().enumerate() {
+        all[index].layer.source = source.map(|at| all[at].layer.layer);
     }
     all.sort_unstable_by_key(|found| found.layer.layer);
 }

@@ -61,6 +61,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
         rotary: None,
         layout: Layout::HeadsFirst,
+        source: None,
         presents: [&keys, &values].map(|cached| cached.present(lookup)),
         pasts: [keys.past, values.past].map(str::to_owned),
     };
@@ -71,6 +72,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         positions: None,
         bias: None,
         norms: None,
+        joined: Some([keys.joined, values.joined].map(str::to_owned)),
         output: output.into(),
         index: weighted,
     }))

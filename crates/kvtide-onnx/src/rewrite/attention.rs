@@ -14,6 +14,10 @@ impl GraphEdit<'_> {
     pub(super) fn attend(&mut self, found: &FoundAttention) -> Result<()> {
         let layer = &found.layer;
         let mut operands = self.apart(found);
+        if layer.source.is_some() {
+            // Its keys and values are those of another layer, in the cache: the operator does not read these inputs.
+            operands = [operands[0].clone(), operands[0].clone(), operands[0].clone()];
+        }
         if let Some(bias) = &found.bias {
             operands = self.biased(layer, bias, operands);
         }
@@ -23,7 +27,8 @@ impl GraphEdit<'_> {
             operands = [query, self.normed(layer, norms, 1, &key), value];
         }
         if let Some(rotary) = &layer.rotary {
-            let positions = found.positions.clone().unwrap_or_else(|| self.positions());
+            let own = found.positions.clone().filter(|positions| *positions != self.positions);
+            let positions = own.map_or_else(|| self.positions(), Ok)?;
             let [query, key, value] = operands;
             let query = self.turned(layer, rotary, query, &positions, "q", layer.num_heads);
             let key = self.turned(layer, rotary, key, &positions, "k", layer.kv_num_heads);

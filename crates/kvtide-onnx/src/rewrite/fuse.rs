@@ -180,7 +180,8 @@ impl GraphEdit<'_> {
         for place in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[place];
             let layer = layers.iter().find(|layer| node.int("layer") == Some(layer.layer.into()));
-            let Some(layer) = layer.filter(|layer| layer.element == ElementType::F32) else { continue };
+            let is_own = |layer: &&Layer| layer.element == ElementType::F32 && layer.source.is_none();
+            let Some(layer) = layer.filter(is_own) else { continue };
             if let Some(made) = node.is("kvtide", "Attention").then(|| fused(&nodes, layer, node)).flatten() {
                 let output = made.outputs[0].clone();
                 self.graph.nodes[place] = made;

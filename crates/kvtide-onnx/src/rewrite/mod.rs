@@ -44,6 +44,9 @@ pub struct Options {
     /// The window of each layer as a config declares it. If a graph has a window too, they must agree. A window that is
     /// too long to be found in a mask has to be declared here.
     pub windows: Option<Vec<Option<u32>>>,
+    /// Inputs of floats that a step gives for each token, besides positions: `inputs_embeds` and the like. They are
+    /// outputs of the model of embeddings.
+    pub embedded: Vec<String>,
 }
 
 /// A model whose attentions run on kvtide.
@@ -55,7 +58,7 @@ pub struct Rewritten {
     long_rope: Option<LongRope>,
 }
 
-/// The input with positions, `[batch, tokens]`.
+/// The input with positions: `[batch, tokens]`, or `[3, batch, tokens]` with a row for time, height and width each.
 const POSITIONS: &str = "position_ids";
 
 /// The nodes and weights of the new graph, before unused ones are dropped.
@@ -103,7 +106,7 @@ impl Rewritten {
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
         let mut rewritten = model.clone();
         rewritten.graph = checked(edit.graph.clone())?;
-        check_inputs(&rewritten.graph, tokens, &edit.positions)?;
+        check_inputs(&rewritten.graph, tokens, &edit.positions, &options.embedded)?;
         check_lengths(&rewritten.graph, &edit.positions)?;
         if long_rope.is_some() {
             check_positions(&rewritten.graph, &edit.positions)?;
@@ -154,21 +157,30 @@ impl Rewritten {
 }
 
 /// Fails if the new graph has an input that a step does not give.
-fn check_inputs(graph: &Graph, tokens: &str, positions: &str) -> Result<()> {
+fn check_inputs(graph: &Graph, tokens: &str, positions: &str, embedded: &[String]) -> Result<()> {
     let refused = |input: &ValueInfo, reason: &str| {
         Err(Error::Unrecognised { node: input.name.clone(), operator: "input".into(), reason: reason.into() })
     };
     for input in &graph.inputs {
         let is_whole = input.element.is_none_or(ElementType::is_int);
+        if embedded.contains(&input.name) && !is_whole {
+            if input.dims.as_ref().is_some_and(|dims| dims.len() < 3) {
+                return refused(input, "it has fewer than 3 dimensions: a step gives [1, tokens, width]");
+            }
+            continue;
+        }
         if input.name == tokens && !is_whole {
             return refused(
                 input,
-                "it takes embeddings, but a step gives token ids: export the graph with its embedding",
+                "it takes embeddings, but a step gives token ids: the model of its embeddings is needed as well",
             );
         }
         let is_known = [tokens, positions, logits::ROWS].contains(&input.name.as_str());
         if !is_known || !is_whole {
             return refused(input, "its purpose is not known: a step gives token ids and positions");
+        }
+        if input.name == positions && has_three_rows(input) {
+            continue;
         }
         let rank = if input.name == logits::ROWS { 1 } else { 2 };
         if input.dims.as_ref().is_some_and(|dims| dims.len() != rank) {
@@ -176,6 +188,11 @@ fn check_inputs(graph: &Graph, tokens: &str, positions: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// True for positions with a row for time, height and width each, `[3, batch, tokens]`.
+fn has_three_rows(positions: &ValueInfo) -> bool {
+    matches!(positions.dims.as_deref(), Some([Dim::Size(3), _, _]))
 }
 
 /// The last dimension of the logits, if it is the same for all sizes.
@@ -198,6 +215,9 @@ fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Op
         return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
     }
     for (found, &declared) in all.iter_mut().zip(windows) {
+        if found.layer.source.is_some() {
+            continue;
+        }
         match (found.layer.window, declared) {
             (None, declared) => found.layer.window = declared,
             (Some(own), Some(declared)) if own == declared => (),
@@ -207,6 +227,10 @@ fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Op
                 return Err(unrecognised(lookup.node(found.index), reason));
             }
         }
+    }
+    let own: Vec<Option<u32>> = all.iter().map(|found| found.layer.window).collect();
+    for found in all {
+        found.layer.window = found.layer.source.map_or(found.layer.window, |source| own[source as usize]);
     }
     Ok(())
 }
@@ -219,14 +243,22 @@ impl<'a> GraphEdit<'a> {
         Self { lookup, graph, positions: positions.unwrap_or_else(|| POSITIONS.into()), has_positions }
     }
 
-    /// The name of the input with positions, which is added if the graph has none.
-    fn positions(&mut self) -> String {
+    /// The name of the input with positions, which is added if the graph has none. Fails if they have three rows: the
+    /// index of a token does not follow from these.
+    fn positions(&mut self) -> Result<String> {
+        if let Some(input) = self.lookup.graph().input(&self.positions)
+            && has_three_rows(input)
+        {
+            let reason = "it has rows for time, height and width, but the graph needs the index of each token as well";
+            let (node, operator) = (input.name.clone(), "input".into());
+            return Err(Error::Unrecognised { node, operator, reason: reason.into() });
+        }
         if !self.has_positions {
             self.has_positions = true;
             let dims = self.token_dims();
             self.graph.inputs.push(ValueInfo::new(&self.positions, ElementType::I64, Some(&dims)));
         }
-        self.positions.clone()
+        Ok(self.positions.clone())
     }
 
     /// The dimensions of the tokens, batch and new ones, by the names of the graph.

@@ -72,7 +72,7 @@ impl GraphEdit<'_> {
         let target = if wide(element) { name.to_owned() } else { format!("kvtide/wide {name}") };
         match meaning {
             Meaning::Positions => {
-                let positions = self.positions();
+                let positions = self.positions()?;
                 let last = dims.iter().rposition(|&dim| dim == SIZES[0].new).unwrap_or(0);
                 let sizes: Vec<i64> = (0..dims.len())
                     .map(|axis| {
@@ -97,7 +97,7 @@ impl GraphEdit<'_> {
                 self.add(Node::new("Gather", "", &format!("kvtide/{name}"), &[&all, &which], &[&target]));
             }
             Meaning::Total => {
-                let positions = self.positions();
+                let positions = self.positions()?;
                 let (most, one) = (format!("kvtide/last of {name}"), format!("kvtide/one of {name}"));
                 self.graph.initializers.push(Tensor::of_ints(&one, &shape, &[1]));
                 let last = Node::new("ReduceMax", "", &most, &[&positions], &[&most]);

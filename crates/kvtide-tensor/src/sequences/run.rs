@@ -28,7 +28,7 @@ use kvtide_core::model::ModelDescription;
 
 use super::cache::PagedKvCache;
 use super::layer_pages::{LayerPages, Rules};
-use super::layer_place::{check_own, place};
+use super::layer_place::{check_own, place, shared};
 use super::step::PagedStep;
 use crate::attention::{AttendOptions, Attended, Room};
 use crate::base::error::{Error, Result};
@@ -123,6 +123,12 @@ impl StepRun {
     pub fn gather(&self, layer: u32, sequence: usize) -> Result<Kv> {
         let place = place(&self.model, layer)?;
         self.groups[place.group as usize].gather(place.index, sequence)
+    }
+
+    /// True if a layer stores no keys and values: it reads those of another layer.
+    pub fn is_shared(&self, layer: u32) -> Result<bool> {
+        place(&self.model, layer)?;
+        Ok(shared(&self.model, layer).is_some())
     }
 
     /// Like [`PagedKvCache::write_layer`].

@@ -119,7 +119,9 @@ fn a_step_elsewhere_has_the_bits_of_one_here() {
             let (mut model, tokens) = (of_model(mixed(), kind), ids.clone());
             let computed = std::thread::spawn(move || {
                 let of_layer = |layer: u32| {
-                    if own_layers(&model).contains(&layer) {
+                    let is_own = own_layers(&model).contains(&layer);
+                    assert_eq!(run.is_shared(layer).unwrap(), !is_own);
+                    if is_own {
                         assert_eq!(code(attend(&run, layer, tokens.len())), Err(Code::InvalidArgument));
                         write_to(&mut model, &mut run, layer, &tokens).unwrap();
                     }
