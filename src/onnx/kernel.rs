@@ -33,6 +33,7 @@ pub(super) struct Kernel {
     softcap: Option<f32>,
     window: Option<u32>,
     sinks: Option<Vec<f32>>,
+    alibi_slopes: Option<Vec<f32>>,
 }
 
 impl Kernel {
@@ -63,6 +64,7 @@ impl Kernel {
             softcap: float(c"softcap").ok(),
             window: int(c"window").ok().and_then(|window: i64| u32::try_from(window).ok()),
             sinks: floats(library, info, c"sinks")?,
+            alibi_slopes: floats(library, info, c"alibi_slopes")?,
         })
     }
 
@@ -72,6 +74,7 @@ impl Kernel {
             softcap: self.softcap,
             window: self.window,
             sink_logits: self.sinks.as_deref(),
+            alibi_slopes: self.alibi_slopes.as_deref(),
             lse: false,
             threads: Some(threads),
             ..Default::default()

@@ -46,6 +46,8 @@ pub struct NativeOnnxLayer {
     pub window: Option<u32>,
     #[napi(ts_type = "Float32Array | undefined")]
     pub sinks: Option<ExternalArray>,
+    #[napi(ts_type = "Float32Array | undefined")]
+    pub alibi_slopes: Option<ExternalArray>,
     /// The graph's former inputs and outputs for keys and values.
     pub pasts: Vec<String>,
     pub presents: Vec<String>,
@@ -244,6 +246,7 @@ impl From<&kvtide_onnx::Layer> for NativeOnnxLayer {
             softcap: layer.softcap.map(f64::from),
             window: layer.window,
             sinks: layer.sinks.clone().map(ExternalArray::floats),
+            alibi_slopes: layer.alibi_slopes.clone().map(ExternalArray::floats),
             pasts: layer.pasts.to_vec(),
             presents: layer.presents.iter().flatten().cloned().collect(),
         }
