@@ -95,10 +95,32 @@ impl<'a> Grid<'a> {
         shape.iter().zip(full).all(|(&size, full)| size == 1 || size == full)
     }
 
-    fn at(&self, place: [usize; 4]) -> f64 {
+    /// The numbers of one query and head.
+    fn row(&self, place: [usize; 3]) -> Row<'a> {
         let own = |sum: usize, (at, size): (usize, usize)| sum * size + if size == 1 { 0 } else { at };
-        let place = place.into_iter().zip(self.dims).fold(0, own);
-        self.known.data.as_ref().and_then(|data| data.get(place).copied()).unwrap_or(f64::NAN)
+        let first = place.into_iter().zip(self.dims).fold(0, own) * self.dims[3];
+        let numbers = self.known.data.as_ref().and_then(|data| data.get(first..first + self.dims[3]));
+        Row { term: self.term, numbers: numbers.unwrap_or_default() }
+    }
+}
+
+/// The numbers of a term for one query and head; one number is that of all keys.
+struct Row<'a> {
+    term: Term<'a>,
+    numbers: &'a [f64],
+}
+
+impl Row<'_> {
+    fn at(&self, key: usize) -> f64 {
+        let place = if self.numbers.len() == 1 { 0 } else { key };
+        self.numbers.get(place).copied().unwrap_or(f64::NAN)
+    }
+
+    fn hides(&self, key: usize) -> bool {
+        match self.term {
+            Term::Kept(_, when) => (self.at(key) != 0.) != when,
+            Term::Added(_) => self.at(key) <= HIDDEN,
+        }
     }
 }
 
@@ -128,20 +150,16 @@ impl<'a> Grids<'a> {
         self.all.iter().map(|grid| grid.dims[1]).max().unwrap_or(1)
     }
 
-    /// The sum that is added to a score.
-    fn sum(&self, place: [usize; 4]) -> f64 {
-        let number = |grid: &Grid<'_>| match grid.term {
-            Term::Added(added) => grid.at(place) * added.factor.unwrap_or(1.),
-            Term::Kept(..) => 0.,
-        };
-        self.all.iter().map(number).sum()
+    fn rows(&self, place: [usize; 3]) -> Vec<Row<'a>> {
+        self.all.iter().map(|grid| grid.row(place)).collect()
     }
 
     /// The slope of a head by the last query: from its last two keys, and, while these are on the same line, from others
     /// that are farther apart.
     fn slope(&self, head: usize) -> f64 {
         let last = self.sizes.total() - 1;
-        let at = |key: usize| self.sum([0, head, self.sizes.new - 1, key]);
+        let rows = self.rows([0, head, self.sizes.new - 1]);
+        let at = |key: usize| sum(&rows, key);
         let between = |gap: usize| (at(last) - at(last - gap)) / gap as f64;
         if last == 0 || at(last - 1) <= HIDDEN {
             return 0.;
@@ -161,49 +179,54 @@ impl<'a> Grids<'a> {
     /// The keys that each query attends to, `[batch * new][total]`; the same for all heads. The error is a reason.
     fn visible(&self, slopes: &[f64], causal: bool) -> Result<Vec<Vec<bool>>, String> {
         let Sizes { batch, past, new } = self.sizes;
-        let mut rows = Vec::with_capacity(batch * new);
+        let mut all = Vec::with_capacity(batch * new);
         for row in 0..batch * new {
             let own = past + row % new;
             let mut seen: Vec<bool> = (0..self.sizes.total()).map(|key| !causal || key <= own).collect();
             for head in 0..self.heads() {
-                let (slope, place) = (of_head(slopes, head), |key: usize| [row / new, head, row % new, key]);
-                let base = Some(self.sum(place(own))).filter(|&base| base > HIDDEN && slope != 0.).unwrap_or(0.);
+                let (slope, rows) = (of_head(slopes, head), self.rows([row / new, head, row % new]));
+                let base = Some(sum(&rows, own)).filter(|&base| base > HIDDEN && slope != 0.).unwrap_or(0.);
                 for (key, seen) in seen.iter_mut().enumerate() {
-                    *seen &= self.shows(place(key), base, slope * (key as f64 - own as f64))?;
+                    *seen &= self.shows(&rows, key, base, slope * (key as f64 - own as f64))?;
                 }
             }
-            rows.push(seen);
+            all.push(seen);
         }
-        Ok(rows)
+        Ok(all)
     }
 
     /// True if no term hides a key to which a slope adds `expected`.
-    fn shows(&self, place: [usize; 4], base: f64, expected: f64) -> Result<bool, String> {
-        let sum = self.sum(place);
+    fn shows(&self, rows: &[Row<'_>], key: usize, base: f64, expected: f64) -> Result<bool, String> {
+        let sum = sum(rows, key);
         let off = (sum - base - expected).abs();
         let is_on_line = off.is_finite() && off <= self.rounding * sum.abs().max(base.abs());
         let mut shown = true;
-        for grid in &self.all {
-            let number = grid.at(place);
-            shown &= match grid.term {
-                Term::Kept(_, when) => (number != 0.) == when,
+        for row in rows {
+            let number = row.at(key);
+            shown &= match row.term {
                 Term::Added(added) if is_on_line && (number == 0. || added.factor.is_some()) => true,
-                Term::Added(_) if number <= HIDDEN => false,
+                _ if row.hides(key) => false,
+                Term::Kept(..) => true,
                 // Another term may hide the key.
-                Term::Added(_) if number == 0. => true,
-                Term::Added(added) if self.is_hidden(place) && added.factor.is_some() => true,
+                Term::Added(added)
+                    if number == 0. || added.factor.is_some() && rows.iter().any(|row| row.hides(key)) =>
+                {
+                    true
+                }
                 Term::Added(added) => return Err(format!("{} adds {number} to scores", added.name)),
             };
         }
         Ok(shown)
     }
+}
 
-    fn is_hidden(&self, place: [usize; 4]) -> bool {
-        self.all.iter().any(|grid| match grid.term {
-            Term::Kept(_, when) => (grid.at(place) != 0.) != when,
-            Term::Added(_) => grid.at(place) <= HIDDEN,
-        })
-    }
+/// The sum that terms add to the score of a key.
+fn sum(rows: &[Row<'_>], key: usize) -> f64 {
+    let number = |row: &Row<'_>| match row.term {
+        Term::Added(added) => row.at(key) * added.factor.unwrap_or(1.),
+        Term::Kept(..) => 0.,
+    };
+    rows.iter().map(number).sum()
 }
 
 /// The slope of a head; one slope is that of all heads.
