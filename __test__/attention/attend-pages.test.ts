@@ -36,6 +36,7 @@ const SEES: readonly AttendOptions[] = [
   { window: 5, sinks: 2 },
   { causal: false, scale: 0.7 },
   { softcap: 2, sinkLogits: [0, 1, -1, 2] },
+  { window: 7, alibiSlopes: [0.5, 0.25, 0, -0.125] },
 ]
 
 const sequences = span(0, LENGTHS.length)

@@ -154,6 +154,7 @@ test('an array for the output that does not fit is refused, and stays as it was'
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, {}, (data as Float32Array).subarray(0, 2)))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(shared, kv, {}, own))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, { sinkLogits: own.subarray(0, 1) }, own))
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, { alibiSlopes: own.subarray(0, 1) }, own))
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv, { mask: { data: own.subarray(1), shape: [1] } }, own))
   t.deepEqual(
     [Array.from(own), Array.from(data)],
@@ -248,6 +249,10 @@ const WRONG: readonly (readonly [options: AttendOptions, code: ErrorCode, argume
   [{ sinkLogits: Float32Array.of(NaN) }, 'INVALID_ARGUMENT', 'sinkLogits[0]'],
   [{ sinkLogits: [0, Infinity] }, 'INVALID_ARGUMENT', 'sinkLogits[1]'],
   [{ sinkLogits: Float32Array.of(0, Infinity) }, 'INVALID_ARGUMENT', 'sinkLogits[1]'],
+  [{ alibiSlopes: [1, 2] }, 'SHAPE_MISMATCH', 'alibiSlopes'],
+  [{ alibiSlopes: [0, NaN] }, 'INVALID_ARGUMENT', 'alibiSlopes[1]'],
+  [{ alibiSlopes: Float32Array.of(-Infinity) }, 'INVALID_ARGUMENT', 'alibiSlopes[0]'],
+  [{ alibiSlopes: [1e300] }, 'INVALID_ARGUMENT', 'alibiSlopes[0]'],
   [{ softcap: 0 }, 'INVALID_ARGUMENT', 'softcap'],
   [{ softcap: 1e-50 }, 'INVALID_ARGUMENT', 'softcap'],
   [{ mask: rows(1, 2) }, 'SHAPE_MISMATCH', 'mask'],

@@ -35,6 +35,7 @@ const cases = fc.record({
   scale: fc.option(fc.double({ min: 0.1, max: 2, noNaN: true }), { nil: undefined }),
   softcap: fc.option(fc.double({ min: 0.5, max: 5, noNaN: true }), { nil: undefined }),
   sinkLogits: fc.boolean(),
+  alibiSlopes: fc.boolean(),
   mask: fc.boolean(),
   starts: fc.boolean(),
   positions: fc.boolean(),
@@ -82,9 +83,12 @@ function rulesOf(of: Case): { options: AttendOptions; naive: (batch: number) => 
     of.starts && sinks === 0 ? random(of.seed + 9, batch).map(value => Math.floor(Math.abs(value) * 3)) : undefined
   const positions = of.positions ? span(0, queries).map(query => Math.max(0, past + query - 1)) : undefined
   const sinkLogits = of.sinkLogits ? random(of.seed + 7, queryHeads) : undefined
+  const alibiSlopes = of.alibiSlopes
+    ? random(of.seed + 11, queryHeads).map(slope => (2 * slope) / (keys + 1))
+    : undefined
   const mask = of.mask ? random(of.seed + 8, queries * keys).map(value => (value > 1.5 ? -Infinity : value)) : undefined
   const offsets = (each: number): number[] => span(0, batch + 1).map(sequence => sequence * each)
-  const given = { window, scale: of.scale, softcap, sinkLogits, starts, positions, threads: of.threads }
+  const given = { window, scale: of.scale, softcap, sinkLogits, alibiSlopes, starts, positions, threads: of.threads }
   const options = {
     causal,
     sinks,
@@ -102,6 +106,8 @@ function rulesOf(of: Case): { options: AttendOptions; naive: (batch: number) => 
     scale: of.scale ?? 1 / Math.sqrt(of.dim),
     softcap,
     sinkLogits: sinkLogits?.map(Math.fround),
+    alibiSlopes: alibiSlopes?.map(Math.fround),
+    distance: (query, key) => position(query) - key,
     mask: mask && ((_, query, key) => Math.fround(mask[query * keys + key] as number)),
     shows: (query, key) =>
       (!causal || key <= position(query)) &&

@@ -104,6 +104,7 @@ class Call {
             k: (of, key) => this.k.row(of, held[key] as number),
             v: (of, key) => this.v.row(of, held[key] as number),
             shows: (_, key) => shows(at, held[key] as number),
+            distance: (_, key) => at - (held[key] as number),
             ...more,
           },
           head,
@@ -147,6 +148,9 @@ for (const [name, sizes] of Object.entries({ 'one token': DECODE, 'a chunk': CHU
       call.check(t, kv, { window: 33, sinks: 2 }, (query, key) => causal(query, key) && (query - key < 33 || key < 2))
       const sinkLogits = span(0, sizes.kvHeads * sizes.group).map(head => Math.fround(head / 4 - 1))
       call.check(t, kv, { softcap: 2, sinkLogits }, causal, undefined, { softcap: 2, sinkLogits })
+      const alibiSlopes = sinkLogits.map(logit => Math.fround(logit / 64))
+      const near = (query: number, key: number): boolean => causal(query, key) && query - key < 400
+      call.check(t, kv, { alibiSlopes, window: 400 }, near, undefined, { alibiSlopes })
       const { queries, tokens } = sizes
       const data = Float32Array.from({ length: queries * tokens }, (_, at) => (at % 7 === 3 ? -Infinity : Math.sin(at)))
       const mask = (_: number, query: number, key: number): number => data[query * tokens + key] as number
@@ -165,7 +169,10 @@ for (const [name, sizes] of Object.entries({ 'one token': DECODE, 'a chunk': CHU
       const kept = before <= 103 ? span(0, before) : [...span(0, 3), ...span(before - 100, before)]
       const shown = cache.append(...call.kv(before, tokens))
       const held = queries === 1 ? [...span(0, 3), ...span(tokens - 100, tokens)] : [...kept, ...span(before, tokens)]
-      call.check(t, shown, {}, (query, key) => causal(query, key) && (query - key < 100 || key < 3), held)
+      const seen = (query: number, key: number): boolean => causal(query, key) && (query - key < 100 || key < 3)
+      call.check(t, shown, {}, seen, held)
+      const alibiSlopes = span(0, sizes.kvHeads * sizes.group).map(head => (head + 1) / 512)
+      call.check(t, shown, { alibiSlopes }, seen, held, { alibiSlopes })
       call.check(
         t,
         shown,

@@ -60,6 +60,7 @@ test('it gives what the call that waits gives', async t => {
     {},
     { window: 2 },
     { sinkLogits: [1] },
+    { alibiSlopes: [0.5] },
     { mask: { data: new Float32Array(10).fill(-1), shape: [2, 5] } },
     { mask: Tensor.from(new Float32Array(5).fill(1), [5]), starts: [1] },
     { tree: [-1, 0] },

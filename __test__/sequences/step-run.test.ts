@@ -84,7 +84,10 @@ function turned(data: TensorData, tokens: number): number[] {
 }
 
 const formats: Partial<UniformCacheOptions>[] = [{}, { keyFormat: 'q8', valueFormat: 'q4' }, { window: 5 }]
-const settings: AttendOptions[] = [{}, { scale: 0.3, softcap: 5, sinkLogits: [1, -2, 0.5, -Infinity] }]
+const settings: AttendOptions[] = [
+  {},
+  { scale: 0.3, softcap: 5, sinkLogits: [1, -2, 0.5, -Infinity], alibiSlopes: [0.5, 0.1, -0.2, 0] },
+]
 
 for (const [before, tokens] of [
   [0, 9],

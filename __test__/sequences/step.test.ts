@@ -372,6 +372,7 @@ for (const [kind, make] of KINDS) {
       { softcap: 3 },
       { window: 2, sinks: 1 },
       { sinkLogits: [1, 2, 3, 4] },
+      { alibiSlopes: [1, 0.5, 0.25, 0.125] },
       { tree: [-1, -1, 0] },
       { causal: false },
       { threads: 1 },

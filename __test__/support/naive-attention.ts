@@ -13,6 +13,9 @@ export interface Naive {
   readonly scale: number
   readonly softcap?: number | undefined
   readonly sinkLogits?: readonly number[] | undefined
+  readonly alibiSlopes?: readonly number[] | undefined
+  /** The position of a query minus that of a key; needed with slopes. */
+  readonly distance?: (query: number, key: number) => number
   readonly mask?: ((head: number, query: number, key: number) => number) | undefined
 }
 
@@ -31,6 +34,7 @@ export function naiveRow(of: Naive, head: number, query: number): NaiveRow {
     const [q, k] = [of.q(head, query), of.k(kvHead, key)]
     let score = of.scale * q.reduce((sum, value, at) => sum + value * (k[at] as number), 0)
     if (of.softcap !== undefined) score = of.softcap * Math.tanh(score / of.softcap)
+    if (of.alibiSlopes !== undefined) score -= (of.alibiSlopes[head] as number) * (of.distance?.(query, key) as number)
     score += of.mask?.(head, query, key) ?? 0
     if (score !== -Infinity) scored.push([key, score])
   }

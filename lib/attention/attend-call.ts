@@ -28,6 +28,7 @@ const OPTIONS: Names<AttendOptions & AsyncOptions> = {
   window: 0,
   sinks: 0,
   sinkLogits: 0,
+  alibiSlopes: 0,
   softcap: 0,
   mask: 0,
   tree: 0,
@@ -56,6 +57,11 @@ export interface AttendOptions {
   readonly sinks?: number
   /** One learned number for each query head that takes part in the softmax without a value: finite, or -Infinity for a head without a sink logit. */
   readonly sinkLogits?: Float32Array | readonly number[]
+  /**
+   * ALiBi: a slope for each query head. `slope * (key position - query position)` is added to the scores. Nodes of a draft tree have the
+   * positions that follow from their depths, so a `mask` over a tree needs `tree` as well.
+   */
+  readonly alibiSlopes?: Float32Array | readonly number[]
   /** Limits scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number
   /** Added to the scores: f32, of a shape that broadcasts to `[batch, query heads, n, keys]`. */
@@ -114,6 +120,7 @@ interface Settings {
   readonly threads: number
   readonly returnLse: boolean
   readonly sinkLogits: Float32Array | undefined
+  readonly alibiSlopes: Float32Array | undefined
   readonly starts: Int32Array | undefined
   readonly positions: Int32Array | undefined
   readonly qOffsets: Int32Array | undefined
@@ -132,6 +139,7 @@ function readSettings(options: unknown): Settings {
     window,
     sinks,
     sinkLogits,
+    alibiSlopes,
     softcap,
     mask,
     tree,
@@ -152,6 +160,7 @@ function readSettings(options: unknown): Settings {
     threads: optional(atLeastOne, 'threads', threads) ?? 0,
     returnLse: optional(flag, 'returnLse', returnLse) ?? false,
     sinkLogits: optional(logits, 'sinkLogits', sinkLogits),
+    alibiSlopes: optional(slopes, 'alibiSlopes', alibiSlopes),
     starts: optional(integers, 'starts', starts),
     positions: optional(integers, 'positions', positions),
     qOffsets: optional(integers, 'qOffsets', qOffsets),
@@ -171,6 +180,8 @@ const logit = (argument: string, value: unknown): number =>
     ? value
     : float(argument, value, undefined, 'a finite number, or -Infinity for a head without a sink logit')
 const logits = (argument: string, value: unknown): Float32Array => floats(argument, value, logit)
+const slope = (argument: string, value: unknown): number => float(argument, value)
+const slopes = (argument: string, value: unknown): Float32Array => floats(argument, value, slope)
 
 function readMask(argument: string, value: unknown): TensorArgument {
   const mask = readTensor(argument, value)
@@ -314,18 +325,29 @@ export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLaye
 
   /** The arrays that few calls have; `undefined` if there are none. */
   #lists(): readonly unknown[] | undefined {
-    const { sinkLogits, starts, positions, tree, treeOffsets, mask } = this.#settings
+    const { sinkLogits, alibiSlopes, starts, positions, tree, treeOffsets, mask } = this.#settings
     const kv = this.#kv
     const [offsets, pages]: readonly [Int32Array | undefined, Partial<KvLayer>] =
       'layer' in kv ? [undefined, kv] : [kv.offsets, {}]
     const { sequences, tables, lengths } = pages
     const qOffsets = this.#settings.qOffsets ?? pages.queryOffsets
     const some =
-      offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? treeOffsets ?? mask ?? sequences ?? tables
+      offsets ??
+      sinkLogits ??
+      alibiSlopes ??
+      starts ??
+      positions ??
+      qOffsets ??
+      tree ??
+      treeOffsets ??
+      mask ??
+      sequences ??
+      tables
     if (some === undefined) return undefined
     return [
       offsets,
       sinkLogits,
+      alibiSlopes,
       starts,
       positions,
       qOffsets,

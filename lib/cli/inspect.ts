@@ -72,6 +72,7 @@ function asJson(found: NativeOnnxInspection, config: string | undefined): object
   const layers = found.layers.map(layer => ({
     ...layer,
     sinks: layer.sinks === undefined ? undefined : Array.from(layer.sinks),
+    alibiSlopes: layer.alibiSlopes === undefined ? undefined : Array.from(layer.alibiSlopes),
   }))
   return { config, ...found, layers, text: undefined }
 }

@@ -205,12 +205,13 @@ function lastUse(parts: WrittenParts, name: string): number {
   return parts.findLastIndex(part => part.inputs.includes(name))
 }
 
-function optionsOf({ scale, softcap, window, sinks }: NativeOnnxLayer): AttendOptions {
+function optionsOf({ scale, softcap, window, sinks, alibiSlopes }: NativeOnnxLayer): AttendOptions {
   return {
     scale,
     ...(softcap === undefined ? {} : { softcap }),
     ...(window === undefined ? {} : { window }),
     ...(sinks === undefined ? {} : { sinkLogits: sinks }),
+    ...(alibiSlopes === undefined ? {} : { alibiSlopes }),
   }
 }
 

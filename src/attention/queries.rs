@@ -11,7 +11,7 @@
 //! Arrays that few calls use are passed together, as one JavaScript array, or not at all:
 //!
 //! ```text
-//! kvOffsets  sinkLogits  starts  positions  qOffsets  tree  treeOffsets  sequences  blockTables  kvLengths  mask
+//! kvOffsets  sinkLogits  alibiSlopes  starts  positions  qOffsets  tree  treeOffsets  sequences  blockTables  kvLengths  mask
 //! ```
 #![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
@@ -176,6 +176,7 @@ impl<'a> Queries<'a> {
             window,
             sinks,
             sink_logits: self.lists.sink_logits.as_deref(),
+            alibi_slopes: self.lists.alibi_slopes.as_deref(),
             softcap,
             mask,
             tree: self.lists.tree.as_deref(),
@@ -220,7 +221,7 @@ pub(crate) fn memory_for(
 }
 
 /// Number of typed arrays in the list; the mask follows them.
-const LISTS: usize = 10;
+const LISTS: usize = 11;
 
 /// The array of arrays, or nothing if the argument is not an array.
 pub struct ListsArg(Option<Box<Entries>>);
@@ -273,6 +274,7 @@ impl FromNapiValue for ListsArg {
 pub(crate) struct Lists<'a> {
     pub kv_offsets: Option<Cow<'a, [i32]>>,
     pub sink_logits: Option<Cow<'a, [f32]>>,
+    pub alibi_slopes: Option<Cow<'a, [f32]>>,
     pub starts: Option<Cow<'a, [i32]>>,
     pub positions: Option<Cow<'a, [i32]>>,
     pub query_offsets: Option<Cow<'a, [i32]>>,
@@ -309,7 +311,8 @@ impl ListsArg {
     /// The lists, borrowed without copying.
     pub(crate) fn lists<'a>(&self) -> Outcome<Lists<'a>> {
         let Some(entries) = &self.0 else { return Ok(Lists::default()) };
-        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree, tree_offsets, ..] = entries.lists;
+        let [kv_offsets, sink_logits, alibi_slopes, starts, positions, query_offsets, tree, tree_offsets, ..] =
+            entries.lists;
         fn list<'a, T: bytemuck::AnyBitPattern>(
             argument: &'static str,
             list: Option<ArrayArg>,
@@ -320,6 +323,7 @@ impl ListsArg {
         Ok(Lists {
             kv_offsets: list("kvOffsets", kv_offsets)?,
             sink_logits: list("sinkLogits", sink_logits)?,
+            alibi_slopes: list("alibiSlopes", alibi_slopes)?,
             starts: list("starts", starts)?,
             positions: list("positions", positions)?,
             query_offsets: list("qOffsets", query_offsets)?,
@@ -337,6 +341,7 @@ impl Lists<'_> {
         Lists {
             kv_offsets: copy(&self.kv_offsets),
             sink_logits: copy(&self.sink_logits),
+            alibi_slopes: copy(&self.alibi_slopes),
             starts: copy(&self.starts),
             positions: copy(&self.positions),
             query_offsets: copy(&self.query_offsets),
@@ -350,7 +355,8 @@ impl Lists<'_> {
         let offsets = [&self.kv_offsets, &self.query_offsets, &self.tree_offsets];
         let ints = offsets.into_iter().chain([&self.starts, &self.positions, &self.tree]);
         let ints = ints.flatten().map(|list| bytemuck::cast_slice(list));
-        let mut lists = ints.chain(self.sink_logits.iter().map(|list| bytemuck::cast_slice(list)));
+        let floats = [&self.sink_logits, &self.alibi_slopes].into_iter().flatten();
+        let mut lists = ints.chain(floats.map(|list| bytemuck::cast_slice(list)));
         lists.any(|list: &[u8]| {
             let start = list.as_ptr().addr();
             memory.addr() < start + list.len() && memory.addr() + bytes > start

@@ -41,6 +41,7 @@ pub(super) struct Kernel {
     softcap: Option<f32>,
     window: Option<u32>,
     sinks: Option<Vec<f32>>,
+    alibi_slopes: Option<Vec<f32>>,
 }
 
 impl Kernel {
@@ -74,6 +75,7 @@ impl Kernel {
             softcap: float(c"softcap").ok(),
             window: int(c"window").ok().and_then(|window: i64| u32::try_from(window).ok()),
             sinks: floats(library, info, c"sinks")?,
+            alibi_slopes: floats(library, info, c"alibi_slopes")?,
         })
     }
 
@@ -83,6 +85,7 @@ impl Kernel {
             softcap: self.softcap,
             window: self.window,
             sink_logits: self.sinks.as_deref(),
+            alibi_slopes: self.alibi_slopes.as_deref(),
             lse: false,
             threads: Some(threads),
             ..Default::default()

@@ -48,6 +48,8 @@ pub struct NativeOnnxLayer {
     pub sinks: Option<ExternalArray>,
     /// The layer whose keys and values it reads, if it has none of its own.
     pub source: Option<u32>,
+    #[napi(ts_type = "Float32Array | undefined")]
+    pub alibi_slopes: Option<ExternalArray>,
     /// The graph's former inputs and outputs for keys and values.
     pub pasts: Vec<String>,
     pub presents: Vec<String>,
@@ -247,6 +249,7 @@ impl From<&kvtide_onnx::Layer> for NativeOnnxLayer {
             window: layer.window,
             sinks: layer.sinks.clone().map(ExternalArray::floats),
             source: layer.source,
+            alibi_slopes: layer.alibi_slopes.clone().map(ExternalArray::floats),
             pasts: layer.pasts.to_vec(),
             presents: layer.presents.iter().flatten().cloned().collect(),
         }

@@ -32,6 +32,7 @@ export const settings: Readonly<Record<string, Kind>> = {
   window: optional(count),
   sinks: optional(count),
   sinkLogits: optional(logits),
+  alibiSlopes: optional(logits),
   softcap: optional(softcap),
   mask: optional(tensor),
   tree: optional(integers),

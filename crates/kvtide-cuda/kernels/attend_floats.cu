@@ -74,6 +74,12 @@ template <int D> struct Floats {
     for (int row = 0; row < OWN; row++) {
       scores[row] = is_whole ? score(args, scores[row]) : score_on_edge(args, work, rows[row], scores[row], key);
     }
+    if (has(args.slopes)) {
+      // Scores of keys after the last one are -infinity, and remain so.
+      const int64_t position = work.rules.position(key < work.count ? key : work.count - 1);
+#pragma unroll
+      for (int row = 0; row < OWN; row++) scores[row] += slope_of(args, rows[row]) * float(position - rows[row].position);
+    }
     const float4 all = over_lanes({scores[0], scores[1], scores[2], scores[3]}, false);
     const float largest[OWN] = {all.x, all.y, all.z, all.w};
     float before[OWN];

@@ -218,7 +218,64 @@ struct Plain {
     sinks: bool,
     no_mask: bool,
     tiled: bool,
-    slopes: bool,
+    bias: Option<Bias>,
+}
+
+/// A bias that is added to scores.
+#[derive(Clone, Copy, PartialEq)]
+enum Bias {
+    /// One number for each head.
+    Constant,
+    /// Slopes times the positions of keys.
+    Keys,
+    /// The same, counted from the last key, and scaled after it was added.
+    Last,
+    /// Rows that end with the last key, cut out of a table of so many.
+    Table(i64),
+    /// Slopes times the squares of positions.
+    Squares,
+    /// Slopes before a soft cap.
+    Capped,
+    /// Slopes up to this position, and none from there on.
+    Up(i64),
+}
+
+const SLOPES: [f32; 4] = [0.5, 0.25, 0.125, -0.0625];
+
+/// Adds a bias to the scores of an attention.
+fn biased(decoder: &mut Decoder, past: &str, scores: &str, bias: Bias) -> String {
+    let [_, keys] = decoder.positions(past);
+    let total = decoder.graph.node("Shape", &[&keys], &[]);
+    let graph = &mut decoder.graph;
+    let slopes = graph.floats(&[HEADS, 1, 1], &SLOPES);
+    let added = match bias {
+        Bias::Constant => slopes,
+        Bias::Table(rows) => {
+            let row = |slope: &f32| (0..rows).map(|key| slope * (key - rows + 1) as f32).collect::<Vec<_>>();
+            let table = graph.floats(&[HEADS, 1, rows], &SLOPES.iter().flat_map(row).collect::<Vec<_>>());
+            let (end, axis) = (graph.ints(&[1], &[i64::MAX]), graph.ints(&[1], &[2]));
+            let length = graph.ints(&[1], &[rows]);
+            let start = graph.node("Sub", &[&length, &total], &[]);
+            graph.node("Slice", &[&table, &start, &end, &axis], &[])
+        }
+        Bias::Last => {
+            let at = graph.node("Sub", &[&keys, &total], &[]);
+            let at = graph.node("Cast", &[&at], &[Attr::Int("to", F32)]);
+            graph.node("Mul", &[&slopes, &at], &[])
+        }
+        _ => {
+            let most = graph.ints(&[], &[if let Bias::Up(most) = bias { most } else { i64::MAX }]);
+            let at = graph.node("Min", &[&keys, &most], &[]);
+            let mut at = graph.node("Cast", &[&at], &[Attr::Int("to", F32)]);
+            if bias == Bias::Squares {
+                at = graph.node("Mul", &[&at, &at], &[]);
+            }
+            graph.node("Mul", &[&slopes, &at], &[])
+        }
+    };
+    let sum = graph.node("Add", &[scores, &added], &[]);
+    let half = graph.floats(&[], &[0.5]);
+    if bias == Bias::Last { graph.node("Mul", &[&sum, &half], &[]) } else { sum }
 }
 
 fn plain(form: Plain) -> Graph {
@@ -245,15 +302,18 @@ fn plain(form: Plain) -> Graph {
             keys = graph.node("Mul", &[&half, &keys], &[]);
         }
         let mut scores = graph.node("MatMul", &[&query, &keys], &[]);
+        if form.bias == Some(Bias::Capped) {
+            scores = biased(decoder, &pasts[0], &scores, Bias::Capped);
+        }
+        let graph = &mut decoder.graph;
         if let Some(cap) = form.softcap {
             let cap = graph.floats(&[1], &[cap]);
             scores = graph.node("Div", &[&scores, &cap], &[]);
             scores = graph.node("Tanh", &[&scores], &[]);
             scores = graph.node("Mul", &[&scores, &cap], &[]);
         }
-        if form.slopes {
-            let slopes = graph.floats(&[4, 1, 1], &[0.1, 0.2, 0.3, 0.4]);
-            scores = graph.node("Add", &[&scores, &slopes], &[]);
+        if let Some(bias) = form.bias.filter(|&bias| bias != Bias::Capped) {
+            scores = biased(decoder, &pasts[0], &scores, bias);
         }
         if !form.no_mask {
             let seen = decoder.seen(&pasts[0], form.window);
@@ -321,8 +381,65 @@ fn plain_attention_that_is_another_one_is_refused() {
     assert!(reason.contains("nothing hides later tokens"), "{reason}");
     let (_, _, reason) = refused(&plain(Plain { tiled: true, ..Plain::default() }), 18);
     assert!(reason.contains("repeated in order"), "{reason}");
-    let (_, _, reason) = refused(&plain(Plain { slopes: true, ..Plain::default() }), 18);
-    assert!(reason.contains("adds"), "{reason}");
+}
+
+#[test]
+fn slopes_of_alibi_in_their_varieties() {
+    for (name, bias) in [("keys", Bias::Keys), ("last", Bias::Last), ("table", Bias::Table(37))] {
+        for form in [
+            Plain::default(),
+            Plain { window: Some(3), by_where: true, ..Plain::default() },
+            Plain { softcap: Some(1.5), ..Plain::default() },
+        ] {
+            let window = form.window.map(|window| window as u32);
+            let name = format!("slopes.{name}.{}.{}", form.by_where, form.softcap.is_some());
+            let layer = accepted(&name, &plain(Plain { bias: Some(bias), ..form }), 18, Form::Plain);
+            let factor = if bias == Bias::Last { 0.5 } else { 1. };
+            assert_eq!(layer.alibi_slopes, Some(SLOPES.map(|slope| slope * factor).to_vec()), "{name}");
+            assert_eq!((layer.window, layer.softcap), (window, form.softcap.map(|cap| cap * factor)), "{name}");
+            let of_products = if bias == Bias::Last { 0.3 } else { 0.6 };
+            assert!((layer.scale - of_products).abs() < 1e-6 || form.softcap.is_some(), "{name}: {}", layer.scale);
+        }
+    }
+}
+
+#[test]
+fn a_bias_that_is_not_linear_is_refused() {
+    let of = |bias, form: Plain| {
+        let (_, operator, reason) = refused(&plain(Plain { bias: Some(bias), ..form }), 18);
+        assert_eq!(operator, "Softmax");
+        reason
+    };
+    for bias in [Bias::Constant, Bias::Squares, Bias::Up(3), Bias::Up(60_000)] {
+        let reason = of(bias, Plain::default());
+        assert!(reason.contains(" to scores"), "{reason}");
+    }
+    let reason = of(Bias::Capped, Plain { softcap: Some(1.5), ..Plain::default() });
+    assert!(reason.contains(" to scores"), "{reason}");
+    let (_, _, reason) = refused(&plain(Plain { bias: Some(Bias::Keys), sinks: true, ..Plain::default() }), 18);
+    assert!(reason.contains("both slopes and sink logits"), "{reason}");
+}
+
+#[test]
+fn a_bias_of_an_operator_may_have_slopes() {
+    let grouped = grouped(false, false, &[], |graph, inputs| {
+        let (zero, one) = (graph.ints(&[], &[0]), graph.ints(&[], &[1]));
+        let shape = graph.node("Shape", &["attention_mask"], &[]);
+        let total = graph.node("Gather", &[&shape, &one], &[]);
+        let new = graph.node("Shape", &["input_ids"], &[]);
+        let new = graph.node("Gather", &[&new, &one], &[]);
+        let keys = graph.node("Range", &[&zero, &total, &one], &[]);
+        let keys = graph.node("Cast", &[&keys], &[Attr::Int("to", F32)]);
+        let slopes = graph.floats(&[1, HEADS, 1, 1], &SLOPES);
+        let added = graph.node("Mul", &[&slopes, &keys], &[]);
+        let rows = [graph.ints(&[2], &[1, HEADS]), graph.ints(&[1], &[0])];
+        let [new, total] = [new, total].map(|size| graph.node("Unsqueeze", &[&size, &rows[1]], &[]));
+        let shape = graph.node("Concat", &[&rows[0], &new, &total], &[Attr::Int("axis", 0)]);
+        inputs.resize(10, String::new());
+        inputs.push(graph.node("Expand", &[&added, &shape], &[]));
+    });
+    let layer = accepted("gqa.slopes", &grouped, 21, Form::GroupQueryAttention);
+    assert_eq!(layer.alibi_slopes, Some(SLOPES.to_vec()));
 }
 
 #[test]

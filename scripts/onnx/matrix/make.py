@@ -71,7 +71,7 @@ FAMILIES = {
     'gpt_bigcode': ('GPTBigCodeConfig', dict(OLD, multi_query=True)),
     'codegen': ('CodeGenConfig', dict(OLD, rotary_dim=8)),
     'opt': ('OPTConfig', dict(hidden_size=64, ffn_dim=96, word_embed_proj_dim=64)),
-    'bloom': ('BloomConfig', dict(hidden_size=64, n_layer=2, n_head=4)),
+    'bloom': ('BloomConfig', dict(hidden_size=24, n_layer=2, n_head=3)),
     'mpt': ('MptConfig', dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=512)),
     'falcon': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=True, new_decoder_architecture=False)),
     'falcon-alibi': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=False, new_decoder_architecture=False, alibi=True)),

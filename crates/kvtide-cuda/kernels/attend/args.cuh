@@ -110,6 +110,8 @@ struct Args {
   Numbers members;
   // Table entries that differ between layers.
   Numbers tails;
+  // The slope of each query head; and the position of each query of stems, if there are slopes.
+  Numbers slopes, member_positions;
   float scale, softcap;
   uint32_t query_format;
   uint32_t is_paged, is_ragged, is_causal, is_rotated;
@@ -124,7 +126,7 @@ struct Args {
 };
 
 // The launcher asserts the same size.
-static_assert(sizeof(Args) == 2808, "the same size as in src/attend/args.rs");
+static_assert(sizeof(Args) == 2840, "the same size as in src/attend/args.rs");
 
 template <typename T> DEVICE const T *numbers_at(const Args &args, const Numbers &of) {
   return reinterpret_cast<const T *>(of.far ? of.far : reinterpret_cast<uint64_t>(args.list.items<unsigned char>()) + of.near);

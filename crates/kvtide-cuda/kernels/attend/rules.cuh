@@ -79,18 +79,24 @@ struct Rules {
            (!window || first > highest - window || last < sinks) && first >= start && lowest >= start;
   }
 
+  // True for a node of the tree.
+  DEVICE bool is_drafted(uint32_t index) const { return nodes && index + nodes >= keys.count(); }
+
+  // The position of a key: a node's follows from its depth.
+  DEVICE int64_t position(uint32_t index) const {
+    return is_drafted(index) ? keys.end() - nodes + depths[index + nodes - keys.count()] : keys.at(index);
+  }
+
   // True if a query, given by its position and its index among the queries, attends to a key.
   DEVICE bool shows(int64_t query, uint32_t place, uint32_t index) const {
-    const uint32_t count = keys.count();
-    if (index >= count) return false;
-    int64_t key = keys.at(index);
-    const bool drafted = nodes && index + nodes >= count;
+    if (index >= keys.count()) return false;
+    const bool drafted = is_drafted(index);
     if (drafted) {
-      const uint32_t other = index + nodes - count;
+      const uint32_t other = index + nodes - keys.count();
       const int64_t node = int64_t(first_node) + place;
       if (node < 0 || !(seen[uint64_t(node) * words + other / 64] >> (other % 64) & 1)) return false;
-      key = keys.end() - nodes + depths[other];
     }
+    const int64_t key = position(index);
     return (drafted || !is_causal || key <= query) && (!window || query - key < window || key < sinks) && key >= start &&
            query >= start;
   }
@@ -124,10 +130,12 @@ template <int Tile> struct Work {
   }
 };
 
-// The position of a query; the queries of a stem have different ones, which no rule uses.
-DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t first_query, uint32_t queries, bool is_stem,
+// The position of a query; the queries of a stem have different ones, which only slopes use.
+DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t first_query, uint32_t queries, uint32_t members,
                               uint32_t query) {
-  if (is_stem) return rules.keys.end();
+  if (members != NONE) {
+    return has(args.member_positions) ? numbers_at<int64_t>(args, args.member_positions)[members + query] : rules.keys.end();
+  }
   if (has(args.positions)) {
     return numbers_at<int64_t>(args, args.positions)[args.has_shared_positions ? query : first_query + query];
   }
@@ -156,10 +164,10 @@ template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> 
   work.count = rules.keys.count();
   const uint32_t end_row = first_row + Rows < rows ? first_row + Rows : rows;
   const uint32_t first = args.group.divide(first_row), last = args.group.divide(end_row - 1);
-  work.lowest = work.highest = query_position(args, rules, of.first_query, of.queries, is_stem, first);
+  work.lowest = work.highest = query_position(args, rules, of.first_query, of.queries, of.members, first);
   const bool in_order = is_stem || (!has(args.positions) && !rules.nodes);
   for (uint32_t query = in_order ? last : first + 1; query <= last; query++) {
-    const int64_t position = query_position(args, rules, of.first_query, of.queries, is_stem, query);
+    const int64_t position = query_position(args, rules, of.first_query, of.queries, of.members, query);
     if (position < work.lowest) work.lowest = position;
     if (position > work.highest) work.highest = position;
   }
@@ -193,7 +201,7 @@ template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, 
   if (rest >= work.rows) return {false, 0, 0, 0};
   const uint32_t query = args.group.split(rest);
   return {true, query, work.kv_head * args.group.by + rest,
-          query_position(args, work.rules, work.of.first_query, work.of.queries, work.of.members != NONE, query)};
+          query_position(args, work.rules, work.of.first_query, work.of.queries, work.of.members, query)};
 }
 
 // The score of a key, from its product with a query; weights are exponentials of scores.
@@ -217,6 +225,9 @@ APART float score_on_edge(const Args &args, const Work<Tile> &work, Row row, flo
   // A hidden score may be NaN.
   return added == -numbers::infinity() ? added : value + added;
 }
+
+// The slope of a row's head.
+DEVICE float slope_of(const Args &args, const Row &row) { return numbers_at<float>(args, args.slopes)[row.head]; }
 
 // Computes the block's work for all threads, at the start of shared memory.
 template <int Rows, int Tile> DEVICE void begin_work(const Args &args, Work<Tile> &work) {

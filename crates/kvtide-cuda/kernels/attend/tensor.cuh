@@ -81,18 +81,38 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // Turns products into weights, and rescales previous sums to the same base.
-  template <bool Whole>
-  DEVICE void soften(const Args &args, const Work<TILE> &work, uint32_t tile, float (&scores)[KEYS / 8][4]) {
-    float largest[2] = {max[0], max[1]};
+  // Adds to each score its head's slope times the distance between key and query; `first` is the lane's first key.
+  DEVICE void slope(const Args &args, const Work<TILE> &work, uint32_t first, float (&scores)[KEYS / 8][4]) {
+    const float slopes[2] = {slope_of(args, rows[0]), slope_of(args, rows[1])};
 #pragma unroll
     for (int of = 0; of < KEYS / 8; of++) {
 #pragma unroll
       for (int at = 0; at < 4; at++) {
-        const uint32_t key = tile * TILE + first_key() + 8 * of + 2 * (lane() % 4) + at % 2;
-        scores[of][at] = Whole ? score(args, scores[of][at]) : score_on_edge(args, work, rows[at / 2], scores[of][at], key);
-        largest[at / 2] = fmaxf(largest[at / 2], scores[of][at]);
+        // Scores of keys after the last one are -infinity, and remain so.
+        const uint32_t key = first + 8 * of + at % 2, last = work.count - 1;
+        scores[of][at] += slopes[at / 2] * float(work.rules.position(key < last ? key : last) - rows[at / 2].position);
       }
+    }
+  }
+
+  // Turns products into weights, and rescales previous sums to the same base.
+  template <bool Whole>
+  DEVICE void soften(const Args &args, const Work<TILE> &work, uint32_t tile, float (&scores)[KEYS / 8][4]) {
+    float largest[2] = {max[0], max[1]};
+    const uint32_t first = tile * TILE + first_key() + 2 * (lane() % 4);
+#pragma unroll
+    for (int of = 0; of < KEYS / 8; of++) {
+#pragma unroll
+      for (int at = 0; at < 4; at++) {
+        const uint32_t key = first + 8 * of + at % 2;
+        scores[of][at] = Whole ? score(args, scores[of][at]) : score_on_edge(args, work, rows[at / 2], scores[of][at], key);
+      }
+    }
+    if (has(args.slopes)) slope(args, work, first, scores);
+#pragma unroll
+    for (int of = 0; of < KEYS / 8; of++) {
+#pragma unroll
+      for (int at = 0; at < 4; at++) largest[at / 2] = fmaxf(largest[at / 2], scores[of][at]);
     }
     float before[2], base[2];
 #pragma unroll

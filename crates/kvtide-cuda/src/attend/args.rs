@@ -118,6 +118,8 @@ pub(super) struct Args {
     pub depths: Numbers,
     pub members: Numbers,
     pub tails: Numbers,
+    pub slopes: Numbers,
+    pub member_positions: Numbers,
     pub scale: f32,
     pub softcap: f32,
     pub query_format: u32,
@@ -135,4 +137,4 @@ pub(super) struct Args {
 }
 
 /// The kernels assert the same size in `kernels/attend/args.cuh`.
-const _: () = assert!(size_of::<Args>() == 2808);
+const _: () = assert!(size_of::<Args>() == 2840);

@@ -73,10 +73,9 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
         assert!(of.first_node + of.queries as i64 <= nodes as i64, "queries that are nodes of the tree");
         assert!(of.first_node > -(1 << 24), "a first node of 24 bits");
     }
-    assert!(
-        call.rules.sink_logits.is_none_or(|logits| logits.len() == call.sizes.query_heads),
-        "a logit for each query head"
-    );
+    for numbers in [call.rules.sink_logits, call.rules.alibi_slopes].into_iter().flatten() {
+        assert!(numbers.len() == call.sizes.query_heads, "a number for each query head");
+    }
     if let Some(mask) = call.mask {
         let keys = call.sequences.iter().map(|of| of.key_count()).max().unwrap_or(0);
         let sizes = [call.sequences.len(), call.sizes.query_heads, each, keys];
@@ -108,6 +107,8 @@ fn check_stems(call: &Attend<'_>, queries: usize) {
         }
         let known = stem.queries.iter().all(|at| (at[0] as usize) < ends[0] && (at[1] as usize) < ends[1]);
         assert!(known, "queries of the call");
+        let is_placed = call.rules.alibi_slopes.is_none() || stem.positions.len() == stem.queries.len();
+        assert!(is_placed, "a position for each query of a stem");
         assert!(stem.keys <= call.sequences[stem.sequence].key_count(), "keys of a table");
     }
 }

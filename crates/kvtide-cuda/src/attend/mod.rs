@@ -358,6 +358,11 @@ fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) ->
     args.sequences = list.add(sequences);
     let members: Vec<[u32; 2]> = call.stems.iter().flat_map(|stem| stem.queries.iter().copied()).collect();
     args.members = list.add(&members);
+    let slopes = call.rules.alibi_slopes;
+    args.slopes = list.add_some(slopes);
+    let positions: Option<Vec<i64>> =
+        slopes.map(|_| call.stems.iter().flat_map(|stem| stem.positions.iter().copied()).collect());
+    args.member_positions = list.add_some(positions.as_deref());
     args.positions = list.add_some(call.positions);
     args.logits = list.add_some(call.rules.sink_logits);
     args.seen = list.add_some(call.trees.map(|trees| trees.seen));

@@ -180,6 +180,8 @@ pub struct AttendStem {
     pub members: Vec<(usize, usize)>,
     /// The queries of all members: the batch row and the token of each, as in the rows of queries.
     pub queries: Vec<[u32; 2]>,
+    /// The position of each of these queries; may be empty without slopes.
+    pub positions: Vec<i64>,
 }
 
 impl AttendStem {
@@ -244,6 +246,8 @@ pub struct AttendRules<'a> {
     pub sinks: i64,
     /// One further score for each query head, without a value.
     pub sink_logits: Option<&'a [f32]>,
+    /// One slope for each query head: slope times (key position - query position) is added to scores.
+    pub alibi_slopes: Option<&'a [f32]>,
     /// The factor of the products.
     pub scale: f32,
     /// Caps scores to `softcap * tanh(score / softcap)`.
@@ -254,7 +258,15 @@ impl AttendRules<'_> {
     /// Rules under which a query attends to every key up to its own position, with products multiplied by `scale`.
     #[must_use]
     pub const fn causal(scale: f32) -> Self {
-        AttendRules { is_causal: true, window: None, sinks: 0, sink_logits: None, scale, softcap: None }
+        AttendRules {
+            is_causal: true,
+            window: None,
+            sinks: 0,
+            sink_logits: None,
+            alibi_slopes: None,
+            scale,
+            softcap: None,
+        }
     }
 }
 

@@ -32,6 +32,7 @@ pub struct Call {
     pub sinks: i64,
     pub softcap: Option<f32>,
     pub has_logits: bool,
+    pub has_slopes: bool,
     /// The last keys of each sequence are the nodes of a draft.
     pub has_trees: bool,
     /// Queries stand anywhere.
@@ -68,6 +69,7 @@ impl Default for Call {
             sinks: 0,
             softcap: None,
             has_logits: false,
+            has_slopes: false,
             has_trees: false,
             has_positions: false,
             has_starts: false,
@@ -126,6 +128,12 @@ impl Call {
         let Keys::Pages { block_size, staged, .. } = &self.keys else { return (0, 0) };
         let blocks = keys.div_ceil(*block_size);
         (blocks, blocks - blocks.min(*staged))
+    }
+
+    /// The slope of each head: the farthest key loses little.
+    pub fn slopes(&self) -> Vec<f32> {
+        let keys = self.sequences.iter().map(|of| of.1).max().unwrap_or(0) + self.gap[1];
+        (0..self.query_heads()).map(|head| [4.0, -2.0, 1.0, 0.0, 3.0][head % 5] / (keys + 8) as f32).collect()
     }
 
     pub fn queries(&self) -> Vec<f32> {

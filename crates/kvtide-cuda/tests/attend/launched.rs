@@ -20,7 +20,7 @@ impl Call {
         // K and V of pages lie in the same ones: both sides are put together.
         let pages = [0, 1].map(|slab| Memory::new(&self.together(slab, &sides), 0));
         let tables = self.tables();
-        let logits = Numbers::new(self.seed ^ 99).take(self.query_heads());
+        let (logits, slopes) = (Numbers::new(self.seed ^ 99).take(self.query_heads()), self.slopes());
         let queries = Memory::new(&query_bytes, 0);
         let mut sequences = self.attend_sequences();
         let rules = self.rules();
@@ -54,6 +54,7 @@ impl Call {
                 window: self.window,
                 sinks: self.sinks,
                 sink_logits: self.has_logits.then_some(&logits[..]),
+                alibi_slopes: self.has_slopes.then_some(&slopes[..]),
                 scale: 1.0 / (self.dims[0] as f32).sqrt(),
                 softcap: self.softcap,
             },

@@ -45,6 +45,8 @@ pub struct Rules<'c> {
     /// A position for each query, in no order.
     pub positions: Vec<i64>,
     pub mask: Option<Mask>,
+    /// The slope of each head.
+    slopes: Option<Vec<f32>>,
 }
 
 impl Call {
@@ -61,6 +63,7 @@ impl Call {
             trees: (0..self.sequences.len()).map(|sequence| self.tree(sequence)).collect(),
             positions: (0..all).map(|query| (self.number(7, query) % most) as i64).collect(),
             mask: self.mask.map(|broadcast| self.masked(broadcast)),
+            slopes: self.has_slopes.then(|| self.slopes()),
         }
     }
 
@@ -150,7 +153,8 @@ impl Rules<'_> {
         let in_window = window.is_none_or(|window| at - stands < window || stands < sinks);
         let start = self.call.start(sequence);
         (is_shown && in_window && stands >= start && at >= start).then(|| {
-            self.mask.as_ref().map_or(0.0, |mask| {
+            let bias = self.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]) * (stands - at) as f64);
+            bias + self.mask.as_ref().map_or(0.0, |mask| {
                 let places = [sequence, head, query, key].into_iter().zip(mask.strides).map(|(at, by)| at * by);
                 f64::from(mask.values[places.sum::<usize>()])
             })

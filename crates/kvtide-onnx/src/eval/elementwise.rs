@@ -19,7 +19,11 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     }
     if operator == "Cast" {
         let to = ElementType(node.int("to")? as i32);
-        return Some(vec![mapped(inputs.first()?, Some(to), |number| cast(number, to))]);
+        let value = *inputs.first()?;
+        if to.is_float() && value.element.is_some_and(ElementType::is_float) {
+            return Some(vec![Known { element: Some(to), ..value.clone() }]);
+        }
+        return Some(vec![mapped(value, Some(to), |number| cast(number, to))]);
     }
     if same_shape(operator) {
         let value = inputs.first()?;
@@ -36,6 +40,12 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let element = if is_comparison(operator) { Some(ElementType::BOOL) } else { inputs.first()?.element };
     let [first, rest @ ..] = inputs else { return None };
     let mut value = (*first).clone();
+    if let (true, [other]) = (operator == "Mul" && value.data.is_some(), rest)
+        && other.data.as_ref().is_some_and(|data| data.as_slice() == [1.])
+        && other.dims.as_ref().is_some_and(Vec::is_empty)
+    {
+        return Some(vec![Known { element, ..value }]);
+    }
     for other in rest {
         value = joined(element, &[&value, other], |numbers| function(numbers[0], numbers[1]))?;
     }

@@ -8,8 +8,8 @@ use crate::proto::ElementType;
 pub(super) const RANK_MAX: usize = 16;
 /// Lists of axes or sizes are never longer.
 const LIST_MAX: usize = 64;
-/// Tensors with more elements get no numbers. A mask over 65,536 keys may be repeated for 64 heads.
-pub(super) const NUMBERS_MAX: usize = 1 << 22;
+/// Tensors with more elements get no numbers. A mask over 65,536 keys may be repeated for 128 heads.
+pub(super) const NUMBERS_MAX: usize = 1 << 23;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {

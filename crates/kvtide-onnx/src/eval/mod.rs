@@ -16,6 +16,7 @@ pub(crate) use bind::{Roles, Sizes, is_past};
 pub(crate) use known::Known;
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use crate::error::Result;
 use crate::proto::{AttributeValue, Dim, ElementType, Model, Node, Tensor};
@@ -23,6 +24,8 @@ use crate::source::Source;
 
 /// Float weights with more elements get no numbers.
 const FLOATS_MAX: u64 = 256;
+/// Tables with one row of numbers for each head may have slopes of ALiBi.
+const TABLES_MAX: u64 = 1 << 21;
 /// The most numbers in one evaluation.
 const NUMBERS_MAX: usize = 1 << 25;
 /// Integers and booleans with more elements get no numbers.
@@ -73,7 +76,9 @@ impl Evaluation {
             }
             let outputs = evaluation.apply(node, source, &HashMap::new())?;
             for (name, mut value) in node.outputs.iter().zip(outputs) {
-                match left.checked_sub(value.data.as_ref().map_or(0, |data| data.len())) {
+                // Numbers that a view shares are counted once.
+                let own = value.data.as_ref().filter(|data| Rc::strong_count(data) == 1);
+                match left.checked_sub(own.map_or(0, |data| data.len())) {
                     Some(rest) => left = rest,
                     None => value.data = None,
                 }
@@ -209,7 +214,12 @@ fn operators(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
 }
 
 fn of_tensor(tensor: &Tensor, source: &dyn Source) -> Result<Known> {
-    let max = if tensor.element.is_float() { FLOATS_MAX } else { INTS_MAX };
+    let is_table = matches!(tensor.dims.as_slice(), [.., _, 1, _]);
+    let max = match (tensor.element.is_float(), is_table) {
+        (true, true) => TABLES_MAX,
+        (true, false) => FLOATS_MAX,
+        (false, _) => INTS_MAX,
+    };
     let data = tensor.load(source, max)?;
     let dims = tensor.dims.iter().map(|&dim| dim as usize).collect();
     Ok(Known { element: Some(tensor.element), dims: Some(dims), data: data.map(Into::into) })

@@ -153,7 +153,10 @@ impl Cached<'_> {
         let is_one = self.heads == 1 && reading != Reading::Packed && found.dims.as_ref() == Some(&dims(1));
         let heads = if is_one { 1 } else { heads };
         let dims = dims(heads);
-        if found.dims.as_ref() != Some(&dims) || self.heads == 0 || !heads.is_multiple_of(self.heads) {
+        // Batch and heads may be one axis: then their rows have the same order.
+        let merged = [vec![batch.saturating_mul(heads)], dims[2..].to_vec()].concat();
+        let fits = |found: &Vec<usize>| *found == dims || reading != Reading::Packed && *found == merged;
+        if !found.dims.as_ref().is_some_and(fits) || self.heads == 0 || !heads.is_multiple_of(self.heads) {
             return Err(wrong());
         }
         let data = found.data.ok_or_else(wrong)?;

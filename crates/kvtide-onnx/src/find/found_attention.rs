@@ -21,6 +21,21 @@ pub(crate) struct HeadNorms {
     pub epsilon: f32,
 }
 
+/// The output of an attention.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    pub name: String,
+    /// True if batch and heads are one axis.
+    pub is_merged: bool,
+}
+
+impl Output {
+    /// An output in the layout of the layer.
+    pub fn of(name: &str) -> Self {
+        Self { name: name.into(), is_merged: false }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct FoundAttention {
     pub layer: Layer,
@@ -33,8 +48,7 @@ pub(crate) struct FoundAttention {
     pub norms: Option<HeadNorms>,
     /// All keys and values that it reads, past and new ones together, if it reads them as tensors.
     pub joined: Option<[String; 2]>,
-    /// The output of the attention.
-    pub output: String,
+    pub output: Output,
     /// The index of the node that computes the output and is replaced.
     pub index: usize,
 }

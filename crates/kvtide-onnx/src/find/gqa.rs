@@ -1,9 +1,9 @@
 //! Recognises `com.microsoft.GroupQueryAttention`, whose inputs and attributes determine everything.
 
-use super::found_attention::{FoundAttention, HeadNorms, Operands};
+use super::found_attention::{FoundAttention, HeadNorms, Operands, Output};
 use super::layer::{Form, Layer, Layout, Rotary};
 use super::lookup::{Lookup, SIZES, unrecognised};
-use super::mask::{Term, window};
+use super::mask::{Rules, Term, rules};
 use crate::error::Result;
 use crate::proto::{AttributeValue, Node};
 
@@ -46,6 +46,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
     }
     let head_dim = width / shared;
     let rotary = rotary(lookup, node, head_dim)?;
+    let Rules { window, slopes } = rules_of(lookup, node, num_heads)?;
     let positions = node.input(9).filter(|_| rotary.is_some()).map(str::to_owned);
     let layer = Layer {
         layer: 0,
@@ -58,8 +59,9 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         element: lookup.past(&pasts[0]).and_then(|past| past.element).expect("a past has a type"),
         scale: scale(node, head_dim),
         softcap: node.float("softcap").filter(|&cap| cap > 0.),
-        window: window_of(lookup, node)?,
+        window,
         sinks: sinks(lookup, node, num_heads)?,
+        alibi_slopes: slopes,
         rotary,
         layout: Layout::Packed,
         source: None,
@@ -67,7 +69,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         pasts,
     };
     let norms = norms(lookup, node, head_dim)?;
-    let (bias, joined, output) = (None, None, output.into());
+    let (bias, joined, output) = (None, None, Output::of(output));
     Ok(FoundAttention { layer, operands, positions, bias, norms, joined, output, index })
 }
 
@@ -108,11 +110,12 @@ fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn window_of(lookup: &Lookup<'_>, node: &Node) -> Result<Option<u32>> {
-    let bias = node.input(10).map(Term::Added);
-    let hidden = window(lookup, node, bias.as_slice(), true)?;
+fn rules_of(lookup: &Lookup<'_>, node: &Node, heads: u32) -> Result<Rules> {
+    let is_capped = node.float("softcap").is_some_and(|cap| cap > 0.);
+    let bias = node.input(10).map(|name| Term::added(name, is_capped));
+    let Rules { window, slopes } = rules(lookup, node, bias.as_slice(), true, heads as usize)?;
     let local = node.int("local_window_size").and_then(|size| u32::try_from(size).ok()).filter(|&size| size > 0);
-    Ok(hidden.into_iter().chain(local).min())
+    Ok(Rules { window: window.into_iter().chain(local).min(), slopes })
 }
 
 /// Norms of queries and keys: the builders for GPUs put them into the operator.

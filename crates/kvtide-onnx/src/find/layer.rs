@@ -77,6 +77,8 @@ pub struct Layer {
     pub window: Option<u32>,
     /// A sink logit for each query head. Zeros are what onnxruntime calls a smooth softmax.
     pub sinks: Option<Vec<f32>>,
+    /// ALiBi: a slope for each query head.
+    pub alibi_slopes: Option<Vec<f32>>,
     /// The rotary embedding that was inside the operator and is a node before it now.
     pub rotary: Option<Rotary>,
     /// The layout of the inputs and the output of `kvtide::Attention`.

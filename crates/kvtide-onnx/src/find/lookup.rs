@@ -69,6 +69,17 @@ impl<'a> Lookup<'a> {
         Ok(evaluation)
     }
 
+    /// True if a tensor is another one, `[batch, heads, rows, columns]`, whose first two axes are merged.
+    pub fn is_merged(&self, name: &str, apart: &str) -> Result<bool> {
+        let evaluation = self.at(SIZES[0])?;
+        Ok(match (evaluation.dims(name), evaluation.dims(apart)) {
+            (Some(&[all, rows, columns]), Some([batch, heads, apart @ ..])) => {
+                Some(all) == batch.checked_mul(*heads) && apart == [rows, columns]
+            }
+            _ => false,
+        })
+    }
+
     /// The number of a one-element tensor, if it is the same for all sizes.
     pub fn scalar(&self, name: &str) -> Result<Option<f64>> {
         let [one, other] = [self.at(SIZES[0])?.scalar(name), self.at(SIZES[1])?.scalar(name)];

@@ -2,11 +2,11 @@
 //! the operator, or a `Concat` puts it before the keys and values.
 
 use super::cached::{Reading, trace};
-use super::found_attention::{FoundAttention, Operands};
+use super::found_attention::{FoundAttention, Operands, Output};
 use super::gqa::{heads, scale};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
-use super::mask::{Term, window};
+use super::mask::{Rules, Term, rules};
 use crate::error::{Error, Result};
 use crate::proto::{ElementType, Node};
 
@@ -149,6 +149,9 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
     if call.bias.is_some() && !matches!((layout, &operands), (Layout::Packed, Operands::Apart(_))) {
         return Err(wrong("it has a bias, but its inputs are not packed"));
     }
+    let softcap = node.float("softcap").filter(|&cap| cap > 0.);
+    let term = term(lookup, call.mask, softcap.is_some())?;
+    let Rules { window, slopes } = rules(lookup, node, term.as_slice(), call.causal, num_heads as usize)?;
     let layer = Layer {
         layer: 0,
         form: call.form,
@@ -159,9 +162,10 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         value_dim: value.dim,
         element: lookup.past(&key.past).and_then(|past| past.element).unwrap_or(ElementType::F32),
         scale: scale(node, head_dim) * key.factor as f32,
-        softcap: node.float("softcap").filter(|&cap| cap > 0.),
-        window: window(lookup, node, term(lookup, call.mask)?.as_slice(), call.causal)?,
+        softcap,
+        window,
         sinks: None,
+        alibi_slopes: slopes,
         rotary: None,
         layout,
         source: None,
@@ -170,13 +174,13 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
     };
     let bias = call.bias.map(str::to_owned);
     let joined = key.joined.zip(value.joined).map(|(key, value)| [key, value]);
-    let (positions, norms, output) = (None, None, output.into());
+    let (positions, norms, output) = (None, None, Output::of(output));
     Ok(FoundAttention { layer, operands, positions, bias, norms, joined, output, index })
 }
 
 /// Returns a term that keeps scores for a boolean mask, and one that is added to scores for any other mask.
-fn term<'a>(lookup: &Lookup<'_>, mask: Option<&'a str>) -> Result<Option<Term<'a>>, Error> {
+fn term<'a>(lookup: &Lookup<'_>, mask: Option<&'a str>, is_capped: bool) -> Result<Option<Term<'a>>, Error> {
     let Some(mask) = mask else { return Ok(None) };
     let is_truth = lookup.at(SIZES[0])?.get(mask).element == Some(ElementType::BOOL);
-    Ok(Some(if is_truth { Term::Kept(mask, true) } else { Term::Added(mask) }))
+    Ok(Some(if is_truth { Term::Kept(mask, true) } else { Term::added(mask, is_capped) }))
 }

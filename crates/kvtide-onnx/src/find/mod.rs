@@ -10,7 +10,7 @@ mod mask;
 mod mha;
 mod plain;
 
-pub(crate) use found_attention::{FoundAttention, HeadNorms, Operands};
+pub(crate) use found_attention::{FoundAttention, HeadNorms, Operands, Output};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{Lookup, SIZES, unrecognised};
 
@@ -39,6 +39,12 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
     if all.is_empty() {
         let reason = "it contains no attention with a past".into();
         return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
+    }
+    for found in &all {
+        // A constant for all keys of a query does not drop out of a softmax over sink logits.
+        if found.layer.alibi_slopes.is_some() && found.layer.sinks.is_some() {
+            return Err(unrecognised(lookup.node(found.index), "it has both slopes and sink logits"));
+        }
     }
     let sources = share(lookup, &all)?;
     claim(lookup, &all, &sources)?;

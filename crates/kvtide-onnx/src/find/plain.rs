@@ -6,10 +6,10 @@
 //! ```
 
 use super::cached::{Cached, Reading, scaled, trace};
-use super::found_attention::{FoundAttention, Operands};
+use super::found_attention::{FoundAttention, Operands, Output};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
-use super::mask::{Term, window};
+use super::mask::{Added, Rules, Term, rules};
 use crate::error::Result;
 use crate::proto::{ElementType, Node};
 
@@ -46,6 +46,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
     if scores.terms.is_empty() {
         return Err(unrecognised(lookup.node(softmax), "nothing hides later tokens: there is no mask before it"));
     }
+    let Rules { window, slopes } = rules(lookup, lookup.node(softmax), &scores.terms, false, heads)?;
     let layer = Layer {
         layer: 0,
         form: Form::Plain,
@@ -57,14 +58,16 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         element,
         scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
         softcap: scores.softcap.map(|cap| cap as f32),
-        window: window(lookup, lookup.node(softmax), &scores.terms, false)?,
+        window,
         sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
+        alibi_slopes: slopes,
         rotary: None,
         layout: Layout::HeadsFirst,
         source: None,
         presents: [&keys, &values].map(|cached| cached.present(lookup)),
         pasts: [keys.past, values.past].map(str::to_owned),
     };
+    let is_merged = lookup.at(SIZES[0])?.dims(output).is_some_and(|dims| dims.len() == 3);
     let operands = Operands::Apart([query, keys.new, values.new].map(str::to_owned));
     Ok(Some(FoundAttention {
         layer,
@@ -73,7 +76,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         bias: None,
         norms: None,
         joined: Some([keys.joined, values.joined].map(str::to_owned)),
-        output: output.into(),
+        output: Output { name: output.into(), is_merged },
         index: weighted,
     }))
 }
@@ -93,6 +96,13 @@ fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usi
                         }
                     }
                     "Cast" | "Identity" | "Dropout" | "Slice" => next.extend(node.output(0)),
+                    "Reshape" => {
+                        if let Some(output) = node.output(0)
+                            && lookup.is_merged(output, name)?
+                        {
+                            next.push(output);
+                        }
+                    }
                     "Where" if replaces_nan(lookup, node, name) => next.extend(node.output(0)),
                     _ => (),
                 }
@@ -111,13 +121,19 @@ fn replaces_nan(lookup: &Lookup<'_>, node: &Node, name: &str) -> bool {
     condition.is_some_and(|condition| condition.operator == "IsNaN" && condition.input(0) == Some(name))
 }
 
-/// Returns the queries before they are scaled, and the factor.
+/// Returns the queries, their heads apart, before they are scaled, and the factor.
 fn queries<'a>(lookup: &Lookup<'a>, name: &'a str, element: ElementType) -> Result<(&'a str, f64)> {
     let (mut name, mut factor) = (name, 1.);
     loop {
         let Some(node) = lookup.maker(name) else { return Ok((name, factor)) };
         if let Some((before, by)) = scaled(lookup, node)? {
             (name, factor) = (before, factor * by);
+            continue;
+        }
+        if let Some(apart) = node.input(0).filter(|_| node.operator == "Reshape")
+            && lookup.is_merged(name, apart)?
+        {
+            name = apart;
             continue;
         }
         let before = node.input(0).filter(|_| node.operator == "Cast");
@@ -136,6 +152,8 @@ struct Scores<'a> {
     factor: f64,
     softcap: Option<f64>,
     sinks: Option<&'a str>,
+    /// True if batch and heads are one axis.
+    is_merged: bool,
 }
 
 impl<'a> Scores<'a> {
@@ -143,7 +161,8 @@ impl<'a> Scores<'a> {
         if !matches!(softmax.int("axis"), None | Some(-1 | 3)) {
             return Err(unrecognised(softmax, "it is not computed over the last axis"));
         }
-        let mut scores = Self { product: softmax, terms: Vec::new(), factor: 1., softcap: None, sinks: None };
+        let mut scores =
+            Self { product: softmax, terms: Vec::new(), factor: 1., softcap: None, sinks: None, is_merged: false };
         let mut name = softmax.input(0).unwrap_or_default();
         loop {
             let Some(node) = lookup.maker(name) else {
@@ -173,6 +192,11 @@ impl<'a> Scores<'a> {
         let input = |at: usize| node.input(at);
         Ok(match node.operator.as_str() {
             "Cast" | "Identity" => input(0),
+            "Reshape" => {
+                let (Some(before), Some(after)) = (input(0), node.output(0)) else { return Ok(None) };
+                self.is_merged = lookup.is_merged(before, after)?;
+                Some(before).filter(|_| self.is_merged)
+            }
             "Tanh" if self.softcap.is_none() => {
                 self.softcap = Some(self.factor);
                 self.factor = 1.;
@@ -180,7 +204,9 @@ impl<'a> Scores<'a> {
             }
             "Add" => {
                 let (before, mask) = if is_known(0) { (1, 0) } else { (0, 1) };
-                self.terms.extend(input(mask).map(Term::Added));
+                let factor = Some(self.factor).filter(|_| self.softcap.is_none());
+                let is_merged = self.is_merged;
+                self.terms.extend(input(mask).map(|name| Term::Added(Added { name, factor, is_merged })));
                 input(before)
             }
             "Where" => {

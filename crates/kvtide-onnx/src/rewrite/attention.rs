@@ -3,7 +3,7 @@
 
 use super::GraphEdit;
 use crate::error::Result;
-use crate::find::{FoundAttention, HeadNorms, Layer, Layout, Operands, Rotary, SIZES};
+use crate::find::{FoundAttention, HeadNorms, Layer, Layout, Operands, Output, Rotary, SIZES};
 use crate::proto::{Attribute, ElementType, Node};
 
 /// The domain of `Attention`.
@@ -35,15 +35,29 @@ impl GraphEdit<'_> {
             operands = [query, key, value];
         }
         let [query, key, value] = self.cast_to_pages(layer, operands)?;
-        let was = self.lookup.at(SIZES[0])?.get(&found.output).element.unwrap_or(layer.element);
-        let output =
-            if was == layer.element { found.output.clone() } else { format!("kvtide/attended.{}", layer.layer) };
-        self.add(node(layer, [&query, &key, &value], &output));
-        self.declare(&output, &found.output, layer.element)?;
+        let Output { name, is_merged } = &found.output;
+        let was = self.lookup.at(SIZES[0])?.get(name).element.unwrap_or(layer.element);
+        let prefix = format!("kvtide/attended.{}", layer.layer);
+        let output = if was == layer.element { name.clone() } else { prefix.clone() };
+        let attended = if *is_merged { format!("{prefix}.apart") } else { output.clone() };
+        self.add(node(layer, [&query, &key, &value], &attended));
+        if *is_merged {
+            self.merge(layer, &attended, &output);
+        } else {
+            self.declare(&output, name, layer.element)?;
+        }
         if was != layer.element {
-            self.cast(&output, &found.output, was);
+            self.cast(&output, name, was);
         }
         Ok(())
+    }
+
+    /// Converts `[batch, heads, tokens, dim]` to `[batch * heads, tokens, dim]`.
+    fn merge(&mut self, layer: &Layer, from: &str, to: &str) {
+        let flat = format!("{from}.flat");
+        self.add(Node::new("Flatten", "", &flat, &[from], &[&flat]).with(Attribute::int("axis", 2)));
+        let shape = self.ints(format!("{from}.shape"), &[0, -1, layer.value_dim.into()]);
+        self.add(Node::new("Reshape", "", &format!("{from}.merged"), &[&flat, &shape], &[to]));
     }
 
     /// Returns queries, keys and values as three tensors of one layout.
@@ -171,6 +185,9 @@ fn node(layer: &Layer, inputs: [&str; 3], output: &str) -> Node {
     }
     if let Some(sinks) = &layer.sinks {
         node = node.with(Attribute::floats("sinks", sinks));
+    }
+    if let Some(slopes) = &layer.alibi_slopes {
+        node = node.with(Attribute::floats("alibi_slopes", slopes));
     }
     node
 }

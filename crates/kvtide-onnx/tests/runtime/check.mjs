@@ -48,13 +48,15 @@ const rowOf = (data, dims, headsFirst, heads, token, head, width) => {
 }
 
 /** One head of one query over all keys that it sees. */
-const attendOne = (layer, query, keys, values, sink) => {
+const attendOne = (layer, query, keys, values, { sink, slope }) => {
   const first = layer.window === null ? 0 : Math.max(0, keys.length - layer.window)
-  const scores = keys.slice(first).map(key => {
+  const scores = keys.slice(first).map((key, at) => {
+    // The query is the last key.
+    const bias = slope === undefined ? 0 : slope * (first + at - (keys.length - 1))
     let sum = 0
     for (let i = 0; i < query.length; i++) sum += query[i] * key[i]
     sum *= layer.scale
-    return layer.softcap === null ? sum : Math.tanh(sum / layer.softcap) * layer.softcap
+    return bias + (layer.softcap === null ? sum : Math.tanh(sum / layer.softcap) * layer.softcap)
   })
   const most = Math.max(...scores, sink ?? -Infinity)
   const weights = scores.map(score => Math.exp(score - most))
@@ -99,7 +101,7 @@ const attend = (layer, tensorsOf, owners) => {
         row,
         owner.keys[layer.layer][shared],
         owner.values[layer.layer][shared],
-        layer.sinks?.[head],
+        { sink: layer.sinks?.[head], slope: layer.slopes?.[head] },
       )
       out.set(made, (first ? head * tokens + token : token * heads + head) * valueDim)
     }

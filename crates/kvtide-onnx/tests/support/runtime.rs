@@ -35,7 +35,7 @@ fn plan(rewritten: &Rewritten, options: &Options) -> Value {
             json!({
                 "layer": layer.layer, "num_heads": layer.num_heads, "kv_num_heads": layer.kv_num_heads,
                 "head_dim": layer.head_dim, "value_dim": layer.value_dim, "scale": layer.scale, "softcap": layer.softcap,
-                "window": layer.window, "pasts": layer.pasts, "sinks": layer.sinks, "form": layer.form.to_string(), "heads_first": layer.layout == Layout::HeadsFirst,
+                "window": layer.window, "pasts": layer.pasts, "sinks": layer.sinks, "slopes": layer.alibi_slopes, "form": layer.form.to_string(), "heads_first": layer.layout == Layout::HeadsFirst,
             })
         })
         .collect();

@@ -117,7 +117,8 @@ impl SuspectRow {
             Some(cap) => (cap * (f64::from(score) / cap).tanh()) as f32,
             None => score,
         };
-        bent + added
+        let bias = asked.slope(head).map_or(0.0, |slope| asked.visible(sequence).bias(slope, position, index));
+        bent + bias + added
     }
 
     fn add(&mut self, score: f32, values: &[f32]) {

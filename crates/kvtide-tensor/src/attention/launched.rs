@@ -214,6 +214,10 @@ fn stems(call: &Call<'_>, sequences: &[AttendSequence]) -> Vec<AttendStem> {
         members: members_of(index).collect(),
         // Below 2^32, because no list of queries is longer.
         queries: stem.queries.iter().map(|query| place(query).map(|at| at as u32)).collect(),
+        positions: match asked.rules.alibi_slopes {
+            Some(_) => stem.queries.iter().map(|&(sequence, query)| asked.position(sequence, query)).collect(),
+            None => Vec::new(),
+        },
     };
     stems.all.iter().enumerate().map(of_stem).collect()
 }

@@ -113,7 +113,7 @@ impl Chunk<'_> {
         })
     }
 
-    /// Adds the mask, and sets the score to -infinity where a row does not attend to a key.
+    /// Adds slopes and the mask, and sets the score to -infinity where a row does not attend to a key.
     fn mask(&self, scores: &Tensor, start: usize, count: usize) -> Result<Tensor> {
         let (asked, sizes) = (self.asked, self.asked.sizes);
         let rules = asked.visible(self.sequence);
@@ -127,6 +127,7 @@ impl Chunk<'_> {
                 added[key] = mask.map_or(0.0, |mask| mask.at(self.sequence, head, self.first + query, start + key));
                 let hidden = added[key] == f32::NEG_INFINITY || !rules.shows(position, self.first + query, start + key);
                 shown[key] = u8::from(!hidden);
+                added[key] += asked.slope(head).map_or(0.0, |slope| rules.bias(slope, position, start + key));
             }
         }
         let shape = scores.shape();

@@ -6,7 +6,7 @@ use kvtide_tensor::runtime::{Budget, Kernels, with_kernels};
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions, View};
 
 use crate::numbers::{Column, Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
-use crate::oracle::{Naive, ancestors};
+use crate::oracle::{Naive, ancestors, slopes};
 
 /// The parameters of a call.
 #[derive(Clone, Debug)]
@@ -28,6 +28,7 @@ pub struct Case {
     pub window: Option<u32>,
     pub sinks: u32,
     pub sink_logits: bool,
+    pub slopes: bool,
     pub softcap: Option<f32>,
     pub scale: Option<f32>,
     /// The axes of the mask that are whole, of four.
@@ -54,6 +55,7 @@ struct Data {
     v: Vec<u8>,
     mask: Vec<f32>,
     sink_logits: Vec<f32>,
+    slopes: Vec<f32>,
 }
 
 impl Case {
@@ -98,7 +100,8 @@ impl Case {
         if self.extreme {
             numbers.sprinkle(&mut sink_logits, None, &[3e38, -3e38, f32::NEG_INFINITY]);
         }
-        Data { q, k, v, mask, sink_logits }
+        let longest = self.sequences.iter().map(|of| of.1).max().unwrap_or(0);
+        Data { q, k, v, mask, sink_logits, slopes: slopes(self.query_heads(), longest) }
     }
 
     /// Runs it with this form of the kernels, and compares.
@@ -114,6 +117,7 @@ impl Case {
             window: self.window,
             sinks: self.sinks,
             sink_logits: self.sink_logits.then_some(&data.sink_logits[..]),
+            alibi_slopes: self.slopes.then_some(&data.slopes[..]),
             softcap: self.softcap,
             mask: self.mask.map(|_| mask()),
             tree: self.trees.as_ref().map(|_| &joined[..]).or(self.tree.as_deref()),
@@ -235,6 +239,7 @@ impl Case {
                 start: self.starts.as_ref().map_or(i64::MIN, |starts| starts[sequence].into()),
                 softcap: self.softcap.map(f64::from),
                 sink_logits: self.sink_logits.then_some(&data.sink_logits[..]),
+                slopes: self.slopes.then_some(&data.slopes[..]),
                 mask: &mask,
                 parents: self.parents(sequence),
                 first_node: self.parents(sequence).map_or(0, |parents| parents.len() as i64 - queries as i64),

@@ -99,6 +99,7 @@ fn parts_merge_to_the_whole(
         start: i64::MIN,
         softcap: None,
         sink_logits: None,
+        slopes: None,
         mask: &|_, _, _| 0.0,
         parents: None,
         first_node: 0,

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use crate::numbers::{Numbers, to_bytes};
+use crate::oracle::slopes;
 use crate::support;
 
 /// A cache with some sequences, and what is asked of it.
@@ -154,7 +155,10 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
     }));
     let q_bytes = to_bytes(DType::F32, &q);
     let host = || HostTensor::new("q", &q_bytes, DType::F32, &[queries, query_heads, case.dims[0]]).unwrap();
-    let options = AttendOptions { window: case.window, query_offsets: Some(&offsets), ..Default::default() };
+    let longest = case.sequences.iter().map(|of| of.1).max().unwrap_or(0);
+    let slopes = case.seed.is_multiple_of(2).then(|| slopes(query_heads, longest));
+    let rules = AttendOptions { window: case.window, alibi_slopes: slopes.as_deref(), ..Default::default() };
+    let options = AttendOptions { query_offsets: Some(&offsets), ..rules.clone() };
     // One sequence at a time over what was gathered.
     let (mut expected, mut largest) = (Vec::new(), 0f32);
     for (index, id) in ids.iter().enumerate() {
@@ -178,7 +182,7 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
             offsets: &[0, tokens as i32],
         };
         let alone = [0, (last - first) as i32];
-        let options = AttendOptions { window: case.window, query_offsets: Some(&alone), ..Default::default() };
+        let options = AttendOptions { query_offsets: Some(&alone), ..rules.clone() };
         let attended = attend(host, rows, &options).unwrap();
         expected.extend(attended.out.to_f32().unwrap());
         largest = gathered.v.to_f32().unwrap().iter().fold(largest, |largest: f32, value| largest.max(value.abs()));

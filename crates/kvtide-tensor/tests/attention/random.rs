@@ -63,6 +63,7 @@ fn shapes() -> impl Strategy<Value = Case> {
             window: None,
             sinks: 0,
             sink_logits: false,
+            slopes: false,
             softcap: None,
             scale: None,
             mask: None,
@@ -78,8 +79,8 @@ fn shapes() -> impl Strategy<Value = Case> {
 fn with_rules() -> impl Strategy<Value = Case> {
     let some = |weight| prop::option::weighted(weight, any::<u32>());
     let rules = (any::<bool>(), some(0.5), some(0.3), some(0.3), some(0.3), some(0.3), some(0.3), some(0.2));
-    (shapes(), rules, any::<bool>()).prop_map(
-        |(case, (causal, window, sinks, mask, starts, positions, tree, scale), sink_logits)| {
+    (shapes(), rules, any::<[bool; 2]>()).prop_map(
+        |(case, (causal, window, sinks, mask, starts, positions, tree, scale), [sink_logits, slopes])| {
             let keys = case.sequences.iter().map(|of| of.1).max().unwrap_or(0) as u32;
             let queries: usize = case.sequences.iter().map(|of| of.0).sum();
             let alike = case.sequences.iter().all(|of| *of == case.sequences[0]);
@@ -90,6 +91,7 @@ fn with_rules() -> impl Strategy<Value = Case> {
                 window: window.map(|window| window % (keys + 2) + 1),
                 sinks: if starts.is_some() { 0 } else { sinks.map_or(0, |sinks| sinks % (keys + 2)) },
                 sink_logits,
+                slopes,
                 softcap: scale.map(|scale| (scale % 40) as f32 / 4.0 + 0.5),
                 scale: scale.map(|scale| (scale % 7) as f32 / 3.0),
                 mask: mask.filter(|_| alike).map(|bits| std::array::from_fn(|axis| bits >> axis & 1 == 1)),

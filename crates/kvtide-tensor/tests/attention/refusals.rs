@@ -74,6 +74,8 @@ fn numbers_and_lists_that_cannot_be() {
     is(AttendOptions { sink_logits: Some(&[0.0]), ..default() }, Code::ShapeMismatch, "sinkLogits");
     is(AttendOptions { sink_logits: Some(&[0.0, f32::NAN]), ..default() }, Code::InvalidArgument, "sinkLogits");
     is(AttendOptions { sink_logits: Some(&[f32::INFINITY, 0.0]), ..default() }, Code::InvalidArgument, "sinkLogits");
+    is(AttendOptions { alibi_slopes: Some(&[0.5]), ..default() }, Code::ShapeMismatch, "alibiSlopes");
+    is(AttendOptions { alibi_slopes: Some(&[0.5, f32::INFINITY]), ..default() }, Code::InvalidArgument, "alibiSlopes");
     is(AttendOptions { starts: Some(&[0]), ..default() }, Code::ShapeMismatch, "starts");
     is(AttendOptions { starts: Some(&[0, -1]), ..default() }, Code::InvalidArgument, "starts");
     is(AttendOptions { starts: Some(&[0, 1]), sinks: 1, ..default() }, Code::InvalidArgument, "sinks");

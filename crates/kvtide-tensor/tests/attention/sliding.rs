@@ -31,6 +31,7 @@ enum Call {
 
 #[derive(Clone, Debug)]
 struct Setup {
+    slopes: Option<[f32; 1]>,
     seed: u64,
     window: u32,
     sinks: u32,
@@ -100,7 +101,9 @@ impl World {
             Call::Ask(queries, window, causal) if !self.branched && !self.tokens.is_empty() => {
                 let shown = self.cache.current_data()?.expect("there are tokens");
                 let queries = queries % self.tokens.len().min(6) + 1;
-                self.asked(&shown, queries, &AttendOptions { window, causal, ..Default::default() })?;
+                let slopes = self.setup.slopes;
+                let alibi_slopes = slopes.as_ref().map(<[f32; 1]>::as_slice);
+                self.asked(&shown, queries, &AttendOptions { window, causal, alibi_slopes, ..Default::default() })?;
             }
             Call::Ask(..) => {}
         }
@@ -135,6 +138,8 @@ impl World {
         let (offsets, all) = ([0, self.parents.len() as i32], self.parents.clone());
         let tree = AttendOptions { tree: Some(&all), tree_offsets: Some(&offsets), ..Default::default() };
         self.agrees(&shown, count, &tree)?;
+        let sloped = AttendOptions { alibi_slopes: Some(&[0.3]), ..tree };
+        self.agrees(&shown, count, &sloped)?;
         let mask = self.cache.draft_mask(id, &Budget::process())?;
         let (rows, columns) = (mask.shape()[0], mask.shape()[1]);
         let bytes = mask.narrow(0, rows - count, count)?.to_bytes()?;
@@ -142,6 +147,12 @@ impl World {
         for causal in [true, false] {
             self.agrees(&shown, count, &AttendOptions { causal, mask: Some(mask.clone()), ..Default::default() })?;
         }
+        // A mask alone does not say how deep nodes are.
+        let masked = AttendOptions { mask: Some(mask.clone()), alibi_slopes: Some(&[0.3]), ..Default::default() };
+        let refused = self.attended(&shown, count, &masked).0.map(drop).map_err(|error| error.code());
+        let is_tree = self.parents.iter().enumerate().any(|(node, &parent)| parent != node as i32 - 1);
+        prop_assert!(!is_tree || refused == Err(Code::InvalidArgument), "{refused:?}");
+        self.agrees(&shown, count, &AttendOptions { mask: Some(mask), ..sloped })?;
         Ok(())
     }
 
@@ -203,6 +214,7 @@ impl World {
             start: i64::MIN,
             softcap: None,
             sink_logits: None,
+            slopes: options.alibi_slopes,
             mask: &|_, _, _| 0.0,
             parents,
             first_node: parents.map_or(0, |parents| parents.len() as i64 - queries as i64),
@@ -250,6 +262,7 @@ fn follows_the_window((kernels, setup, calls): (Kernels, Setup, Vec<Call>)) -> s
 #[test]
 fn attention_over_a_window_is_attention_over_everything_with_it() {
     let setup = (any::<u64>(), 1..7u32, 0..3u32, 0..5u32).prop_map(|(seed, window, sinks, slack)| Setup {
+        slopes: (seed % 2 == 0).then_some([0.3]),
         seed,
         window,
         sinks,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use crate::model::{Id, Sequence, mix, row, source};
-use crate::oracle::{Naive, ancestors};
+use crate::oracle::{Naive, ancestors, slopes};
 use crate::subject::{Blocks, append, cache, floats};
 use crate::world::World;
 
@@ -35,9 +35,11 @@ impl World {
                 .collect();
             let bytes = floats(&q);
             let host = HostTensor::new("q", &bytes, DType::F32, &[ids.len(), heads, dim])?;
-            let attended = self.cache.attend_layer(step, layer, host, &AttendOptions::default())?;
+            let slopes = slopes(heads, 4);
+            let options = AttendOptions { alibi_slopes: Some(&slopes), ..Default::default() };
+            let attended = self.cache.attend_layer(step, layer, host, &options)?;
             prop_assert_eq!(attended.out.shape(), &[ids.len(), heads, dim][..]);
-            check_layer(&of, own, &all, &q, tree.as_deref(), &attended.out.to_f32()?)?;
+            check_layer(&of, own, &all, (&q, Some(&slopes)), tree.as_deref(), &attended.out.to_f32()?)?;
         }
         Ok(())
     }
@@ -114,7 +116,7 @@ impl World {
         let at = |query: usize, head: usize| (head * queries + query) * dim;
         let rows = (0..queries).flat_map(|query| (0..heads).map(move |head| (query, head)));
         let out: Vec<f32> = rows.flat_map(|(query, head)| out[at(query, head)..][..dim].to_vec()).collect();
-        check_layer(&of, own, all, &q, tree, &out)
+        check_layer(&of, own, all, (&q, options.alibi_slopes), tree, &out)
     }
 }
 
@@ -123,7 +125,7 @@ fn check_layer(
     of: &LayerDescription,
     own: u32,
     all: &[Id],
-    q: &[f32],
+    (q, slopes): (&[f32], Option<&[f32]>),
     parents: Option<&[i32]>,
     out: &[f32],
 ) -> Result<(), TestCaseError> {
@@ -150,6 +152,7 @@ fn check_layer(
         start: i64::MIN,
         softcap: None,
         sink_logits: None,
+        slopes,
         mask: &|_, _, _| 0.,
         parents,
         first_node: parents.map_or(0, |parents| parents.len() as i64 - queries as i64),

@@ -3,7 +3,7 @@
 //! ```text
 //! for each tile of keys that some row attends to
 //!     scores  = queries * keys                           one pass over the keys, in place
-//!     scores  = capped, masked; -infinity where a row does not attend to a key
+//!     scores  = capped, sloped, masked; -infinity where a row does not attend to a key
 //!     weights = e^(scores - max), with previous sums and output rescaled to the same max
 //!     output += weights * values                         one pass over the values, in place
 //! ```
@@ -133,6 +133,9 @@ impl<'a, 'b> Work<'a, 'b> {
                 self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap);
             }
         }
+        if let Some(slopes) = self.job.asked.rules.alibi_slopes {
+            self.slope(&tile, slopes);
+        }
         let all_shown = self.unit.stem.is_some()
             || self.pass.seen == Seen::All
                 && self.job.asked.mask.is_none()
@@ -154,6 +157,19 @@ impl<'a, 'b> Work<'a, 'b> {
             let segment = segment.first(tile.len() - at);
             self.segments.push((segment, at));
             at += segment.count();
+        }
+    }
+
+    /// Adds each head's slope times the distance between key and query.
+    fn slope(&mut self, tile: &Range<usize>, slopes: &[f32]) {
+        let visible = self.job.asked.visible(self.unit.sequence);
+        let (first, keys) = (visible.position(tile.start), visible.offsets::<TILE>(tile));
+        for row in 0..self.rows {
+            let (query, head) = self.unit.query_and_head(row, self.job.asked.sizes.group());
+            let before = (first - self.position(query - self.unit.first_query)) as f32;
+            for (score, key) in self.scratch.scores[row * SCORES..][..tile.len()].iter_mut().zip(keys) {
+                *score += slopes[head] * (before + key);
+            }
         }
     }
 

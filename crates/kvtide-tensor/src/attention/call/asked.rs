@@ -118,6 +118,11 @@ impl Asked<'_> {
         (rows.clamp(ROWS, ROWS_MAX) / self.sizes.group()).max(1)
     }
 
+    /// The slope of a query head, if there are slopes.
+    pub fn slope(&self, head: usize) -> Option<f32> {
+        self.rules.alibi_slopes.map(|slopes| slopes[head])
+    }
+
     /// The keys that queries of a sequence attend to.
     pub fn visible(&self, sequence: usize) -> Visible<'_> {
         let CallSequence { keys, start, .. } = self.sequences[sequence];
@@ -264,15 +269,42 @@ impl Visible<'_> {
             && lowest >= self.start
     }
 
+    /// The tree and the node that a key is, if it is one.
+    fn drafted(&self, index: usize) -> Option<(&Family, usize)> {
+        let tree = self.tree?;
+        Some((tree, (index + tree.len()).checked_sub(self.keys.len())?))
+    }
+
+    /// The position of a key: a node's follows from its depth.
+    pub fn position(&self, index: usize) -> i64 {
+        match self.drafted(index) {
+            Some((tree, node)) => self.keys.end() - tree.len() as i64 + tree.depth(node),
+            None => self.keys.at(index),
+        }
+    }
+
+    /// The positions of a tile's keys, counted from that of the first one.
+    pub fn offsets<const TILE: usize>(&self, tile: &Range<usize>) -> [f32; TILE] {
+        let mut offsets = [0.0; TILE];
+        for (offset, key) in offsets.iter_mut().zip(tile.clone()) {
+            *offset = (self.position(key) - self.position(tile.start)) as f32;
+        }
+        offsets
+    }
+
+    /// The number that a query at this position adds to the score of a key, for a head with this slope: 32-bit floats hold
+    /// distances below 2^24 exactly.
+    pub fn bias(&self, slope: f32, query: i64, index: usize) -> f32 {
+        slope * (self.position(index) - query) as f32
+    }
+
     /// True if a query, given by its position and its index among the queries, attends to a key.
     pub fn shows(&self, query: i64, place: usize, index: usize) -> bool {
         let node = usize::try_from(self.first_node + place as i64).ok();
-        let drafted = self.tree.and_then(|tree| Some((tree, (index + tree.len()).checked_sub(self.keys.len())?)));
-        let key = match drafted {
-            Some((tree, other)) if !node.is_some_and(|node| tree.sees(node, other)) => return false,
-            Some((tree, other)) => self.keys.end() - tree.len() as i64 + tree.depth(other),
-            None => self.keys.at(index),
-        };
+        let (key, drafted) = (self.position(index), self.drafted(index));
+        if drafted.is_some_and(|(tree, other)| !node.is_some_and(|node| tree.sees(node, other))) {
+            return false;
+        }
         (drafted.is_some() || !self.rules.is_causal || key <= query)
             && self.rules.window.is_none_or(|window| query - key < window || key < self.rules.sinks)
             && key >= self.start

@@ -56,6 +56,7 @@ impl<'a> Call<'a> {
             check_last_blocks(pages, &asked)?;
         }
         check_kept(kv, &asked)?;
+        options.check_nodes(kv)?;
         Ok(Call { asked, q, rows })
     }
 

@@ -31,6 +31,8 @@ pub struct AttendOptions<'a> {
     /// One logit per query head that takes part in the softmax and has no value: finite, or -infinity for a head without
     /// one.
     pub sink_logits: Option<&'a [f32]>,
+    /// ALiBi: one slope per query head. `slope * (key position - query position)` is added to the scores.
+    pub alibi_slopes: Option<&'a [f32]>,
     /// Caps scores to `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
     /// 32-bit floats that are added to the scores; the shape must broadcast to `[batch, query heads, n, keys]`.
@@ -67,6 +69,7 @@ impl Default for AttendOptions<'_> {
             window: None,
             sinks: 0,
             sink_logits: None,
+            alibi_slopes: None,
             softcap: None,
             mask: None,
             tree: None,
@@ -86,13 +89,27 @@ impl<'a> AttendOptions<'a> {
     /// tree, the mask alone says which nodes of a draft are visible: a window would go by their slots, which differ from
     /// their positions.
     pub(in crate::attention) fn in_window(&self, kv: &KvRows<'_>) -> AttendOptions<'a> {
-        let is_masked = self.mask.is_some() && self.tree.is_none() && kv.has_tree();
         match kv.window() {
-            Some(window) if self.window.is_none() && !is_masked => {
+            Some(window) if self.window.is_none() && !self.is_masked(kv) => {
                 AttendOptions { window: Some(window.tokens()), sinks: window.sinks(), ..self.clone() }
             }
             _ => self.clone(),
         }
+    }
+
+    /// True if a mask stands for the trees of the cache that is read.
+    fn is_masked(&self, kv: &KvRows<'_>) -> bool {
+        self.mask.is_some() && self.tree.is_none() && kv.has_tree()
+    }
+
+    /// Fails if slopes are given, but the positions of drafted nodes are not known.
+    pub(in crate::attention) fn check_nodes(&self, kv: &KvRows<'_>) -> Result<()> {
+        if self.alibi_slopes.is_none() || !self.is_masked(kv) {
+            return Ok(());
+        }
+        let expected =
+            "none with a mask over drafts that were given parents, unless `tree` says how deep the nodes are";
+        Err(Error::argument("alibiSlopes", "slopes", expected))
     }
 }
 
@@ -137,13 +154,14 @@ pub(in crate::attention) fn rules<'a>(options: &AttendOptions<'a>, sizes: Attend
         window: options.window.map(i64::from),
         sinks: options.sinks.into(),
         sink_logits: options.sink_logits,
+        alibi_slopes: options.alibi_slopes,
         scale: options.scale.unwrap_or_else(|| 1.0 / (sizes.dim as f32).sqrt()),
         softcap: options.softcap,
     }
 }
 
 fn check_numbers(options: &AttendOptions<'_>, sizes: AttendSizes) -> Result<()> {
-    let AttendOptions { scale, window, sinks, sink_logits, softcap, starts, threads, .. } = options;
+    let AttendOptions { scale, window, sinks, sink_logits, alibi_slopes, softcap, starts, threads, .. } = options;
     if scale.is_some_and(|scale| !scale.is_finite()) {
         return Err(Error::argument("scale", f64::from(scale.unwrap_or(0.0)), "a finite number"));
     }
@@ -166,24 +184,27 @@ fn check_numbers(options: &AttendOptions<'_>, sizes: AttendSizes) -> Result<()> 
     if options.tree_offsets.is_some() && options.tree.is_none() {
         return Err(Error::argument("treeOffsets", "offsets", "none without a tree"));
     }
-    let heads = sizes.query_heads;
-    match sink_logits {
-        Some(logits) if logits.len() != heads => {
-            let expected = format!("{heads}, one for each query head");
-            Err(Error::ShapeMismatch { argument: "sinkLogits", value: vec![logits.len()], expected })
-        }
-        Some(logits) => check_logits(logits),
-        None => Ok(()),
-    }
+    let is_logit = |logit: f32| !logit.is_nan() && logit != f32::INFINITY;
+    let logits = "finite numbers, or -Infinity for a head without a sink";
+    check_per_head("sinkLogits", *sink_logits, sizes.query_heads, is_logit, logits)?;
+    check_per_head("alibiSlopes", *alibi_slopes, sizes.query_heads, f32::is_finite, "finite numbers")
 }
 
-/// Fails if a logit is NaN or +infinity.
-fn check_logits(logits: &[f32]) -> Result<()> {
-    match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-        Some(place) => {
-            let value = format!("{} at {place}", logits[place]);
-            Err(Error::argument("sinkLogits", value, "finite numbers, or -Infinity for a head without a sink"))
-        }
+/// Fails unless there is one number for each query head, and each fits.
+fn check_per_head(
+    argument: &'static str,
+    numbers: Option<&[f32]>,
+    heads: usize,
+    fits: impl Fn(f32) -> bool,
+    expected: &'static str,
+) -> Result<()> {
+    let Some(numbers) = numbers else { return Ok(()) };
+    if numbers.len() != heads {
+        let expected = format!("{heads}, one for each query head");
+        return Err(Error::ShapeMismatch { argument, value: vec![numbers.len()], expected });
+    }
+    match numbers.iter().position(|&number| !fits(number)) {
+        Some(place) => Err(Error::argument(argument, format!("{} at {place}", numbers[place]), expected)),
         None => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::model::Value;
-use super::oracle::{Naive, ancestors};
+use super::oracle::{Naive, ancestors, slopes};
 use super::tensors::{TensorCache, code};
 use super::world::{Done, Seen, World};
 
@@ -75,7 +75,10 @@ impl World<TensorCache> {
         let bytes: Vec<u8> = q.iter().flat_map(|float| float.to_ne_bytes()).collect();
         let host = HostTensor::new("q", &bytes, DType::F32, &[queries, heads, dim])?;
         let (window, sinks) = self.shape.window.map_or((None, 0), |(window, sinks)| (Some(window), sinks));
-        let options = AttendOptions { window, sinks, tree, query_offsets: Some(&offsets), ..Default::default() };
+        let slopes = seed.is_multiple_of(2).then(|| slopes(heads, 8));
+        let alibi_slopes = slopes.as_deref();
+        let options =
+            AttendOptions { window, sinks, tree, alibi_slopes, query_offsets: Some(&offsets), ..Default::default() };
         let attended = match &self.step {
             Some(step) if !self.is_stale(step) && step.shares.iter().map(|share| &share.0).eq(ids) => {
                 if step.written[layer as usize] {
@@ -93,7 +96,7 @@ impl World<TensorCache> {
         for of in &shown {
             for query in 0..of.queries {
                 for head in 0..heads {
-                    let (expected, sum) = self.naive(of, query, head, &q[row * dim..(row + 1) * dim]);
+                    let (expected, sum) = self.naive(of, query, head, &q[row * dim..(row + 1) * dim], alibi_slopes);
                     let width = expected.len();
                     let off = expected.iter().zip(&out[row * width..]).map(|(a, b)| (a - f64::from(*b)).abs());
                     let off = off.fold(0., |most: f64, one| if one.is_nan() || one > most { one } else { most });
@@ -179,7 +182,7 @@ impl World<TensorCache> {
         Some(tree)
     }
 
-    fn naive(&self, of: &Shown, query: usize, head: usize, q: &[f32]) -> (Vec<f64>, f64) {
+    fn naive(&self, of: &Shown, query: usize, head: usize, q: &[f32], slopes: Option<&[f32]>) -> (Vec<f64>, f64) {
         let (heads, tokens) = (self.cache.content.heads, of.positions.len());
         let end = of.positions.last().map_or(0, |last| last + 1);
         let tree = of.parents.as_deref();
@@ -207,6 +210,7 @@ impl World<TensorCache> {
             start: i64::MIN,
             softcap: None,
             sink_logits: None,
+            slopes,
             mask: &|_, _, _| 0.,
             parents: tree,
             first_node: nodes as i64 - of.queries as i64,
