@@ -1,9 +1,11 @@
 // kvtide/onnx: language models in ONNX files over a paged cache. `OnnxModel` loads a model (load), a backend computes its steps (backend, graph, parts, plain), and
 // the scheduler shares steps between generations and calls of `run` (scheduler, policy). `OnnxPast` is for sessions of the caller's own (past).
+// A decoder like Whisper's has an encoder beside it (encoder, encoding), whose keys and values all sequences of an input share (cross-cache, cross-tensors).
 //
 // Invariants: the ids of a sequence always match the rows in the cache (sequence-state); a step that fails is rolled back, and its sequences stay as they were;
 // graphs with an unknown input are refused (ports). Per token, a step costs one call of the runtime and bookkeeping of microseconds per sequence.
 import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../border/owner.js'
+import { fields } from '../errors/check.js'
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
@@ -14,7 +16,11 @@ import { loadSequence, type LoadSequenceOptions } from '../paged/load.js'
 import type { SavedSource } from '../files/source.js'
 import type { Backend, BackendName } from './backend.js'
 import { checkContext } from './context.js'
+import type { CrossCache, CrossCacheStats } from './cross-cache.js'
 import type { DraftModel } from './drafter.js'
+import { Encoder } from './encoder.js'
+import type { EncoderParts } from './encoder-parts.js'
+import { encodedNames, type EncoderInput, type Encoding, readEncoded } from './encoding.js'
 import { Generation, type ModelLimits } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
 import {
@@ -38,6 +44,9 @@ import { readKnown } from './token-log.js'
 /** Options of {@link OnnxModel.generate}. */
 export type GenerateOptions = GenerateOptionsOf<OnnxModel>
 
+/** The option `encoded` of {@link OpenOptions}. */
+export type Encoded = Pick<OpenOptions, 'encoded'>
+
 /** A sequence that was admitted, or the shortage. */
 export type OnnxAdmission =
   | { readonly sequence: OnnxSequence; readonly lacking?: undefined }
@@ -52,6 +61,8 @@ interface Loaded {
   readonly contextLength?: number | undefined
   readonly rope?: LongRope | undefined
   readonly limits: { readonly stepTokens: number; readonly sequences: number }
+  /** The encoder and the cross cache, for a decoder with an encoder. */
+  readonly encoded?: (EncoderParts & { readonly cross: CrossCache }) | undefined
 }
 
 /** The maximum difference between the vocabularies of two models with one tokenizer: exporters round the size up. */
@@ -89,6 +100,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   readonly #shared: SharedCache
   readonly #backend: Backend
   readonly #rope: LongRope | undefined
+  readonly #encoded: Loaded['encoded']
+  readonly #encoder: Encoder | undefined
   readonly #limits: ModelLimits
   readonly #scheduler: Scheduler
   readonly #isWindowed: boolean
@@ -97,7 +110,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
-    const { cache, backend, refusals, vocabulary, contextLength, limits, rope } = loaded as Loaded
+    const { cache, backend, refusals, vocabulary, contextLength, limits, rope, encoded } = loaded as Loaded
     settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'namespace' | 'layers' | 'vocabularySize' | 'contextLength'>(
       this,
       {
@@ -119,6 +132,9 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     this.#shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
     this.#backend = backend
     this.#rope = rope
+    this.#encoded = encoded
+    if (encoded?.graph !== undefined)
+      this.#encoder = new Encoder({ ...encoded, graph: encoded.graph, backend: backend as Required<Backend> })
     this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
     this.#isWindowed = cache.groups.some(group => group.kind === 'sliding')
   }
@@ -137,8 +153,27 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** Opens a new sequence. It starts with the cached prefix of `tokens`; the rest of them is pending. */
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
-    const { tokens, prompt } = readOpen(options, this.vocabularySize)
-    return openSequence(this.#shared, tokens, this.#kindOf(prompt))
+    const { tokens, prompt, encoded } = readOpen(options, this.vocabularySize)
+    return openSequence(this.#shared, tokens, this.#kindOf(prompt, this.#encodingOf(encoded)))
+  }
+
+  /**
+   * Runs the encoder of a decoder like Whisper's or T5's: for `open`, `admit` and `loadSequence`. The inputs are those of the encoder's graph, as tensors or token
+   * ids: `{ input_features }` or `{ input_ids }`, also as a processor or a tokenizer of transformers.js returns them. If the same inputs were encoded before and are
+   * still in the cross cache, the encoder does not run.
+   */
+  async encode(inputs: Readonly<Record<string, EncoderInput>>): Promise<Encoding> {
+    OnnxModel.#check(this)
+    const encoder = this.#encoder
+    if (encoder !== undefined) return encoder.encode(inputs)
+    const what = this.#encoded === undefined ? 'none: it has no inputs for one' : 'the option encoder of OnnxModel.load'
+    throw invalid('encoder', undefined, `the file of the model's encoder, ${what}`)
+  }
+
+  /** Statistics of the cross cache: encodings with their keys and values. `undefined` for a model without an encoder. */
+  get crossCache(): CrossCacheStats | undefined {
+    OnnxModel.#checkThis(this)
+    return this.#encoded?.cross.stats()
   }
 
   /**
@@ -147,28 +182,32 @@ export class OnnxModel implements AsyncDisposable, Disposable {
    *
    * @throws KvTideError `CONTEXT_OVERFLOW` for a prompt that is longer than the context
    */
-  admit(tokens: TokenIds, options: AdmissionOptions = {}): OnnxAdmission {
+  admit(tokens: TokenIds, options: AdmissionOptions & Encoded = {}): OnnxAdmission {
     OnnxModel.#check(this)
     const ids = readKnown('tokens', tokens, this.vocabularySize)
     const { contextLength = Infinity } = this
     checkContext(ids.length, contextLength)
-    const names = (prompt: PromptOptions): PromptOptions => namesAt(this.#rope, prompt, ids.length)
-    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options, contextLength - ids.length, names)
+    const { own, encoding } = this.#split(options)
+    const names = (prompt: PromptOptions): PromptOptions =>
+      namesAt(this.#rope, encodedNames(prompt, encoding), ids.length)
+    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, own, contextLength - ids.length, names)
     if (sequence === undefined) return { lacking: lacking as Lacking }
-    return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt)) }
+    return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt, encoding)) }
   }
 
   /**
    * Opens a new sequence with the content that {@link OnnxSequence.save} saved, possibly in another process and with another backend. Salt and extras must
-   * be those of the saved sequence. To load a saved prefix cache, see {@link PagedKvCache.loadPrompts} of `cache`.
+   * be those of the saved sequence, and so must be what it attends to: the encoding is not in the file. To load a saved prefix cache, see {@link PagedKvCache.loadPrompts} of `cache`.
    *
    * @throws KvTideError `CORRUPT`, `INCOMPATIBLE` with the field that differs, or `OUT_OF_BLOCKS`
    */
-  async loadSequence(source: SavedSource, options: LoadSequenceOptions = {}): Promise<OnnxSequence> {
+  async loadSequence(source: SavedSource, options: LoadSequenceOptions & Encoded = {}): Promise<OnnxSequence> {
     OnnxModel.#check(this)
     const shared = this.#shared
-    const names = (prompt: PromptOptions, length: number): PromptOptions => namesAt(this.#rope, prompt, length)
-    const { id, ids, prompt } = await loadSequence(shared, source, options, names)
+    const { own, encoding } = this.#split(options)
+    const names = (prompt: PromptOptions, length: number): PromptOptions =>
+      namesAt(this.#rope, encodedNames(prompt, encoding), length)
+    const { id, ids, prompt } = await loadSequence(shared, source, own, names)
     try {
       if (ids === undefined) {
         const details = { field: 'tokens', value: 'without ids', expected: 'tokens whose ids are known' }
@@ -181,7 +220,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
       const known = readKnown('tokens', ids, this.vocabularySize)
       // With another secret, its blocks have no keys in this cache yet.
       shared.change(native => native.identify(id, known.subarray(0, native.sequenceLength(id))))
-      return sequenceOf(shared, id, known, this.#kindOf(prompt))
+      return sequenceOf(shared, id, known, this.#kindOf(prompt, encoding))
     } catch (error) {
       shared.change(native => native.releaseSequence(id))
       throw error
@@ -310,6 +349,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   #drafting(argument: string, model: unknown): DraftModel | undefined {
     if (typeof model !== 'object' || model === null || !(#scheduler in model)) return undefined
     if (model === this) throw invalid(argument, model, 'another model than the one that it drafts for')
+    if (model.#encoded !== undefined) throw invalid(argument, model, 'a model without an encoder')
     const [own, theirs] = [this.vocabularySize, model.vocabularySize]
     if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX)
       throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
@@ -317,8 +357,20 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength, rope: model.#rope }
   }
 
-  #kindOf(prompt: PromptOptions): SequenceKind {
-    return { prompt, vocabulary: this.vocabularySize, rope: this.#rope }
+  #kindOf(prompt: PromptOptions, encoding: Encoding | undefined): SequenceKind {
+    return { prompt: encodedNames(prompt, encoding), vocabulary: this.vocabularySize, rope: this.#rope, encoding }
+  }
+
+  #encodingOf(encoded: unknown): Encoding | undefined {
+    return readEncoded(encoded, this.#encoded?.facts)
+  }
+
+  /** Takes the option `encoded` out of the others, which are checked elsewhere. */
+  #split<T extends object>(options: T & Encoded): { readonly own: T; readonly encoding: Encoding | undefined } {
+    const { encoded } = fields<Encoded>('options', options)
+    const encoding = this.#encodingOf(encoded)
+    if (encoded === undefined) return { own: options, encoding }
+    return { own: { ...options, encoded: undefined }, encoding }
   }
 
   async #end(): Promise<void> {

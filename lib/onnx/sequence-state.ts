@@ -13,6 +13,7 @@ import { binding } from '../loading/binding.js'
 import { createSequence, Sequence } from '../paged/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
+import type { Encoding } from './encoding.js'
 import { growthAt, isLongAt, type LongRope, namesAt, namesOf } from './long-rope.js'
 import { TokenLog } from './token-log.js'
 
@@ -46,6 +47,8 @@ export interface SequenceKind {
   readonly vocabulary: number | undefined
   /** The rotary tables of the model, if it has one for long sequences. */
   readonly rope?: LongRope | undefined
+  /** The encoding that it attends to, for a decoder with an encoder: part of `prompt` as well. */
+  readonly encoding?: Encoding | undefined
   /** True if the computed tokens are those of a long sequence; by default, the length of the sequence decides. */
   readonly isLong?: boolean
 }
@@ -72,6 +75,7 @@ export class SequenceState {
   /** The size of the model's vocabulary, if known. */
   readonly vocabulary: number | undefined
   readonly rope: LongRope | undefined
+  readonly encoding: Encoding | undefined
   /** True if the computed tokens are those of a long sequence. */
   isLong: boolean
   readonly log: TokenLog
@@ -87,7 +91,7 @@ export class SequenceState {
   constructor(
     shared: SharedCache,
     id: number,
-    { prompt, vocabulary, rope, isLong }: SequenceKind,
+    { prompt, vocabulary, rope, encoding, isLong }: SequenceKind,
     ids: Uint32Array,
     computed: number,
   ) {
@@ -96,6 +100,7 @@ export class SequenceState {
     this.prompt = prompt
     this.vocabulary = vocabulary
     this.rope = rope
+    this.encoding = encoding
     this.isLong = isLong ?? isLongAt(rope, ids.length)
     this.log = new TokenLog(ids)
     this.computed = computed

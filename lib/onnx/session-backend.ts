@@ -5,10 +5,11 @@ import { binding } from '../loading/binding.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendName, ModelStep } from './backend.js'
+import type { CrossCache } from './cross-cache.js'
 import { KeptPresents } from './kept-presents.js'
 import { isAtLeast, onnxPackage } from './runtime.js'
 import { type SessionHost, sessionHost } from './session-host.js'
-import type { SessionsModel } from './sessions.js'
+import type { SentTensor, SessionsModel } from './sessions.js'
 
 /** The first version of onnxruntime that accepts a folder for the weights of a model given as bytes. */
 const FOLDER_MINOR = 21
@@ -24,11 +25,22 @@ export class SessionBackend implements Backend {
   readonly name: BackendName
   readonly #host: SessionHost
   readonly #presents: KeptPresents | undefined
+  readonly #cross: CrossCache | undefined
+  readonly #openEncoder: (() => Promise<SessionHost>) | undefined
+  /** The thread of the encoder, from its first run on. */
+  #encoder: Promise<SessionHost> | undefined
 
-  private constructor(name: BackendName, host: SessionHost, presents: KeptPresents | undefined) {
+  private constructor(
+    name: BackendName,
+    host: SessionHost,
+    presents?: KeptPresents,
+    { cross, open }: { readonly cross?: CrossCache | undefined; readonly open?: () => Promise<SessionHost> } = {},
+  ) {
     this.name = name
     this.#host = host
     this.#presents = presents
+    this.#cross = cross
+    this.#openEncoder = open
     lost.register(this, host, this)
   }
 
@@ -45,22 +57,34 @@ export class SessionBackend implements Backend {
       path: graph.path,
       ...common,
     }))
-    return new SessionBackend('parts', host, undefined)
+    return new SessionBackend('parts', host)
   }
 
-  /** Makes the backend `plain`, over a cache with the graph's layers. */
-  static async plain(graph: NativeOnnxGraph, cache: PagedKvCache, threads: number): Promise<SessionBackend> {
+  /** Makes the backend `plain`, over a cache with the graph's layers. A decoder with an encoder has a cross cache, and perhaps the graph of the encoder. */
+  static async plain(
+    graph: NativeOnnxGraph,
+    cache: PagedKvCache,
+    threads: number,
+    {
+      cross,
+      encoder,
+    }: { readonly cross?: CrossCache | undefined; readonly encoder?: NativeOnnxGraph | undefined } = {},
+  ): Promise<SessionBackend> {
     const common = commonOf(threads)
     const { groups, dtype, keyFormat, valueFormat } = cache
     const facts = { groups: groups.map(group => ({ ...group })), dtype, keyFormat, valueFormat }
     const host = await opened(graph.share(), number => ({ kind: 'plain', graph: number, cache: facts, ...common }))
-    return new SessionBackend('plain', host, new KeptPresents())
+    if (encoder === undefined) return new SessionBackend('plain', host, new KeptPresents(), { cross })
+    const open = (): Promise<SessionHost> =>
+      opened(encoder.share(), number => ({ kind: 'encoder', graph: number, ...common }))
+    return new SessionBackend('plain', host, new KeptPresents(), { cross, open })
   }
 
   async run(step: ModelStep): Promise<NativeLogits> {
     using run = StepRun.of(step.step)
     const { offsets, ids, positions, rows } = step
     const presents = this.#presents?.of(step)
+    const crossed = this.#cross?.of(step.sequences)
     const number = run.share()
     try {
       await this.#host.compute(number, {
@@ -69,21 +93,44 @@ export class SessionBackend implements Backend {
         positions,
         rows,
         ...(presents === undefined ? {} : { pasts: presents.pasts }),
+        ...(crossed === undefined ? {} : { encodings: crossed.encodings }),
       })
       run.end()
       const logits = run.logits()
       presents?.done()
+      crossed?.done()
       return logits
     } catch (error) {
       presents?.failed()
+      crossed?.failed()
       throw error
     } finally {
       binding.unshare(number)
     }
   }
 
+  async encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
+    this.#encoder ??= this.#startEncoder()
+    const host = await this.#encoder
+    return host.encode(inputs)
+  }
+
+  /** Opens the encoder. If that fails, the next run tries again. */
+  async #startEncoder(): Promise<SessionHost> {
+    try {
+      const host = await (this.#openEncoder as () => Promise<SessionHost>)()
+      lost.register(this, host, this)
+      return host
+    } catch (error) {
+      this.#encoder = undefined
+      throw error
+    }
+  }
+
   async dispose(): Promise<void> {
     lost.unregister(this)
+    const encoder = await this.#encoder?.catch(() => undefined)
+    await encoder?.end()
     await this.#host.end()
   }
 }
