@@ -5,9 +5,11 @@
  * @packageDocumentation
  */
 export type { BackendName } from './lib/onnx/backend.js'
+export type { CrossCacheStats } from './lib/onnx/cross-cache.js'
+export { type EncoderInput, type EncoderOutput, Encoding, type TensorLike } from './lib/onnx/encoding.js'
 export { Generation, type FinishReason } from './lib/onnx/generation.js'
 export type { BackendRefusal } from './lib/onnx/load.js'
-export { type GenerateOptions, type OnnxAdmission, OnnxModel } from './lib/onnx/model.js'
+export { type Encoded, type GenerateOptions, type OnnxAdmission, OnnxModel } from './lib/onnx/model.js'
 export type {
   EmbedsOption,
   GenerateOptionsOf,

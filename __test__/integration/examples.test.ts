@@ -16,6 +16,7 @@ const SHOWN: Readonly<Record<string, RegExp>> = {
   'speculation.ts': /one by one +([\d ]+)\nlookup +\1\nkept 5 tokens/,
   'tenants.ts':
     /tenant 1: 0 of 168[\s\S]*tenant 1: 160 of 169[\s\S]*tenant 2: 128 of 169[\s\S]*tenant 3: not now, 34 blocks are needed/,
+  'transcribe.mjs': /first: ([\d ]+)\nagain: \1\nthe encoder ran 1 time, its keys and values were computed 1 time/,
   'transformers.mjs': /window\? 0 of 327 tokens were cached[\s\S]*sink\? 304 of 325 tokens were cached/,
 }
 

@@ -12,6 +12,8 @@ import type { NativeLogits } from '#binding'
 import type { Sequence } from '../paged/sequence.js'
 import type { Step } from '../sequences/step.js'
 import type { Embeddings } from './embeddings.js'
+import type { Encoding } from './encoding.js'
+import type { SentTensor } from './sessions.js'
 import type { StepEmbeds } from './spans.js'
 
 /** The names of the backends. */
@@ -28,6 +30,8 @@ export interface StepSequence {
    * valid until `run` has returned its result: keep a copy. Data that a backend keeps of a sequence is valid as far as these ids are the same.
    */
   readonly before: Uint32Array
+  /** The encoding that it attends to, for a decoder with an encoder. */
+  readonly encoding?: Encoding | undefined
 }
 
 /** @internal A step that has begun, and the logits that are wanted. */
@@ -69,6 +73,8 @@ export interface Backend {
    * sequences, it has to compare `before`.
    */
   run(step: ModelStep): Promise<NativeLogits>
+  /** Runs the model's encoder, if it has one. */
+  encode?(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor>
   /** Disposes of the backend, once no step is being computed. A second call does nothing. */
   dispose(): Promise<void>
 }

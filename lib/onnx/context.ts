@@ -10,6 +10,7 @@ import { KvTideError } from '../errors/errors.js'
 /** The names that families use for the longest sequence. */
 const NAMES = [
   'max_position_embeddings',
+  'max_target_positions',
   'n_positions',
   'n_ctx',
   'max_seq_len',

@@ -11,8 +11,8 @@ import { basename, dirname, join } from 'node:path'
 import type { NativeOnnxGraph } from '#binding'
 
 import { invalid } from '../errors/errors.js'
-import { binding } from '../loading/binding.js'
 import { genaiEmbedding } from './config.js'
+import { openSource } from './graph-source.js'
 import { refusedPort } from './ports.js'
 
 /** The input of a decoder that takes embeddings. */
@@ -39,10 +39,7 @@ export async function openEmbeddings(
     if (given !== undefined) throw invalid('embeddings', given, 'no value: the model takes token ids itself')
     return undefined
   }
-  const source = given ?? beside(decoder.path)
-  const graph = await (typeof source === 'string'
-    ? binding.NativeOnnxGraph.open(source)
-    : binding.NativeOnnxGraph.of(source))
+  const graph = await openSource(given ?? beside(decoder.path))
   const names = check(graph, inputs)
   const [own, taken] = [graph.outputs(), inputs].map(ports => ports.find(({ name }) => name === EMBEDS)?.dims[2] ?? '?')
   const width = [taken, own].find(size => isSize(size as string))

@@ -8,9 +8,8 @@ import { basename } from 'node:path'
 
 import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
 
-import { inLength, invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import { inLength, invalid, isKvTideError, type KvTideError } from '../errors/errors.js'
 import { threads as allThreads } from '../border/process.js'
-import { binding } from '../loading/binding.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
@@ -18,8 +17,11 @@ import type { Backend, BackendForm, BackendName } from './backend.js'
 import { isSlid } from './carried.js'
 import { configBeside, type ConfigSizes, configSizes, configWindows, genaiSizes, readText } from './config.js'
 import { smallest } from './context.js'
+import type { CrossCache } from './cross-cache.js'
 import { type Embeddings, openEmbeddings } from './embeddings.js'
+import { crossCacheOf, encoderParts, hasEncoder } from './encoder-parts.js'
 import { GraphBackend } from './graph.js'
+import { openSource } from './graph-source.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
 import { type DeclaredLayers, pastLayers } from './past-layers.js'
 import { plainPorts } from './plain.js'
@@ -39,13 +41,13 @@ type Config = DeclaredLayers & ConfigSizes
 
 /** @internal Loads a model with the first backend that works. */
 export async function loadModel(model: unknown, options: unknown) {
-  const source = readModelSource(model)
-  const { config, cache: given, embeddings: own, threads = allThreads(), backends, maxStepTokens } = readLoad(options)
+  const source = readModelSource('model', model)
+  const read = readLoad(options)
+  const { config, cache: given, threads = allThreads(), backends, maxStepTokens } = read
   const declared = readConfig(source, config)
-  const graph =
-    typeof source === 'string' ? await binding.NativeOnnxGraph.open(source) : await binding.NativeOnnxGraph.of(source)
-  const embeddings = await openEmbeddings(graph, own)
-  for (const part of [graph, ...(embeddings === undefined ? [] : [embeddings.graph])]) checkFolder(part)
+  const graph = await openSource(source)
+  const embeddings = await openEmbeddings(graph, read.embeddings)
+  const parts = await encoderParts(graph, read)
   const refusals: BackendRefusal[] = []
   const rewritten = await refusing(() => graph.rewrite(true, declared.windows, [...(embeddings?.names ?? [])]))
   const namespace = await fingerprint(graph, embeddings)
@@ -69,20 +71,29 @@ export async function loadModel(model: unknown, options: unknown) {
       ...given,
       ...layers.value,
     } as ModelCacheOptions)
+    const cross = parts === undefined ? undefined : crossCacheOf(cache, read.crossCacheBytes)
     const form = { threads, embeddings, positionRows }
-    const made = await refusing(() => make(backend, graph, rewritten.value, cache, form))
+    const made = await refusing(() =>
+      backend === 'plain'
+        ? SessionBackend.plain(graph, cache, form, { cross, encoder: parts?.graph })
+        : make(backend, graph, rewritten.value, form),
+    )
     if (made.value !== undefined) {
-      if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
+      // For a decoder with an encoder, there is no other backend.
+      if (backend === 'plain' && parts === undefined) warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: given.maxSequences ?? SEQUENCES }
       const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
       const contextLength = smallest([declared.contextLength, graph.contextLength() ?? undefined])
       const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
-      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits, rope, width: embeddings?.width }
+      const encoded = parts === undefined ? undefined : { ...parts, cross: cross as CrossCache }
+      const width = embeddings?.width
+      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits, rope, width, encoded }
     }
     cache.dispose()
     refusals.push({ backend, error: made.refusal as KvTideError })
   }
-  throw (refusals[0] as BackendRefusal).error
+  // Only `plain` runs a decoder with an encoder, so its refusal says what to change.
+  throw (refusals.at(hasEncoder(graph) ? -1 : 0) as BackendRefusal).error
 }
 
 /** The graphs whose warning was given. */
@@ -98,15 +109,13 @@ function warnOfPlain(graph: NativeOnnxGraph, namespace: string, refusal: Backend
 }
 
 async function make(
-  backend: BackendName,
+  backend: Exclude<BackendName, 'plain'>,
   graph: NativeOnnxGraph,
   rewritten: NativeOnnxRewritten | undefined,
-  cache: PagedKvCache,
   form: BackendForm,
 ): Promise<Backend> {
   if (backend === 'graph') return GraphBackend.of(graph, rewritten as NativeOnnxRewritten, form)
-  if (backend === 'parts') return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, form)
-  return SessionBackend.plain(graph, cache, form)
+  return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, form)
 }
 
 /** The result of a call, or its refusal. */
@@ -200,15 +209,6 @@ function readConfig(source: string | Uint8Array, config: unknown): Config {
     if (isKvTideError(error)) throw error
     throw invalid('config', config, 'a Hugging Face config.json')
   }
-}
-
-/** Refuses weights in other files if the model is given as bytes: they would be looked for in the working folder. */
-function checkFolder(graph: NativeOnnxGraph): void {
-  const [beside] = graph.path === null ? graph.externalFiles() : []
-  if (beside === undefined) return
-  const { file } = beside
-  const expected = 'the path of the model instead of its bytes, from which weights cannot be located'
-  throw new KvTideError('INVALID_GRAPH', `its weights are in ${file}, expected ${expected}`, { file, expected })
 }
 
 /** The size of the vocabulary, from the shape of the graph's logits. */

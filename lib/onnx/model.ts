@@ -1,9 +1,11 @@
 // kvtide/onnx: language models in ONNX files over a paged cache. `OnnxModel` loads a model (load), a backend computes its steps (backend, graph, parts, plain), and
 // the scheduler shares steps between generations and calls of `run` (scheduler, policy). `OnnxPast` is for sessions of the caller's own (past).
+// A decoder like Whisper's has an encoder beside it (encoder, encoding), whose keys and values all sequences of an input share (cross-cache, cross-tensors).
 //
 // Invariants: the ids of a sequence always match the rows in the cache (sequence-state); a step that fails is rolled back, and its sequences stay as they were;
 // graphs with an unknown input are refused (ports). Per token, a step costs one call of the runtime and bookkeeping of microseconds per sequence.
 import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../border/owner.js'
+import { fields } from '../errors/check.js'
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
@@ -14,7 +16,11 @@ import { loadSequence, type LoadSequenceOptions, SEQUENCE } from '../paged/load.
 import type { SavedSource } from '../files/source.js'
 import type { Backend, BackendName } from './backend.js'
 import { checkContext } from './context.js'
+import type { CrossCache, CrossCacheStats } from './cross-cache.js'
 import type { DraftModel } from './drafter.js'
+import { Encoder } from './encoder.js'
+import type { EncoderParts } from './encoder-parts.js'
+import { encodedNames, type EncoderInput, type Encoding, readEncoded } from './encoding.js'
 import { Generation, type ModelLimits } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
 import {
@@ -40,6 +46,9 @@ import { readKnown } from './token-log.js'
 /** Options of {@link OnnxModel.generate}. */
 export type GenerateOptions = GenerateOptionsOf<OnnxModel>
 
+/** The option `encoded` of {@link OpenOptions}. */
+export type Encoded = Pick<OpenOptions, 'encoded'>
+
 /** A sequence that was admitted, or the shortage. */
 export type OnnxAdmission =
   | { readonly sequence: OnnxSequence; readonly lacking?: undefined }
@@ -56,6 +65,8 @@ interface Loaded {
   /** Elements of a row of embeddings, if the model takes these. */
   readonly width?: number | undefined
   readonly limits: { readonly stepTokens: number; readonly sequences: number }
+  /** The encoder and the cross cache, for a decoder with an encoder. */
+  readonly encoded?: (EncoderParts & { readonly cross: CrossCache }) | undefined
 }
 
 /** The maximum difference between the vocabularies of two models with one tokenizer: exporters round the size up. */
@@ -94,6 +105,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   readonly #backend: Backend
   readonly #rope: LongRope | undefined
   readonly #embedding: EmbeddingForm | undefined
+  readonly #encoded: Loaded['encoded']
+  readonly #encoder: Encoder | undefined
   readonly #limits: ModelLimits
   readonly #scheduler: Scheduler
   readonly #isWindowed: boolean
@@ -102,7 +115,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
-    const { cache, backend, refusals, vocabulary, contextLength, limits, rope, width } = loaded as Loaded
+    const { cache, backend, refusals, vocabulary, contextLength, limits, rope, width, encoded } = loaded as Loaded
     settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'namespace' | 'layers' | 'vocabularySize' | 'contextLength'>(
       this,
       {
@@ -125,6 +138,9 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     this.#backend = backend
     this.#rope = rope
     this.#embedding = width === undefined ? undefined : { width, hasGrids: backend.positionRows === 3 }
+    this.#encoded = encoded
+    if (encoded?.graph !== undefined)
+      this.#encoder = new Encoder({ ...encoded, graph: encoded.graph, backend: backend as Required<Backend> })
     this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
     this.#isWindowed = cache.groups.some(group => group.kind === 'sliding')
   }
@@ -143,8 +159,28 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** Opens a new sequence. It starts with the cached prefix of `tokens`; the rest of them is pending. */
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
-    const { tokens, prompt, embeds } = readOpen(options, this.vocabularySize, this.#embedding)
-    return openSequence(this.#shared, tokens, this.#kindOf(prompt, new Spans(embeds, tokens)))
+    const { tokens, prompt, embeds, encoded } = readOpen(options, this.vocabularySize, this.#embedding)
+    const kind = this.#kindOf(prompt, new Spans(embeds, tokens), this.#encodingOf(encoded))
+    return openSequence(this.#shared, tokens, kind)
+  }
+
+  /**
+   * Runs the encoder of a decoder like Whisper's or T5's: for `open`, `admit` and `loadSequence`. The inputs are those of the encoder's graph, as tensors or token
+   * ids: `{ input_features }` or `{ input_ids }`, also as a processor or a tokenizer of transformers.js returns them. If the same inputs were encoded before and are
+   * still in the cross cache, the encoder does not run.
+   */
+  async encode(inputs: Readonly<Record<string, EncoderInput>>): Promise<Encoding> {
+    OnnxModel.#check(this)
+    const encoder = this.#encoder
+    if (encoder !== undefined) return encoder.encode(inputs)
+    const what = this.#encoded === undefined ? 'none: it has no inputs for one' : 'the option encoder of OnnxModel.load'
+    throw invalid('encoder', undefined, `the file of the model's encoder, ${what}`)
+  }
+
+  /** Statistics of the cross cache: encodings with their keys and values. `undefined` for a model without an encoder. */
+  get crossCache(): CrossCacheStats | undefined {
+    OnnxModel.#checkThis(this)
+    return this.#encoded?.cross.stats()
   }
 
   /**
@@ -153,32 +189,39 @@ export class OnnxModel implements AsyncDisposable, Disposable {
    *
    * @throws KvTideError `CONTEXT_OVERFLOW` for a prompt that is longer than the context
    */
-  admit(tokens: TokenIds, options: AdmissionOptions & EmbedsOption = {}): OnnxAdmission {
+  admit(tokens: TokenIds, options: AdmissionOptions & EmbedsOption & Encoded = {}): OnnxAdmission {
     OnnxModel.#check(this)
     const ids = readKnown('tokens', tokens, this.vocabularySize)
     const { contextLength = Infinity } = this
     checkContext(ids.length, contextLength)
-    const { embeds, rest: own } = apart(options, ADMISSION)
+    const { own: others, encoding } = this.#split(options)
+    const { embeds, rest: own } = apart(others, ADMISSION)
     const spans = new Spans(readEmbeds(embeds, this.#embedding), ids)
-    const names = (prompt: PromptOptions): PromptOptions => namesAt(this.#rope, spans.named(prompt), ids.length)
+    const names = (prompt: PromptOptions): PromptOptions =>
+      namesAt(this.#rope, encodedNames(spans.named(prompt), encoding), ids.length)
     const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, own, contextLength - ids.length, names)
     if (sequence === undefined) return { lacking: lacking as Lacking }
-    return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt, spans)) }
+    return { sequence: sequenceOf(this.#shared, sequence, ids, this.#kindOf(prompt, spans, encoding)) }
   }
 
   /**
    * Opens a new sequence with the content that {@link OnnxSequence.save} saved, possibly in another process and with another backend. Salt and extras must
-   * be those of the saved sequence, and so must `embeds`: images may have to be computed again. To load a saved prefix cache, see {@link PagedKvCache.loadPrompts} of `cache`.
+   * be those of the saved sequence, and so must `embeds` and `encoded`: images may have to be computed again, and an encoding is not in the file. To load a saved
+   * prefix cache, see {@link PagedKvCache.loadPrompts} of `cache`.
    *
    * @throws KvTideError `CORRUPT`, `INCOMPATIBLE` with the field that differs, or `OUT_OF_BLOCKS`
    */
-  async loadSequence(source: SavedSource, options: LoadSequenceOptions & EmbedsOption = {}): Promise<OnnxSequence> {
+  async loadSequence(
+    source: SavedSource,
+    options: LoadSequenceOptions & EmbedsOption & Encoded = {},
+  ): Promise<OnnxSequence> {
     OnnxModel.#check(this)
     const shared = this.#shared
-    const { embeds: given, rest: own } = apart(options, SEQUENCE)
+    const { own: others, encoding } = this.#split(options)
+    const { embeds: given, rest: own } = apart(others, SEQUENCE)
     const embeds = readEmbeds(given, this.#embedding)
     const names = (prompt: PromptOptions, length: number): PromptOptions =>
-      namesAt(this.#rope, namedBy(embeds, prompt), length)
+      namesAt(this.#rope, encodedNames(namedBy(embeds, prompt), encoding), length)
     const { id, ids, prompt } = await loadSequence(shared, source, own, names)
     try {
       if (ids === undefined) {
@@ -192,7 +235,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
       const known = readKnown('tokens', ids, this.vocabularySize)
       // With another secret, its blocks have no keys in this cache yet.
       shared.change(native => native.identify(id, known.subarray(0, native.sequenceLength(id))))
-      return sequenceOf(shared, id, known, this.#kindOf(prompt, new Spans(embeds, known)))
+      return sequenceOf(shared, id, known, this.#kindOf(prompt, new Spans(embeds, known), encoding))
     } catch (error) {
       shared.change(native => native.releaseSequence(id))
       throw error
@@ -322,6 +365,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   #drafting(argument: string, model: unknown): DraftModel | undefined {
     if (typeof model !== 'object' || model === null || !(#scheduler in model)) return undefined
     if (model === this) throw invalid(argument, model, 'another model than the one that it drafts for')
+    if (model.#encoded !== undefined) throw invalid(argument, model, 'a model without an encoder')
     const [own, theirs] = [this.vocabularySize, model.vocabularySize]
     if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX)
       throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
@@ -329,8 +373,21 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength, rope: model.#rope }
   }
 
-  #kindOf(prompt: PromptOptions, spans: Spans): SequenceKind {
-    return { prompt, vocabulary: this.vocabularySize, rope: this.#rope, spans }
+  #kindOf(prompt: PromptOptions, spans: Spans, encoding: Encoding | undefined): SequenceKind {
+    const named = encodedNames(prompt, encoding)
+    return { prompt: named, vocabulary: this.vocabularySize, rope: this.#rope, spans, encoding }
+  }
+
+  #encodingOf(encoded: unknown): Encoding | undefined {
+    return readEncoded(encoded, this.#encoded?.facts)
+  }
+
+  /** Takes the option `encoded` out of the others, which are checked elsewhere. */
+  #split<T extends object>(options: T & Encoded): { readonly own: T; readonly encoding: Encoding | undefined } {
+    const { encoded } = fields<Encoded>('options', options)
+    const encoding = this.#encodingOf(encoded)
+    if (encoded === undefined) return { own: options, encoding }
+    return { own: { ...options, encoded: undefined }, encoding }
   }
 
   async #end(): Promise<void> {

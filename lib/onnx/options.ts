@@ -10,6 +10,7 @@ import {
   optional,
   text,
   typedArray,
+  whole,
 } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
@@ -20,6 +21,7 @@ import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { BACKENDS, type BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
+import type { EncoderOutput, Encoding } from './encoding.js'
 import type { GenerationSettings } from './generation.js'
 import { type EmbeddingForm, type EmbedSpan, readEmbeds, type Span } from './spans.js'
 import { readKnown } from './token-log.js'
@@ -50,6 +52,16 @@ export interface OnnxModelOptions {
   readonly backend?: BackendName
   /** The maximum number of tokens that one step computes, of all sequences together; 512 by default. */
   readonly maxStepTokens?: number
+  /**
+   * The encoder of a decoder like Whisper's or T5's: the path of its file, or its bytes. By default the file beside the model whose name has `encoder_model` in place
+   * of `decoder_model_merged`, if there is one.
+   */
+  readonly encoder?: string | Uint8Array
+  /**
+   * The maximum number of bytes of the cross cache: of encodings with their keys and values, which are kept for later sequences; 1 GiB by default. Those that a step
+   * uses are kept until it ends, even if they exceed it.
+   */
+  readonly crossCacheBytes?: number
 }
 
 /** Images in a prompt. */
@@ -62,6 +74,8 @@ export interface EmbedsOption {
 export interface OpenOptions extends PromptOptions, EmbedsOption {
   /** The prompt. Its cached prefix is not computed again. None by default. */
   readonly tokens?: TokenIds
+  /** The encoding that a decoder with an encoder attends to: the result of {@link OnnxModel.encode}, or the output of an encoder. Required for such a model. */
+  readonly encoded?: Encoding | EncoderOutput
 }
 
 /** Tokens of one sequence to run. */
@@ -100,8 +114,17 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions {
   readonly signal?: AbortSignal
 }
 
-const LOAD: Names<OnnxModelOptions> = { config: 0, cache: 0, embeddings: 0, threads: 0, backend: 0, maxStepTokens: 0 }
-const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0, embeds: 0 }
+const LOAD: Names<OnnxModelOptions> = {
+  config: 0,
+  cache: 0,
+  embeddings: 0,
+  threads: 0,
+  backend: 0,
+  maxStepTokens: 0,
+  encoder: 0,
+  crossCacheBytes: 0,
+}
+const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0, embeds: 0, encoded: 0 }
 const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0 }
 const RUN: Names<RunOptions> = { logits: 0, signal: 0 }
 const GENERATE: Names<GenerateOptionsOf<unknown>> = {
@@ -121,11 +144,8 @@ const TOKENS = 512
 
 /** @internal Reads the options of loading a model. */
 export function readLoad(options: unknown) {
-  const { config, cache, embeddings, threads, backend, maxStepTokens } = known<OnnxModelOptions>(
-    'options',
-    options,
-    LOAD,
-  )
+  const { config, cache, embeddings, threads, backend, maxStepTokens, encoder, crossCacheBytes } =
+    known<OnnxModelOptions>('options', options, LOAD)
   if (backend !== undefined && !BACKENDS.includes(backend as BackendName))
     throw invalid('backend', backend, BACKENDS.join(', '))
   if (config !== undefined && typeof config !== 'string') fields('config', config)
@@ -137,10 +157,12 @@ export function readLoad(options: unknown) {
   return {
     config: config as HuggingFaceConfig | undefined,
     cache: given as OnnxCacheOptions,
-    embeddings: optional(readSource, 'embeddings', embeddings),
+    embeddings: optional(readModelSource, 'embeddings', embeddings),
     threads: optional((argument, value) => count(argument, value, 1, 1024), 'threads', threads),
     backends: backend === undefined ? BACKENDS : [backend as BackendName],
     maxStepTokens: optional((argument, value) => count(argument, value, 1), 'maxStepTokens', maxStepTokens) ?? TOKENS,
+    encoder: optional(readModelSource, 'encoder', encoder),
+    crossCacheBytes: optional(whole, 'crossCacheBytes', crossCacheBytes),
   }
 }
 
@@ -149,10 +171,10 @@ export function readOpen(
   options: unknown,
   vocabulary: number | undefined,
   form: EmbeddingForm | undefined,
-): { tokens: Uint32Array; prompt: PromptOptions; embeds: Span[] } {
-  const { tokens, salt, saltFrom, extra, embeds } = known<OpenOptions>('options', options, OPEN)
+): { tokens: Uint32Array; prompt: PromptOptions; embeds: Span[]; encoded: unknown } {
+  const { tokens, salt, saltFrom, extra, embeds, encoded } = known<OpenOptions>('options', options, OPEN)
   const ids = readIds('tokens', tokens, vocabulary)
-  return { tokens: ids, prompt: promptOf({ salt, saltFrom, extra }), embeds: readEmbeds(embeds, form) }
+  return { tokens: ids, prompt: promptOf({ salt, saltFrom, extra }), embeds: readEmbeds(embeds, form), encoded }
 }
 
 /** @internal A list of sequences and their tokens. */
@@ -228,11 +250,7 @@ function readIds(argument: string, tokens: unknown, vocabulary: number | undefin
 }
 
 /** @internal A path of a model, or its bytes. */
-export function readModelSource(model: unknown): string | Uint8Array {
-  return readSource('model', model)
-}
-
-function readSource(argument: string, model: unknown): string | Uint8Array {
+export function readModelSource(argument: string, model: unknown): string | Uint8Array {
   if (typeof model === 'string' || arrayKind(model) === undefined) return text(argument, model)
   return typedArray<Uint8Array>(argument, model, ['Uint8Array'])
 }

@@ -9,7 +9,7 @@ import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
 import type { Sequence } from '../paged/sequence.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass, readSequence } from './carried.js'
-import { type OnnxNames, OnnxPorts, type OnnxSession, readNames, readSession } from './ports.js'
+import { type OnnxNames, OnnxPorts, type OnnxSession, readNames, readSession, refusedPort } from './ports.js'
 import { isSameIds } from './token-log.js'
 
 const OPTIONS: Names<OnnxPastOptions> = { ...PROMPT, session: 0, cache: 0, Tensor: 0, names: 0 }
@@ -82,6 +82,8 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     const pages = cache as PagedKvCache
     if (typeof Tensor !== 'function') throw invalid('Tensor', Tensor, 'the Tensor of onnxruntime-node')
     const ports = new OnnxPorts(made, optional(readNames, 'names', names))
+    if (ports.cross.length > 0)
+      throw refusedPort('encoder_hidden_states', 'input', 'a decoder with an encoder runs as an OnnxModel only')
     this.#ports = new CarriedPorts<T>(made, ports, pages, Tensor as OnnxTensorClass<T>)
     this.#cache = pages
     this.#prompt = promptOf({ salt, saltFrom, extra })

@@ -10,8 +10,8 @@
 //
 //     tokens    a b c d e f     logits wanted of c, d and f
 //     calls     [a b c] [d] [e f]
-import { basename, dirname } from 'node:path'
-
+//
+// A decoder with an encoder is given the cross cache of its sequence's encoding (cross-tensors). The first call of an encoding computes that cache as well.
 import type { NativeOnnxGraph } from '#binding'
 
 import { isKvTideError, KvTideError } from '../errors/errors.js'
@@ -19,10 +19,12 @@ import { dtypeRow } from '../border/host-array.js'
 import type { HostTensor, KvSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
-import { type Carried, type CarriedCache, CarriedPorts, type ReadPast } from './carried.js'
+import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, type ReadPast } from './carried.js'
+import { CrossTensors } from './cross-tensors.js'
 import { Embedder, GivenInputs } from './embedder.js'
 import { type LogitRows, readLogits } from './logits.js'
-import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
+import { OnnxPorts, refusedPort } from './ports.js'
+import { openGraph, sessionOf } from './runtime-session.js'
 import { elementsOf, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 import type { PlainModel, RuntimeCall, SessionPasts, Sessions, SessionStep } from './sessions.js'
 
@@ -61,9 +63,18 @@ interface Asked {
   readonly start: number
   readonly length: number
   readonly before: Before
+  /** The number of its encoding. */
+  readonly encoding: number | undefined
   /** The tokens whose logits are wanted, by their places in `ids`. */
   readonly wanted: readonly number[]
   readonly step: SessionStep
+}
+
+/** Inputs of a call that do not follow from its ids and its past, and outputs besides those of every call. */
+interface RunInputs {
+  readonly given?: Readonly<Record<string, RuntimeTensor>> | undefined
+  readonly others?: Readonly<Record<string, RuntimeTensor>> | undefined
+  readonly fetches?: readonly string[] | undefined
 }
 
 /** @internal The unmodified graph in a session. */
@@ -75,6 +86,8 @@ export class Plain implements Sessions {
   readonly #fetches: readonly string[]
   readonly #kept = new Map<number, Carried<RuntimeTensor>>()
   readonly #given: GivenInputs
+  /** The encodings, for a decoder with an encoder. */
+  readonly #cross: CrossTensors | undefined
   #isPruned: boolean
 
   private constructor(
@@ -82,10 +95,14 @@ export class Plain implements Sessions {
     session: RuntimeSession,
     carried: CarriedPorts<RuntimeTensor>,
     { groups }: CarriedCache,
-    isPruned: boolean,
-    given: GivenInputs,
+    {
+      isPruned,
+      given,
+      cross,
+    }: { readonly isPruned: boolean; readonly given: GivenInputs; readonly cross: CrossTensors | undefined },
   ) {
     this.#given = given
+    this.#cross = cross
     this.#isPruned = isPruned
     this.#calling = calling
     this.#session = session
@@ -98,11 +115,9 @@ export class Plain implements Sessions {
     this.#fetches = ['logits', ...ports.map(port => port.present), ...ports.flatMap(port => port.newRows ?? [])]
   }
 
-  static async open(
-    { graph: number, cache, threads, takesFolder, runtime, embeddings }: PlainModel,
-    calling: RuntimeCall,
-  ): Promise<Plain> {
-    const graph = binding.NativeOnnxGraph.taken(number)
+  static async open(model: PlainModel, calling: RuntimeCall): Promise<Plain> {
+    const { cache, runtime, embeddings } = model
+    const graph = binding.NativeOnnxGraph.taken(model.graph)
     const own = sessionOf(graph)
     if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
     const presents = new OnnxPorts(own, undefined, embeddings?.names).layers.flat().map(port => port.present)
@@ -115,35 +130,36 @@ export class Plain implements Sessions {
     // A graph that does not fit the cache is refused before a session is made, which takes long.
     const ports = new OnnxPorts(described, undefined, embeddings?.names)
     const carried = new CarriedPorts<RuntimeTensor>(described, ports, cache, module.Tensor)
-    const suffix = graph.newRowsSuffix(presents)
-    const file = takesFolder ? graph.path : null
-    const bytes = Buffer.concat([await graph.model(file === null ? undefined : basename(file)), suffix])
-    const weights = file === null ? {} : { model_external_initializers_file_folder_path: dirname(file) }
-    const options = {
-      intraOpNumThreads: threads,
-      interOpNumThreads: 1,
-      logSeverityLevel: 4,
-      extra: { session: { intra_op: { allow_spinning: '1' }, force_spinning_stop: '1', ...weights } },
-    }
-    const embedder = await Embedder.open(embeddings, { threads, takesFolder }, module, calling)
+    const embedder = await Embedder.open(embeddings, model, module, calling)
     const given = new GivenInputs(embedder, module, ports.typeOf('position_ids'))
     try {
-      const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
-      return new Plain(calling, session, carried, cache, hasPrunedHead(graph), given)
+      const session = await openGraph(graph, graph.newRowsSuffix(presents), model, module, calling)
+      const { feeds } = carried.call(() => undefined, 0, undefined, Uint32Array.of(0))
+      const cross = ports.cross.length === 0 ? undefined : new CrossTensors(ports, module.Tensor, feeds)
+      const plain = new Plain(calling, session, carried, cache, { isPruned: hasPrunedHead(graph), given, cross })
+      await cross?.probe(async (ids, before, others, fetches) => {
+        const { call, outputs } = await plain.#run({ read: () => undefined, carried: before }, ids, { others, fetches })
+        return { outputs, carried: carried.carry(outputs, call) }
+      })
+      return plain
     } catch (error) {
       await given.release()
       throw error
     }
   }
 
-  /** True if a call gives a single row of logits, for its last token: the graph declares it, or a call has shown it. */
+  /**
+   * True if logits of other tokens than the last one cost a call each: a call gives a single row of them, as the graph declares or a call has shown, or it takes a
+   * single token.
+   */
   get isPruned(): boolean {
-    return this.#isPruned
+    return this.#isPruned || this.#cross?.isWide === false
   }
 
   async compute(run: LentRun, step: SessionStep): Promise<void> {
-    const { offsets, ids, rows, pasts } = step
+    const { offsets, ids, rows, pasts, encodings } = step
     const { sequences, forget } = pasts as SessionPasts
+    if (encodings !== undefined) this.#cross?.take(encodings)
     for (const number of forget) this.#kept.delete(number)
     const computed: ComputedSequence[] = []
     for (const [place, { length, from }] of sequences.entries()) {
@@ -154,7 +170,9 @@ export class Plain implements Sessions {
       )
       const carried = from === undefined ? undefined : this.#carried.cut(this.#kept.get(from), length)
       const before = { carried, read: this.#readOf(run, place, length) }
-      computed.push(await this.#sequence({ ids: ids.subarray(start, end), start, length, before, wanted, step }))
+      const encoding = encodings?.numbers[place]
+      const own = ids.subarray(start, end)
+      computed.push(await this.#sequence({ ids: own, start, length, before, encoding, wanted, step }))
     }
     const calls = computed.flatMap(sequence => sequence.calls)
     for (const [place, layer] of [...this.#sizes.keys()].entries()) {
@@ -170,22 +188,27 @@ export class Plain implements Sessions {
 
   async release(): Promise<void> {
     this.#kept.clear()
+    this.#cross?.clear()
     await this.#calling(() => this.#session.release()).catch(() => undefined)
     await this.#given.release()
   }
 
-  /** Computes the calls of one sequence: a single one, unless logits are wanted that a pruned head does not give. */
+  /**
+   * Computes the calls of one sequence: a single one, unless logits are wanted that a pruned head does not give, or the graph takes one token at a time behind others
+   * or with a cross cache.
+   */
   async #sequence(asked: Asked): Promise<ComputedSequence> {
     const { ids, wanted, before } = asked
     const isWide = wanted.some(place => place < ids.length - 1)
-    if (!isWide || !this.#isPruned) {
+    const isSingle = this.#cross?.isWide === false && (asked.length > 0 || this.#cross.isHeld(asked.encoding as number))
+    if (!isSingle && (!isWide || !this.#isPruned)) {
       const { carried, ...whole } = await this.#call(asked, before, 0, ids.length)
       if (ids.length > 1 && whole.logits.rows === 1) this.#isPruned = true
       if (!isWide || !this.#isPruned) return { calls: [whole], carried }
     }
     const calls: Computed[] = []
     let behind = before
-    const ends = wanted.map(place => place + 1)
+    const ends = isSingle ? Array.from(ids, (_, place) => place + 1) : wanted.map(place => place + 1)
     if (ends.at(-1) !== ids.length) ends.push(ids.length)
     for (const [place, end] of ends.entries()) {
       const { layers, carried, read, ...call } = await this.#call(asked, behind, ends[place - 1] ?? 0, end)
@@ -201,14 +224,17 @@ export class Plain implements Sessions {
 
   /** Makes a call for the tokens from `first` to `end`. Returns the rows for the next call in the same step, which the pages do not have yet. */
   async #call(
-    { ids, start, length, step }: Asked,
-    { carried, read }: Before,
+    { ids, start, length, encoding, step }: Asked,
+    before: Before,
     first: number,
     end: number,
   ): Promise<Computed & Left> {
+    const own = ids.subarray(first, end)
     const given = await this.#given.of(step, start + first, start + end)
-    const call = this.#carried.call(read, length + first, carried, ids.subarray(first, end), given)
-    const outputs = await ran(undefined, () => this.#calling(() => this.#session.run(call.feeds, this.#fetches)))
+    const cross = encoding === undefined ? undefined : await this.#crossOf(encoding, length + first)
+    const behind = { ...before, length: length + first }
+    const { call, outputs } = await this.#run(behind, own, { given, others: cross?.feeds, fetches: cross?.fetches })
+    if (encoding !== undefined && cross?.isNew === true) this.#cross?.keep(encoding, outputs)
     const logits = readLogits(outputs['logits'] as RuntimeTensor, call.count)
     const layers = shaped(() => this.#carried.newRows(outputs, call, call.count))
     return {
@@ -218,6 +244,33 @@ export class Plain implements Sessions {
       carried: this.#carried.carry(outputs, call),
       read: this.#carried.readPresents(outputs, call),
     }
+  }
+
+  /** Runs the graph for tokens behind others. */
+  async #run(
+    { read, carried, length = carried?.length ?? 0 }: Before & { readonly length?: number },
+    ids: Uint32Array,
+    { given, others = {}, fetches = [] }: RunInputs,
+  ): Promise<{ readonly call: CarriedCall<RuntimeTensor>; readonly outputs: Readonly<Record<string, RuntimeTensor>> }> {
+    const call = this.#carried.call(read, length, carried, ids, given)
+    const feeds = { ...call.feeds, ...others }
+    const wanted = [...this.#fetches, ...fetches]
+    return { call, outputs: await ran(undefined, () => this.#calling(() => this.#session.run(feeds, wanted))) }
+  }
+
+  /** The inputs and outputs for an encoding, in a call behind `length` tokens. If its keys and values are not computed, a first call returns them, which has no past. */
+  async #crossOf(encoding: number, length: number) {
+    const cross = this.#cross as CrossTensors
+    if (!cross.isHeld(encoding) && length > 0) {
+      const none = { read: () => undefined, carried: undefined }
+      const { outputs } = await this.#run(none, Uint32Array.of(0), {
+        others: cross.feeds(encoding),
+        fetches: cross.fetches,
+      })
+      cross.keep(encoding, outputs)
+    }
+    const isNew = !cross.isHeld(encoding)
+    return { isNew, feeds: cross.feeds(encoding), fetches: isNew ? cross.fetches : [] }
   }
 
   /** Reads the rows of a sequence of the step from the pages, if there are no presents: one copy of a layer at a time. */
@@ -233,27 +286,6 @@ export class Plain implements Sessions {
 /** @internal The purposes of a graph's inputs and outputs. Refused if an input is unknown. */
 export function plainPorts(graph: NativeOnnxGraph, given?: readonly string[]): OnnxPorts {
   return new OnnxPorts(sessionOf(graph), undefined, given)
-}
-
-const ELEMENTS: Readonly<Record<string, string>> = {
-  f32: 'float32',
-  f16: 'float16',
-  bf16: 'bfloat16',
-  i64: 'int64',
-  i32: 'int32',
-}
-
-/** The inputs and outputs of a graph, as its session will have them. */
-function sessionOf(graph: NativeOnnxGraph): OnnxSession {
-  const inputMetadata = graph.inputs().map(({ name, element, dims }): OnnxInput => {
-    const shape = dims.map(dim => (/^\d+$/.test(dim) ? Number(dim) : dim))
-    return { name, type: ELEMENTS[element] ?? element, shape }
-  })
-  return {
-    inputNames: inputMetadata.map(input => input.name),
-    outputNames: graph.outputs().map(output => output.name),
-    inputMetadata,
-  }
 }
 
 /** True if a graph declares a single row of logits. */

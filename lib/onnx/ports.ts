@@ -27,10 +27,22 @@ export interface OnnxNames {
   readonly presentValue: string
 }
 
+/** The form of a decoder with an encoder that runs. */
+const MERGED = 'load decoder_model_merged.onnx instead, which is one graph for the first call and for later ones'
+
 const NAMES: Names<OnnxNames> = { pastKey: 0, pastValue: 0, presentKey: 0, presentValue: 0 }
+
+/** The names of a decoder with an encoder: its own keys and values, beside those of the encoder's states, which are named `encoder` instead of `decoder`. */
+const DECODER: OnnxNames = {
+  pastKey: 'past_key_values.%d.decoder.key',
+  pastValue: 'past_key_values.%d.decoder.value',
+  presentKey: 'present.%d.decoder.key',
+  presentValue: 'present.%d.decoder.value',
+}
 
 /** The names that exporters use. */
 const KNOWN: readonly OnnxNames[] = [
+  DECODER,
   {
     pastKey: 'past_key_values.%d.key',
     pastValue: 'past_key_values.%d.value',
@@ -55,8 +67,11 @@ const INPUTS = [
   'kvtide.new_rows',
 ] as const
 
+/** The inputs that only a decoder with an encoder has. */
+const ENCODED = ['encoder_hidden_states', 'encoder_attention_mask'] as const
+
 /** The name of an input that is not a past. */
-export type OnnxInputName = (typeof INPUTS)[number]
+export type OnnxInputName = (typeof INPUTS)[number] | (typeof ENCODED)[number]
 
 /** The keys or the values of a layer. */
 export interface CarriedPort {
@@ -70,6 +85,9 @@ export interface CarriedPort {
 
 /** The keys and the values of a layer, by the layer's number in the names. */
 export type LayerPorts = readonly [key: CarriedPort, value: CarriedPort]
+
+/** Keys or values of the encoder's states in one layer. A call without them returns them. */
+export type CrossPort = Omit<CarriedPort, 'newRows'>
 
 /** @internal The error for a graph that cannot be run because of one of its inputs or outputs. */
 export function refusedPort(
@@ -88,6 +106,8 @@ export function refusedPort(
 export class OnnxPorts {
   /** In the order of the layers' numbers. */
   readonly layers: readonly LayerPorts[]
+  /** The keys and values of the encoder's states, in all layers; empty for a model without an encoder. */
+  readonly cross: readonly CrossPort[]
   readonly #inputs: ReadonlyMap<string, OnnxInput>
 
   /** `given` are the inputs that a model of embeddings gives. */
@@ -98,6 +118,8 @@ export class OnnxPorts {
     const tried = names === undefined ? KNOWN : [names]
     const found = tried.find(one => inputNames.some(name => layerIn(one.pastKey, name) !== undefined))
     if (found === undefined) {
+      if (this.has('encoder_hidden_states'))
+        throw refusedPort('encoder_hidden_states', 'input', `it has no past: ${MERGED}`)
       throw refusedPort(
         inputNames.join(', '),
         'input',
@@ -113,6 +135,23 @@ export class OnnxPorts {
         this.#carried(outputs, named(found.pastKey, number), named(found.presentKey, number)),
         this.#carried(outputs, named(found.pastValue, number), named(found.presentValue, number)),
       ])
+    this.cross = found === DECODER ? this.#cross(outputs) : []
+  }
+
+  #cross(outputs: ReadonlySet<string>): CrossPort[] {
+    for (const name of ['encoder_hidden_states', 'use_cache_branch'] as const)
+      if (!this.has(name)) throw refusedPort(name, 'input', `it is missing: ${MERGED}`)
+    return this.layers.flat().map(({ past, present }) => {
+      const [input, output] = [past, present].map(name => name.replace('.decoder.', '.encoder.')) as [string, string]
+      const { input: described } = this.#carried(outputs, input, output)
+      return { past: input, present: output, input: described }
+    })
+  }
+
+  /** The size of an axis of an input, if the session declares it. */
+  sizeOf(name: OnnxInputName, axis: number): number | undefined {
+    const size = this.#inputs.get(name)?.shape?.[axis]
+    return typeof size === 'number' && size > 0 ? size : undefined
   }
 
   /** True if the session has an input. */
@@ -128,10 +167,11 @@ export class OnnxPorts {
   #check(names: OnnxNames, given: readonly string[]): void {
     if (!this.has('input_ids') && !given.includes('inputs_embeds'))
       throw refusedPort('input_ids', 'input', 'it is missing')
-    for (const name of this.#inputs.keys()) {
+    const others: readonly string[] = names === DECODER ? [...INPUTS, ...ENCODED] : [...INPUTS, ...given]
+    for (const input of this.#inputs.keys()) {
+      const name = names === DECODER ? input.replace('.encoder.', '.decoder.') : input
       const isPast = layerIn(names.pastKey, name) !== undefined || layerIn(names.pastValue, name) !== undefined
-      if (!isPast && !(INPUTS as readonly string[]).includes(name) && !given.includes(name))
-        throw refusedPort(name, 'input', 'its purpose is not known')
+      if (!isPast && !others.includes(name)) throw refusedPort(input, 'input', 'its purpose is not known')
       if (layerIn(names.pastValue, name) === undefined) continue
       const key = named(names.pastKey, layerIn(names.pastValue, name) as number)
       if (!this.#inputs.has(key)) throw refusedPort(key, 'input', `it is missing, but there is ${name}`)

@@ -325,6 +325,7 @@ export class Scheduler {
       const sequences = parts.map(({ task: { state } }) => ({
         sequence: state.sequence,
         before: state.log.view(0, state.computed),
+        encoding: state.encoding,
       }))
       for (const handle of handles) handle.isInStep = true
       logits = await this.#backend.run({ step, sequences, offsets, ids, positions, rows, embeds })

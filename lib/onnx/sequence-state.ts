@@ -13,6 +13,7 @@ import { binding } from '../loading/binding.js'
 import { createSequence, Sequence } from '../paged/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
+import type { Encoding } from './encoding.js'
 import { growthAt, isLongAt, type LongRope, namesAt, namesOf } from './long-rope.js'
 import { Spans } from './spans.js'
 import { TokenLog } from './token-log.js'
@@ -47,6 +48,8 @@ export interface SequenceKind {
   readonly vocabulary: number | undefined
   /** The rotary tables of the model, if it has one for long sequences. */
   readonly rope?: LongRope | undefined
+  /** The encoding that it attends to, for a decoder with an encoder: part of `prompt` as well. */
+  readonly encoding?: Encoding | undefined
   /** True if the computed tokens are those of a long sequence; by default, the length of the sequence decides. */
   readonly isLong?: boolean
   /** The images in its prompt; none by default. */
@@ -80,6 +83,7 @@ export class SequenceState {
   readonly spans: Spans
   /** Salt and extras, with those of the images. */
   readonly #named: PromptOptions
+  readonly encoding: Encoding | undefined
   /** True if the computed tokens are those of a long sequence. */
   isLong: boolean
   readonly log: TokenLog
@@ -95,7 +99,7 @@ export class SequenceState {
   constructor(
     shared: SharedCache,
     id: number,
-    { prompt, vocabulary, rope, isLong, spans = NO_SPANS }: SequenceKind,
+    { prompt, vocabulary, rope, isLong, encoding, spans = NO_SPANS }: SequenceKind,
     ids: Uint32Array,
     computed: number,
   ) {
@@ -106,6 +110,7 @@ export class SequenceState {
     this.#named = spans.named(prompt)
     this.vocabulary = vocabulary
     this.rope = rope
+    this.encoding = encoding
     this.isLong = isLong ?? isLongAt(rope, ids.length)
     this.log = new TokenLog(ids)
     this.computed = computed

@@ -19,7 +19,7 @@ import { type CrossedError, uncrossed } from './crossed-error.js'
 import { ExitGate } from './exit-gate.js'
 import { computeLent, openSessions } from './open-sessions.js'
 import { isAtLeast } from './runtime.js'
-import type { SessionsModel, SessionStep } from './sessions.js'
+import type { SentTensor, Sessions, SessionsModel, SessionStep } from './sessions.js'
 
 /** The first version that several threads may load. */
 const THREADS_MINOR = 22
@@ -30,6 +30,8 @@ export interface SessionHost {
   readonly isPruned: boolean
   /** Computes a step with the run of this number. The run is returned before the promise settles. */
   compute(run: number, step: SessionStep): Promise<void>
+  /** Runs an encoder. */
+  encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor>
   /** Releases the sessions, once nothing is computed. A second call does nothing. */
   end(): Promise<void>
 }
@@ -38,12 +40,14 @@ export interface SessionHost {
 export type SessionRequest =
   | { readonly open: SessionsModel }
   | { readonly run: number; readonly step: SessionStep }
+  | { readonly encode: Readonly<Record<string, SentTensor>> }
   | { readonly end: true }
 
 /** @internal The worker's answer: the error, if it refused the request. */
 export interface SessionAnswer {
   readonly error?: CrossedError
   readonly isPruned?: boolean
+  readonly encoded?: SentTensor
 }
 
 /** @internal Opens sessions. */
@@ -52,13 +56,14 @@ export async function sessionHost(model: SessionsModel): Promise<SessionHost> {
 }
 
 async function sessionsHere(model: SessionsModel): Promise<SessionHost> {
-  const sessions = await openSessions(model, async call => call())
+  const sessions = (await openSessions(model, async call => call())) as Required<Sessions>
   let ended: Promise<void> | undefined
   return {
     get isPruned() {
-      return sessions.isPruned === true
+      return sessions.isPruned
     },
     compute: (run, step) => computeLent(sessions, run, step),
+    encode: inputs => sessions.encode(inputs),
     end: () => (ended ??= sessions.release()),
   }
 }
@@ -105,19 +110,20 @@ export class SessionWorker implements SessionHost {
   readonly #worker: Worker
   readonly #gate = new ExitGate()
   #isPruned = false
-  #waiting: { resolve(): void; reject(error: unknown): void } | undefined
+  #waiting: { resolve(answer: SessionAnswer): void; reject(error: unknown): void } | undefined
   /** The reason why the worker has ended. */
   #gone: string | undefined
   #ended: Promise<void> | undefined
-  #asked: Promise<void> = Promise.resolve()
+  #asked: Promise<unknown> = Promise.resolve()
   readonly #exit: Promise<void>
 
   /** `text` is the worker's code. */
   constructor(text: string = program()) {
     this.#worker = new Worker(text, { eval: true, workerData: this.#gate.memory })
-    this.#worker.on('message', ({ error, isPruned = false }: SessionAnswer) => {
+    this.#worker.on('message', (answer: SessionAnswer) => {
+      const { error, isPruned = false } = answer
       this.#isPruned = isPruned
-      this.#settle(error === undefined ? undefined : uncrossed(error))
+      this.#settle(error === undefined ? undefined : uncrossed(error), answer)
     })
     this.#worker.on('error', cause => {
       this.#gone = cause instanceof Error ? cause.message : String(cause)
@@ -148,8 +154,13 @@ export class SessionWorker implements SessionHost {
     }
   }
 
-  compute(run: number, step: SessionStep): Promise<void> {
-    return this.ask({ run, step })
+  async compute(run: number, step: SessionStep): Promise<void> {
+    await this.ask({ run, step })
+  }
+
+  async encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
+    const { encoded } = await this.ask({ encode: inputs })
+    return encoded as SentTensor
   }
 
   end(): Promise<void> {
@@ -158,17 +169,17 @@ export class SessionWorker implements SessionHost {
   }
 
   /** Sends a request after earlier ones were answered. Refused with `RUNTIME_FAILED` if the worker has ended, or ends meanwhile. */
-  ask(request: SessionRequest): Promise<void> {
+  ask(request: SessionRequest): Promise<SessionAnswer> {
     const asked = this.#asked.then(() => this.#send(request))
     this.#asked = asked.catch(() => undefined)
     return asked
   }
 
-  async #send(request: SessionRequest): Promise<void> {
+  async #send(request: SessionRequest): Promise<SessionAnswer> {
     if (this.#gone !== undefined) throw this.#lost()
     this.#worker.ref()
     try {
-      await new Promise<void>((resolve, reject) => {
+      return await new Promise<SessionAnswer>((resolve, reject) => {
         this.#waiting = { resolve, reject }
         this.#worker.postMessage(request, [])
       })
@@ -183,10 +194,10 @@ export class SessionWorker implements SessionHost {
     await this.#exit
   }
 
-  #settle(error: unknown): void {
+  #settle(error: unknown, answer: SessionAnswer = {}): void {
     const waiting = this.#waiting
     this.#waiting = undefined
-    if (error === undefined) waiting?.resolve()
+    if (error === undefined) waiting?.resolve(answer)
     else waiting?.reject(error)
   }
 

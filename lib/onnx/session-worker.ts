@@ -12,16 +12,18 @@ const port = parentPort as MessagePort
 const gate = new ExitGate(workerData as SharedArrayBuffer)
 let sessions: Sessions | undefined
 
-async function answer(request: SessionRequest): Promise<void> {
+async function answer(request: SessionRequest): Promise<SessionAnswer> {
   if ('open' in request) sessions = await openSessions(request.open, call => gate.pass(call))
-  else if ('step' in request) await computeLent(sessions as Sessions, request.run, request.step)
+  else if ('step' in request) await computeLent(sessions as Required<Sessions>, request.run, request.step)
+  else if ('encode' in request) return { encoded: await (sessions as Required<Sessions>).encode(request.encode) }
   else await sessions?.release()
+  return {}
 }
 
 async function take(request: SessionRequest): Promise<void> {
   let answered: SessionAnswer = {}
   try {
-    await answer(request)
+    answered = await answer(request)
   } catch (error) {
     answered = { error: crossed(error) }
   }

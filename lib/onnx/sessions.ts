@@ -2,13 +2,15 @@
 // possible (session-host.ts). The arguments of opening sessions and of a step are posted in messages.
 import type { LentRun } from '../sequences/lent-run.js'
 import type { CarriedCache } from './carried.js'
+import type { EncodedStates } from './encoding.js'
 import type { OnnxPackage } from './runtime.js'
 import type { StepEmbeds } from './spans.js'
 
 /** The model of sessions. Graphs are passed to the thread by number. */
-export type SessionsModel = PartsModel | PlainModel
+export type SessionsModel = PartsModel | PlainModel | EncoderModel
 
-interface SessionsOptions {
+/** @internal */
+export interface SessionsOptions {
   /** The package that the requesting thread has found, so that all threads use the same one. */
   readonly runtime: OnnxPackage
   /** The number of threads that a step uses. */
@@ -42,6 +44,19 @@ export interface PlainModel extends SessionsOptions {
   readonly cache: CarriedCache
 }
 
+/** @internal The graph of an encoder. */
+export interface EncoderModel extends SessionsOptions {
+  readonly kind: 'encoder'
+  readonly graph: number
+}
+
+/** @internal A tensor in a message. */
+export interface SentTensor {
+  readonly type: string
+  readonly data: Float32Array | Uint16Array | BigInt64Array | Int32Array | Uint8Array
+  readonly dims: readonly number[]
+}
+
 /** @internal A step. The fields are those of `ModelStep`. */
 export interface SessionStep {
   readonly offsets: Int32Array
@@ -51,6 +66,8 @@ export interface SessionStep {
   readonly embeds?: StepEmbeds | undefined
   /** The pasts of the sequences, for graphs that have pasts. */
   readonly pasts?: SessionPasts
+  /** The encodings of the sequences, for a decoder with an encoder. */
+  readonly encodings?: SessionEncodings
 }
 
 /** @internal The presents that are the pasts of a step, and the numbers under which its own presents are kept. */
@@ -61,14 +78,25 @@ export interface SessionPasts {
   readonly forget: readonly number[]
 }
 
+/** @internal The encodings of a step, in the form in which they are sent to the session thread. */
+export interface SessionEncodings {
+  /** The number of each sequence's encoding. */
+  readonly numbers: readonly number[]
+  /** Encodings that the thread does not have yet. */
+  readonly added: readonly { readonly number: number; readonly states: EncodedStates }[]
+  /** Encodings that are no longer needed. */
+  readonly forget: readonly number[]
+}
+
 /** @internal Makes a call of onnxruntime-node. The thread must not be terminated during the call: the process would crash. */
 export type RuntimeCall = <T>(call: () => T | Promise<T>) => Promise<T>
 
-/** @internal Computes steps, one at a time. */
+/** @internal Computes steps, one at a time, or the states of an encoder. */
 export interface Sessions {
   /** True if a call is known to give only the logits of its last token. */
   readonly isPruned?: boolean
   /** Writes every layer of the run, and passes the wanted rows of logits to it. If it is refused, nothing of the step is kept. */
-  compute(run: LentRun, step: SessionStep): Promise<void>
+  compute?(run: LentRun, step: SessionStep): Promise<void>
+  encode?(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor>
   release(): Promise<void>
 }

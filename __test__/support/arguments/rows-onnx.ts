@@ -1,5 +1,7 @@
 import { PagedKvCache, Tensor } from '../../../index.js'
 import { INTERNAL } from '../../../lib/border/owner.js'
+import type { Backend } from '../../../lib/onnx/backend.js'
+import { CrossCache } from '../../../lib/onnx/cross-cache.js'
 import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
@@ -55,15 +57,24 @@ const sampling = {
   allowed: optional({ legal: { 'a function': 'ok' } }),
 }
 
+/** Nothing can be passed to a model without an encoder. */
+const encoded: Kind = optional({ legal: {} })
+
 const models = new Members('OnnxModel', model)
-  .method('loadSequence', source(await opened(model()).saveBytes()), fileOptions(ANY, { ...ownPrompt, embeds }))
-  .method('open', some({ tokens: optional(tokenIds), embeds, ...prompt }))
+  .method(
+    'loadSequence',
+    source(await opened(model()).saveBytes()),
+    fileOptions(ANY, { ...ownPrompt, embeds, encoded }),
+  )
+  .method('open', some({ tokens: optional(tokenIds), embeds, encoded, ...prompt }))
+  .special('crossCache', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
   .method(
     'admit',
     param('tokens', tokenIds, () => [1, 2]),
     some({
       ...prompt,
       embeds,
+      encoded,
       watermark: optional(count),
       answerTokens: optional(count),
       stepTokens: optional(but(count, {})),
@@ -94,6 +105,35 @@ const models = new Members('OnnxModel', model)
   )
   .disposable()
   .special('[asyncDispose]', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
+
+/** The inputs and outputs of an encoder, as the addon and the runtime describe them. */
+const encoder = { inputs: () => [{ name: 'input_ids', element: 'i64', dims: ['batch', 'tokens'] }], outputs: () => [] }
+const states = { type: 'float32', data: new Float32Array(2), dims: [1, 1, 2] }
+
+/** A model with an encoder. */
+function encoding(): OnnxModel {
+  const backend: Backend = Object.assign(new ToyBackend(new Dice(1)), { encode: () => Promise.resolve(states) })
+  const facts = { type: 'float32', width: 2, hasMask: false }
+  return new OnnxModel(INTERNAL, {
+    cache: pages(),
+    backend,
+    refusals: [],
+    vocabulary: VOCABULARY,
+    limits: { stepTokens: 4, sequences: 4 },
+    encoded: { facts, graph: encoder, cross: new CrossCache(0, 0) },
+  })
+}
+
+const encoders = new Members('OnnxModel', encoding).method(
+  'encode',
+  param(
+    'inputs',
+    options(() => ({ input_ids: [5] }), {
+      input_ids: but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', 'a disposed Tensor': 'DISPOSED' }),
+    }),
+    () => ({ input_ids: [5] }),
+  ),
+)
 
 const two = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
 const input = (): object => ({ k: two(), v: two(), tokens: [5, 6] })
@@ -227,7 +267,7 @@ function isObject(value: unknown): boolean {
 
 /** Every row of `kvtide/onnx` that needs no runtime. */
 export const onnxRows: readonly Row[] = [
-  ...['OnnxModel', 'OnnxSequence', 'Generation'].map(name =>
+  ...['OnnxModel', 'OnnxSequence', 'Generation', 'Encoding'].map(name =>
     free(
       `new ${name}`,
       param('token', never, () => undefined),
@@ -235,6 +275,7 @@ export const onnxRows: readonly Row[] = [
     ),
   ),
   ...models.rows,
+  ...encoders.rows,
   ...sequences.rows,
   ...generations.rows,
   free(
@@ -281,6 +322,8 @@ export const loadRows: readonly Row[] = [
           threads: optional(count),
           backend: optional(text),
           maxStepTokens: optional(count),
+          encoder: encoded,
+          crossCacheBytes: encoded,
         },
         ANY,
       ),

@@ -66,6 +66,9 @@ expected tokens if it runs alone.
 
 – The exporter does not support the family, or the form was not made.
 
+Decoders with an encoder (Whisper, Moonshine, T5, Marian, BART), merged by optimum, run on [\`plain\`](onnx.md#encoders-and-decoders)
+with the tokens of transformers: \`scripts/onnx/matrix/encoder_decoder.py\` makes them.
+
 ## Graphs that neither \`graph\` nor \`parts\` runs, and the reason
 
 ${reasons

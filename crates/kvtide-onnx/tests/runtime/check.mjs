@@ -96,13 +96,10 @@ const attend = (layer, tensorsOf, owners) => {
     for (let head = 0; head < heads; head++) {
       const shared = Math.floor(head / (heads / kvHeads))
       const row = rowOf(query.data, query.dims, first, heads, token, head, dim)
-      const made = attendOne(
-        layer,
-        row,
-        owner.keys[layer.layer][shared],
-        owner.values[layer.layer][shared],
-        { sink: layer.sinks?.[head], slope: layer.slopes?.[head] },
-      )
+      const made = attendOne(layer, row, owner.keys[layer.layer][shared], owner.values[layer.layer][shared], {
+        sink: layer.sinks?.[head],
+        slope: layer.slopes?.[head],
+      })
       out.set(made, (first ? head * tokens + token : token * heads + head) * valueDim)
     }
   }

@@ -1,0 +1,138 @@
+// The cross cache: the keys and values of encodings, which a decoder computes once and every sequence of the encoding uses. They stay on the session thread
+// (cross-tensors) under numbers; this file decides which of them are kept. If the limit in bytes is exceeded, the one that was used longest ago is dropped: it is
+// computed again when a sequence of its encoding goes on, from the states that the sequence has. Those of one step are all kept until it ends.
+//
+// An entry has the encoder's inputs as well, so that the encoder does not run a second time for the same inputs.
+import type { StepSequence } from './backend.js'
+import { type Encoding, statesOf } from './encoding.js'
+import type { SessionEncodings } from './sessions.js'
+
+/** Statistics of the cross cache of a model. */
+export interface CrossCacheStats {
+  /** Encodings that are kept, and the bytes of their states, keys and values. */
+  readonly encodings: number
+  readonly bytes: number
+  /** The number of times that keys and values of an encoding were computed. */
+  readonly computed: number
+  /** The number of runs of the encoder. */
+  readonly encoderRuns: number
+}
+
+interface Entry {
+  readonly encoding: Encoding
+  /** The hash of the encoder's inputs, if kvtide ran it. */
+  inputs: string | undefined
+  /** The number on the session thread; `undefined` if nothing was computed. */
+  number: number | undefined
+}
+
+/** @internal The encodings of a step, and calls for its result. */
+export interface StepEncodings {
+  readonly encodings: SessionEncodings
+  done(): void
+  failed(): void
+}
+
+/** @internal The encodings of a model. */
+export class CrossCache {
+  readonly #bytesMax: number
+  /** The bytes of the keys and values of one frame. */
+  readonly #frameBytes: number
+  /** By key, the one that was used longest ago first. */
+  readonly #entries = new Map<string, Entry>()
+  #forgotten: number[] = []
+  #next = 0
+  #computed = 0
+  #encoderRuns = 0
+
+  constructor(bytesMax: number, frameBytes: number) {
+    this.#bytesMax = bytesMax
+    this.#frameBytes = frameBytes
+  }
+
+  stats(): CrossCacheStats {
+    return {
+      encodings: this.#entries.size,
+      bytes: this.#bytes(),
+      computed: this.#computed,
+      encoderRuns: this.#encoderRuns,
+    }
+  }
+
+  /** The encoding of the encoder's inputs with this hash, if it is kept. */
+  find(inputs: string): Encoding | undefined {
+    const found = [...this.#entries.values()].find(entry => entry.inputs === inputs)
+    if (found !== undefined) this.#use(found)
+    return found?.encoding
+  }
+
+  /** Keeps an encoding that the encoder has computed. */
+  add(inputs: string, encoding: Encoding): void {
+    this.#encoderRuns += 1
+    const entry = this.#entries.get(encoding.key) ?? { encoding, inputs, number: undefined }
+    entry.inputs = inputs
+    this.#use(entry)
+    this.#evict()
+  }
+
+  /** The encodings of a step. */
+  of(sequences: readonly StepSequence[]): StepEncodings {
+    const added: Entry[] = []
+    const entries = sequences.map(({ encoding }) => {
+      const own = encoding as Encoding
+      const entry = this.#entries.get(own.key) ?? { encoding: own, inputs: undefined, number: undefined }
+      this.#use(entry)
+      if (entry.number === undefined) {
+        this.#next += 1
+        entry.number = this.#next
+        added.push(entry)
+      }
+      return entry
+    })
+    const encodings = {
+      numbers: entries.map(entry => entry.number as number),
+      added: added.map(({ encoding, number }) => ({ number: number as number, states: statesOf(encoding) })),
+      forget: this.#forgotten,
+    }
+    this.#forgotten = []
+    return {
+      encodings,
+      done: () => {
+        this.#computed += added.length
+        this.#evict()
+      },
+      // The thread may have taken them or not.
+      failed: () => {
+        for (const entry of added) this.#forget(entry)
+      },
+    }
+  }
+
+  #use(entry: Entry): void {
+    this.#entries.delete(entry.encoding.key)
+    this.#entries.set(entry.encoding.key, entry)
+  }
+
+  #forget(entry: Entry): void {
+    if (entry.number !== undefined) this.#forgotten.push(entry.number)
+    entry.number = undefined
+  }
+
+  #evict(): void {
+    for (const entry of this.#entries.values()) {
+      if (this.#bytes() <= this.#bytesMax) return
+      this.#forget(entry)
+      this.#entries.delete(entry.encoding.key)
+    }
+  }
+
+  #bytes(): number {
+    return [...this.#entries.values()].reduce((sum, entry) => sum + this.#bytesOf(entry), 0)
+  }
+
+  /** The states are on both threads if keys and values were computed. */
+  #bytesOf({ encoding, number }: Entry): number {
+    const { data, frames } = statesOf(encoding)
+    return number === undefined ? data.byteLength : 2 * data.byteLength + frames * this.#frameBytes
+  }
+}

@@ -1,0 +1,83 @@
+// Finds the encoder of a decoder, and the facts that the decoder declares about it.
+import { existsSync } from 'node:fs'
+import { basename, dirname, join } from 'node:path'
+
+import type { NativeOnnxGraph } from '#binding'
+
+import { invalid, isKvTideError } from '../errors/errors.js'
+import { dtypeRow } from '../border/host-array.js'
+import type { PagedKvCache } from '../paged/paged-kv-cache.js'
+import { CrossCache } from './cross-cache.js'
+import type { EncoderFacts } from './encoding.js'
+import { openSource } from './graph-source.js'
+import { plainPorts } from './plain.js'
+import { type OnnxPorts, refusedPort } from './ports.js'
+
+/** @internal The encoder of a decoder. */
+export interface EncoderParts {
+  readonly facts: EncoderFacts
+  /** Its graph, if a file was given or found. */
+  readonly graph: NativeOnnxGraph | undefined
+}
+
+/** The default limit of a cross cache. */
+const CROSS_BYTES = 2 ** 30
+/** The names of decoders, and of encoders beside them. */
+const NAMES = ['decoder_model_merged', 'encoder_model'] as const
+
+/** @internal True if a graph is a decoder with an encoder, in any form. */
+export function hasEncoder(graph: NativeOnnxGraph): boolean {
+  return graph.inputs().some(({ name }) => name === 'encoder_hidden_states' || /\.encoder\.(key|value)$/.test(name))
+}
+
+/** @internal The encoder of a decoder; `undefined` for other models, and for forms of decoders that are refused. */
+export async function encoderParts(
+  decoder: NativeOnnxGraph,
+  {
+    encoder,
+    crossCacheBytes,
+  }: { readonly encoder: string | Uint8Array | undefined; readonly crossCacheBytes: number | undefined },
+): Promise<EncoderParts | undefined> {
+  if (!hasEncoder(decoder)) {
+    for (const [name, value] of Object.entries({ encoder, crossCacheBytes }))
+      if (value !== undefined)
+        throw invalid(name, value, 'no value: the model has no inputs for the output of an encoder')
+    return undefined
+  }
+  const ports = portsOf(decoder)
+  if (ports === undefined || ports.cross.length === 0) return undefined
+  const type = ports.typeOf('encoder_hidden_states')
+  if (type !== 'float32' && type !== 'float16')
+    throw refusedPort('encoder_hidden_states', 'input', `its type is ${type}, expected float32 or float16`)
+  const source = encoder ?? fileBeside(decoder.path)
+  return {
+    facts: { type, width: ports.sizeOf('encoder_hidden_states', 2), hasMask: ports.has('encoder_attention_mask') },
+    graph: source === undefined ? undefined : await openSource(source),
+  }
+}
+
+/** @internal The cross cache of a decoder. In all known models, a frame has as many keys and values in a layer as a token. */
+export function crossCacheOf({ groups, dtype }: PagedKvCache, bytesMax: number = CROSS_BYTES): CrossCache {
+  const elements = groups.reduce(
+    (sum, { layers, numKvHeads, headDim, valueHeadDim }) => sum + layers.length * numKvHeads * (headDim + valueHeadDim),
+    0,
+  )
+  return new CrossCache(bytesMax, elements * dtypeRow(dtype).bytes)
+}
+
+/** The purposes of a decoder's inputs; `undefined` if `plain` refuses them, which names the reason. */
+function portsOf(decoder: NativeOnnxGraph): OnnxPorts | undefined {
+  try {
+    return plainPorts(decoder)
+  } catch (error) {
+    if (isKvTideError(error)) return undefined
+    throw error
+  }
+}
+
+/** The encoder beside a decoder: `encoder_model_quantized.onnx` for `decoder_model_merged_quantized.onnx`. */
+function fileBeside(path: string | null): string | undefined {
+  if (path === null || !basename(path).includes(NAMES[0])) return undefined
+  const file = join(dirname(path), basename(path).replace(...NAMES))
+  return existsSync(file) ? file : undefined
+}
