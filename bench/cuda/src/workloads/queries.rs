@@ -57,7 +57,7 @@ impl<'a> Queries<'a> {
             let all = 0..self.sequences.len();
             let members = all.clone().map(|sequence| (sequence, sequence)).collect();
             let queries = all.map(|sequence| [0, sequence as u32]).collect();
-            self.stems.push(AttendStem { sequence: 0, keys, members, queries });
+            self.stems.push(AttendStem { sequence: 0, keys, members, queries, positions: Vec::new() });
         }
         self
     }
