@@ -1,6 +1,6 @@
 // Measures two real models beside onnxruntime-genai and llama.cpp, and writes docs/real-models.md:
 //
-//   node bench/models/main.mjs [--models smollm2] [--rounds 3] [--only int4] [--from results.json]
+//   npm run bench:models -- [--models smollm2] [--rounds 3] [--only int4] [--from results.json]
 //
 // Each measurement is a process of its own. The lanes take turns in each round, and the page has medians with the lowest and highest round. What cannot be
 // made on this machine is SKIPPED by name.
