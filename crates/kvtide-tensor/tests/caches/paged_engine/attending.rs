@@ -1,8 +1,9 @@
 //! Attention over the pages of sequences, compared with its definition in 64-bit floats.
 //!
 //! Rows that are not quantised are those of the model. Quantised rows are those that the cache gathers, which other checks compare with
-//! the model. A full page of a step or draft lies both in floats, which are gathered, and quantised: the oracle quantises such a page in a
-//! cache of its own, for the queries that come after it.
+//! the model. A full page of a step or draft lies both in floats, which are gathered, and quantised: the oracle quantises these floats in a
+//! cache of its own, for the queries that come after it. If the page was quantised before, cut and filled again, they are not those that
+//! were appended.
 
 use kvtide_core::Code;
 use kvtide_tensor::attention::{AttendOptions, attend};
@@ -10,7 +11,6 @@ use kvtide_tensor::{DType, HostTensor};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::model::Value;
 use super::oracle::{Naive, ancestors, slopes};
 use super::tensors::{TensorCache, code};
 use super::world::{Done, Seen, World};
@@ -132,7 +132,7 @@ impl World<TensorCache> {
             rows[part] =
                 heads.flat_map(|(head, at)| self.cache.content.row(part, values[at].unwrap_or(0), head)).collect();
         }
-        let before = self.before(&values, &at, &rows, &two_forms)?;
+        let before = self.before(&at, &rows, &two_forms)?;
         let positions: Vec<i64> = at.into_iter().map(|at| at as i64).collect();
         // A query that stands before the ones to come may see what has left their window.
         let window = self.shape.window.map_or(0, |window| window.0 as usize);
@@ -143,26 +143,25 @@ impl World<TensorCache> {
     }
 
     /// Rows of the tokens `at`, where pages that lie in two forms are quantised.
-    fn before(
-        &self,
-        values: &[Option<Value>],
-        at: &[usize],
-        rows: &[Vec<f32>; 2],
-        two_forms: &[bool],
-    ) -> Result<[Vec<f32>; 2], TestCaseError> {
+    fn before(&self, at: &[usize], rows: &[Vec<f32>; 2], two_forms: &[bool]) -> Result<[Vec<f32>; 2], TestCaseError> {
         let (mut before, size, content) = (rows.clone(), self.shape.block_size as usize, &self.cache.content);
         for first in (0..at.len()).filter(|&first| at[first].is_multiple_of(size)) {
             // A fork of a step's sequence may have fewer tokens in a page: no query comes after it.
-            let is_full = values.len() - at[first] >= size;
+            let is_full = at.len() - first >= size;
             if !is_full || !two_forms.get(first / size).is_some_and(|&has| has) {
                 continue;
             }
-            let page: Vec<Value> = values[at[first]..][..size].iter().map(|value| value.unwrap_or(0)).collect();
-            let quantised = content.sealed(&page)?;
+            let range = |part: usize, head: usize| {
+                let dim = content.dims[part];
+                (head * at.len() + first) * dim..(head * at.len() + first + size) * dim
+            };
+            let floats = [0, 1].map(|part| {
+                (0..content.heads).flat_map(|head| &rows[part][range(part, head)]).copied().collect::<Vec<_>>()
+            });
+            let quantised = content.sealed(&floats)?;
             for (part, head) in (0..2).flat_map(|part| (0..content.heads).map(move |head| (part, head))) {
-                let (length, dim) = (size * content.dims[part], content.dims[part]);
-                before[part][(head * at.len() + first) * dim..][..length]
-                    .copy_from_slice(&quantised[part][head * length..][..length]);
+                let length = size * content.dims[part];
+                before[part][range(part, head)].copy_from_slice(&quantised[part][head * length..][..length]);
             }
         }
         Ok(before)

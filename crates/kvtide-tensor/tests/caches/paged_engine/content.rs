@@ -103,24 +103,34 @@ impl Content {
     fn push(&self, bytes: &mut Vec<u8>, part: usize, value: Value, place: usize) {
         let bits = if value == 0 { 0 } else { mix(u64::from(value) << 8 | (place as u64) << 1 | part as u64) };
         let number = if value == 0 { 0. } else { element(bits) * self.magnitude };
+        if !self.is_low_bit(part) && self.kept(part).is_none() && !self.plain {
+            bytes.extend(&bits.to_ne_bytes()[..self.dtype.bytes()]);
+        } else {
+            self.put(bytes, number);
+        }
+    }
+
+    fn put(&self, bytes: &mut Vec<u8>, number: f32) {
         match self.dtype {
-            _ if !self.is_low_bit(part) && self.kept(part).is_none() && !self.plain => {
-                bytes.extend(&bits.to_ne_bytes()[..self.dtype.bytes()])
-            }
             DType::F16 => bytes.extend(half::f16::from_f32(number).to_ne_bytes()),
             DType::BF16 => bytes.extend(half::bf16::from_f32(number).to_ne_bytes()),
             _ => bytes.extend(number.to_ne_bytes()),
         }
     }
 
-    /// K and V of a full page, `[heads, tokens, dim]`, as they are read after it was quantised.
-    pub fn sealed(&self, page: &[Value]) -> Result<[Vec<f32>; 2], Error> {
-        let block_size = page.len() as u32;
+    /// K and V of a full page, `[heads, tokens, dim]`, as they are read after these floats of it were quantised.
+    pub fn sealed(&self, page: &[Vec<f32>; 2]) -> Result<[Vec<f32>; 2], Error> {
+        let tokens = page[0].len() / (self.heads * self.dims[0]);
+        let block_size = tokens as u32;
         let mut cache =
             PagedKvCache::new(PagedKvCacheOptions { capacity: 1, block_size, num_layers: 1, ..self.options() })?;
         let sequence = cache.create_sequence()?;
-        let rows = [0, 1].map(|part| self.fed(part, &[page.to_vec()]));
-        let shapes = self.dims.map(|dim| [1, self.heads, page.len(), dim]);
+        let rows = page.each_ref().map(|floats| {
+            let mut bytes = Vec::new();
+            floats.iter().for_each(|&number| self.put(&mut bytes, number));
+            bytes
+        });
+        let shapes = self.dims.map(|dim| [1, self.heads, tokens, dim]);
         let [k, v] = [0, 1].map(|part| HostTensor::new("rows", &rows[part], self.dtype, &shapes[part]));
         cache.append_known(&[sequence], k?, v?, Some(&[0, block_size]), None)?;
         let kv = cache.gather(sequence, 0)?;

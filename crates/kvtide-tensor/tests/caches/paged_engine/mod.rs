@@ -23,7 +23,10 @@ mod world;
 
 use calls::{Call, Shape};
 use content::Content;
+use kvtide_core::paged::PageFormat;
+use kvtide_tensor::DType;
 use kvtide_tensor::runtime::Kernels;
+use policies::Policy;
 use proptest::prelude::*;
 use tensors::TensorCache;
 use world::World;
@@ -112,6 +115,25 @@ fn attention_follows_the_model((kernels, (shape, content), calls): Trace) -> Don
 fn attention_over_random_traces_against_its_definition() {
     support::run("paged_engine attention", 1_000, traces(), attention_follows_the_model);
     support::run("paged_engine attention, drafts", 1_000, dense_traces(), attention_follows_the_model);
+}
+
+/// The cut page keeps rows that were rounded, and a step quantises them once more with others.
+#[test]
+fn attention_to_a_page_that_a_step_quantises_again() {
+    let calls = [
+        Call::Create(0),
+        Call::Append(vec![(0, vec![0, 1, 1, 0, 1])], true),
+        Call::Truncate(0, 2),
+        Call::OpenStep(vec![(0, vec![0, 1, 1, 1, 0])], true),
+        Call::WriteLayer(0),
+        Call::EndStep(true),
+    ];
+    let shape = Shape { capacity: 4, block_size: 4, layers: 1, low_bit: true, window: None, policy: Policy::Default };
+    for (kernels, dtype) in Kernels::supported().flat_map(|kernels| [(kernels, DType::BF16), (kernels, DType::F32)]) {
+        let formats = [Some(PageFormat::Q4); 2];
+        let content = Content { heads: 2, dims: [6, 3], dtype, formats, hadamard: true, plain: true, magnitude: 1. };
+        attention_follows_the_model((kernels, (shape, content), calls.to_vec())).expect("the model's attention");
+    }
 }
 
 #[test]
