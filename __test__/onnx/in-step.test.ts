@@ -259,7 +259,8 @@ for (const format of ['q8', 'f8e4m3', 'q4'] as const) {
     await using other = await load(format)
     const tokens = promptOf('p33')
     using lone = other.open({ tokens })
-    const wanted = await read(other, lone, 40)
+    // Forks that are taken at the end say three tokens more.
+    const wanted = await read(other, lone, 43)
     using chat = model.open({ tokens })
     const got: number[] = []
     const forks = await forksOf(
@@ -268,14 +269,14 @@ for (const format of ['q8', 'f8e4m3', 'q4'] as const) {
       [...tokens, ...wanted],
       read(model, chat, 40).then(said => got.push(...said)),
     )
-    t.deepEqual(got, wanted)
+    t.deepEqual(got, wanted.slice(0, 40))
     for (const fork of forks) {
       const length = fork.tokens.length - tokens.length
       t.deepEqual(await read(model, fork, 3), wanted.slice(length, length + 3))
       fork.dispose()
     }
     // Its full pages were quantised: prompts find them.
-    using match = model.cache.match([...tokens, ...wanted])
+    using match = model.cache.match([...tokens, ...wanted.slice(0, 40)])
     t.true(match.length >= tokens.length + 36, `${match.length} tokens are found`)
     model.cache.checkInvariants()
   })
