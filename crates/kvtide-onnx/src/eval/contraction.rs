@@ -1,8 +1,8 @@
 //! Operators that sum: products, reductions, attention. Only the dimensions of products are computed.
 
-use super::Known;
 use super::known::{axis, broadcast, coordinates, count, place};
 use super::movement::axes;
+use super::{Known, pasts_of};
 use crate::proto::{ElementType, Node};
 
 pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
@@ -97,18 +97,15 @@ fn attention(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         [_, _, new, _] | [_, new, _] => new,
         _ => return Some(vec![Known::sized(queries.element, dims)]),
     };
-    let pasts = match node.operator.as_str() {
-        "GroupQueryAttention" => [3, 4],
-        "MultiHeadAttention" => [6, 7],
-        _ => [4, 5],
-    };
-    let present = |at: usize| match inputs.get(at).map(|past| (past.element, past.dims.as_deref())) {
-        Some((element, Some(&[batch, heads, past, dim]))) => {
-            Known::sized(element, vec![batch, heads, past.saturating_add(new), dim])
-        }
-        _ => Known { element: queries.element, ..Known::default() },
-    };
-    let [keys, values] = pasts.map(present);
+    let present =
+        |at: Option<usize>| match at.and_then(|at| inputs.get(at)).map(|past| (past.element, past.dims.as_deref())) {
+            Some((element, Some(&[batch, heads, past, dim]))) => {
+                Known::sized(element, vec![batch, heads, past.saturating_add(new), dim])
+            }
+            _ => Known { element: queries.element, ..Known::default() },
+        };
+    let pasts = pasts_of(node);
+    let [keys, values] = [0, 1].map(|side: usize| present(pasts.map(|pasts| pasts[side])));
     Some(vec![Known::sized(queries.element, dims), keys, values])
 }
 

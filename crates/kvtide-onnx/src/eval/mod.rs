@@ -92,13 +92,12 @@ impl Evaluation {
     /// Some graphs only name the head dimension of a past: it equals that of the rows that are appended to the past.
     fn complete(&self, model: &Model, node: &Node) -> Vec<(String, Known)> {
         // The past and the new rows, by input.
-        let pairs: &[(usize, usize)] = match (node.domain.as_str(), node.operator.as_str()) {
-            ("", "Concat") => &[(0, 1)],
-            ("com.microsoft", "MultiHeadAttention") => &[(6, 1), (7, 2)],
-            ("com.microsoft", "GroupQueryAttention") => &[(3, 1), (4, 2)],
-            _ => return Vec::new(),
+        let pairs = match pasts_of(node).filter(|_| node.domain == "com.microsoft") {
+            Some([keys, values]) => vec![(keys, 1), (values, 2)],
+            None if node.is("", "Concat") => vec![(0, 1)],
+            None => return Vec::new(),
         };
-        let completed = |&(past, new): &(usize, usize)| {
+        let completed = |(past, new)| {
             let (past, new) = (node.input(past)?, node.input(new)?);
             let info = model.graph.input(past).filter(|input| is_past(input) && self.dims(past).is_none())?;
             let dims = match (self.dims(new)?, info.dims.as_deref()) {
@@ -111,7 +110,7 @@ impl Evaluation {
             };
             Some((past.to_owned(), Known::sized(info.element, dims)))
         };
-        pairs.iter().filter_map(completed).collect()
+        pairs.into_iter().filter_map(completed).collect()
     }
 
     /// The known properties of a tensor.
@@ -211,6 +210,16 @@ fn operators(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         .or_else(|| movement::apply(node, inputs))
         .or_else(|| indexed::apply(node, inputs))
         .or_else(|| contraction::apply(node, inputs))
+}
+
+/// The inputs of an operator of attention that are the pasts of keys and of values.
+pub(crate) fn pasts_of(node: &Node) -> Option<[usize; 2]> {
+    Some(match (node.domain.as_str(), node.operator.as_str()) {
+        ("com.microsoft", "GroupQueryAttention") => [3, 4],
+        ("com.microsoft", "MultiHeadAttention") => [6, 7],
+        ("", "Attention") => [4, 5],
+        _ => return None,
+    })
 }
 
 fn of_tensor(tensor: &Tensor, source: &dyn Source) -> Result<Known> {

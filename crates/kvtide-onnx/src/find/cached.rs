@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::lookup::{Lookup, SIZES, unrecognised};
 use crate::error::Result;
-use crate::eval::Known;
+use crate::eval::{Known, pasts_of};
 use crate::proto::Node;
 
 /// The layout in which an attention reads keys or values.
@@ -93,12 +93,7 @@ fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>>
 
 /// Keys or values that an operator puts together itself and returns: layers without their own read those of another.
 fn present<'a>(lookup: &Lookup<'a>, node: &'a Node, name: &'a str) -> Result<Option<Cached<'a>>> {
-    let pasts = match (node.domain.as_str(), node.operator.as_str()) {
-        ("com.microsoft", "GroupQueryAttention") => [3, 4],
-        ("com.microsoft", "MultiHeadAttention") => [6, 7],
-        ("", "Attention") => [4, 5],
-        _ => return Ok(None),
-    };
+    let Some(pasts) = pasts_of(node) else { return Ok(None) };
     let Some(side) = (0..2).find(|side| node.output(side + 1) == Some(name)) else { return Ok(None) };
     let Some(past) = node.input(pasts[side]).filter(|past| lookup.past(past).is_some()) else { return Ok(None) };
     Ok(match lookup.at(SIZES[0])?.dims(name) {

@@ -51,7 +51,7 @@ impl<'a> Term<'a> {
     }
 }
 
-/// What is known of an attention's mask.
+/// The rules that an attention's terms stand for.
 pub(super) struct Rules {
     /// The window; [`None`] if there is none.
     pub window: Option<u32>,
