@@ -28,23 +28,22 @@ struct Rotation {
 }
 
 /// The nodes of a graph, and their sizes.
-struct Nodes {
-    makers: HashMap<String, Rc<Node>>,
-    readers: HashMap<String, Vec<Rc<Node>>>,
+struct Nodes<'a> {
+    makers: HashMap<&'a str, &'a Node>,
+    readers: HashMap<&'a str, Vec<&'a Node>>,
     /// Names of the graph's own inputs and outputs.
     inputs: Vec<String>,
     outputs: Vec<String>,
     sizes: [Rc<Evaluation>; 2],
 }
 
-impl Nodes {
-    fn of(edit: &GraphEdit<'_>) -> Result<Self> {
+impl<'a> Nodes<'a> {
+    fn of(edit: &GraphEdit<'_>, nodes: &'a [Node]) -> Result<Self> {
         let (mut makers, mut readers) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
-        for node in &edit.graph.nodes {
-            let node = Rc::new(node.clone());
-            makers.extend(node.outputs.iter().map(|name| (name.clone(), node.clone())));
+        for node in nodes {
+            makers.extend(node.outputs.iter().map(|name| (name.as_str(), node)));
             for name in node.reads() {
-                readers.entry(name.to_owned()).or_default().push(node.clone());
+                readers.entry(name).or_default().push(node);
             }
         }
         let names = |list: &[ValueInfo]| list.iter().map(|value| value.name.clone()).collect();
@@ -52,12 +51,12 @@ impl Nodes {
         Ok(Self { makers, readers, inputs, outputs, sizes: [edit.lookup.at(SIZES[0])?, edit.lookup.at(SIZES[1])?] })
     }
 
-    fn maker(&self, name: &str, operator: &str) -> Option<&Node> {
-        self.makers.get(name).map(Rc::as_ref).filter(|node| node.is("", operator))
+    fn maker(&self, name: &str, domain: &str, operator: &str) -> Option<&'a Node> {
+        self.makers.get(name).copied().filter(|node| node.is(domain, operator))
     }
 
     /// The node with this operator that is the only reader of a tensor.
-    fn reader(&self, name: &str, operator: &str) -> Option<&Node> {
+    fn reader(&self, name: &str, operator: &str) -> Option<&'a Node> {
         match self.readers.get(name)?.as_slice() {
             [node] if node.is("", operator) && !self.outputs.iter().any(|output| output == name) => Some(node),
             _ => None,
@@ -77,8 +76,8 @@ impl Nodes {
     }
 
     /// The tensor of which a node takes these elements of the last axis.
-    fn sliced<'a>(&'a self, name: &str, from: i64, to: i64, dim: i64) -> Option<&'a str> {
-        let node = self.maker(name, "Slice")?;
+    fn sliced(&self, name: &str, from: i64, to: i64, dim: i64) -> Option<&'a str> {
+        let node = self.maker(name, "", "Slice")?;
         let list = |place: usize| self.ints(node.input(place));
         let (start, end) = (list(1)?, list(2)?);
         let is_last = list(3).is_some_and(|axes| axes == [-1] || axes == [3]);
@@ -89,15 +88,15 @@ impl Nodes {
     }
 
     /// The two operands of a node, in both orders.
-    fn operands<'a>(&'a self, name: &str, operator: &str) -> Option<[[&'a str; 2]; 2]> {
-        let node = self.maker(name, operator)?;
+    fn operands(&self, name: &str, operator: &str) -> Option<[[&'a str; 2]; 2]> {
+        let node = self.maker(name, "", operator)?;
         let (one, other) = (node.input(0)?, node.input(1)?);
         Some([[one, other], [other, one]])
     }
 
     /// The tensor before a rotation by `RotaryEmbedding`, and the rotation.
     fn embedded(&self, layer: &Layer, name: &str) -> Option<(String, Rotation)> {
-        let node = self.makers.get(name).filter(|node| node.is("com.microsoft", "RotaryEmbedding"))?;
+        let node = self.maker(name, "com.microsoft", "RotaryEmbedding")?;
         let whole = |name: &str| node.int(name).unwrap_or(0);
         let is_plain = node.float("scale").is_none_or(|scale| scale == 1.) && whole("is_packed_batching") == 0;
         let inputs = [node.input(1)?, node.input(2)?, node.input(3)?].map(str::to_owned);
@@ -119,7 +118,7 @@ impl Nodes {
         if let Some((from, rotation)) = self.turned(name, dim) {
             return Some((from.to_owned(), rotation));
         }
-        let node = self.maker(name, "Concat").filter(|node| node.inputs.len() == 2 && is_last(node))?;
+        let node = self.maker(name, "", "Concat").filter(|node| node.inputs.len() == 2 && is_last(node))?;
         let dims = self.sizes[0].dims(node.input(0)?)?.last().map(|&dims| dims as i64)?;
         let (part, rotation) = self.turned(node.input(0)?, dims)?;
         let from = self.sliced(part, 0, dims, dim)?;
@@ -127,16 +126,16 @@ impl Nodes {
     }
 
     /// `x * cos + (-second half of x, first half of x) * sin`
-    fn turned(&self, name: &str, dims: i64) -> Option<(&str, Rotation)> {
+    fn turned(&self, name: &str, dims: i64) -> Option<(&'a str, Rotation)> {
         let half = dims / 2;
         for [straight, turned] in self.operands(name, "Add")? {
             for [from, cos] in self.operands(straight, "Mul")? {
                 for [joined, sin] in self.operands(turned, "Mul")? {
-                    let Some(node) = self.maker(joined, "Concat").filter(|node| is_last(node)) else { continue };
+                    let Some(node) = self.maker(joined, "", "Concat").filter(|node| is_last(node)) else { continue };
                     let (Some(second), Some(first), None) = (node.input(0), node.input(1), node.input(2)) else {
                         continue;
                     };
-                    let second = self.maker(second, "Neg").and_then(|node| node.input(0));
+                    let second = self.maker(second, "", "Neg").and_then(|node| node.input(0));
                     let halves = [self.sliced(first, 0, half, dims), self.sliced(second?, half, dims, dims)];
                     let by_token = |name| self.has(name, |batch, new| vec![batch, 1, new, dims as usize]);
                     if halves == [Some(from); 2] && by_token(cos) && by_token(sin) {
@@ -151,16 +150,16 @@ impl Nodes {
 
     /// The tensor with tokens before heads that is transposed to a tensor with heads first.
     fn tokens_first(&self, name: &str, heads: u32, dim: u32) -> Option<String> {
-        let node = self.maker(name, "Transpose").filter(|node| node.ints("perm") == Some(&[0, 2, 1, 3]))?;
+        let node = self.maker(name, "", "Transpose").filter(|node| node.ints("perm") == Some(&[0, 2, 1, 3]))?;
         let (heads, dim) = (heads as usize, dim as usize);
         let apart = node.input(0).filter(|name| self.has(name, |batch, new| vec![batch, new, heads, dim]))?;
-        let packed = self.maker(apart, "Reshape").and_then(|node| node.input(0));
+        let packed = self.maker(apart, "", "Reshape").and_then(|node| node.input(0));
         let packed = packed.filter(|name| self.has(name, |batch, new| vec![batch, new, heads * dim]));
         Some(packed.unwrap_or(apart).to_owned())
     }
 
     /// The packed tensor that an output with heads first becomes.
-    fn packed_output(&self, name: &str, layer: &Layer) -> Option<&str> {
+    fn packed_output(&self, name: &str, layer: &Layer) -> Option<&'a str> {
         let turn = self.reader(name, "Transpose").filter(|node| node.ints("perm") == Some(&[0, 2, 1, 3]))?;
         let shape = self.reader(turn.output(0)?, "Reshape").filter(|node| node.input(0) == turn.output(0))?;
         let width = (layer.num_heads * layer.value_dim) as usize;
@@ -175,10 +174,10 @@ fn is_last(node: &Node) -> bool {
 impl GraphEdit<'_> {
     /// Replaces each attention by one that does the work of the nodes around it.
     pub(super) fn fuse(&mut self, layers: &[Layer]) -> Result<()> {
-        let nodes = Nodes::of(self)?;
+        let before = self.graph.nodes.clone();
+        let nodes = Nodes::of(self, &before)?;
         let mut replaced = HashSet::new();
-        for place in 0..self.graph.nodes.len() {
-            let node = &self.graph.nodes[place];
+        for (place, node) in before.iter().enumerate() {
             let layer = layers.iter().find(|layer| node.int("layer") == Some(layer.layer.into()));
             let is_own = |layer: &&Layer| layer.element == ElementType::F32 && layer.source.is_none();
             let Some(layer) = layer.filter(is_own) else { continue };
@@ -196,7 +195,7 @@ impl GraphEdit<'_> {
 }
 
 /// An attention that does the work of the nodes around it; `None` if it cannot do more than `node` does.
-fn fused(nodes: &Nodes, layer: &Layer, node: &Node) -> Option<Node> {
+fn fused(nodes: &Nodes<'_>, layer: &Layer, node: &Node) -> Option<Node> {
     let [query, key, value, output] = [node.input(0)?, node.input(1)?, node.input(2)?, node.output(0)?];
     let rotated = |name| nodes.embedded(layer, name).or_else(|| nodes.multiplied(layer, name));
     let mut operands = [query, key, value].map(str::to_owned);
@@ -211,7 +210,7 @@ fn fused(nodes: &Nodes, layer: &Layer, node: &Node) -> Option<Node> {
     if let Some((packed, to)) = packed(nodes, layer, &operands, &output) {
         (operands, output, layout) = (packed, to, Layout::Packed);
     }
-    let split = nodes.maker(&operands[0], "Split").filter(|split| split.outputs == operands);
+    let split = nodes.maker(&operands[0], "", "Split").filter(|split| split.outputs == operands);
     let split = split.filter(|split| split.name == format!("kvtide/split.{}", layer.layer));
     let is_packed = split.is_some();
     if let Some(whole) = split.and_then(|split| split.input(0)) {
@@ -237,7 +236,7 @@ fn fused(nodes: &Nodes, layer: &Layer, node: &Node) -> Option<Node> {
 }
 
 /// Queries, keys, values and the output with tokens first, if all of them can be.
-fn packed(nodes: &Nodes, layer: &Layer, from: &[String; 3], output: &str) -> Option<([String; 3], String)> {
+fn packed(nodes: &Nodes<'_>, layer: &Layer, from: &[String; 3], output: &str) -> Option<([String; 3], String)> {
     let (heads, others, dim) = (layer.num_heads, layer.kv_num_heads, layer.head_dim);
     let packed = [
         nodes.tokens_first(&from[0], heads, dim)?,
