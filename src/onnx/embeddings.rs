@@ -1,8 +1,6 @@
 //! Embeddings of a step: token ids go through the model of embeddings, a session of its own, and given rows replace
 //! those of their ids. All of its outputs that the decoder takes are passed on by name, without a copy.
-#![expect(unsafe_code, reason = "a C library makes the tensors, and rows of these are replaced")]
-
-use std::ptr::null_mut;
+#![expect(unsafe_code, reason = "rows of tensors that a C library made are replaced")]
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -11,9 +9,8 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::api::number;
-use super::library::NONE;
 use super::run::{Fed, Made};
-use super::session::{EMBEDS, Session, failed};
+use super::session::{EMBEDS, Port, Session, failed};
 use super::tensor::{dims, element, memory};
 use crate::border::argument::ArrayArg;
 use crate::border::external_array::ExternalArray;
@@ -60,7 +57,7 @@ impl Session {
     /// Computes the embeddings of token ids that `decoder` takes. The tensors are those of its inputs, in their order;
     /// [`None`] for one that this model does not give.
     pub(super) fn embed(&self, ids: &[i64], given: &GivenRows, decoder: &Session) -> Outcome<Vec<Option<Made<'_>>>> {
-        let (library, tokens) = (self.library, ids.len() as i64);
+        let tokens = ids.len() as i64;
         let mut ids = ids.to_vec();
         if self.takes_features() {
             // The token of an image would ask for features, which are not given this way.
@@ -71,43 +68,21 @@ impl Session {
             false => Fed::new(self, port, &[], &port.dims.iter().map(|&dim| dim.max(0)).collect::<Vec<_>>()),
         });
         let fed = fed.collect::<Outcome<Vec<_>>>()?;
-        let names: Vec<_> = self.inputs.iter().map(|port| port.name.as_ptr()).collect();
         let values: Vec<_> = fed.iter().map(|fed| fed.value.cast_const()).collect();
-        let mut made = Vec::new();
-        for input in &decoder.inputs {
-            made.push(
-                self.outputs.iter().any(|port| port.name == input.name).then(|| Made { library, value: null_mut() }),
-            );
-        }
-        let asked: Vec<_> = decoder
-            .inputs
-            .iter()
-            .zip(&made)
-            .filter(|(_, made)| made.is_some())
-            .map(|(port, _)| port.name.as_ptr())
-            .collect();
-        let mut outputs = vec![null_mut(); asked.len()];
-        // SAFETY: names and tensors live until the call is over, and there is a place for each output.
-        let ran = library.check(unsafe {
-            let (run, inputs) = (library.api.run, names.len());
-            let (values, outputs) = (values.as_ptr(), outputs.as_mut_ptr());
-            run(self.session, NONE, names.as_ptr(), values, inputs, asked.as_ptr(), asked.len(), outputs)
-        });
-        // If the call has failed, these are null.
-        made.iter_mut().flatten().zip(outputs).for_each(|(made, output)| made.value = output);
-        ran?;
-        for (port, made) in decoder.inputs.iter().zip(&mut made) {
-            if let Some(made) = made
-                && port.is(EMBEDS)
-            {
+        let gives = |input: &&Port| self.outputs.iter().any(|port| port.name == input.name);
+        let asked: Vec<_> = decoder.inputs.iter().filter(gives).collect();
+        let made = self.call(&values, &asked)?;
+        for (port, made) in asked.iter().zip(&made) {
+            if port.is(EMBEDS) {
                 self.replace(made, given, ids.len())?;
             }
         }
-        Ok(made)
+        let mut made = made.into_iter();
+        Ok(decoder.inputs.iter().map(|input| if gives(&input) { made.next() } else { None }).collect())
     }
 
     /// Replaces rows of a tensor, `[1, tokens, width]`.
-    fn replace(&self, made: &mut Made<'_>, given: &GivenRows, tokens: usize) -> Outcome<()> {
+    fn replace(&self, made: &Made<'_>, given: &GivenRows, tokens: usize) -> Outcome<()> {
         let (library, dims) = (self.library, dims(self.library, made.value)?);
         let &[1, found, width] = dims.as_slice() else {
             return Err(failed(format!("embeddings have the dimensions {dims:?}, expected [1, {tokens}, width]")));

@@ -127,7 +127,7 @@ impl Drop for Made<'_> {
 impl Session {
     /// Runs one step. Kernels find it in the shared state. `embeddings` is the model of its embeddings.
     pub fn run(&self, embeddings: Option<&Session>, inputs: &StepInputs, budget: &Arc<Budget>) -> Outcome<Arc<Logits>> {
-        let (library, tokens) = (self.library, inputs.ids.len() as i64);
+        let tokens = inputs.ids.len() as i64;
         let embedded = embeddings.map(|model| model.embed(&inputs.ids, &inputs.given, self)).transpose()?;
         let embedded = |place: usize| embedded.as_ref().and_then(|made| made[place].as_ref());
         let own = |place: &usize| embedded(*place).is_none();
@@ -147,18 +147,28 @@ impl Session {
             }
         });
         let fed = fed.collect::<Outcome<Vec<_>>>()?;
-        let names: Vec<_> = self.inputs.iter().map(|port| port.name.as_ptr()).collect();
         let mut own = fed.iter().map(|fed| fed.value.cast_const());
         let value = |place| embedded(place).map(|made| made.value.cast_const()).or_else(|| own.next());
         let values: Vec<_> = (0..self.inputs.len()).filter_map(value).collect();
-        let asked = [self.logits().name.as_ptr()];
-        let mut made = Made { library, value: null_mut() };
-        // SAFETY: names and tensors live until the call is over, and the output pointer points to a local.
-        library.check(unsafe {
-            let (run, count) = (library.api.run, names.len());
-            run(self.session, NONE, names.as_ptr(), values.as_ptr(), count, asked.as_ptr(), 1, &mut made.value)
-        })?;
-        self.read(&made, inputs, budget)
+        let made = self.call(&values, &[self.logits()])?;
+        self.read(&made[0], inputs, budget)
+    }
+
+    /// Calls the library with a tensor for each input, in their order. Returns the tensors of the ports that are asked
+    /// for.
+    pub(super) fn call(&self, values: &[*const Value], asked: &[&Port]) -> Outcome<Vec<Made<'_>>> {
+        let library = self.library;
+        let names: Vec<_> = self.inputs.iter().map(|port| port.name.as_ptr()).collect();
+        let asked: Vec<_> = asked.iter().map(|port| port.name.as_ptr()).collect();
+        let mut outputs = vec![null_mut(); asked.len()];
+        // SAFETY: names and tensors live until the call is over, and there is a place for each output.
+        let ran = library.check(unsafe {
+            let (run, values, outputs) = (library.api.run, values.as_ptr(), outputs.as_mut_ptr());
+            run(self.session, NONE, names.as_ptr(), values, names.len(), asked.as_ptr(), asked.len(), outputs)
+        });
+        // If the call has failed, these are null.
+        let made = outputs.into_iter().map(|value| Made { library, value }).collect();
+        ran.map(|()| made)
     }
 
     /// Reads the requested rows as floats.
