@@ -5,7 +5,6 @@
 // Invariants: the ids of a sequence always match the rows in the cache (sequence-state); a step that fails is rolled back, and its sequences stay as they were;
 // graphs with an unknown input are refused (ports). Per token, a step costs one call of the runtime and bookkeeping of microseconds per sequence.
 import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../border/owner.js'
-import { fields } from '../errors/check.js'
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
@@ -24,6 +23,7 @@ import { encodedNames, type EncoderInput, type Encoding, readEncoded } from './e
 import { Generation, type ModelLimits } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
 import {
+  apart,
   type EmbedsOption,
   type GenerateOptionsOf,
   type OnnxModelOptions,
@@ -38,7 +38,7 @@ import {
 import { rest, Scheduler } from './scheduler.js'
 import { type OnnxSequence, openSequence, sequenceOf } from './sequence.js'
 import { type LongRope, namesAt } from './long-rope.js'
-import { apart, type EmbeddingForm, namedBy, readEmbeds, Spans } from './spans.js'
+import { type EmbeddingForm, namedBy, readEmbeds, Spans } from './spans.js'
 import { type SequenceKind, SequenceState } from './sequence-state.js'
 import { RunTask } from './task.js'
 import { readKnown } from './token-log.js'
@@ -194,8 +194,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     const ids = readKnown('tokens', tokens, this.vocabularySize)
     const { contextLength = Infinity } = this
     checkContext(ids.length, contextLength)
-    const { own: others, encoding } = this.#split(options)
-    const { embeds, rest: own } = apart(others, ADMISSION)
+    const { embeds, encoded, rest: own } = apart(options, ADMISSION)
+    const encoding = this.#encodingOf(encoded)
     const spans = new Spans(readEmbeds(embeds, this.#embedding), ids)
     const names = (prompt: PromptOptions): PromptOptions =>
       namesAt(this.#rope, encodedNames(spans.named(prompt), encoding), ids.length)
@@ -217,8 +217,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   ): Promise<OnnxSequence> {
     OnnxModel.#check(this)
     const shared = this.#shared
-    const { own: others, encoding } = this.#split(options)
-    const { embeds: given, rest: own } = apart(others, SEQUENCE)
+    const { embeds: given, encoded, rest: own } = apart(options, SEQUENCE)
+    const encoding = this.#encodingOf(encoded)
     const embeds = readEmbeds(given, this.#embedding)
     const names = (prompt: PromptOptions, length: number): PromptOptions =>
       namesAt(this.#rope, encodedNames(namedBy(embeds, prompt), encoding), length)
@@ -380,14 +380,6 @@ export class OnnxModel implements AsyncDisposable, Disposable {
 
   #encodingOf(encoded: unknown): Encoding | undefined {
     return readEncoded(encoded, this.#encoded?.facts)
-  }
-
-  /** Takes the option `encoded` out of the others, which are checked elsewhere. */
-  #split<T extends object>(options: T & Encoded): { readonly own: T; readonly encoding: Encoding | undefined } {
-    const { encoded } = fields<Encoded>('options', options)
-    const encoding = this.#encodingOf(encoded)
-    if (encoded === undefined) return { own: options, encoding }
-    return { own: { ...options, encoded: undefined }, encoding }
   }
 
   async #end(): Promise<void> {

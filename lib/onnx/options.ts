@@ -177,6 +177,16 @@ export function readOpen(
   return { tokens: ids, prompt: promptOf({ salt, saltFrom, extra }), embeds: readEmbeds(embeds, form), encoded }
 }
 
+/** @internal What a sequence sees besides its ids, apart from the other options of a call, whose names are given. Each option is read once. */
+export function apart(
+  options: unknown,
+  names: Readonly<Record<string, 0>>,
+): { readonly embeds: unknown; readonly encoded: unknown; readonly rest: Readonly<Record<string, unknown>> } {
+  const given: Readonly<Record<string, unknown>> = known('options', options, { ...names, embeds: 0, encoded: 0 })
+  const rest = Object.fromEntries(Object.keys(names).map(name => [name, given[name]]))
+  return { embeds: given['embeds'], encoded: given['encoded'], rest }
+}
+
 /** @internal A list of sequences and their tokens. */
 export function readEntries(
   entries: unknown,

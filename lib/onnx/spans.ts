@@ -97,16 +97,6 @@ interface Placed extends Span {
   readonly next: number
 }
 
-/** @internal The spans of a call, apart from its other options, whose names are given. Each option is read once. */
-export function apart(
-  options: unknown,
-  names: Readonly<Record<string, 0>>,
-): { readonly embeds: unknown; readonly rest: Readonly<Record<string, unknown>> } {
-  const given: Readonly<Record<string, unknown>> = known('options', options, { ...names, embeds: 0 })
-  const rest = Object.fromEntries(Object.keys(names).map(name => [name, given[name]]))
-  return { embeds: given['embeds'], rest }
-}
-
 /** @internal The spans of a sequence and of its forks. */
 export class Spans {
   /** The position behind the last span. */
