@@ -39,28 +39,32 @@ interface GenaiConfig {
 
 /** @internal Reads the `genai_config.json` of a model, which onnxruntime-genai's model builder writes: in its folder, or one folder up. Invalid JSON is ignored. */
 export function genaiSizes(model: string): ConfigSizes & { readonly windows?: (number | null)[] | undefined } {
-  const file = configBeside(model, 'genai_config.json')
-  if (file === undefined) return {}
-  try {
-    const { context_length, decoder } = (JSON.parse(readText('genai_config.json', file)) as GenaiConfig).model ?? {}
-    return {
-      numKvHeads: sizeIn(decoder?.num_key_value_heads),
-      headDim: sizeIn(decoder?.head_size),
-      contextLength: sizeIn(context_length),
-      windows: genaiWindows(decoder),
-    }
-  } catch {
-    return {}
+  const { config } = readGenai(model) ?? {}
+  if (config === undefined) return {}
+  const { context_length, decoder } = config
+  return {
+    numKvHeads: sizeIn(decoder?.num_key_value_heads),
+    headDim: sizeIn(decoder?.head_size),
+    contextLength: sizeIn(context_length),
+    windows: genaiWindows(decoder),
   }
 }
 
 /** @internal The file of the embeddings that the `genai_config.json` of a model names. */
 export function genaiEmbedding(model: string): string | undefined {
+  const { file = '', config } = readGenai(model) ?? {}
+  const filename = config?.embedding?.filename
+  return typeof filename === 'string' ? join(dirname(file), filename) : undefined
+}
+
+/** The `genai_config.json` of a model: its path, and what it says of the model. */
+function readGenai(
+  model: string,
+): { readonly file: string; readonly config: NonNullable<GenaiConfig['model']> } | undefined {
   const file = configBeside(model, 'genai_config.json')
   if (file === undefined) return undefined
   try {
-    const { filename } = (JSON.parse(readText('genai_config.json', file)) as GenaiConfig).model?.embedding ?? {}
-    return typeof filename === 'string' ? join(dirname(file), filename) : undefined
+    return { file, config: (JSON.parse(readText('genai_config.json', file)) as GenaiConfig).model ?? {} }
   } catch {
     return undefined
   }

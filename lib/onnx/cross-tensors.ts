@@ -10,7 +10,7 @@ import type { TensorData } from '../border/host-array.js'
 import type { Carried } from './carried.js'
 import type { EncodedStates } from './encoding.js'
 import type { CrossPort, OnnxInputName, OnnxPorts } from './ports.js'
-import { elementsOf, type OnnxRuntimeModule, type RuntimeTensor } from './runtime.js'
+import { elementsOf, integersOf, type OnnxRuntimeModule, type RuntimeTensor } from './runtime.js'
 import type { SessionEncodings } from './sessions.js'
 
 type Feeds = Readonly<Record<string, RuntimeTensor>>
@@ -125,8 +125,7 @@ export class CrossTensors {
     if (!this.#ports.has(name)) return feeds
     const numbers = mask ?? new Uint8Array(frames).fill(1)
     const kind = this.#ports.typeOf(name)
-    const ints = kind === 'int32' ? Int32Array.from(numbers) : BigInt64Array.from(numbers, BigInt)
-    return { ...feeds, [name]: new this.#Tensor(kind, ints, [1, numbers.length]) }
+    return { ...feeds, [name]: new this.#Tensor(kind, integersOf(kind, numbers), [1, numbers.length]) }
   }
 
   #pastsOf(outputs: Feeds): Feeds {

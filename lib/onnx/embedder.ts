@@ -1,18 +1,18 @@
 // The session of a decoder's embeddings, on the session thread: for the backends `parts` and `plain`, which feed its outputs to the decoder.
-import { basename, dirname } from 'node:path'
-
 import type { TensorData } from '../border/host-array.js'
 import { binding } from '../loading/binding.js'
 import { refusedPort } from './ports.js'
-import { elementsOf, type OnnxRuntimeModule, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
-import type { EmbeddingsModel, RuntimeCall, SessionStep } from './sessions.js'
+import {
+  elementsOf,
+  integersOf,
+  type OnnxRuntimeModule,
+  ran,
+  type RuntimeSession,
+  type RuntimeTensor,
+} from './runtime.js'
+import { openGraph } from './runtime-session.js'
+import type { EmbeddingsModel, RuntimeCall, SessionsOptions, SessionStep } from './sessions.js'
 import type { StepEmbeds } from './spans.js'
-
-/** @internal Options of its session, as the decoder has them. */
-interface EmbedderOptions {
-  readonly threads: number
-  readonly takesFolder: boolean
-}
 
 /** @internal The model of a decoder's embeddings in a session. */
 export class Embedder {
@@ -21,7 +21,7 @@ export class Embedder {
   readonly #session: RuntimeSession
   readonly #model: EmbeddingsModel
   /** The input of ids. */
-  readonly #ids: { readonly name: string; readonly isNarrow: boolean }
+  readonly #ids: { readonly name: string; readonly type: string }
   /** Inputs of features, which are given none. */
   readonly #features: readonly RuntimeTensor[]
   readonly #names: readonly string[]
@@ -38,7 +38,7 @@ export class Embedder {
     this.#session = session
     this.#model = model
     const ids = inputs.find(({ element }) => !element.startsWith('f')) as (typeof inputs)[number]
-    this.#ids = { name: ids.name, isNarrow: ids.element === 'i32' }
+    this.#ids = { name: ids.name, type: ids.element === 'i32' ? 'int32' : 'int64' }
     const features = inputs.filter(({ element }) => element.startsWith('f'))
     this.#names = features.map(({ name }) => name)
     this.#features = features.map(({ element, dims }) => {
@@ -52,7 +52,7 @@ export class Embedder {
   /** Opens its session; `undefined` for a decoder that takes ids. */
   static async open(
     model: EmbeddingsModel | undefined,
-    { threads, takesFolder }: EmbedderOptions,
+    options: Pick<SessionsOptions, 'threads' | 'takesFolder'>,
     module: OnnxRuntimeModule,
     calling: RuntimeCall,
   ): Promise<Embedder | undefined> {
@@ -62,16 +62,7 @@ export class Embedder {
       if (model.names.includes(name) && element === 'bf16')
         throw refusedPort(name, 'output', `onnxruntime-node has no tensors of ${element} in JavaScript`)
     }
-    const file = takesFolder ? graph.path : null
-    const bytes = await graph.model(file === null ? undefined : basename(file), file === null)
-    const weights = file === null ? {} : { model_external_initializers_file_folder_path: dirname(file) }
-    const options = {
-      intraOpNumThreads: threads,
-      interOpNumThreads: 1,
-      logSeverityLevel: 4,
-      extra: { session: { intra_op: { allow_spinning: '0' }, ...weights } },
-    }
-    const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
+    const session = await openGraph(graph, options, module, calling, { embedsWeights: true })
     return new Embedder(calling, module, session, model, graph.inputs())
   }
 
@@ -82,10 +73,9 @@ export class Embedder {
     const own = ids.slice()
     // The token of an image would ask for features.
     if (this.#features.length > 0) for (const place of places) if (place >= 0 && place < own.length) own[place] = 0
-    const { name, isNarrow } = this.#ids
-    const numbers = isNarrow ? Int32Array.from(own) : BigInt64Array.from(own, BigInt)
+    const { name, type } = this.#ids
     const feeds = {
-      [name]: new Tensor(isNarrow ? 'int32' : 'int64', numbers, [1, own.length]),
+      [name]: new Tensor(type, integersOf(type, own), [1, own.length]),
       ...Object.fromEntries(this.#names.map((feature, at) => [feature, this.#features[at] as RuntimeTensor])),
     }
     const { names, width } = this.#model
@@ -109,13 +99,13 @@ export class Embedder {
 export class GivenInputs {
   readonly #embedder: Embedder | undefined
   readonly #module: OnnxRuntimeModule
-  readonly #isNarrow: boolean
+  readonly #positions: string
 
   /** `positions` is the element type of positions. */
   constructor(embedder: Embedder | undefined, module: OnnxRuntimeModule, positions: string) {
     this.#embedder = embedder
     this.#module = module
-    this.#isNarrow = positions === 'int32'
+    this.#positions = positions
   }
 
   /** The inputs for the tokens of a step from `start` to `end`, which are those of one call. */
@@ -128,8 +118,8 @@ export class GivenInputs {
     if (positions.length === ids.length) return given
     const { Tensor } = this.#module
     const own = [0, 1, 2].flatMap(row => [...positions.subarray(row * ids.length + start, row * ids.length + end)])
-    const numbers = this.#isNarrow ? Int32Array.from(own) : BigInt64Array.from(own, BigInt)
-    return { ...given, position_ids: new Tensor(this.#isNarrow ? 'int32' : 'int64', numbers, [3, 1, end - start]) }
+    const type = this.#positions
+    return { ...given, position_ids: new Tensor(type, integersOf(type, own), [3, 1, end - start]) }
   }
 
   async release(): Promise<void> {

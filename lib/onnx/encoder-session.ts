@@ -30,7 +30,7 @@ export class EncoderSession implements Sessions {
   static async open(model: EncoderModel, calling: RuntimeCall): Promise<EncoderSession> {
     const graph = binding.NativeOnnxGraph.taken(model.graph)
     const { module } = await calling(() => onnxRuntime(model.runtime))
-    return new EncoderSession(calling, module, await openGraph(graph, new Uint8Array(0), model, module, calling))
+    return new EncoderSession(calling, module, await openGraph(graph, model, module, calling))
   }
 
   async encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {

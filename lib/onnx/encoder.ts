@@ -12,6 +12,7 @@ import type { Backend } from './backend.js'
 import type { CrossCache } from './cross-cache.js'
 import { type EncoderFacts, type EncoderInput, Encoding, type TensorLike } from './encoding.js'
 import type { OnnxInput } from './ports.js'
+import { integersOf } from './runtime.js'
 import { sessionOf } from './runtime-session.js'
 import type { SentTensor } from './sessions.js'
 
@@ -119,8 +120,7 @@ function readInput(argument: string, value: EncoderInput, { type = 'int64', shap
       throw invalid(argument, value, `a tensor { data, dims } of ${type} [${shape.join(', ')}]`)
     const ids = readTokens(argument, value)
     if (ids.length === 0) throw invalid(`${argument}.length`, 0, 'at least 1')
-    const data = type === 'int64' ? BigInt64Array.from(ids, BigInt) : Int32Array.from(ids)
-    return { type, data, dims: [1, ids.length] }
+    return { type, data: integersOf(type, ids), dims: [1, ids.length] }
   }
   const { data, dims } = fields<TensorLike>(argument, value)
   const size = sizes(`${argument}.dims`, dims)

@@ -16,7 +16,14 @@ import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
 import { Embedder } from './embedder.js'
 import { readLogits } from './logits.js'
-import { type OnnxRuntimeModule, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import {
+  integersOf,
+  type OnnxRuntimeModule,
+  onnxRuntime,
+  ran,
+  type RuntimeSession,
+  type RuntimeTensor,
+} from './runtime.js'
 import type { PartsModel, RuntimeCall, Sessions, SessionStep } from './sessions.js'
 
 const ELEMENTS: Readonly<Record<string, DType>> = { float32: 'f32', float16: 'f16' }
@@ -144,15 +151,8 @@ export class Parts implements Sessions {
       const numbers = name === 'position_ids' ? positions : name === 'logit_rows' ? rows : ids
       const isWide = name === 'position_ids' && positions.length > ids.length
       const dims = name === 'logit_rows' ? [numbers.length] : isWide ? [3, 1, ids.length] : [1, ids.length]
-      const isNarrow = element === 'i32'
-      feeds.set(
-        name,
-        new Tensor(
-          isNarrow ? 'int32' : 'int64',
-          isNarrow ? Int32Array.from(numbers) : BigInt64Array.from(numbers, BigInt),
-          dims,
-        ),
-      )
+      const type = element === 'i32' ? 'int32' : 'int64'
+      feeds.set(name, new Tensor(type, integersOf(type, numbers), dims))
     }
     return feeds
   }

@@ -28,16 +28,20 @@ export function sessionOf(graph: NativeOnnxGraph): OnnxSession & { readonly inpu
   }
 }
 
-/** @internal Opens a graph with a suffix behind its bytes. Its weights stay in its files if the runtime takes a folder. */
+/**
+ * @internal Opens a graph, with a suffix behind its bytes. Its weights stay in its files if the runtime takes a folder; if it does not, `embedsWeights` puts those of
+ * other files into the bytes.
+ */
 export async function openGraph(
   graph: NativeOnnxGraph,
-  suffix: Uint8Array,
-  { threads, takesFolder }: SessionsOptions,
+  { threads, takesFolder }: Pick<SessionsOptions, 'threads' | 'takesFolder'>,
   module: OnnxRuntimeModule,
   calling: RuntimeCall,
+  { suffix, embedsWeights = false }: { readonly suffix?: Uint8Array; readonly embedsWeights?: boolean } = {},
 ): Promise<RuntimeSession> {
   const file = takesFolder ? graph.path : null
-  const bytes = Buffer.concat([await graph.model(file === null ? undefined : basename(file)), suffix])
+  const own = await graph.model(file === null ? undefined : basename(file), embedsWeights && file === null)
+  const bytes = suffix === undefined ? own : Buffer.concat([own, suffix])
   const weights = file === null ? {} : { model_external_initializers_file_folder_path: dirname(file) }
   const options = {
     intraOpNumThreads: threads,

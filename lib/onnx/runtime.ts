@@ -27,6 +27,11 @@ export function elementsOf({ type, data }: Pick<OnnxTensor, 'type' | 'data'>): T
   return new Uint16Array(buffer, byteOffset, length)
 }
 
+/** @internal Integers in the array of a type: 32-bit ones for `int32`, otherwise 64-bit ones. */
+export function integersOf(type: string, numbers: ArrayLike<number>): Int32Array | BigInt64Array {
+  return type === 'int32' ? Int32Array.from(numbers) : BigInt64Array.from(numbers, BigInt)
+}
+
 /** An onnxruntime-node session. */
 export interface RuntimeSession {
   readonly inputNames: readonly string[]
