@@ -12,10 +12,12 @@ export const note = (what: string): void => void seen.set(what, (seen.get(what) 
 
 /** The only seed to run, if one is given. */
 const ONLY = process.env['KVTIDE_SCHEDULE']
+/** The first of the seeds to run. */
+export const FIRST_SEED: number = Number(process.env['KVTIDE_FIRST_SEED'] ?? 1)
 
 /**
- * Runs schedules with the seeds 1 to `count`, or only the seed `KVTIDE_SCHEDULE`. Fails if one of `all` is not noted in a hundredth of the
- * schedules.
+ * Runs `count` schedules, with the seeds from `KVTIDE_FIRST_SEED` (default: 1) on, or only the seed `KVTIDE_SCHEDULE`. Fails if one of `all` is not noted in a
+ * hundredth of the schedules.
  */
 export async function schedules(
   t: ExecutionContext,
@@ -24,7 +26,7 @@ export async function schedules(
   all: readonly string[],
 ): Promise<void> {
   seen.clear()
-  const [first, last] = ONLY === undefined ? [1, count] : [Number(ONLY), Number(ONLY)]
+  const [first, last] = ONLY === undefined ? [FIRST_SEED, FIRST_SEED + count - 1] : [Number(ONLY), Number(ONLY)]
   for (let seed = first; seed <= last && t.passed; seed++) {
     try {
       await run(new Dice(seed), `seed ${seed}`, seed)
