@@ -369,6 +369,8 @@ export class Scheduler {
         part: { task, draft },
       } = draws[place] as (typeof draws)[number]
       const refused = refusalOf(() => {
+        // It may have been disposed of since the step has begun.
+        task.state.check()
         if (answer.tokens === undefined) throw answer.error
         const kept = task.accept(answer.tokens, answer.logprobs)
         const accepted = Math.min(kept, answer.tokens.length - 1)

@@ -57,7 +57,7 @@ export class Sequence extends Owner {
     handle: SequenceHandle = new SequenceHandle(shared, id),
   ) {
     checkInternal(token, 'Sequence', 'PagedKvCache.sequence(id) instead')
-    super(token, handle, Sequence)
+    super(token, handle, new.target)
     settle(this, { id })
   }
 
