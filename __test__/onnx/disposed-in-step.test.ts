@@ -82,7 +82,7 @@ async function runs({ t, dice, name, model, isSmall }: World): Promise<void> {
 async function schedule(t: ExecutionContext, dice: Dice, name: string, window: number | undefined): Promise<void> {
   const isSmall = dice.once(3)
   const sizes = {
-    capacity: isSmall ? 24 + dice.roll(30) : 2000,
+    capacity: isSmall ? 14 + dice.roll(30) : 2000,
     stepTokens: 4 + dice.roll(20),
     blockSize: 1 + dice.roll(5),
   }

@@ -296,3 +296,27 @@ test('a refusal names the code in one line', async t => {
   sequence.dispose()
   await isWhole(t, model)
 })
+
+test('forks that arrive in each turn of the event loop do not stop the chat that they were taken of', async t => {
+  const { model } = small(12, { stepTokens: 4 })
+  const prompt = ids(21)
+  const sequence = model.open({ tokens: prompt })
+  await model.run([{ sequence }])
+  let isDone = false
+  const answer = all(model.generate(sequence, { maxTokens: 24 })).finally(() => (isDone = true))
+  const forks: Promise<unknown>[] = []
+  // oxlint-disable-next-line no-unmodified-loop-condition
+  while (!isDone && forks.length < 2000) {
+    for (let at = 0; at < 4; at++) {
+      const [fork, { tokens }] = [sequence.fork(), sequence]
+      const said = all(model.generate(fork, { maxTokens: 8 })).finally(() => fork.dispose())
+      forks.push(outcome(said).then(got => typeof got === 'string' || t.deepEqual(got, alone([...tokens], 8))))
+    }
+    await turn()
+  }
+  t.true(isDone, `${forks.length} forks have come`)
+  t.deepEqual(await answer, alone(prompt, 24))
+  await Promise.all(forks)
+  sequence.dispose()
+  await isWhole(t, model)
+})

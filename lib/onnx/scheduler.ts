@@ -282,9 +282,13 @@ export class Scheduler {
    * nothing helps, refuses a task.
    */
   async #stepInLess(parts: readonly StepPart[], error: KvTideError): Promise<number> {
+    // Tasks whose sequences were disposed of meanwhile have given their blocks back.
+    const { length } = this.#tasks
+    this.#dismiss()
+    if (this.#tasks.length < length) return 0
     const oldest = this.#tasks.find(task => task.isAdmitted && task.pending > 0) as Task
     const others = this.#tasks.filter(task => task !== oldest && isHolding(task))
-    if (this.#room.reclaim() || others.toReversed().some(preempt)) return 0
+    if (this.#takeBlocks(parts, others)) return 0
     // The others are in transactions: the oldest task waits for them.
     if ((others.some(task => task.isAdmitted) || this.#room.isBeingRead) && preempt(oldest)) return 0
     const [part] = parts as [StepPart]
@@ -302,6 +306,27 @@ export class Scheduler {
     const { task } = parts.reduce((youngest, other) => (other.task.arrival > youngest.task.arrival ? other : youngest))
     if (this.#isLastChance(task)) this.#dropUnfit(task, error)
     return 0
+  }
+
+  /**
+   * Takes the blocks of spare sequences, then those of tasks, the youngest first, until a step has room, or an admitted task has none left. Forks share
+   * blocks, so a release may free none, and new forks may arrive in each round. Returns false if nothing was released.
+   */
+  #takeBlocks(parts: readonly StepPart[], others: readonly Task[]): boolean {
+    const [task, ...more] = parts.map(part => part.task) as [Task, ...Task[]]
+    const hasRoom = (): boolean => this.#room.shortage(task, more) === undefined
+    let isReleased = false
+    while (this.#room.reclaim()) {
+      isReleased = true
+      if (hasRoom()) return true
+    }
+    for (const other of others.toReversed()) {
+      const { isAdmitted } = other
+      if (!preempt(other)) continue
+      isReleased = true
+      if (isAdmitted || hasRoom()) return true
+    }
+    return isReleased
   }
 
   /** Computes a step and draws from it. If it cannot be computed, returns the error, and nothing has changed. */
