@@ -6,6 +6,7 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
+import { checkWhole } from '../../lib/onnx/graph-session.js'
 import { libraryFiles, onnxLibrary, onnxRuntime, versionProblem } from '../../lib/onnx/runtime.js'
 import { binding } from '../../lib/loading/binding.js'
 import { startWorker } from '../support/worker.js'
@@ -119,3 +120,15 @@ if (ABSENT) {
     t.regex(refused.details.reason, new RegExp(`not installed|${PLATFORM}|${process.platform}-${process.arch}`))
   })
 }
+
+test('a model of more than 2 GiB in one piece is refused with a remedy', t => {
+  const [library, old] = [
+    { version: '1.22.0', takesFolder: true },
+    { version: '1.20.1', takesFolder: false },
+  ] as const
+  t.notThrows(() => checkWhole(2 ** 31 - 1, library))
+  const links = throwsCode(t, 'RUNTIME_UNAVAILABLE', () => checkWhole(2 ** 31, library))
+  t.regex(links.message, /this one has 2147483648 bytes of weights: put its files into one folder, without links$/)
+  const version = throwsCode(t, 'RUNTIME_UNAVAILABLE', () => checkWhole(2 ** 31, old))
+  t.regex(version.message, /update onnxruntime-node, which is 1\.20\.1, to 1\.21 or later$/)
+})

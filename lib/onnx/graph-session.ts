@@ -1,5 +1,5 @@
 // Sessions of the backend `graph`: passes the rewritten graph and its weights to the onnxruntime library.
-import { realpathSync } from 'node:fs'
+import { realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 
 import type { NativeOnnxGraph, NativeOnnxRewritten, NativeOnnxSession } from '#binding'
@@ -30,9 +30,17 @@ function placed(graph: NativeOnnxGraph): { readonly folder: string; readonly nam
   return isBeside ? { folder, name: basename(file) } : undefined
 }
 
-function tooLarge(bytes: number, remedy: string): KvTideError {
+/** @internal Refuses a model that a library cannot take in one piece. */
+export function checkWhole(
+  bytes: number,
+  { version, takesFolder }: { readonly version: string; readonly takesFolder: boolean },
+): void {
+  if (bytes <= MODEL_BYTES_MAX) return
+  const remedy = takesFolder
+    ? 'put its files into one folder, without links'
+    : `update onnxruntime-node, which is ${version}, to 1.21 or later`
   const reason = `it takes models of at most 2 GiB in one piece, but this one has ${bytes} bytes of weights: ${remedy}`
-  return new KvTideError('RUNTIME_UNAVAILABLE', `onnxruntime-node cannot be used: ${reason}`, {
+  throw new KvTideError('RUNTIME_UNAVAILABLE', `onnxruntime-node cannot be used: ${reason}`, {
     runtime: 'onnxruntime-node',
     reason,
   })
@@ -50,29 +58,30 @@ export async function graphSession(
   rewritten: NativeOnnxRewritten,
   options: GraphSessionOptions,
 ): Promise<NativeOnnxSession> {
-  const { file, version, takesFolder } = onnxLibrary()
+  const library = onnxLibrary()
+  const { file, takesFolder } = library
   const { threads, embedded = [] } = options
   const form = { threads, embedded: [...embedded] }
   const at = takesFolder ? placed(graph) : undefined
   if (at !== undefined)
     return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { ...form, folder: at.folder })
   const { inlineBytes, externalBytes } = rewritten.inspect()
-  if (inlineBytes + externalBytes > MODEL_BYTES_MAX) {
-    throw tooLarge(
-      inlineBytes + externalBytes,
-      takesFolder
-        ? 'put its files into one folder, without links'
-        : `update onnxruntime-node, which is ${version}, to 1.21 or later`,
-    )
-  }
+  checkWhole(inlineBytes + externalBytes, library)
   const model = await rewritten.model(undefined, externalBytes > 0)
   return binding.NativeOnnxSession.create(file, model, form)
 }
 
 /** @internal Makes a session of the model of a decoder's embeddings, as {@link graphSession} does. */
 export async function embeddingsSession(graph: NativeOnnxGraph, threads: number): Promise<NativeOnnxSession> {
-  const { file, takesFolder } = onnxLibrary()
+  const library = onnxLibrary()
+  const { file, takesFolder } = library
   const at = takesFolder ? placed(graph) : undefined
+  // A model that was given as bytes has no other files.
+  if (at === undefined && graph.path !== null)
+    checkWhole(
+      graph.externalFiles().reduce((sum, { bytes }) => sum + bytes, statSync(graph.path).size),
+      library,
+    )
   const model = await graph.model(at?.name, at === undefined)
   const folder = at === undefined ? {} : { folder: at.folder }
   return binding.NativeOnnxSession.create(file, model, { threads, embeds: true, ...folder })
