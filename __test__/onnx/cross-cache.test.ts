@@ -53,6 +53,8 @@ test('encodings that were used longest ago are dropped, those of a step only beh
   const third = cross.of(used(b))
   t.deepEqual([third.encodings.numbers, third.encodings.forget], [[4], [2]])
   third.failed()
+  // It stays with its states; the one that was added is the newest.
+  t.is(cross.stats().bytes, 2 * size + 32)
   const fourth = cross.of(used(b, a))
   t.deepEqual([fourth.encodings.numbers, fourth.encodings.forget], [[5, 1], [4]])
   t.deepEqual(

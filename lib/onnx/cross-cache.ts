@@ -40,6 +40,8 @@ export class CrossCache {
   readonly #frameBytes: number
   /** By key, the one that was used longest ago first. */
   readonly #entries = new Map<string, Entry>()
+  /** The bytes of all entries. */
+  #bytes = 0
   #forgotten: number[] = []
   #next = 0
   #computed = 0
@@ -53,7 +55,7 @@ export class CrossCache {
   stats(): CrossCacheStats {
     return {
       encodings: this.#entries.size,
-      bytes: this.#bytes(),
+      bytes: this.#bytes,
       computed: this.#computed,
       encoderRuns: this.#encoderRuns,
     }
@@ -84,7 +86,7 @@ export class CrossCache {
       this.#use(entry)
       if (entry.number === undefined) {
         this.#next += 1
-        entry.number = this.#next
+        this.#change(entry, () => (entry.number = this.#next))
         added.push(entry)
       }
       return entry
@@ -109,29 +111,36 @@ export class CrossCache {
   }
 
   #use(entry: Entry): void {
-    this.#entries.delete(entry.encoding.key)
-    this.#entries.set(entry.encoding.key, entry)
+    this.#change(entry, () => {
+      this.#entries.delete(entry.encoding.key)
+      this.#entries.set(entry.encoding.key, entry)
+    })
   }
 
   #forget(entry: Entry): void {
     if (entry.number !== undefined) this.#forgotten.push(entry.number)
-    entry.number = undefined
+    this.#change(entry, () => (entry.number = undefined))
   }
 
   #evict(): void {
     for (const entry of this.#entries.values()) {
-      if (this.#bytes() <= this.#bytesMax) return
+      if (this.#bytes <= this.#bytesMax) return
       this.#forget(entry)
-      this.#entries.delete(entry.encoding.key)
+      this.#change(entry, () => this.#entries.delete(entry.encoding.key))
     }
   }
 
-  #bytes(): number {
-    return [...this.#entries.values()].reduce((sum, entry) => sum + this.#bytesOf(entry), 0)
+  /** Changes an entry, and counts the difference of its bytes. */
+  #change(entry: Entry, change: () => void): void {
+    const before = this.#bytesOf(entry)
+    change()
+    this.#bytes += this.#bytesOf(entry) - before
   }
 
-  /** The states are on both threads if keys and values were computed. */
-  #bytesOf({ encoding, number }: Entry): number {
+  /** The bytes of an entry that is kept. The states are on both threads if keys and values were computed. */
+  #bytesOf(entry: Entry): number {
+    const { encoding, number } = entry
+    if (this.#entries.get(encoding.key) !== entry) return 0
     const { data, frames } = statesOf(encoding)
     return number === undefined ? data.byteLength : 2 * data.byteLength + frames * this.#frameBytes
   }
