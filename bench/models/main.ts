@@ -1,0 +1,126 @@
+// Measures two real models beside onnxruntime-genai and llama.cpp, and writes docs/real-models.md:
+//
+//   npm run bench:models -- [--models smollm2] [--rounds 3] [--only int4] [--from target/exporters/real.json]
+//
+// Each measurement is a process of its own. The lanes take turns in each round, and the page has medians with the lowest and highest round. Results are written
+// after each measurement: with --from, a run keeps the results of a file and measures those that it lacks; --rounds 0 only writes the page. What cannot be made
+// on this machine is SKIPPED by name.
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+
+import { exporters, folder } from '../../scripts/onnx/python.mjs'
+import { ask, root } from '../../scripts/steps.mjs'
+import { llama, madeModel } from './made.mjs'
+import { type Measurement, page } from './page.js'
+
+const { values } = parseArgs({
+  options: {
+    models: { type: 'string', multiple: true, default: ['smollm2'] },
+    rounds: { type: 'string', default: '3' },
+    only: { type: 'string' },
+    from: { type: 'string' },
+  },
+})
+const here = fileURLToPath(new URL('.', import.meta.url))
+const to = join(folder, 'real.json')
+
+/** A form of a model: the graph, and the file with the same weights for llama.cpp. */
+interface Form {
+  readonly graph: string
+  readonly file?: string
+}
+
+const FORMS: Readonly<Record<string, Form>> = {
+  int4: { graph: 'builder-int4/model.onnx', file: 'package.gguf' },
+  f32: { graph: 'builder-f32/model.onnx', file: 'f32.gguf' },
+  'f32, optimum': { graph: 'optimum/model.onnx' },
+}
+
+/** Prompt length, chats, tokens that are generated for each. */
+const WORK = [
+  [100, 1, 64],
+  [500, 1, 64],
+  [1000, 1, 64],
+  [4000, 1, 24],
+  [100, 8, 24],
+  [500, 8, 24],
+] as const
+
+/** The programs that lanes need. */
+interface Tools {
+  readonly python: string
+  readonly builder: string
+  /** The folder with node-llama-cpp. */
+  readonly packages: string | undefined
+}
+
+/** The program of each lane; `undefined` if it does not run a form. */
+const LANES: Readonly<Record<string, (form: string, tools: Tools) => readonly [string, string] | undefined>> = {
+  kvtide: () => [process.execPath, 'kvtide.mjs'],
+  'onnxruntime-genai': (form, { python }) => (form.includes('optimum') ? undefined : [python, 'genai.py']),
+  'llama.cpp': (form, { packages }) =>
+    packages === undefined || FORMS[form]?.file === undefined ? undefined : [process.execPath, 'llama.mjs'],
+}
+
+type Place = Pick<Measurement, 'model' | 'form' | 'threads' | 'length' | 'chats' | 'round' | 'lane'>
+
+/** All measurements of the arguments, in their order, with the number of tokens to generate. */
+function places(): (Place & { readonly count: number })[] {
+  const all = []
+  for (const model of values.models)
+    for (const form of Object.keys(FORMS).filter(name => values.only === undefined || name === values.only))
+      for (const threads of [1, 2])
+        for (const [length, chats, count] of WORK)
+          for (let round = 0; round < Number(values.rounds); round++)
+            for (const lane of Object.keys(LANES)) all.push({ model, form, threads, length, chats, round, lane, count })
+  return all
+}
+
+const nameOf = ({ model, form, threads, length, chats, round, lane }: Place): string =>
+  [model, form, threads, length, chats, round, lane].join('/')
+
+/** Measures what `results` lack, and adds it. */
+async function measure(results: Measurement[]): Promise<void> {
+  const known = new Set(results.map(nameOf))
+  const missing = places().filter(place => !known.has(nameOf(place)))
+  if (missing.length === 0) return
+  const made = await exporters()
+  if (made === undefined) process.exit()
+  const tools = { ...made, packages: await llama() }
+  const folders = new Map<string, string | undefined>()
+  for (const { count, ...place } of missing) {
+    const { model, form, threads, length, chats, lane } = place
+    const [program, script] = LANES[lane]?.(form, tools) ?? []
+    if (program === undefined || script === undefined) continue
+    if (!folders.has(model)) folders.set(model, await madeModel(model, tools))
+    const at = folders.get(model)
+    if (at === undefined) continue
+    const { graph, file } = FORMS[form] as Form
+    const { story } = JSON.parse(readFileSync(join(at, 'references.json'), 'utf8')).prompts as { story: number[] }
+    const job = {
+      graph: join(at, graph),
+      ...(file === undefined ? {} : { file: join(at, file) }),
+      threads,
+      chats,
+      count,
+      ids: Array.from({ length }, (_, index) => story[index % story.length]),
+      packages: tools.packages,
+    }
+    const args = [join(here, 'lanes', script), JSON.stringify(job)]
+    const line = ask(program, args, { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] })
+    if (line === undefined) {
+      console.log('FAILED', nameOf(place))
+      continue
+    }
+    const result = { ...place, ...JSON.parse(line.trim().split('\n').at(-1) ?? '') } as Measurement
+    results.push(result)
+    writeFileSync(to, JSON.stringify(results))
+    console.log(nameOf(place), `${result.token.toFixed(2)} ms for a token`)
+  }
+}
+
+const results: Measurement[] = values.from === undefined ? [] : JSON.parse(readFileSync(values.from, 'utf8'))
+await measure(results)
+writeFileSync(join(root, 'docs', 'real-models.md'), page(results))

