@@ -12,9 +12,6 @@ references.json and references.safetensors, in the form of __test__/fixtures/lla
 """
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +19,9 @@ import onnx
 import torch
 import transformers
 from safetensors.torch import save_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import genai_builder
 
 VOCAB = 72
 TINY = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, head_dim=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -183,18 +183,13 @@ def quantised(folder):
     quantize_dynamic(str(folder / 'optimum' / 'model.onnx'), str(folder / 'quantised' / 'model.onnx'))
 
 
+# The models have no tokenizers.
+NO_TOKENIZER = '''t.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(
+    save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))())'''
+
+
 def build(builder, folder, tag, form):
-    out = folder / tag
-    shutil.rmtree(out, ignore_errors=True)
-    arguments = [sys.executable, '-c', 'import sys, builtins; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0]); import builder, runpy\n'
-                 'import transformers as t\n'
-                 't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))())\n'
-                 'runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")', str(builder)]
-    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-c', str(folder / 'cache'), *BUILT[form]]
-    path = str(Path(builder).resolve().parent.parent)
-    run = subprocess.run(arguments, env={**os.environ, 'PYTHONPATH': path, 'HF_HUB_OFFLINE': '1'}, capture_output=True, text=True)
-    if not (out / 'model.onnx').exists():
-        raise RuntimeError(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else 'no model')
+    genai_builder.build(builder, folder / 'hf', folder / tag, BUILT[form], NO_TOKENIZER)
 
 
 if __name__ == '__main__':

