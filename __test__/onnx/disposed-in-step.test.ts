@@ -42,7 +42,7 @@ async function generates({ t, dice, name, model, drafting, isSmall, says }: Worl
   })()
   const disposing = (async () => {
     if (!isDisposed) return
-    await turns(dice, 120)
+    await turns(dice, isSmall ? 400 : 120)
     chat.dispose()
   })()
   try {
@@ -82,7 +82,7 @@ async function runs({ t, dice, name, model, isSmall }: World): Promise<void> {
 async function schedule(t: ExecutionContext, dice: Dice, name: string, window: number | undefined): Promise<void> {
   const isSmall = dice.once(3)
   const sizes = {
-    capacity: isSmall ? 14 + dice.roll(30) : 2000,
+    capacity: isSmall ? 12 + dice.roll(12) : 2000,
     stepTokens: 4 + dice.roll(20),
     blockSize: 1 + dice.roll(5),
   }
@@ -91,7 +91,7 @@ async function schedule(t: ExecutionContext, dice: Dice, name: string, window: n
   const drafting = toyModel(new ToyBackend(dice, { slip: 2 + dice.roll(6), ...windowed }), { ...sizes, ...windowed })
   const says = (tokens: readonly number[], count: number) => alone(tokens, count, Infinity, window)
   const world: World = { t, dice, name, model, drafting, isSmall, says }
-  const others = Array.from({ length: dice.roll(4) }, () => generates(world, dice.once(3)))
+  const others = Array.from({ length: isSmall ? dice.roll(10) : dice.roll(4) }, () => generates(world, dice.once(2)))
   if (dice.once(3)) others.push(runs(world))
   await Promise.all([generates(world, true), ...others])
   await Promise.all([model.between(() => undefined), drafting.between(() => undefined)])
