@@ -17,6 +17,7 @@ export {
   type ErrorCode,
   type ErrorDetails,
 } from './lib/errors/errors.js'
+export type { GraphRefusal } from './lib/errors/graph-advice.js'
 export type { ArrayOf, DType, DTypeOf, Float16ArrayLike, TensorData } from './lib/border/host-array.js'
 export { memoryStats, setMemoryLimit, setThreads, threads, type MemoryStats } from './lib/border/process.js'
 export { Snapshot } from './lib/border/snapshot.js'

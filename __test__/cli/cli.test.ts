@@ -88,7 +88,8 @@ test('doctor says when a variable of the environment is wrong', async t => {
   const { out, err } = await runProcess(`
     process.env.KVTIDE_KERNELS = 'fast'
     process.env.KVTIDE_THREADS = '0'
-    console.log((await import(${JSON.stringify(doctorUrl)})).doctor.run({ values: {}, files: [] }).text)`)
+    const { doctor } = await import(${JSON.stringify(doctorUrl)})
+    console.log((await doctor.run({ values: {}, files: [] })).text)`)
   t.regex(out, /^kernels +KVTIDE_KERNELS is fast, expected auto or one of /m, err)
   t.regex(out, /^threads +KVTIDE_THREADS is 0, expected /m)
 })
@@ -143,7 +144,7 @@ test('without its addon it still says what it is, and refuses the rest in words'
 test.serial('arguments that it does not know end with 2', async t => {
   for (const args of [
     ['doctors'],
-    ['doctor', 'x'],
+    ['doctor', 'x', 'y'],
     [''],
     ['onnx'],
     ['inspect'],
@@ -408,12 +409,20 @@ test.serial('inspect says what is wrong with a file, without a stack', async t =
     t.deepEqual([refused.code, refused.out], [1, ''])
     t.regex(
       refused.err,
-      /is not recognised\nnode +past\.x\noperator +input\nreason +past\.x is a past that no recognised attention reads\nunmodified +the graph cannot be run at past\.x \(input\): its purpose is not known/,
+      /is not recognised\ngraph +refuses it at past\.x \(input\): past\.x is a past that no recognised attention reads\n +export it with/,
     )
+    t.regex(
+      refused.err,
+      /\nplain +refuses it at past\.x \(input\): its purpose is not known\n +export it with the inputs/,
+    )
+    const asked = await run('doctor', file)
+    t.deepEqual([asked.code, asked.out], [1, ''])
+    t.regex(asked.err, /^onnxruntime .*\n\n.*model\.onnx\n/m)
+    t.is(asked.err.slice(asked.err.indexOf('\ngraph ')), refused.err.slice(refused.err.indexOf('\ngraph ')))
     const json = await run('inspect', file, '--json')
     t.deepEqual([json.code, json.err], [1, ''])
     t.like(JSON.parse(json.out), {
-      error: { code: 'UNSUPPORTED_GRAPH', details: { node: 'past.x', operator: 'input' } },
+      error: { code: 'UNSUPPORTED_GRAPH', details: { node: 'past.x', operator: 'input', kind: 'input' } },
     })
     for (const { err } of [missing, broken, refused]) t.notRegex(err, /^ +at /m)
   } finally {

@@ -301,12 +301,12 @@ test('decoders in other forms than the merged one, and other objects than OnnxMo
     [
       ['input_ids', 'encoder_hidden_states'],
       ['logits', ...presents('decoder')],
-      /at encoder_hidden_states \(input\): it has no past: load decoder_model_merged\.onnx/,
+      /at encoder_hidden_states \(input\): it has no past; load decoder_model_merged\.onnx/,
     ],
     [
       ['input_ids', ...layer('decoder'), ...layer('encoder')],
       ['logits', ...presents('decoder')],
-      /at encoder_hidden_states \(input\): it is missing: load decoder_model_merged/,
+      /at encoder_hidden_states \(input\): it is missing; load decoder_model_merged/,
     ],
     [
       ['input_ids', 'encoder_hidden_states', 'use_cache_branch', ...layer('decoder'), ...layer('encoder')],

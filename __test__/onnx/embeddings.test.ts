@@ -34,7 +34,7 @@ test('a decoder without its embeddings is refused, with the names that were look
     copyFileSync(decoder, file)
     const { message, details } = await refused(file)
     t.is(details.node, 'inputs_embeds')
-    t.true(message.includes(`there is none of ${looked}: pass`), message)
+    t.true(message.includes(`there is none of ${looked}; put`), message)
     t.deepEqual(await says(file, { embeddings }), text?.greedy as number[])
   }
   const { message } = await refused(readFileSync(decoder))

@@ -50,6 +50,7 @@ test('a graph that is not recognised is refused by the node, and runs as it is',
       node: 'added/extra',
       operator: 'Identity',
       reason: 'it reads past_key_values.0.key, which the rewrite drops',
+      kind: 'form',
     })
   }
   await using model = await OnnxModel.load(bytes, SMALL)
@@ -82,7 +83,7 @@ test('the slow backend is a warning once, with the node and the reason, unless i
   t.deepEqual(others, [])
   t.regex(
     warning?.message ?? '',
-    /^model\.onnx runs on the slow backend plain, .* added\/warned .*it reads past_key_values/,
+    /^model\.onnx runs on the slow backend plain, .* added\/warned .*it reads past_key_values.*; export it with optimum/,
   )
   t.true((warning?.message.length ?? Infinity) <= 300 && !warning?.message.includes('\n'))
 })
@@ -169,6 +170,7 @@ test('a window that nothing declares is refused by its past', async t => {
     node: 'past_key_values.1.key',
     operator: 'input',
     reason: 'the graph slides it, but the cache declares no window for its layer',
+    kind: 'windows',
   })
 })
 
@@ -434,6 +436,7 @@ test('a graph in bf16 runs as one graph; the other ways refuse it by name', asyn
     node: 'past_key_values.0.key',
     operator: 'input',
     reason: 'its type is bfloat16, for which JavaScript has no array',
+    kind: 'type',
   })
   // What the runtime has no kernel for, it names.
   const rotary = await rejected(

@@ -22,11 +22,11 @@ const COMMANDS: Readonly<Record<string, Listed>> = {
     load: async () => (await import('./bench.js')).bench,
   },
   inspect: {
-    summary: 'the attention layers of an ONNX model, or the first node that is not recognised',
+    summary: 'the attention layers of an ONNX model, the backends that run it, and what would help the others',
     load: async () => (await import('./inspect.js')).inspect,
   },
   doctor: {
-    summary: 'which addon is loaded and why, the platform, and why a device is not usable',
+    summary: 'which addon is loaded and why, the platform, and why a device or a model is not usable',
     load: async () => (await import('./doctor.js')).doctor,
   },
 }
@@ -62,14 +62,15 @@ function version(): Answer {
 }
 
 /** Parses the arguments of a command, or returns the message about what is wrong with them. */
-function read({ options, files }: Command, args: readonly string[]) {
+function read({ options, files, isOptional = false }: Command, args: readonly string[]) {
   try {
     const { values, positionals } = parseArgs({
       args: [...args],
       options: { ...options, help: { type: 'boolean', short: 'h' }, json: { type: 'boolean' } },
       allowPositionals: true,
     })
-    if (values['help'] !== true && positionals.length !== files)
+    const isLeftOut = isOptional && positionals.length === 0
+    if (values['help'] !== true && positionals.length !== files && !isLeftOut)
       return `expected ${files === 0 ? 'no file' : files === 1 ? 'one file' : `${files} files`}, got ${positionals.length}`
     return { values: values as Record<string, string | boolean | undefined>, files: positionals }
   } catch (error) {

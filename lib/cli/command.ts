@@ -28,6 +28,8 @@ export interface Command {
   readonly options: Options
   /** The number of files that it takes. */
   readonly files: number
+  /** True if the files may be left out. */
+  readonly isOptional?: boolean
   run(call: Call): Answer | Promise<Answer>
 }
 

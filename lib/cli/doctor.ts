@@ -1,9 +1,11 @@
-// `kvtide doctor`: prints which addon is loaded and which devices can be used. Each row is computed on its own, so that one failure does not hide the others.
+// `kvtide doctor`: prints which addon is loaded, which devices can be used, and which backends run a model. Each row is computed on its own, so that one failure
+// does not hide the others.
 import { isKvTideError } from '../errors/errors.js'
 import { memoryStats } from '../border/process.js'
 import { binding, bindingChoice } from '../loading/binding.js'
 import { installNet } from '../loading/net.js'
 import { onnxLibrary, onnxRuntime } from '../onnx/runtime.js'
+import { backendsAnswer } from './backends.js'
 import type { Command } from './command.js'
 
 /** A device, and the reason why it cannot be used. */
@@ -14,16 +16,24 @@ interface DeviceReport {
 }
 
 export const doctor: Command = {
-  usage: '[--json]',
+  usage: '[model.onnx] [--json]',
   help: `Prints which binary of kvtide is loaded, the reason for the choice, and its file; the platform, CPU features and kernels in use; the number of threads and
-the memory limit; for each device, and for the network, whether it can be used, or the reason why not; and the onnxruntime that was found. Add it to bug reports.`,
+the memory limit; for each device, and for the network, whether it can be used, or the reason why not; and the onnxruntime that was found. Add it to bug reports.
+
+With a model: also for each backend whether it runs the model, or the node, the operator, the reason, and what would help. If none runs it, the exit code is 1.`,
   options: {},
-  files: 0,
-  run() {
+  files: 1,
+  isOptional: true,
+  async run({ files: [model] }) {
     const rows = report()
+    const text = rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
+    const json = Object.fromEntries(rows)
+    if (model === undefined) return { text, json }
+    const backends = await backendsAnswer(model)
     return {
-      text: rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n'),
-      json: Object.fromEntries(rows),
+      text: `${text}\n\n${model}\n${backends.text}`,
+      json: { ...json, model, backends: backends.json },
+      code: backends.runs ? 0 : 1,
     }
   },
 }

@@ -1,36 +1,43 @@
-// `kvtide inspect`: prints the attention layers that kvtide/onnx recognises in an ONNX graph, or the node that it does not recognise. Nothing is run, and weights
-// are not read.
+// `kvtide inspect`: prints the attention layers that kvtide/onnx recognises in an ONNX graph, the backends that run it, and what would help the others. No session
+// is made, and weights are not read.
 import type { NativeOnnxGraph, NativeOnnxInspection } from '#binding'
 
 import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
 import { configBeside, configWindows, readText } from '../onnx/config.js'
 import { openEmbeddings } from '../onnx/embeddings.js'
-import { plainPorts } from '../onnx/plain.js'
+import { backendsAnswer } from './backends.js'
 import type { Command } from './command.js'
 import { otherFormat } from './file-format.js'
 
 export const inspect: Command = {
   usage: 'model.onnx [--config config.json] [--json]',
-  help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and the files of its weights. If a graph
-is not recognised, the exit code is 1, and it prints the node, the reason, and whether the graph can run unmodified.
+  help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and the files of its weights.
+Then for each backend, graph, parts and plain: whether it runs the graph, or the node, the operator, the reason, and what would help.
+If a graph is not recognised, the exit code is 1.
 
   --config   a config.json that declares which layers have a window. By default the one next to the model, or one folder up`,
   options: { config: { type: 'string' } },
   files: 1,
   async run({ values, files }) {
     const [model] = files as [string]
-    const { file, windows } = declared(model, values['config'] as string | undefined)
+    const given = values['config'] as string | undefined
+    const { file, windows } = declared(model, given)
     const graph = await opened(model)
-    let names: readonly string[] = []
     try {
-      names = (await openEmbeddings(graph))?.names ?? []
+      const names = (await openEmbeddings(graph))?.names ?? []
       const found = (await graph.rewrite(false, windows, [...names])).inspect()
-      return { text: asText(found, file), json: asJson(found, file) }
+      const { text, json } = await backendsAnswer(model, given)
+      return { text: `${asText(found, file)}\n${text}`, json: { ...asJson(found, file), backends: json } }
     } catch (error) {
       if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH') throw error
       const { code, message, details } = error
-      return { text: unrecognised(error, model, graph, names), json: { error: { code, message, details } }, code: 1 }
+      const { text, json } = await backendsAnswer(model, given)
+      return {
+        text: `${model} is not recognised\n${text}`,
+        json: { error: { code, message, details }, backends: json },
+        code: 1,
+      }
     }
   },
 }
@@ -79,31 +86,4 @@ function asJson(found: NativeOnnxInspection, config: string | undefined): object
 
 function asText({ text }: NativeOnnxInspection, config: string | undefined): string {
   return `${text}\nwindows  ${config === undefined ? 'as the graph shows them: no config.json declares any' : `as ${config} declares them`}`
-}
-
-function unrecognised(
-  error: KvTideError<'UNSUPPORTED_GRAPH'>,
-  model: string,
-  graph: NativeOnnxGraph,
-  names: readonly string[],
-): string {
-  const { node, operator, reason } = error.details
-  const rows = [
-    ['node', node],
-    ['operator', operator],
-    ['reason', reason],
-    ['unmodified', asItIs(graph, names)],
-  ] as const
-  return [`${model} is not recognised`, ...rows.map(([name, value]) => `${name.padEnd(10)} ${value}`)].join('\n')
-}
-
-/** Tells whether a graph can run unmodified, with past and present, although its attentions are not recognised. `names` are inputs that its embeddings give. */
-function asItIs(graph: NativeOnnxGraph, names: readonly string[]): string {
-  try {
-    plainPorts(graph, names)
-    return 'it can run with past and present'
-  } catch (error) {
-    if (!isKvTideError(error)) throw error
-    return error.message
-  }
 }

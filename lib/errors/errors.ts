@@ -1,5 +1,6 @@
 // The errors of this package: their codes, the fields of `details` for each code, and the class `KvTideError`. Codes never change once they are published.
 // Every text in an error is one line without secrets: see shown.
+import { GRAPH_ADVICE, type GraphRefusal, graphRefusalOf } from './graph-advice.js'
 import { described, isSecret, line, nameLine, nearest, shown, withoutCredentials } from './shown.js'
 
 /** All codes that an error of this package may have. Codes never change once published. */
@@ -109,7 +110,13 @@ export interface ErrorDetailsByCode {
   readonly BINDING_NOT_FOUND: { readonly platform: string; readonly reason: string }
   readonly BINDING_MISMATCH: { readonly file: string; readonly version: string; readonly expected: string }
   readonly BINDING_CONFLICT: { readonly file: string; readonly loaded: string }
-  readonly UNSUPPORTED_GRAPH: { readonly node: string; readonly operator: string; readonly reason: string }
+  readonly UNSUPPORTED_GRAPH: {
+    readonly node: string
+    readonly operator: string
+    readonly reason: string
+    /** The kind of the reason. Each has advice, which the message ends with. */
+    readonly kind: GraphRefusal
+  }
   readonly INVALID_GRAPH: {
     readonly expected: string
     /** The place in the model's bytes. */
@@ -192,6 +199,27 @@ export function inLength(text: string): string {
   return typeof text === 'string' && text.length > MESSAGE_LENGTH ? `${text.slice(0, MESSAGE_LENGTH - 1)}…` : text
 }
 
+/** @internal A problem and advice in the length of a message: the problem is cut, the advice is whole. */
+export function advised(problem: string, advice: string): string {
+  const most = MESSAGE_LENGTH - advice.length - 2
+  return `${problem.length > most ? `${problem.slice(0, most - 1)}…` : problem}; ${advice}`
+}
+
+/** @internal The error of a graph that a backend does not run. Its message ends with advice. */
+export function refusedGraph(
+  problem: string,
+  details: ErrorDetails<'UNSUPPORTED_GRAPH'>,
+): KvTideError<'UNSUPPORTED_GRAPH'> {
+  return new KvTideError('UNSUPPORTED_GRAPH', advised(problem, GRAPH_ADVICE[details.kind]), details)
+}
+
+/** @internal The place and the reason of a graph's refusal, and the help for it; `undefined` for other errors, whose messages have all of it. */
+export function adviceOf(error: KvTideError): { readonly place: string; readonly help: string } | undefined {
+  if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH') return undefined
+  const { node, operator, reason, kind } = error.details
+  return { place: `${node} (${operator}): ${reason}`, help: GRAPH_ADVICE[kind] }
+}
+
 /** A {@link KvTideError} whose `details` follow from its `code`. */
 export type AnyKvTideError = { [C in ErrorCode]: KvTideError<C> }[ErrorCode]
 
@@ -243,7 +271,13 @@ export function refusalOf(code: ErrorCode, message: string, details: Readonly<Re
     name,
     typeof value !== 'string' ? value : name === 'value' ? line(value, VALUE_MAX) : withoutCredentials(value),
   ])
-  return new KvTideError(code, withoutCredentials(message), Object.fromEntries(cleaned) as never)
+  const shownDetails = Object.fromEntries(cleaned) as Record<string, unknown>
+  if (code === 'UNSUPPORTED_GRAPH')
+    return refusedGraph(withoutCredentials(message), {
+      ...(shownDetails as ErrorDetails<'UNSUPPORTED_GRAPH'>),
+      kind: graphRefusalOf(shownDetails),
+    })
+  return new KvTideError(code, withoutCredentials(message), shownDetails as never)
 }
 
 /** The maximum number of characters of a value that the addon shows: a shape, a list. */

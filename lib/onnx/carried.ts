@@ -98,7 +98,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     for (const name of ['input_ids', 'attention_mask', 'position_ids'] as const) {
       const type = ports.typeOf(name)
       if (ports.has(name) && type !== 'int64' && type !== 'int32')
-        throw refusedPort(name, 'input', `its type is ${type}, expected int64 or int32`)
+        throw refusedPort(name, 'input', `its type is ${type}, expected int64 or int32`, 'form')
     }
   }
 
@@ -108,7 +108,8 @@ export class CarriedPorts<T extends OnnxTensor> {
       input: { type, shape },
     } = port
     const dtype = DTYPES[type ?? this.#type()]
-    if (dtype === undefined) throw refusedPort(past, 'input', `its type is ${type}, for which JavaScript has no array`)
+    if (dtype === undefined)
+      throw refusedPort(past, 'input', `its type is ${type}, for which JavaScript has no array`, 'type')
     const formats = [this.#cache.keyFormat, this.#cache.valueFormat]
     if (dtype !== this.#cache.dtype) throw invalid('cache.dtype', this.#cache.dtype, `${dtype}, the type of ${past}`)
     if (dtype === 'f16' && formats[side] !== 'f16')
@@ -128,10 +129,10 @@ export class CarriedPorts<T extends OnnxTensor> {
     }
     if (!isSlid(port)) return
     if (window === undefined)
-      throw refusedPort(past, 'input', 'the graph slides it, but the cache declares no window for its layer')
+      throw refusedPort(past, 'input', 'the graph slides it, but the cache declares no window for its layer', 'windows')
     const rows = fixedRows(port)
     if (rows !== undefined && rows !== window)
-      throw refusedPort(past, 'input', `it has ${rows} rows, but the window of its layer is ${window}`)
+      throw refusedPort(past, 'input', `it has ${rows} rows, but the window of its layer is ${window}`, 'windows')
   }
 
   #type(): string {

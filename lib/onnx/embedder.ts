@@ -1,4 +1,6 @@
 // The session of a decoder's embeddings, on the session thread: for the backends `parts` and `plain`, which feed its outputs to the decoder.
+import type { NativeOnnxGraph } from '#binding'
+
 import type { TensorData } from '../border/host-array.js'
 import { binding } from '../loading/binding.js'
 import { refusedPort } from './ports.js'
@@ -13,6 +15,20 @@ import {
 import { openGraph } from './runtime-session.js'
 import type { EmbeddingsModel, RuntimeCall, SessionsOptions, SessionStep } from './sessions.js'
 import type { StepEmbeds } from './spans.js'
+
+/** @internal Refuses embeddings of elements for which JavaScript has no tensors. */
+export function checkEmbeddings({
+  graph,
+  names,
+}: {
+  readonly graph: NativeOnnxGraph
+  readonly names: readonly string[]
+}): void {
+  for (const { name, element } of graph.outputs()) {
+    if (names.includes(name) && element === 'bf16')
+      throw refusedPort(name, 'output', `onnxruntime-node has no tensors of ${element} in JavaScript`, 'type')
+  }
+}
 
 /** @internal The model of a decoder's embeddings in a session. */
 export class Embedder {
@@ -58,10 +74,7 @@ export class Embedder {
   ): Promise<Embedder | undefined> {
     if (model === undefined) return undefined
     const graph = binding.NativeOnnxGraph.taken(model.graph)
-    for (const { name, element } of graph.outputs()) {
-      if (model.names.includes(name) && element === 'bf16')
-        throw refusedPort(name, 'output', `onnxruntime-node has no tensors of ${element} in JavaScript`)
-    }
+    checkEmbeddings({ graph, names: model.names })
     const session = await openGraph(graph, options, module, calling, { embedsWeights: true })
     return new Embedder(calling, module, session, model, graph.inputs())
   }

@@ -44,7 +44,7 @@ export async function openEmbeddings(
   const [own, taken] = [graph.outputs(), inputs].map(ports => ports.find(({ name }) => name === EMBEDS)?.dims[2] ?? '?')
   const width = [taken, own].find(size => isSize(size as string))
   if (width === undefined)
-    throw refusedPort(EMBEDS, 'input', 'neither the decoder nor its embeddings declare its width')
+    throw refusedPort(EMBEDS, 'input', 'neither the decoder nor its embeddings declare its width', 'embeddings')
   return { graph, width: Number(width), names }
 }
 
@@ -55,7 +55,7 @@ function beside(path: string | null): string {
   if (found !== undefined) return found
   const names = [...new Set(looked.map(file => basename(file)))].join(', ')
   const where = path === null ? 'the model is given as bytes' : `beside the model there is none of ${names}`
-  throw refusedPort(EMBEDS, 'input', `it takes embeddings, and ${where}: pass their model as the option embeddings`)
+  throw refusedPort(EMBEDS, 'input', `it takes embeddings, and ${where}`, 'embeddings')
 }
 
 /** The files that may have the embeddings of a decoder, the best first: with the same suffix (`_q4`, `_fp16`), without one, then the names of onnxruntime-genai. */
@@ -78,16 +78,22 @@ function check(graph: NativeOnnxGraph, inputs: readonly Port[]): string[] {
       ids[1]?.name ?? 'input_ids',
       'input',
       'a model of embeddings takes ids, [batch, tokens], and no other integers',
+      'embeddings',
     )
   for (const { name, element, dims } of graph.inputs()) {
     if (WHOLE.has(element)) continue
     if (!/^f(32|16)$/.test(element) || !name.endsWith('_features') || dims.every(isSize))
-      throw refusedPort(name, 'input', 'kvtide gives a model of embeddings ids, and no rows of features')
+      throw refusedPort(name, 'input', 'kvtide gives a model of embeddings ids, and no rows of features', 'embeddings')
   }
   const outputs = graph.outputs()
   if (!outputs.some(({ name }) => name === EMBEDS)) {
     const own = outputs.map(({ name }) => name).join(', ')
-    throw refusedPort(EMBEDS, 'output', `a model of embeddings has it, but the outputs of this one are ${own}`)
+    throw refusedPort(
+      EMBEDS,
+      'output',
+      `a model of embeddings has it, but the outputs of this one are ${own}`,
+      'embeddings',
+    )
   }
   const given = inputs.filter(({ name }) => outputs.some(output => output.name === name))
   for (const { name, element, dims } of given) {
@@ -98,7 +104,7 @@ function check(graph: NativeOnnxGraph, inputs: readonly Port[]): string[] {
     )
     if ((output.element === element || output.element === '') && !isOther && !differs) continue
     const [one, other] = [output, { element, dims }].map(port => `${port.element} [${port.dims.join(', ')}]`)
-    throw refusedPort(name, 'output', `the embeddings give ${one}, but the decoder takes ${other}`)
+    throw refusedPort(name, 'output', `the embeddings give ${one}, but the decoder takes ${other}`, 'embeddings')
   }
   return given.map(({ name }) => name)
 }

@@ -48,7 +48,7 @@ export async function encoderParts(
   if (ports === undefined || ports.cross.length === 0) return undefined
   const type = ports.typeOf('encoder_hidden_states')
   if (type !== 'float32' && type !== 'float16')
-    throw refusedPort('encoder_hidden_states', 'input', `its type is ${type}, expected float32 or float16`)
+    throw refusedPort('encoder_hidden_states', 'input', `its type is ${type}, expected float32 or float16`, 'type')
   const source = encoder ?? fileBeside(decoder.path)
   return {
     facts: { type, width: ports.sizeOf('encoder_hidden_states', 2), hasMask: ports.has('encoder_attention_mask') },

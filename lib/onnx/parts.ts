@@ -15,6 +15,7 @@ import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
 import { Embedder } from './embedder.js'
+import { refusedNode } from './ports.js'
 import { readLogits } from './logits.js'
 import {
   integersOf,
@@ -47,6 +48,14 @@ interface Subgraph {
   readonly last: readonly string[]
 }
 
+/** @internal Refuses layers of elements for which JavaScript has no tensors. */
+export function checkElements(rewritten: NativeOnnxRewritten): void {
+  for (const { element, node, form } of rewritten.layers()) {
+    if (TYPES[element] === undefined)
+      throw refusedNode(node, form, `onnxruntime-node has no tensors of ${element} in JavaScript`, 'type')
+  }
+}
+
 /** @internal The subgraphs of a graph, each in its own session. */
 export class Parts implements Sessions {
   readonly #calling: RuntimeCall
@@ -77,11 +86,8 @@ export class Parts implements Sessions {
     calling: RuntimeCall,
   ): Promise<Parts> {
     const rewritten = binding.NativeOnnxRewritten.taken(number)
+    checkElements(rewritten)
     const layers = new Map(rewritten.layers().map(layer => [layer.layer, layer]))
-    for (const { element, node, form } of layers.values()) {
-      if (TYPES[element] === undefined)
-        throw unsupported(node, form, `onnxruntime-node has no tensors of ${element} in JavaScript`)
-    }
     const { module } = await calling(() => onnxRuntime(runtime))
     const isMapped = path !== null && takesFolder
     const written = await rewritten.parts(isMapped ? basename(path) : undefined)
@@ -213,12 +219,4 @@ function optionsOf({ scale, softcap, window, sinks, alibiSlopes }: NativeOnnxLay
     ...(sinks === undefined ? {} : { sinkLogits: sinks }),
     ...(alibiSlopes === undefined ? {} : { alibiSlopes }),
   }
-}
-
-function unsupported(node: string, operator: string, reason: string): KvTideError<'UNSUPPORTED_GRAPH'> {
-  return new KvTideError('UNSUPPORTED_GRAPH', `the graph cannot be run at ${node} (${operator}): ${reason}`, {
-    node,
-    operator,
-    reason,
-  })
 }

@@ -53,5 +53,6 @@ function sizeOf({ past, input: { shape } }: CarriedPort, axis: 1 | 3, known: num
     past,
     'input',
     `the graph does not declare how many ${axis === 1 ? 'heads' : 'elements per head'} it has, and no config does`,
+    'config',
   )
 }

@@ -83,7 +83,12 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     if (typeof Tensor !== 'function') throw invalid('Tensor', Tensor, 'the Tensor of onnxruntime-node')
     const ports = new OnnxPorts(made, optional(readNames, 'names', names))
     if (ports.cross.length > 0)
-      throw refusedPort('encoder_hidden_states', 'input', 'a decoder with an encoder runs as an OnnxModel only')
+      throw refusedPort(
+        'encoder_hidden_states',
+        'input',
+        'a decoder with an encoder runs as an OnnxModel only',
+        'encoder',
+      )
     this.#ports = new CarriedPorts<T>(made, ports, pages, Tensor as OnnxTensorClass<T>)
     this.#cache = pages
     this.#prompt = promptOf({ salt, saltFrom, extra })

@@ -25,7 +25,14 @@ import { Embedder, GivenInputs } from './embedder.js'
 import { type LogitRows, readLogits } from './logits.js'
 import { OnnxPorts, refusedPort } from './ports.js'
 import { openGraph, sessionOf } from './runtime-session.js'
-import { elementsOf, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import {
+  elementsOf,
+  type OnnxRuntimeModule,
+  onnxRuntime,
+  ran,
+  type RuntimeSession,
+  type RuntimeTensor,
+} from './runtime.js'
 import type { PlainModel, RuntimeCall, SessionPasts, Sessions, SessionStep } from './sessions.js'
 
 /** The element types of presents, by onnxruntime's names. */
@@ -77,6 +84,26 @@ interface RunInputs {
   readonly fetches?: readonly string[] | undefined
 }
 
+/** @internal The pasts of an unmodified graph over a cache, and the bytes that add outputs with its new rows. `given` are the inputs that its embeddings give. */
+export function carriedOf(
+  graph: NativeOnnxGraph,
+  cache: CarriedCache,
+  { Tensor }: OnnxRuntimeModule,
+  given?: readonly string[],
+): { readonly ports: OnnxPorts; readonly carried: CarriedPorts<RuntimeTensor>; readonly suffix: Uint8Array } {
+  const own = sessionOf(graph)
+  if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
+  const presents = new OnnxPorts(own, undefined, given).layers.flat().map(port => port.present)
+  const described = {
+    ...own,
+    inputNames: [...own.inputNames, 'kvtide.new_rows'],
+    outputNames: [...own.outputNames, ...presents.map(name => `kvtide.new.${name}`)],
+  }
+  const ports = new OnnxPorts(described, undefined, given)
+  const carried = new CarriedPorts<RuntimeTensor>(described, ports, cache, Tensor)
+  return { ports, carried, suffix: graph.newRowsSuffix(presents) }
+}
+
 /** @internal The unmodified graph in a session. */
 export class Plain implements Sessions {
   readonly #calling: RuntimeCall
@@ -118,22 +145,13 @@ export class Plain implements Sessions {
   static async open(model: PlainModel, calling: RuntimeCall): Promise<Plain> {
     const { cache, runtime, embeddings } = model
     const graph = binding.NativeOnnxGraph.taken(model.graph)
-    const own = sessionOf(graph)
-    if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
-    const presents = new OnnxPorts(own, undefined, embeddings?.names).layers.flat().map(port => port.present)
-    const described = {
-      ...own,
-      inputNames: [...own.inputNames, 'kvtide.new_rows'],
-      outputNames: [...own.outputNames, ...presents.map(name => `kvtide.new.${name}`)],
-    }
     const { module } = await calling(() => onnxRuntime(runtime))
     // A graph that does not fit the cache is refused before a session is made, which takes long.
-    const ports = new OnnxPorts(described, undefined, embeddings?.names)
-    const carried = new CarriedPorts<RuntimeTensor>(described, ports, cache, module.Tensor)
+    const { ports, carried, suffix } = carriedOf(graph, cache, module, embeddings?.names)
     const embedder = await Embedder.open(embeddings, model, module, calling)
     const given = new GivenInputs(embedder, module, ports.typeOf('position_ids'))
     try {
-      const session = await openGraph(graph, model, module, calling, { suffix: graph.newRowsSuffix(presents) })
+      const session = await openGraph(graph, model, module, calling, { suffix })
       const { feeds } = carried.call(() => undefined, 0, undefined, Uint32Array.of(0))
       const cross = ports.cross.length === 0 ? undefined : new CrossTensors(ports, module.Tensor, feeds)
       const plain = new Plain(calling, session, carried, cache, { isPruned: hasPrunedHead(graph), given, cross })

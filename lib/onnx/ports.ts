@@ -1,7 +1,8 @@
 // The inputs and outputs of a session, and their purposes. They are recognised by name, never by place, because exporters order them differently. Every input must
 // be known: leaving one out or guessing its value would give wrong results.
 import { fields, known, type Names, text } from '../errors/check.js'
-import { invalid, KvTideError } from '../errors/errors.js'
+import { invalid, type KvTideError, refusedGraph } from '../errors/errors.js'
+import type { GraphRefusal } from '../errors/graph-advice.js'
 
 /** An input of a session, as onnxruntime describes it. */
 export interface OnnxInput {
@@ -26,9 +27,6 @@ export interface OnnxNames {
   readonly presentKey: string
   readonly presentValue: string
 }
-
-/** The form of a decoder with an encoder that runs. */
-const MERGED = 'load decoder_model_merged.onnx instead, which is one graph for the first call and for later ones'
 
 const NAMES: Names<OnnxNames> = { pastKey: 0, pastValue: 0, presentKey: 0, presentValue: 0 }
 
@@ -67,6 +65,9 @@ const INPUTS = [
   'kvtide.new_rows',
 ] as const
 
+/** The inputs of a session without pasts that its error names. */
+const INPUTS_SHOWN = 3
+
 /** The inputs that only a decoder with an encoder has. */
 const ENCODED = ['encoder_hidden_states', 'encoder_attention_mask'] as const
 
@@ -94,12 +95,20 @@ export function refusedPort(
   node: string,
   operator: 'input' | 'output',
   reason: string,
+  kind: GraphRefusal = operator,
 ): KvTideError<'UNSUPPORTED_GRAPH'> {
-  return new KvTideError('UNSUPPORTED_GRAPH', `the graph cannot be run at ${node} (${operator}): ${reason}`, {
-    node,
-    operator,
-    reason,
-  })
+  return refusedNode(node, operator, reason, kind)
+}
+
+/** @internal The error for a graph that cannot be run because of one of its nodes. */
+export function refusedNode(
+  node: string,
+  operator: string,
+  reason: string,
+  kind: GraphRefusal,
+): KvTideError<'UNSUPPORTED_GRAPH'> {
+  const problem = `the graph cannot be run at ${node} (${operator}): ${reason}`
+  return refusedGraph(problem, { node, operator, reason, kind })
 }
 
 /** @internal The purpose of each input and output of a session. */
@@ -119,11 +128,13 @@ export class OnnxPorts {
     const found = tried.find(one => inputNames.some(name => layerIn(one.pastKey, name) !== undefined))
     if (found === undefined) {
       if (this.has('encoder_hidden_states'))
-        throw refusedPort('encoder_hidden_states', 'input', `it has no past: ${MERGED}`)
+        throw refusedPort('encoder_hidden_states', 'input', 'it has no past', 'encoder')
+      const rest = inputNames.length - INPUTS_SHOWN
       throw refusedPort(
-        inputNames.join(', '),
+        `${inputNames.slice(0, INPUTS_SHOWN).join(', ')}${rest > 0 ? ` and ${rest} more` : ''}`,
         'input',
         `no input is a past: expected names like ${tried.map(one => one.pastKey).join(' or ')}`,
+        'past',
       )
     }
     this.#check(found, given)
@@ -140,7 +151,7 @@ export class OnnxPorts {
 
   #cross(outputs: ReadonlySet<string>): CrossPort[] {
     for (const name of ['encoder_hidden_states', 'use_cache_branch'] as const)
-      if (!this.has(name)) throw refusedPort(name, 'input', `it is missing: ${MERGED}`)
+      if (!this.has(name)) throw refusedPort(name, 'input', 'it is missing', 'encoder')
     return this.layers.flat().map(({ past, present }) => {
       const [input, output] = [past, present].map(name => name.replace('.decoder.', '.encoder.')) as [string, string]
       const { input: described } = this.#carried(outputs, input, output)

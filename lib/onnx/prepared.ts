@@ -1,0 +1,154 @@
+// A model before a backend is chosen: its graph, the graphs beside it, what its config declares, and the layers of a cache for each backend. No session is made.
+import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
+
+import { invalid, isKvTideError, type KvTideError } from '../errors/errors.js'
+import type { ModelLayer } from '../sequences/model-description.js'
+import type { ModelCacheOptions } from '../sequences/options.js'
+import type { BackendName } from './backend.js'
+import { isSlid } from './carried.js'
+import { configBeside, type ConfigSizes, configSizes, configWindows, genaiSizes, readText } from './config.js'
+import { smallest } from './context.js'
+import { type Embeddings, openEmbeddings } from './embeddings.js'
+import { type EncoderParts, encoderParts } from './encoder-parts.js'
+import { openSource } from './graph-source.js'
+import type { readLoad } from './options.js'
+import { type DeclaredLayers, pastLayers } from './past-layers.js'
+import { plainPorts } from './plain.js'
+import { refusedPort } from './ports.js'
+
+/** The values of configs that are used here. */
+type Config = DeclaredLayers & ConfigSizes
+
+/** @internal The layers of a cache for a backend, and the dtype of appended tokens. */
+export type CacheLayers = Pick<ModelCacheOptions, 'model' | 'dtype'>
+
+/** @internal A model before a backend is chosen. */
+export interface PreparedModel {
+  readonly declared: Config
+  readonly graph: NativeOnnxGraph
+  readonly embeddings: Embeddings | undefined
+  readonly encoder: EncoderParts | undefined
+  /** The graph for `graph` and `parts`, or the reason why there is none. */
+  readonly rewritten: Refused<NativeOnnxRewritten>
+  readonly positionRows: 1 | 3
+}
+
+/** @internal Opens a model, and rewrites its graph. */
+export async function prepared(
+  source: string | Uint8Array,
+  read: Pick<ReturnType<typeof readLoad>, 'config' | 'embeddings' | 'encoder' | 'crossCacheBytes'>,
+): Promise<PreparedModel> {
+  const declared = readConfig(source, read.config)
+  const graph = await openSource(source)
+  const embeddings = await openEmbeddings(graph, read.embeddings)
+  const encoder = await encoderParts(graph, read)
+  const rewritten = await refusing(() => graph.rewrite(true, declared.windows, [...(embeddings?.names ?? [])]))
+  return { declared, graph, embeddings, encoder, rewritten, positionRows: rowsOfPositions(graph) }
+}
+
+/** @internal The layers of a cache for a backend, or the reason why it does not run the model. */
+export async function layersFor(
+  { declared, graph, embeddings, rewritten }: PreparedModel,
+  backend: BackendName,
+): Promise<Refused<CacheLayers>> {
+  if (backend !== 'plain' && rewritten.refusal !== undefined) return rewritten
+  return refusing(async () => {
+    if (backend === 'plain') await checkWindows(graph, declared, embeddings?.names)
+    return layersOf(backend, graph, rewritten.value, declared, embeddings?.names)
+  })
+}
+
+/** @internal A result, or the error of its refusal. */
+export type Refused<T> =
+  | { readonly value: T; readonly refusal?: undefined }
+  | { readonly value?: undefined; readonly refusal: KvTideError }
+
+/** @internal The result of a call, or its refusal. */
+export async function refusing<T>(call: () => T | Promise<T>): Promise<Refused<T>> {
+  try {
+    return { value: await call() }
+  } catch (error) {
+    if (!isKvTideError(error)) throw error
+    return { refusal: error }
+  }
+}
+
+/** Refuses an unmodified graph that lacks a window of its config: it would see tokens that the other backends hide. */
+async function checkWindows(graph: NativeOnnxGraph, { windows }: Config, given: readonly string[] = []): Promise<void> {
+  if (windows === undefined || windows.every(window => window === null)) return
+  const { value: own } = await refusing(() => graph.rewrite(false, undefined, [...given]))
+  const ports = plainPorts(graph, given).layers
+  for (const [place, layer] of own?.layers().entries() ?? []) {
+    const declared = windows[place] ?? null
+    const [key] = ports[place] ?? []
+    if (declared === null || layer.window !== undefined || key === undefined || isSlid(key)) continue
+    const reason = `the config declares a window of ${declared} for layer ${place}, which the graph itself does not have; graph and parts add it`
+    throw refusedPort(key.past, 'input', reason, 'windows')
+  }
+}
+
+/** The cache's layers, and the dtype of appended tokens. An unmodified graph computes its own windows, whatever a config declares. */
+function layersOf(
+  backend: BackendName,
+  graph: NativeOnnxGraph,
+  rewritten: NativeOnnxRewritten | undefined,
+  declared: Config,
+  given?: readonly string[],
+): CacheLayers {
+  if (backend === 'plain' || rewritten === undefined) {
+    const all = rewritten?.layers()
+    const found = all?.filter(({ source }) => source === undefined)
+    // Layers without keys and values of their own are the last ones, and have no pasts.
+    const windows =
+      declared.windows?.length === all?.length ? declared.windows?.slice(0, found?.length) : declared.windows
+    const layers = pastLayers(plainPorts(graph, given), { ...declared, windows, found })
+    return {
+      model: { layers },
+      dtype:
+        graph.inputs().find(({ name, element }) => element === 'f16' && given?.includes(name) !== true) === undefined
+          ? 'f32'
+          : 'f16',
+    }
+  }
+  const found = rewritten.layers()
+  const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim, source }): ModelLayer => {
+    const sizes = { numKvHeads, headDim, valueHeadDim }
+    if (source !== undefined) return { kind: 'shared', with: source, ...sizes }
+    return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
+  })
+  const [first] = found
+  const attention = { numQueryHeads: first?.numHeads ?? 1, sinkLogits: found.some(layer => layer.sinks !== undefined) }
+  return { model: { layers, attention }, dtype: (first?.element ?? 'f32') as 'f32' }
+}
+
+/**
+ * Reads the config that was passed, or the one next to the model, which is ignored if it is invalid. Missing values are taken from
+ * `genai_config.json`. If both files next to the model declare a context, the shorter one counts.
+ */
+function readConfig(source: string | Uint8Array, config: unknown): Config {
+  const beside = typeof source === 'string' ? configBeside(source) : undefined
+  const genai = typeof source === 'string' ? genaiSizes(source) : {}
+  const file = typeof config === 'string' ? config : config === undefined ? beside : undefined
+  if (config === undefined && file === undefined) return genai
+  try {
+    const json = file === undefined ? JSON.stringify(config) : readText('config', file)
+    const { numKvHeads = genai.numKvHeads, headDim = genai.headDim, contextLength } = configSizes(json)
+    const context =
+      config === undefined ? smallest([contextLength, genai.contextLength]) : (contextLength ?? genai.contextLength)
+    const windows = configWindows(json, config !== undefined) ?? genai.windows
+    return { numKvHeads, headDim, windows, contextLength: context }
+  } catch (error) {
+    if (config === undefined) return genai
+    if (isKvTideError(error)) throw error
+    throw invalid('config', config, 'a Hugging Face config.json')
+  }
+}
+
+/** The rows of positions that a graph takes. Refused if they have another form. */
+function rowsOfPositions(graph: NativeOnnxGraph): 1 | 3 {
+  const { dims = [] } = graph.inputs().find(({ name }) => name === 'position_ids') ?? {}
+  if (dims.length < 3) return 1
+  if (dims.length === 3 && dims[0] === '3') return 3
+  const reason = `its dimensions are [${dims.join(', ')}], expected [batch, tokens], or [3, batch, tokens]`
+  throw refusedPort('position_ids', 'input', reason, 'form')
+}
