@@ -91,7 +91,7 @@ for (const [name, { file, config, kinds }] of Object.entries(CASES)) {
         continue
       }
       const kind = kinds[place] as GraphRefusal
-      if (kind !== 'encoder') t.is((loaded as Error).message, refusal?.message ?? '')
+      t.is((loaded as Error).message, refusal?.message ?? '')
       t.true(refusal?.message.endsWith(`; ${GRAPH_ADVICE[kind]}`))
       t.true((refusal?.message.length ?? Infinity) <= 300)
       t.true(text.includes(`\n${' '.repeat(11)}${GRAPH_ADVICE[kind]}`), text)

@@ -4,11 +4,9 @@ import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import { type BackendName, BACKENDS } from './backend.js'
 import { checkEmbeddings } from './embedder.js'
-import { hasEncoder } from './encoder-parts.js'
 import { checkElements } from './parts.js'
 import { carriedOf } from './plain.js'
 import { type CacheLayers, layersFor, prepared, type PreparedModel, refusing } from './prepared.js'
-import { refusedPort } from './ports.js'
 import { onnxLibrary, onnxRuntime } from './runtime.js'
 
 /** @internal The answer for a backend: it runs the model, or this is the reason why not. */
@@ -29,8 +27,6 @@ export async function backendReports(file: string, config?: string): Promise<Bac
 
 async function refusalBy(model: PreparedModel, backend: BackendName): Promise<KvTideError | undefined> {
   const { graph, embeddings, rewritten } = model
-  if (backend !== 'plain' && hasEncoder(graph))
-    return refusedPort('encoder_hidden_states', 'input', 'a decoder with an encoder runs on plain alone', 'encoder')
   const layers = await layersFor(model, backend)
   if (layers.value === undefined) return layers.refusal
   const { refusal } = await refusing(() => {

@@ -9,7 +9,7 @@ import { isSlid } from './carried.js'
 import { configBeside, type ConfigSizes, configSizes, configWindows, genaiSizes, readText } from './config.js'
 import { smallest } from './context.js'
 import { type Embeddings, openEmbeddings } from './embeddings.js'
-import { type EncoderParts, encoderParts } from './encoder-parts.js'
+import { type EncoderParts, encoderParts, hasEncoder } from './encoder-parts.js'
 import { openSource } from './graph-source.js'
 import type { readLoad } from './options.js'
 import { type DeclaredLayers, pastLayers } from './past-layers.js'
@@ -51,8 +51,10 @@ export async function layersFor(
   { declared, graph, embeddings, rewritten }: PreparedModel,
   backend: BackendName,
 ): Promise<Refused<CacheLayers>> {
-  if (backend !== 'plain' && rewritten.refusal !== undefined) return rewritten
+  if (backend !== 'plain' && rewritten.refusal !== undefined && !hasEncoder(graph)) return rewritten
   return refusing(async () => {
+    if (backend !== 'plain' && hasEncoder(graph))
+      throw refusedPort('encoder_hidden_states', 'input', 'a decoder with an encoder runs on plain alone', 'encoder')
     if (backend === 'plain') await checkWindows(graph, declared, embeddings?.names)
     return layersOf(backend, graph, rewritten.value, declared, embeddings?.names)
   })
