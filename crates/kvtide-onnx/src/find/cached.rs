@@ -138,7 +138,7 @@ impl Cached<'_> {
         let own = vec![batch, self.heads, tokens, self.dim];
         let marked = Known::filled(evaluation.get(self.joined).element, own, |place| (place + 1) as f64);
         let given = HashMap::from([(self.joined.to_owned(), marked)]);
-        let found = evaluation.rerun(&chain, lookup.source, given)?.remove(name).ok_or_else(wrong)?;
+        let found = evaluation.rerun(&chain, &lookup.constants, given)?.remove(name).ok_or_else(wrong)?;
         let dims = |heads: usize| match reading {
             Reading::Rows => vec![batch, heads, tokens, self.dim],
             Reading::Columns => vec![batch, heads, self.dim, tokens],

@@ -16,6 +16,9 @@ const TOKENS: usize = 1 << 16;
 const ALONE: [Sizes; 2] = [Sizes { batch: 2, past: 0, new: 5 }, Sizes { batch: 3, past: 7, new: 1 }];
 /// The most heads with slopes.
 const HEADS_MAX: usize = 1 << 16;
+/// Masks that are cut out of a table are compared in full if the table has at most so many numbers. Larger ones were
+/// compared when they were read.
+const TABLE_MAX: usize = 1 << 14;
 /// The largest number that hides a score when it is added to it.
 const HIDDEN: f64 = -1e4;
 
@@ -57,6 +60,8 @@ pub(super) struct Rules {
     pub window: Option<u32>,
     /// The slope of each head; [`None`] if all are 0.
     pub slopes: Option<Vec<f32>>,
+    /// The most tokens; [`None`] if no table limits them.
+    pub context_length: Option<u32>,
 }
 
 /// The numbers of a term, `[batch, heads, queries, keys]`; any axis may be broadcast.
@@ -72,7 +77,9 @@ impl<'a> Grid<'a> {
         let name = term.name();
         let known = evaluation.get(name);
         let (Some(dims), Some(data)) = (&known.dims, &known.data) else {
-            return Err(format!("the mask {name} depends on more than sizes"));
+            return Err(format!(
+                "the mask {name} depends on more than sizes, or is cut out of a table that is not causal"
+            ));
         };
         let shape = Self::shape(dims, &term, heads).ok_or_else(|| format!("{name} has more than 4 axes"))?;
         if data.is_empty() || !Self::fits(shape, evaluation.sizes, heads) {
@@ -283,7 +290,7 @@ pub(super) fn rules<'a>(
     heads: usize,
 ) -> Result<Rules> {
     if causal && terms.is_empty() {
-        return Ok(Rules { window: None, slopes: None });
+        return Ok(Rules { window: None, slopes: None, context_length: None });
     }
     let total = longest(lookup, terms, heads)?;
     let evaluation = lookup.at(long(total))?;
@@ -296,6 +303,9 @@ pub(super) fn rules<'a>(
     };
     let seen = rows(long(total))?.concat();
     let window = seen.iter().rev().take_while(|&&seen| seen).count();
+    if window == 0 {
+        return Err(unrecognised(node, "its mask hides the key of the token itself"));
+    }
     if !is_causal(&[seen], long(total), window) {
         return Err(unrecognised(node, "its mask hides keys between visible ones"));
     }
@@ -304,6 +314,9 @@ pub(super) fn rules<'a>(
     let mut tried = if alone { ALONE.to_vec() } else { SIZES.to_vec() };
     if window < total {
         tried.push(Sizes { batch: 1, past: window, new: if alone { 1 } else { 4.min(total - window) } });
+    }
+    if total * total <= TABLE_MAX {
+        tried.push(Sizes { batch: 1, past: 0, new: total });
     }
     for sizes in tried {
         if !is_causal(&rows(sizes)?, sizes, window) {
@@ -320,5 +333,6 @@ pub(super) fn rules<'a>(
     Ok(Rules {
         window: (window < total).then_some(window as u32),
         slopes: is_sloped.then(|| (0..heads).map(|head| of_head(&slopes, head) as f32).collect()),
+        context_length: (total < TOKENS).then_some(total as u32),
     })
 }

@@ -151,7 +151,8 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
     }
     let softcap = node.float("softcap").filter(|&cap| cap > 0.);
     let term = term(lookup, call.mask, softcap.is_some())?;
-    let Rules { window, slopes } = rules(lookup, node, term.as_slice(), call.causal, num_heads as usize)?;
+    let Rules { window, slopes, context_length } =
+        rules(lookup, node, term.as_slice(), call.causal, num_heads as usize)?;
     let layer = Layer {
         layer: 0,
         form: call.form,
@@ -164,6 +165,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         scale: scale(node, head_dim) * key.factor as f32,
         softcap,
         window,
+        context_length,
         sinks: None,
         alibi_slopes: slopes,
         rotary: None,

@@ -224,7 +224,7 @@ impl GraphEdit<'_> {
             let from = node.inputs.iter().find(|from| marked.contains_key(*from)).cloned().unwrap_or_default();
             let unknown = || unrecognised(node, "the rows that it chooses are not known");
             if MOVES.contains(&node.operator.as_str()) {
-                marked = evaluation.rerun(&[node], self.lookup.source, marked)?;
+                marked = evaluation.rerun(&[node], &self.lookup.constants, marked)?;
             } else {
                 let rows = marked.get(&from).and_then(rows_of).ok_or_else(unknown)?;
                 marked = marks(&evaluation, name, rows);

@@ -150,6 +150,13 @@ impl Rewritten {
         &self.inspection.layers
     }
 
+    /// The most tokens that the tables of masks have rows for; [`None`] if no table limits them. Tables of positions are
+    /// counted by [`Model::context_length`].
+    #[must_use]
+    pub fn context_length(&self) -> Option<u32> {
+        self.layers().iter().filter_map(|layer| layer.context_length).min()
+    }
+
     /// Returns the same graph as subgraphs, cut at its attentions.
     pub fn parts(&self, source: &dyn Source) -> Result<Vec<GraphPart>> {
         cut(&self.model, source)

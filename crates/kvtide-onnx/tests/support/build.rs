@@ -119,6 +119,11 @@ impl Graph {
         self.tensor(&name, U8, dims, values)
     }
 
+    pub fn truths(&mut self, dims: &[i64], values: &[u8]) -> String {
+        let name = self.fresh("truths");
+        self.tensor(&name, BOOL, dims, values)
+    }
+
     pub fn ints(&mut self, dims: &[i64], values: &[i64]) -> String {
         let name = self.fresh("ints");
         self.tensor(&name, I64, dims, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
