@@ -5,7 +5,7 @@
 Pitfalls: no other size may equal that of the vocabulary, or the builders mistake a projection for the head; builder 0.18.0 needs
 transformers 5 in its folder (`pip install --target`), the other exporters 4.57.
 
-Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai run from their folder (their package need not be
+Needs torch, transformers and optimum-onnx (with `--mobius`, also the folders of mobius-onnx and transformers 5); the builders of onnxruntime-genai run from their folder (their package need not be
 installed: `pip install --no-deps --target folder onnxruntime-genai==0.18.0 onnx_ir`). Each model gets a folder with
 references.json and references.safetensors, in the form of __test__/fixtures/llama, and a folder for each graph:
 `KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test runtime` runs them all. vision.py makes models that see images.
@@ -198,11 +198,23 @@ def build(builder, folder, tag, form):
         raise RuntimeError(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else 'no model')
 
 
+# Those of mobius-onnx: ONNX's Attention of opset 24, with a past that grows or with a static cache.
+MOBIUS = {'mobius': [], 'mobius-static': ['--static-cache', '--max-seq-len', '160']}
+
+
+def mobius(packages, folder, form):
+    run = subprocess.run([sys.executable, '-m', 'mobius', 'build', '--config', str(folder / 'hf'), '--dtype', 'f32', *MOBIUS[form], str(folder / form)],
+                         env={**os.environ, 'PYTHONPATH': os.pathsep.join(map(str, packages)), 'HF_HUB_OFFLINE': '1'}, capture_output=True, text=True)
+    if not (folder / form / 'model.onnx').exists():
+        raise RuntimeError((run.stderr.strip().splitlines() or ['no model'])[-1])
+
+
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', type=Path)
     parser.add_argument('--only', nargs='*')
     parser.add_argument('--builder', type=Path)
+    parser.add_argument('--mobius', type=Path, nargs='*', help='folders with mobius-onnx and transformers 5')
     parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'builder'])
     arguments = parser.parse_args()
     for name in arguments.only or FAMILIES:
@@ -216,6 +228,8 @@ if __name__ == '__main__':
                     continue
                 tag = f'builder-{form}'
                 ways.append((tag, lambda at, tag=tag, form=form: build(arguments.builder, at, tag, form)))
+        if arguments.mobius:
+            ways += [(form, lambda at, form=form: mobius(arguments.mobius, at, form)) for form in MOBIUS]
         try:
             make(name, folder)
         except Exception as error:

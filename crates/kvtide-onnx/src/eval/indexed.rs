@@ -10,7 +10,7 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         "ScatterND" => scattered(node, value, inputs.get(1)?, inputs.get(2)?)?,
         "GatherND" => gathered(node, value, inputs.get(1)?)?,
         "NonZero" => non_zero(value)?,
-        "ScatterElements" => Known::sized(value.element, value.dims.clone()?),
+        "ScatterElements" | "TensorScatter" => Known::sized(value.element, value.dims.clone()?),
         "GatherElements" => picked(node, value, inputs.get(1)?)?,
         "ReverseSequence" => reversed(node, value, inputs.get(1)?)?,
         _ => return None,

@@ -114,7 +114,7 @@ fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
 fn rules_of(lookup: &Lookup<'_>, node: &Node, heads: u32) -> Result<Rules> {
     let is_capped = node.float("softcap").is_some_and(|cap| cap > 0.);
     let bias = node.input(10).map(|name| Term::added(name, is_capped));
-    let found = rules(lookup, node, bias.as_slice(), true, heads as usize)?;
+    let found = rules(lookup, node, bias.as_slice(), true, heads as usize, None)?;
     let local = node.int("local_window_size").and_then(|size| u32::try_from(size).ok()).filter(|&size| size > 0);
     Ok(Rules { window: found.window.into_iter().chain(local).min(), ..found })
 }

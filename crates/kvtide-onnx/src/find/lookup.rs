@@ -55,8 +55,9 @@ impl<'a> Lookup<'a> {
         self.makers.get(name).map(|&index| self.node(index))
     }
 
+    /// An input with cached keys or values.
     pub fn past(&self, name: &str) -> Option<&'a ValueInfo> {
-        self.graph().input(name).filter(|input| is_past(input))
+        self.graph().input(name).filter(|input| is_past(input) || self.roles.is_cache(name))
     }
 
     /// The evaluation for these sizes; each choice is evaluated once.

@@ -44,6 +44,7 @@ impl Message {
 pub enum Attr {
     Int(&'static str, i64),
     Float(&'static str, f32),
+    Text(&'static str, &'static str),
     Ints(&'static str, Vec<i64>),
     Graph(&'static str, Message),
 }
@@ -179,6 +180,7 @@ impl Attr {
         match self {
             Self::Int(name, value) => Message::default().text(1, name).int(3, *value).int(20, 2),
             Self::Float(name, value) => Message::default().text(1, name).float(2, *value).int(20, 1),
+            Self::Text(name, value) => Message::default().text(1, name).text(4, value).int(20, 3),
             Self::Graph(name, graph) => Message::default().text(1, name).bytes(6, &graph.0).int(20, 5),
             Self::Ints(name, values) => {
                 let named = Message::default().text(1, name);
