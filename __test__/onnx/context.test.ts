@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
 import { type BackendName, OnnxModel, type OnnxModelOptions } from '../../onnx.js'
+import { binding } from '../../lib/loading/binding.js'
 import { configSizes } from '../../lib/onnx/config.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { copied } from '../support/onnx/changed.js'
@@ -148,6 +149,24 @@ test('a graph whose tables end is never asked for more', async t => {
   t.deepEqual((await rejected(read(model, chat, 1, { tokens: [5] }), 'CONTEXT_OVERFLOW')).details, {
     tokens: 513,
     contextLength: 512,
+  })
+})
+
+/** The rows of the tables of a graph's masks. */
+const rowsOfMasks = async (graph: string) => {
+  const opened = await binding.NativeOnnxGraph.open(graphFile(graph))
+  return (await opened.rewrite(true)).contextLength()
+}
+
+test('tables that masks are cut out of limit the context', async t => {
+  t.deepEqual([await rowsOfMasks('families/gpt_neo/optimum'), await rowsOfMasks('llama/onnx')], [160, null])
+  await using model = await OnnxModel.load(graphFile('families/gpt_neo/optimum'), SMALL)
+  const tokens = Array.from({ length: 159 }, (_, place) => 3 + ((place * 7) % 69))
+  using chat = model.open({ tokens })
+  t.is((await read(model, chat, 9)).length, 1)
+  t.deepEqual((await rejected(read(model, chat, 1, { tokens: [5] }), 'CONTEXT_OVERFLOW')).details, {
+    tokens: 161,
+    contextLength: 160,
   })
 })
 

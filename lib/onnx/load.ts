@@ -64,7 +64,8 @@ export async function loadModel(given: unknown, options: unknown) {
       if (backend === 'plain' && parts === undefined) warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: cacheOptions.maxSequences ?? SEQUENCES }
       const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
-      const contextLength = smallest([declared.contextLength, graph.contextLength() ?? undefined])
+      const tables = [graph.contextLength(), rewritten.value?.contextLength()]
+      const contextLength = smallest([declared.contextLength, ...tables.map(rows => rows ?? undefined)])
       const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
       const encoded = parts === undefined ? undefined : { ...parts, cross: cross as CrossCache }
       const width = embeddings?.width

@@ -165,6 +165,12 @@ impl NativeOnnxRewritten {
         self.rewritten.rewritten.layers().iter().map(NativeOnnxLayer::from).collect()
     }
 
+    /// The most tokens that the tables of its masks have rows for, if there are any.
+    #[napi(catch_unwind)]
+    pub fn context_length(&self) -> Option<u32> {
+        self.rewritten.rewritten.context_length()
+    }
+
     /// The rotary tables that are chosen by the length of a sequence, if there are any.
     #[napi(catch_unwind)]
     pub fn long_rope(&self) -> Option<NativeLongRope> {

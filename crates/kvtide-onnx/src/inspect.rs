@@ -111,6 +111,7 @@ fn rules(layer: &Layer) -> String {
     let mut rules = vec![format!("scale {}", layer.scale)];
     rules.extend(layer.softcap.map(|softcap| format!("softcap {softcap}")));
     rules.extend(layer.window.map(|window| format!("window {window}")));
+    rules.extend(layer.context_length.map(|tokens| format!("a mask for {tokens} tokens")));
     rules.extend(layer.sinks.as_ref().map(|sinks| format!("{} sink logits", sinks.len())));
     rules.extend(layer.alibi_slopes.as_ref().map(|slopes| format!("{} slopes of ALiBi", slopes.len())));
     rules.extend(

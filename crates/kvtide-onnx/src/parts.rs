@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::error::Result;
-use crate::eval::{Evaluation, Roles};
+use crate::eval::{Constants, Evaluation, Roles};
 use crate::find::{SIZES, unrecognised};
 use crate::proto::{ElementType, Graph, Model, Node, ValueInfo};
 use crate::source::Source;
@@ -95,7 +95,7 @@ impl<'a> Stages<'a> {
 pub(crate) fn cut(model: &Model, source: &dyn Source) -> Result<Vec<GraphPart>> {
     let graph = &model.graph;
     let roles = Roles::of(graph).unwrap_or_default();
-    let types = Evaluation::run(model, source, &roles, SIZES[0])?;
+    let types = Evaluation::run(model, &Constants::new(source), &roles, SIZES[0])?;
     let stages = Stages::of(graph);
     let mut crossing: BTreeSet<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();
     for (stage, nodes) in stages.nodes.iter().enumerate() {

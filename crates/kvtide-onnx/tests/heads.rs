@@ -162,6 +162,102 @@ fn rows_are_chosen_instead_of_those_of_an_input_and_before_norms_and_flat_produc
     );
 }
 
+/// The number of new tokens of each sequence, `[batch]`: by the shape of the ids, or by the mask.
+fn lengths(graph: &mut Graph, by_mask: bool) -> String {
+    let front = graph.ints(&[1], &[0]);
+    let shape = graph.node("Shape", &["input_ids"], &[]);
+    let [batch, new] = [0, 1].map(|axis| {
+        let axis = graph.ints(&[], &[axis]);
+        let size = graph.node("Gather", &[&shape, &axis], &[]);
+        graph.node("Unsqueeze", &[&size, &front], &[])
+    });
+    if !by_mask {
+        return graph.node("Expand", &[&new, &batch], &[]);
+    }
+    let (one, two) = (graph.ints(&[1], &[1]), graph.ints(&[], &[2]));
+    let all = graph.node("ReduceSum", &["attention_mask", &one], &[Attr::Int("keepdims", 0)]);
+    let shape = graph.node("Shape", &["past_key_values.0.key"], &[]);
+    let past = graph.node("Gather", &[&shape, &two], &[]);
+    graph.node("Sub", &[&all, &past], &[])
+}
+
+/// Rows in reverse order.
+fn turned(graph: &mut Graph, rows: &str, lengths: &str) -> String {
+    graph.node("ReverseSequence", &[rows, lengths], &[Attr::Int("batch_axis", 0), Attr::Int("time_axis", 1)])
+}
+
+/// One row of each sequence, counted from the front or from the back.
+fn row(graph: &mut Graph, rows: &str, at: i64) -> String {
+    let (at, axis) = (graph.ints(&[], &[at]), graph.ints(&[1], &[1]));
+    let row = graph.node("Gather", &[rows, &at], &[Attr::Int("axis", 1)]);
+    graph.node("Unsqueeze", &[&row, &axis], &[])
+}
+
+#[test]
+fn rows_are_chosen_instead_of_those_that_lengths_say() {
+    let plain = decoder(Size::Named(ALL), product);
+    for by_mask in [false, true] {
+        accepted(
+            &format!("turned.{by_mask}"),
+            &decoder(Size::Is(LAST), |graph, hidden, weight| {
+                let lengths = lengths(graph, by_mask);
+                let rows = turned(graph, hidden, &lengths);
+                let first = row(graph, &rows, 0);
+                product(graph, &first, weight);
+            }),
+            &plain,
+        );
+        accepted(
+            &format!("turned logits.{by_mask}"),
+            &decoder(Size::Is(LAST), |graph, hidden, weight| {
+                let logits = graph.node("MatMul", &[hidden, weight], &[]);
+                let lengths = lengths(graph, by_mask);
+                let rows = turned(graph, &logits, &lengths);
+                let first = row(graph, &rows, 0);
+                graph.node_to("Identity", &[&first], &["logits"], &[]);
+            }),
+            &plain,
+        );
+        let picked = |operator: &'static str, by_mask: bool| {
+            decoder(Size::Is(LAST), move |graph, hidden, weight| {
+                let (one, axes) = (graph.ints(&[], &[1]), graph.ints(&[2], &[1, 2]));
+                let lengths = lengths(graph, by_mask);
+                let last = graph.node("Sub", &[&lengths, &one], &[]);
+                let at = graph.node("Unsqueeze", &[&last, &axes], &[]);
+                let rows = if operator == "GatherElements" {
+                    let wide = graph.ints(&[3], &[1, 1, WIDTH]);
+                    let at = graph.node("Expand", &[&at, &wide], &[]);
+                    graph.node(operator, &[hidden, &at], &[Attr::Int("axis", 1)])
+                } else {
+                    graph.node(operator, &[hidden, &at], &[Attr::Int("batch_dims", 1)])
+                };
+                product(graph, &rows, weight);
+            })
+        };
+        accepted(&format!("elements.{by_mask}"), &picked("GatherElements", by_mask), &plain);
+        accepted(&format!("slices.{by_mask}"), &picked("GatherND", by_mask), &plain);
+    }
+}
+
+#[test]
+fn other_rows_by_lengths_are_refused_by_name() {
+    let reason = |at: i64, shorter: i64| {
+        let (node, reason) = refused(Size::Is(LAST), move |graph, hidden, weight| {
+            let shorter = graph.ints(&[1], &[shorter]);
+            let all = lengths(graph, false);
+            let some = graph.node("Sub", &[&all, &shorter], &[]);
+            let rows = turned(graph, hidden, &some);
+            let one = row(graph, &rows, at);
+            product(graph, &one, weight);
+        });
+        assert_eq!(node, "logits");
+        reason
+    };
+    assert!(reason(-1, 0).contains("[0] of 3 tokens"), "the first token");
+    assert!(reason(0, 1).contains("[1] of 3 tokens"), "the one before the last");
+    assert!(!reason(0, 2).contains("[2]"), "the first token, which alone is turned");
+}
+
 /// A head of bytes, as dynamic quantisation makes it.
 fn quantised(graph: &mut Graph, hidden: &str) {
     let bytes: Vec<u8> = (0..WIDTH * VOCABULARY).map(|at| (at * 37 % 251) as u8).collect();

@@ -5,7 +5,7 @@
 Pitfalls: no other size may equal that of the vocabulary, or the builders mistake a projection for the head; builder 0.18.0 needs
 transformers 5 in its folder (`pip install --target`), the other exporters 4.57.
 
-Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai run from their folder (their package need not be
+Needs torch, transformers and optimum-onnx (with `--mobius`, also the folders of mobius-onnx and transformers 5); the builders of onnxruntime-genai run from their folder (their package need not be
 installed: `pip install --no-deps --target folder onnxruntime-genai==0.18.0 onnx_ir`). Each model gets a folder with
 references.json and references.safetensors, in the form of __test__/fixtures/llama, and a folder for each graph:
 `KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test runtime` runs them all. vision.py makes models that see images.
@@ -66,7 +66,8 @@ FAMILIES = {
     'arcee': ('ArceeConfig', dict(head_dim=16)),
     'gpt2': ('GPT2Config', dict(OLD)),
     'gptj': ('GPTJConfig', dict(OLD, rotary_dim=8)),
-    'gpt_neo': ('GPTNeoConfig', dict(hidden_size=64, num_layers=2, num_heads=4, attention_types=[[['global', 'local'], 1]], window_size=9)),
+    'gpt_neo': ('GPTNeoConfig', dict(hidden_size=64, num_layers=2, num_heads=4, attention_types=[[['global', 'local'], 1]], window_size=9,
+                                     max_position_embeddings=160)),
     'gpt_neox': ('GPTNeoXConfig', dict(WIDE)),
     'gpt_bigcode': ('GPTBigCodeConfig', dict(OLD, multi_query=True)),
     'codegen': ('CodeGenConfig', dict(OLD, rotary_dim=8)),
@@ -192,11 +193,23 @@ def build(builder, folder, tag, form):
     genai_builder.build(builder, folder / 'hf', folder / tag, BUILT[form], NO_TOKENIZER)
 
 
+# Those of mobius-onnx: ONNX's Attention of opset 24, with a past that grows or with a static cache.
+MOBIUS = {'mobius': [], 'mobius-static': ['--static-cache', '--max-seq-len', '160']}
+
+
+def mobius(packages, folder, form):
+    run = subprocess.run([sys.executable, '-m', 'mobius', 'build', '--config', str(folder / 'hf'), '--dtype', 'f32', *MOBIUS[form], str(folder / form)],
+                         env={**os.environ, 'PYTHONPATH': os.pathsep.join(map(str, packages)), 'HF_HUB_OFFLINE': '1'}, capture_output=True, text=True)
+    if not (folder / form / 'model.onnx').exists():
+        raise RuntimeError((run.stderr.strip().splitlines() or ['no model'])[-1])
+
+
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', type=Path)
     parser.add_argument('--only', nargs='*')
     parser.add_argument('--builder', type=Path)
+    parser.add_argument('--mobius', type=Path, nargs='*', help='folders with mobius-onnx and transformers 5')
     parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'builder'])
     arguments = parser.parse_args()
     for name in arguments.only or FAMILIES:
@@ -210,6 +223,8 @@ if __name__ == '__main__':
                     continue
                 tag = f'builder-{form}'
                 ways.append((tag, lambda at, tag=tag, form=form: build(arguments.builder, at, tag, form)))
+        if arguments.mobius:
+            ways += [(form, lambda at, form=form: mobius(arguments.mobius, at, form)) for form in MOBIUS]
         try:
             make(name, folder)
         except Exception as error:

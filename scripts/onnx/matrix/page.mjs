@@ -69,6 +69,9 @@ expected tokens if it runs alone.
 Decoders with an encoder (Whisper, Moonshine, T5, Marian, BART), merged by optimum, run on [\`plain\`](onnx.md#encoders-and-decoders)
 with the tokens of transformers: \`scripts/onnx/matrix/encoder_decoder.py\` makes them.
 
+llama, mistral, phi3 and qwen3 as exported by mobius-onnx 0.1.0, with a past that grows or with \`--static-cache\`, run on \`graph\`
+with the tokens of transformers; gemma2 cannot be exported. \`make.py --mobius\` makes them.
+
 ## Graphs that neither \`graph\` nor \`parts\` runs, and the reason
 
 ${reasons

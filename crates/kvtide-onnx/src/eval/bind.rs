@@ -1,7 +1,9 @@
 //! The values of a graph's inputs for given sizes: tokens, positions, the mask, and pasts.
 
+use std::collections::HashMap;
+
 use super::Known;
-use crate::proto::{Dim, ElementType, Graph, ValueInfo};
+use crate::proto::{Dim, ElementType, Graph, Node, ValueInfo};
 
 /// Inputs with the number of last tokens whose logits are wanted.
 const LOGITS_TO_KEEP: [&str; 2] = ["num_logits_to_keep", "logits_to_keep"];
@@ -29,7 +31,21 @@ pub(crate) struct Roles {
     pub mask: Option<String>,
     batch: Option<String>,
     new: Option<String>,
+    /// Static caches, and the axis of their slots.
+    caches: HashMap<String, usize>,
+    /// Inputs with a number for each sequence: of cached tokens, or of all tokens.
+    counts: HashMap<String, Count>,
 }
+
+/// The meaning of a number for each sequence.
+#[derive(Clone, Copy, Debug)]
+enum Count {
+    Past,
+    Total,
+}
+
+/// Slots of a static cache behind the last token, if the graph only names their number.
+const SPARE: usize = 3;
 
 impl Roles {
     pub fn of(graph: &Graph) -> Option<Self> {
@@ -41,13 +57,49 @@ impl Roles {
             Dim::Name(name) => Some(name.clone()),
             _ => None,
         };
-        Some(Self {
-            tokens: tokens.name.clone(),
-            positions: given("position_ids").map(|input| input.name.clone()),
-            mask: given("attention_mask").map(|input| input.name.clone()),
-            batch: dim(0),
-            new: dim(1),
-        })
+        Some(
+            Self {
+                tokens: tokens.name.clone(),
+                positions: given("position_ids").map(|input| input.name.clone()),
+                mask: given("attention_mask").map(|input| input.name.clone()),
+                batch: dim(0),
+                new: dim(1),
+                ..Self::default()
+            }
+            .with_caches(graph),
+        )
+    }
+
+    /// Adds static caches: the inputs that are written by `TensorScatter`, and the numbers that it and the attention need.
+    fn with_caches(mut self, graph: &Graph) -> Self {
+        let makers: HashMap<&str, &Node> =
+            graph.nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (name.as_str(), node))).collect();
+        let count =
+            |node: &Node, at: usize| input_behind(graph, &makers, node.input(at)?).map(|input| input.name.clone());
+        for node in &graph.nodes {
+            if node.is("", "TensorScatter") {
+                let cache = node.input(0).and_then(|name| graph.input(name));
+                let floats = cache.filter(|cache| cache.element.is_some_and(ElementType::is_float));
+                if let Some((cache, rank)) = floats.and_then(|cache| Some((cache, rank(cache)?))) {
+                    let axis = node.int("axis").unwrap_or(-2).rem_euclid(rank.max(1) as i64);
+                    self.caches.insert(cache.name.clone(), axis as usize);
+                    self.counts.extend(count(node, 2).map(|name| (name, Count::Past)));
+                }
+            } else if node.is("", "Attention") {
+                self.counts.extend(count(node, 6).map(|name| (name, Count::Total)));
+            }
+        }
+        self
+    }
+
+    /// True for a static cache.
+    pub fn is_cache(&self, name: &str) -> bool {
+        self.caches.contains_key(name)
+    }
+
+    /// The inputs with numbers of tokens of static caches.
+    pub fn counts(&self) -> impl Iterator<Item = &str> {
+        self.counts.keys().map(String::as_str)
     }
 
     fn dims(&self, input: &ValueInfo, sizes: Sizes) -> Option<Vec<usize>> {
@@ -56,6 +108,10 @@ impl Roles {
         dims.iter()
             .enumerate()
             .map(|(index, dim)| match (index, dim) {
+                (_, Dim::Name(_) | Dim::Unknown) if self.caches.get(&input.name) == Some(&index) => {
+                    Some(sizes.total() + SPARE)
+                }
+                (0, Dim::Name(_) | Dim::Unknown) if self.counts.contains_key(&input.name) => Some(sizes.batch),
                 (2, Dim::Name(_) | Dim::Unknown) if is_past => Some(sizes.past),
                 (_, Dim::Size(size)) => usize::try_from(*size).ok(),
                 (_, Dim::Name(_)) if self.mask.as_ref() == Some(&input.name) && index == 1 => Some(sizes.total()),
@@ -78,11 +134,26 @@ impl Roles {
         if self.mask.as_ref() == Some(&input.name) || LOGITS_TO_KEEP.contains(&input.name.as_str()) {
             return Known::filled(element, dims, |_| 1.);
         }
+        if let Some(count) = self.counts.get(&input.name) {
+            let number = if matches!(count, Count::Past) { sizes.past } else { sizes.total() };
+            return Known::filled(element, dims, |_| number as f64);
+        }
         if self.positions.as_ref() == Some(&input.name) {
             return Known::filled(element, dims, |place| (sizes.past + place % sizes.new.max(1)) as f64);
         }
         Known::sized(element, dims)
     }
+}
+
+/// The input of integers whose numbers a tensor has.
+fn input_behind<'a>(graph: &'a Graph, makers: &HashMap<&str, &'a Node>, name: &'a str) -> Option<&'a ValueInfo> {
+    let mut name = name;
+    while let Some(node) = makers.get(name) {
+        let is_same = ["Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"].iter().any(|same| node.is("", same));
+        name = node.input(0).filter(|_| is_same)?;
+    }
+    // Ids and positions are of several tokens.
+    graph.input(name).filter(|input| input.element.is_some_and(ElementType::is_int) && rank(input) == Some(1))
 }
 
 fn rank(input: &ValueInfo) -> Option<usize> {

@@ -54,7 +54,7 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
 
 fn mapped(value: &Known, element: Option<ElementType>, function: impl Fn(f64) -> f64) -> Known {
     let data = value.data.as_ref().map(|data| data.iter().map(|&number| function(number)).collect::<Vec<_>>().into());
-    Known { element, dims: value.dims.clone(), data }
+    Known { element, dims: value.dims.clone(), data, band: value.band.map(|band| band.map(function)) }
 }
 
 fn joined(element: Option<ElementType>, values: &[&Known], function: impl Fn(&[f64]) -> f64) -> Option<Known> {

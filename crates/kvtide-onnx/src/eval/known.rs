@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::band::Band;
 use crate::proto::ElementType;
 
 /// Tensors with more axes are not evaluated.
@@ -16,11 +17,13 @@ pub(crate) struct Known {
     pub element: Option<ElementType>,
     pub dims: Option<Vec<usize>>,
     pub data: Option<Rc<Vec<f64>>>,
+    /// The numbers of a large table, `[.., rows, columns]`, instead of data.
+    pub band: Option<Band>,
 }
 
 impl Known {
     pub fn scalar(element: ElementType, number: f64) -> Self {
-        Self { element: Some(element), dims: Some(Vec::new()), data: Some(vec![number].into()) }
+        Self { element: Some(element), dims: Some(Vec::new()), data: Some(vec![number].into()), band: None }
     }
 
     pub fn list(element: ElementType, numbers: Vec<f64>) -> Self {
@@ -28,11 +31,11 @@ impl Known {
     }
 
     pub fn full(element: Option<ElementType>, dims: Vec<usize>, numbers: Vec<f64>) -> Self {
-        Self { element, dims: Some(dims), data: Some(numbers.into()) }
+        Self { element, dims: Some(dims), data: Some(numbers.into()), band: None }
     }
 
     pub fn sized(element: Option<ElementType>, dims: Vec<usize>) -> Self {
-        Self { element, dims: Some(dims), data: None }
+        Self { element, dims: Some(dims), ..Self::default() }
     }
 
     /// Returns a tensor of these dimensions whose numbers are computed from their places, if there are not too many.

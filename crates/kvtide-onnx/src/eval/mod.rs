@@ -5,7 +5,9 @@
 //! have only dimensions; masks and positions depend on sizes only, so they are known completely. So the meaning of a
 //! subgraph is found independently of the nodes that an exporter made it of.
 
+mod band;
 mod bind;
+mod constants;
 mod contraction;
 mod elementwise;
 mod indexed;
@@ -13,23 +15,17 @@ mod known;
 mod movement;
 
 pub(crate) use bind::{Roles, Sizes, is_past};
+pub(crate) use constants::Constants;
 pub(crate) use known::Known;
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::error::Result;
-use crate::proto::{AttributeValue, Dim, ElementType, Model, Node, Tensor};
-use crate::source::Source;
+use crate::proto::{AttributeValue, Dim, ElementType, Model, Node};
 
-/// Float weights with more elements get no numbers.
-const FLOATS_MAX: u64 = 256;
-/// Tables with one row of numbers for each head may have slopes of ALiBi.
-const TABLES_MAX: u64 = 1 << 21;
 /// The most numbers in one evaluation.
 const NUMBERS_MAX: usize = 1 << 25;
-/// Integers and booleans with more elements get no numbers.
-const INTS_MAX: u64 = 1 << 14;
 
 /// Everything that is known of a graph's tensors for one choice of sizes.
 pub(crate) struct Evaluation {
@@ -40,25 +36,25 @@ pub(crate) struct Evaluation {
 
 impl Evaluation {
     /// Evaluates all nodes in their order. `O(nodes)`, plus the numbers of masks.
-    pub fn run(model: &Model, source: &dyn Source, roles: &Roles, sizes: Sizes) -> Result<Self> {
-        let (evaluation, completed) = Self::pass(model, source, roles, sizes, &HashMap::new())?;
+    pub fn run(model: &Model, constants: &Constants<'_>, roles: &Roles, sizes: Sizes) -> Result<Self> {
+        let (evaluation, completed) = Self::pass(model, constants, roles, sizes, &HashMap::new())?;
         if completed.is_empty() {
             return Ok(evaluation);
         }
-        Ok(Self::pass(model, source, roles, sizes, &completed)?.0)
+        Ok(Self::pass(model, constants, roles, sizes, &completed)?.0)
     }
 
     /// One evaluation with known properties of pasts; also returns the properties of further pasts that it found.
     fn pass(
         model: &Model,
-        source: &dyn Source,
+        constants: &Constants<'_>,
         roles: &Roles,
         sizes: Sizes,
         pasts: &HashMap<String, Known>,
     ) -> Result<(Self, HashMap<String, Known>)> {
         let mut values = pasts.clone();
         for tensor in &model.graph.initializers {
-            values.insert(tensor.name.clone(), of_tensor(tensor, source)?);
+            values.insert(tensor.name.clone(), constants.tensor(tensor)?);
         }
         for input in &model.graph.inputs {
             values.entry(input.name.clone()).or_insert_with(|| roles.bind(input, sizes));
@@ -74,7 +70,7 @@ impl Evaluation {
                 evaluation.values.insert(past.clone(), value.clone());
                 completed.insert(past, value);
             }
-            let outputs = evaluation.apply(node, source, &HashMap::new())?;
+            let outputs = evaluation.apply(node, constants, &HashMap::new())?;
             for (name, mut value) in node.outputs.iter().zip(outputs) {
                 // Numbers that a view shares are counted once.
                 let own = value.data.as_ref().filter(|data| Rc::strong_count(data) == 1);
@@ -135,29 +131,29 @@ impl Evaluation {
     pub fn rerun(
         &self,
         nodes: &[&Node],
-        source: &dyn Source,
+        constants: &Constants<'_>,
         mut given: HashMap<String, Known>,
     ) -> Result<HashMap<String, Known>> {
         for node in nodes {
-            let outputs = self.apply(node, source, &given)?;
+            let outputs = self.apply(node, constants, &given)?;
             given.extend(node.outputs.iter().cloned().zip(outputs));
         }
         Ok(given)
     }
 
-    fn apply(&self, node: &Node, source: &dyn Source, given: &HashMap<String, Known>) -> Result<Vec<Known>> {
-        if let Some(value) = constant(node, source)? {
+    fn apply(&self, node: &Node, constants: &Constants<'_>, given: &HashMap<String, Known>) -> Result<Vec<Known>> {
+        if let Some(value) = constants.node(node)? {
             return Ok(vec![value]);
         }
         if node.is("", "If")
-            && let Some(outputs) = self.branches(node, source, given)?
+            && let Some(outputs) = self.branches(node, constants, given)?
         {
             return Ok(outputs);
         }
         let inputs: Vec<&Known> =
             node.inputs.iter().map(|name| given.get(name).unwrap_or_else(|| self.get(name))).collect();
         let made =
-            if node.is("", "ConstantOfShape") { repeated(node, &inputs, source)? } else { operators(node, &inputs) };
+            if node.is("", "ConstantOfShape") { constants.repeated(node, &inputs)? } else { operators(node, &inputs) };
         let is_followed = |value: &Known| value.dims.as_ref().is_none_or(|dims| dims.len() <= known::RANK_MAX);
         let mut outputs = made.filter(|values| values.iter().all(is_followed)).unwrap_or_default();
         // A tensor whose dimensions are unknown still has a type: mostly that of the first input.
@@ -171,17 +167,22 @@ impl Evaluation {
 impl Evaluation {
     /// The outputs of an `If`: those of the branch that its condition selects; if that is unknown, the properties that
     /// both branches share.
-    fn branches(&self, node: &Node, source: &dyn Source, given: &HashMap<String, Known>) -> Result<Option<Vec<Known>>> {
+    fn branches(
+        &self,
+        node: &Node,
+        constants: &Constants<'_>,
+        given: &HashMap<String, Known>,
+    ) -> Result<Option<Vec<Known>>> {
         let mut all = Vec::new();
         for name in ["then_branch", "else_branch"] {
             let Some(AttributeValue::Graphs(graphs)) = node.attribute(name) else { return Ok(None) };
             let Some(graph) = graphs.first() else { return Ok(None) };
             let mut values = given.clone();
             for tensor in &graph.initializers {
-                values.insert(tensor.name.clone(), of_tensor(tensor, source)?);
+                values.insert(tensor.name.clone(), constants.tensor(tensor)?);
             }
             for inner in &graph.nodes {
-                let outputs = self.apply(inner, source, &values)?;
+                let outputs = self.apply(inner, constants, &values)?;
                 values.extend(inner.outputs.iter().cloned().zip(outputs));
             }
             let outputs = graph.outputs.iter().map(|output| match values.get(&output.name) {
@@ -199,7 +200,7 @@ impl Evaluation {
         let agree = all[0].iter().zip(&all[1]).map(|(one, other)| Known {
             element: one.element.filter(|_| one.element == other.element),
             dims: one.dims.clone().filter(|_| one.dims == other.dims),
-            data: None,
+            ..Known::default()
         });
         Ok(Some(agree.collect()))
     }
@@ -220,50 +221,6 @@ pub(crate) fn pasts_of(node: &Node) -> Option<[usize; 2]> {
         ("", "Attention") => [4, 5],
         _ => return None,
     })
-}
-
-fn of_tensor(tensor: &Tensor, source: &dyn Source) -> Result<Known> {
-    let is_table = matches!(tensor.dims.as_slice(), [.., _, 1, _]);
-    let max = match (tensor.element.is_float(), is_table) {
-        (true, true) => TABLES_MAX,
-        (true, false) => FLOATS_MAX,
-        (false, _) => INTS_MAX,
-    };
-    let data = tensor.load(source, max)?;
-    let dims = tensor.dims.iter().map(|&dim| dim as usize).collect();
-    Ok(Known { element: Some(tensor.element), dims: Some(dims), data: data.map(Into::into) })
-}
-
-fn constant(node: &Node, source: &dyn Source) -> Result<Option<Known>> {
-    if !node.is("", "Constant") {
-        return Ok(None);
-    }
-    let Some(attribute) = node.attributes.first() else { return Ok(Some(Known::default())) };
-    Ok(Some(match &attribute.value {
-        AttributeValue::Tensor(tensor) => of_tensor(tensor, source)?,
-        AttributeValue::Int(value) => Known::scalar(ElementType::I64, *value as f64),
-        AttributeValue::Float(value) => Known::scalar(ElementType::F32, f64::from(*value)),
-        AttributeValue::Ints(values) => {
-            Known::list(ElementType::I64, values.iter().map(|&value| value as f64).collect())
-        }
-        _ => Known::default(),
-    }))
-}
-
-/// A number repeated in a known shape.
-fn repeated(node: &Node, inputs: &[&Known], source: &dyn Source) -> Result<Option<Vec<Known>>> {
-    let shape = inputs.first().and_then(|value| value.ints());
-    let dims: Option<Vec<usize>> = shape.and_then(|dims| dims.iter().map(|&dim| usize::try_from(dim).ok()).collect());
-    let Some(dims) = dims else { return Ok(None) };
-    let value = match node.attribute("value") {
-        Some(AttributeValue::Tensor(tensor)) => of_tensor(tensor, source)?,
-        _ => Known::scalar(ElementType::F32, 0.),
-    };
-    let number = value.data.as_ref().and_then(|data| data.first().copied());
-    Ok(Some(vec![match number {
-        Some(number) => Known::filled(value.element, dims, |_| number),
-        None => Known::sized(value.element, dims),
-    }]))
 }
 
 /// The element type of an output, as far as the operator determines it.

@@ -44,7 +44,10 @@ fn shape(node: &Node, value: &Known) -> Option<Known> {
 }
 
 fn viewed(value: &Known, dims: Vec<usize>) -> Option<Known> {
-    (count(&dims)? == count(value.dims.as_ref()?)?).then(|| Known { dims: Some(dims), ..value.clone() })
+    let own = value.dims.as_ref()?;
+    // The rows and columns of a table stay its last axes.
+    let band = value.band.filter(|_| dims.len() >= 2 && own.ends_with(&dims[dims.len() - 2..]));
+    (count(&dims)? == count(own)?).then(|| Known { dims: Some(dims), band, ..value.clone() })
 }
 
 fn reshape(node: &Node, value: &Known, to: &Known) -> Option<Known> {
@@ -188,10 +191,16 @@ fn slice(node: &Node, inputs: &[&Known]) -> Option<Known> {
         return Some((*value).clone());
     }
     let (shape, mut at) = (dims.clone(), vec![0; own.len()]);
-    Some(value.moved(dims, |index| {
+    let mut source = |index: usize| {
         coordinates(index, &shape, &mut at);
         at.iter_mut().enumerate().for_each(|(index, at)| *at = first[index] + *at * stride[index]);
         place(&at, own)
+    };
+    let Some((band, &columns)) = value.band.zip(own.last()) else { return Some(value.moved(dims, source)) };
+    // All axes of a table before its rows have one element.
+    Some(Known::filled(value.element, dims, |index| {
+        let place = source(index);
+        band.at(place / columns, place % columns)
     }))
 }
 

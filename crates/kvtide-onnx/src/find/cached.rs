@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::lookup::{Lookup, SIZES, unrecognised};
+use super::scattered::{Slots, scattered};
 use crate::error::Result;
 use crate::eval::{Known, pasts_of};
 use crate::proto::Node;
@@ -31,6 +32,8 @@ pub(super) struct Cached<'a> {
     /// The number of heads, and their dimension.
     pub heads: usize,
     pub dim: usize,
+    /// The slots of a static cache.
+    pub slots: Option<Slots<'a>>,
 }
 
 /// If a node only moves or scales its first input, returns that input. A scale may be the first input instead.
@@ -57,14 +60,17 @@ pub(super) fn scaled<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<(
     })
 }
 
-/// Follows `name` back to a `Concat` of a past and new rows, or to a present of an operator; [`None`] if it leads
-/// elsewhere.
+/// Follows `name` back to a `Concat` of a past and new rows, to a `TensorScatter` into a static cache, or to a present
+/// of an operator; [`None`] if it leads elsewhere.
 pub(super) fn trace<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cached<'a>>> {
     let mut name = name;
     loop {
         let Some(node) = lookup.maker(name) else { return Ok(None) };
         if node.is("", "Concat") {
             return joined(lookup, node);
+        }
+        if node.is("", "TensorScatter") {
+            return scattered(lookup, node, None);
         }
         if let Some(cached) = present(lookup, node, name)? {
             return Ok(Some(cached));
@@ -86,7 +92,7 @@ fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>>
         return Err(unrecognised(node, format!("new rows must be appended to {past} on axis 2")));
     }
     match lookup.at(SIZES[0])?.dims(new) {
-        Some(&[_, heads, _, dim]) => Ok(Some(Cached { past, new, joined, heads, dim })),
+        Some(&[_, heads, _, dim]) => Ok(Some(Cached { past, new, joined, heads, dim, slots: None })),
         _ => Err(unrecognised(node, format!("the dimensions of {new} are not known"))),
     }
 }
@@ -99,7 +105,7 @@ fn present<'a>(lookup: &Lookup<'a>, node: &'a Node, name: &'a str) -> Result<Opt
     Ok(match lookup.at(SIZES[0])?.dims(name) {
         Some(&[_, heads, _, dim]) => {
             let new = node.input(side + 1).unwrap_or(past);
-            Some(Cached { past, new, joined: name, heads, dim })
+            Some(Cached { past, new, joined: name, heads, dim, slots: None })
         }
         _ => None,
     })
@@ -134,11 +140,13 @@ impl Cached<'_> {
         }
         chain.reverse();
         let evaluation = lookup.at(SIZES[0])?;
-        let (batch, tokens) = (evaluation.sizes.batch, evaluation.sizes.total());
+        let sizes = evaluation.sizes;
+        let slots = self.slots.and_then(|slots| slots.count(&evaluation));
+        let (batch, tokens) = (sizes.batch, slots.unwrap_or(sizes.total()));
         let own = vec![batch, self.heads, tokens, self.dim];
         let marked = Known::filled(evaluation.get(self.joined).element, own, |place| (place + 1) as f64);
         let given = HashMap::from([(self.joined.to_owned(), marked)]);
-        let found = evaluation.rerun(&chain, lookup.source, given)?.remove(name).ok_or_else(wrong)?;
+        let found = evaluation.rerun(&chain, &lookup.constants, given)?.remove(name).ok_or_else(wrong)?;
         let dims = |heads: usize| match reading {
             Reading::Rows => vec![batch, heads, tokens, self.dim],
             Reading::Columns => vec![batch, heads, self.dim, tokens],

@@ -46,7 +46,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
     }
     let head_dim = width / shared;
     let rotary = rotary(lookup, node, head_dim)?;
-    let Rules { window, slopes } = rules_of(lookup, node, num_heads)?;
+    let Rules { window, slopes, context_length } = rules_of(lookup, node, num_heads)?;
     let positions = node.input(9).filter(|_| rotary.is_some()).map(str::to_owned);
     let layer = Layer {
         layer: 0,
@@ -60,6 +60,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         scale: scale(node, head_dim),
         softcap: node.float("softcap").filter(|&cap| cap > 0.),
         window,
+        context_length,
         sinks: sinks(lookup, node, num_heads)?,
         alibi_slopes: slopes,
         rotary,
@@ -113,9 +114,9 @@ fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
 fn rules_of(lookup: &Lookup<'_>, node: &Node, heads: u32) -> Result<Rules> {
     let is_capped = node.float("softcap").is_some_and(|cap| cap > 0.);
     let bias = node.input(10).map(|name| Term::added(name, is_capped));
-    let Rules { window, slopes } = rules(lookup, node, bias.as_slice(), true, heads as usize)?;
+    let found = rules(lookup, node, bias.as_slice(), true, heads as usize, None)?;
     let local = node.int("local_window_size").and_then(|size| u32::try_from(size).ok()).filter(|&size| size > 0);
-    Ok(Rules { window: window.into_iter().chain(local).min(), slopes })
+    Ok(Rules { window: found.window.into_iter().chain(local).min(), ..found })
 }
 
 /// Norms of queries and keys: the builders for GPUs put them into the operator.

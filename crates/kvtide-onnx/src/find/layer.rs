@@ -75,6 +75,8 @@ pub struct Layer {
     pub softcap: Option<f32>,
     /// Number of positions that a token attends to, including itself.
     pub window: Option<u32>,
+    /// Number of tokens that the table of its mask has rows for, if it has one.
+    pub context_length: Option<u32>,
     /// A sink logit for each query head. Zeros are what onnxruntime calls a smooth softmax.
     pub sinks: Option<Vec<f32>>,
     /// ALiBi: a slope for each query head.

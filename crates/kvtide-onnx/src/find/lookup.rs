@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::error::{Error, Result};
-use crate::eval::{Evaluation, Known, Roles, Sizes, is_past};
+use crate::eval::{Constants, Evaluation, Known, Roles, Sizes, is_past};
 use crate::proto::{Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
@@ -14,7 +14,7 @@ pub(crate) const SIZES: [Sizes; 2] = [Sizes { batch: 2, past: 3, new: 5 }, Sizes
 
 pub(crate) struct Lookup<'a> {
     pub model: &'a Model,
-    pub source: &'a dyn Source,
+    pub constants: Constants<'a>,
     pub roles: Roles,
     pub makers: HashMap<&'a str, usize>,
     pub readers: HashMap<&'a str, Vec<usize>>,
@@ -39,7 +39,7 @@ impl<'a> Lookup<'a> {
                 readers.entry(name).or_default().push(index);
             }
         }
-        Ok(Self { model, source, roles, makers, readers, evaluations: RefCell::default() })
+        Ok(Self { model, constants: Constants::new(source), roles, makers, readers, evaluations: RefCell::default() })
     }
 
     pub fn graph(&self) -> &'a Graph {
@@ -55,8 +55,9 @@ impl<'a> Lookup<'a> {
         self.makers.get(name).map(|&index| self.node(index))
     }
 
+    /// An input with cached keys or values.
     pub fn past(&self, name: &str) -> Option<&'a ValueInfo> {
-        self.graph().input(name).filter(|input| is_past(input))
+        self.graph().input(name).filter(|input| is_past(input) || self.roles.is_cache(name))
     }
 
     /// The evaluation for these sizes; each choice is evaluated once.
@@ -64,7 +65,7 @@ impl<'a> Lookup<'a> {
         if let Some(evaluation) = self.evaluations.borrow().iter().find(|evaluation| evaluation.sizes == sizes) {
             return Ok(evaluation.clone());
         }
-        let evaluation = Rc::new(Evaluation::run(self.model, self.source, &self.roles, sizes)?);
+        let evaluation = Rc::new(Evaluation::run(self.model, &self.constants, &self.roles, sizes)?);
         self.evaluations.borrow_mut().push(evaluation.clone());
         Ok(evaluation)
     }

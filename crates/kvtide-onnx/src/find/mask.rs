@@ -6,6 +6,7 @@
 //! Masks that depend on more than sizes (a prefix with bidirectional attention) are an error.
 
 use super::lookup::{Lookup, SIZES, unrecognised};
+use super::scattered::Slots;
 use crate::error::Result;
 use crate::eval::{Evaluation, Known, Sizes};
 use crate::proto::{ElementType, Node};
@@ -16,6 +17,9 @@ const TOKENS: usize = 1 << 16;
 const ALONE: [Sizes; 2] = [Sizes { batch: 2, past: 0, new: 5 }, Sizes { batch: 3, past: 7, new: 1 }];
 /// The most heads with slopes.
 const HEADS_MAX: usize = 1 << 16;
+/// Masks that are cut out of a table are compared in full if the table has at most so many numbers. Larger ones were
+/// compared when they were read.
+const TABLE_MAX: usize = 1 << 14;
 /// The largest number that hides a score when it is added to it.
 const HIDDEN: f64 = -1e4;
 
@@ -57,6 +61,8 @@ pub(super) struct Rules {
     pub window: Option<u32>,
     /// The slope of each head; [`None`] if all are 0.
     pub slopes: Option<Vec<f32>>,
+    /// The most tokens; [`None`] if no table limits them.
+    pub context_length: Option<u32>,
 }
 
 /// The numbers of a term, `[batch, heads, queries, keys]`; any axis may be broadcast.
@@ -68,14 +74,16 @@ struct Grid<'a> {
 
 impl<'a> Grid<'a> {
     /// The numbers of a term. The error is a reason.
-    fn new(evaluation: &'a Evaluation, term: Term<'a>, heads: usize) -> Result<Self, String> {
+    fn new(evaluation: &'a Evaluation, term: Term<'a>, heads: usize, keys: &[usize]) -> Result<Self, String> {
         let name = term.name();
         let known = evaluation.get(name);
         let (Some(dims), Some(data)) = (&known.dims, &known.data) else {
-            return Err(format!("the mask {name} depends on more than sizes"));
+            return Err(format!(
+                "the mask {name} depends on more than sizes, or is cut out of a table that is not causal"
+            ));
         };
         let shape = Self::shape(dims, &term, heads).ok_or_else(|| format!("{name} has more than 4 axes"))?;
-        if data.is_empty() || !Self::fits(shape, evaluation.sizes, heads) {
+        if data.is_empty() || !Self::fits(shape, evaluation.sizes, heads, keys) {
             return Err(format!("the mask {name} has dimensions {dims:?}"));
         }
         Ok(Self { term, known, dims: shape })
@@ -90,9 +98,11 @@ impl<'a> Grid<'a> {
         Some(shape)
     }
 
-    fn fits(shape: [usize; 4], sizes: Sizes, heads: usize) -> bool {
-        let full = [sizes.batch, heads, sizes.new, sizes.total()];
+    /// True if the numbers fit the sizes, with one of these numbers of keys.
+    fn fits(shape: [usize; 4], sizes: Sizes, heads: usize, keys: &[usize]) -> bool {
+        let full = [sizes.batch, heads, sizes.new];
         shape.iter().zip(full).all(|(&size, full)| size == 1 || size == full)
+            && (shape[3] == 1 || keys.contains(&shape[3]))
     }
 
     /// The numbers of one query and head.
@@ -116,6 +126,11 @@ impl Row<'_> {
         self.numbers.get(place).copied().unwrap_or(f64::NAN)
     }
 
+    /// True if the numbers end before a key: the operator hides it then.
+    fn ends(&self, key: usize) -> bool {
+        self.numbers.len() > 1 && key >= self.numbers.len()
+    }
+
     fn hides(&self, key: usize) -> bool {
         match self.term {
             Term::Kept(_, when) => (self.at(key) != 0.) != when,
@@ -128,13 +143,25 @@ impl Row<'_> {
 struct Grids<'a> {
     all: Vec<Grid<'a>>,
     sizes: Sizes,
+    /// The number of keys that terms have to hide themselves, behind those of all tokens.
+    spare: usize,
     /// The difference that rounding may make, relative to the numbers.
     rounding: f64,
 }
 
 impl<'a> Grids<'a> {
-    fn new(evaluation: &'a Evaluation, terms: &[Term<'a>], heads: usize) -> Result<Self, String> {
-        let all = terms.iter().map(|&term| Grid::new(evaluation, term, heads)).collect::<Result<Vec<_>, _>>()?;
+    fn new(
+        evaluation: &'a Evaluation,
+        terms: &[Term<'a>],
+        heads: usize,
+        slots: Option<Slots<'_>>,
+    ) -> Result<Self, String> {
+        let keys = keys_of(evaluation, slots);
+        let grid = |&term: &Term<'a>| Grid::new(evaluation, term, heads, &keys);
+        let all = terms.iter().map(grid).collect::<Result<Vec<_>, _>>()?;
+        let total = evaluation.sizes.total();
+        let spare =
+            if slots.is_some_and(|slots| !slots.is_bounded) { keys[keys.len() - 1].saturating_sub(total) } else { 0 };
         // Tables of half floats hold rounded numbers.
         let rounding = |grid: &Grid<'_>| match grid.known.element {
             Some(ElementType::F16) => 1e-3,
@@ -142,7 +169,7 @@ impl<'a> Grids<'a> {
             _ => 5e-7,
         };
         let rounding = all.iter().map(rounding).fold(0., f64::max);
-        Ok(Self { all, sizes: evaluation.sizes, rounding })
+        Ok(Self { all, sizes: evaluation.sizes, spare, rounding })
     }
 
     /// The number of heads whose numbers may differ.
@@ -186,6 +213,11 @@ impl<'a> Grids<'a> {
             for head in 0..self.heads() {
                 let (slope, rows) = (of_head(slopes, head), self.rows([row / new, head, row % new]));
                 let base = Some(sum(&rows, own)).filter(|&base| base > HIDDEN && slope != 0.).unwrap_or(0.);
+                for key in self.sizes.total()..self.sizes.total() + self.spare {
+                    if !rows.iter().any(|row| row.ends(key) || row.hides(key)) {
+                        return Err(format!("its mask shows slot {key} of a cache with {} tokens", self.sizes.total()));
+                    }
+                }
                 for (key, seen) in seen.iter_mut().enumerate() {
                     *seen &= self.shows(&rows, key, base, slope * (key as f64 - own as f64))?;
                 }
@@ -246,8 +278,17 @@ fn long(total: usize) -> Sizes {
     Sizes { batch: 1, past: total - 1, new: 1 }
 }
 
-/// The most tokens at which all terms fit: a mask that is cut out of a table has an end.
-fn longest(lookup: &Lookup<'_>, terms: &[Term<'_>], heads: usize) -> Result<usize> {
+/// The numbers of keys that a term may have: those of all tokens, or all slots of a static cache.
+fn keys_of(evaluation: &Evaluation, slots: Option<Slots<'_>>) -> Vec<usize> {
+    let slots = slots.and_then(|slots| slots.count(evaluation));
+    std::iter::once(evaluation.sizes.total()).chain(slots).collect()
+}
+
+/// The most tokens at which all terms fit: a mask that is cut out of a table has an end, and so has a static cache.
+fn longest(lookup: &Lookup<'_>, terms: &[Term<'_>], heads: usize, slots: Option<Slots<'_>>) -> Result<usize> {
+    if let Some(count) = slots.map(|slots| slots.declared(lookup)).transpose()?.flatten() {
+        return Ok(count.min(TOKENS));
+    }
     let shapes = |total: usize| -> Result<Vec<Option<[usize; 4]>>> {
         let evaluation = lookup.at(long(total))?;
         let shape = |term: &Term<'_>| Grid::shape(evaluation.dims(term.name())?, term, heads);
@@ -255,9 +296,12 @@ fn longest(lookup: &Lookup<'_>, terms: &[Term<'_>], heads: usize) -> Result<usiz
     };
     let few = shapes(SIZES[0].total())?;
     let fits = |total: usize| -> Result<bool> {
+        let keys = keys_of(&*lookup.at(long(total))?, slots);
         let fits = |(shape, few): (Option<[usize; 4]>, &Option<[usize; 4]>)| match (shape, few) {
             // A last column is not broadcast: it is the end of a table.
-            (Some(shape), Some(few)) => Grid::fits(shape, long(total), heads) && (shape[3] == total || few[3] == 1),
+            (Some(shape), Some(few)) => {
+                Grid::fits(shape, long(total), heads, &keys) && (keys.contains(&shape[3]) || few[3] == 1)
+            }
             // Behind a table that is too short, no sizes are known.
             (shape, few) => shape.is_some() == few.is_some(),
         };
@@ -281,21 +325,25 @@ pub(super) fn rules<'a>(
     terms: &[Term<'a>],
     causal: bool,
     heads: usize,
+    slots: Option<Slots<'_>>,
 ) -> Result<Rules> {
     if causal && terms.is_empty() {
-        return Ok(Rules { window: None, slopes: None });
+        return Ok(Rules { window: None, slopes: None, context_length: None });
     }
-    let total = longest(lookup, terms, heads)?;
+    let total = longest(lookup, terms, heads, slots)?;
     let evaluation = lookup.at(long(total))?;
-    let grids = Grids::new(&evaluation, terms, heads).map_err(|reason| unrecognised(node, reason))?;
+    let grids = Grids::new(&evaluation, terms, heads, slots).map_err(|reason| unrecognised(node, reason))?;
     let slopes: Vec<f64> = (0..grids.heads()).map(|head| grids.slope(head)).collect();
     let rows = |sizes| -> Result<Vec<Vec<bool>>> {
         let evaluation = lookup.at(sizes)?;
-        let grids = Grids::new(&evaluation, terms, heads);
+        let grids = Grids::new(&evaluation, terms, heads, slots);
         grids.and_then(|grids| grids.visible(&slopes, causal)).map_err(|reason| unrecognised(node, reason))
     };
     let seen = rows(long(total))?.concat();
     let window = seen.iter().rev().take_while(|&&seen| seen).count();
+    if window == 0 {
+        return Err(unrecognised(node, "its mask hides the key of the token itself"));
+    }
     if !is_causal(&[seen], long(total), window) {
         return Err(unrecognised(node, "its mask hides keys between visible ones"));
     }
@@ -304,6 +352,9 @@ pub(super) fn rules<'a>(
     let mut tried = if alone { ALONE.to_vec() } else { SIZES.to_vec() };
     if window < total {
         tried.push(Sizes { batch: 1, past: window, new: if alone { 1 } else { 4.min(total - window) } });
+    }
+    if total * total <= TABLE_MAX {
+        tried.push(Sizes { batch: 1, past: 0, new: total });
     }
     for sizes in tried {
         if !is_causal(&rows(sizes)?, sizes, window) {
@@ -320,5 +371,6 @@ pub(super) fn rules<'a>(
     Ok(Rules {
         window: (window < total).then_some(window as u32),
         slopes: is_sloped.then(|| (0..heads).map(|head| of_head(&slopes, head) as f32).collect()),
+        context_length: (total < TOKENS).then_some(total as u32),
     })
 }

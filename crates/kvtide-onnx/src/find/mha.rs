@@ -7,6 +7,7 @@ use super::gqa::{heads, scale};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Rules, Term, rules};
+use super::scattered::{Slots, scattered};
 use crate::error::{Error, Result};
 use crate::proto::{ElementType, Node};
 
@@ -17,6 +18,8 @@ struct Call<'a> {
     mask: Option<&'a str>,
     pasts: [Option<&'a str>; 2],
     bias: Option<&'a str>,
+    /// The number of all tokens of each sequence in a static cache.
+    counts: Option<&'a str>,
     causal: bool,
 }
 
@@ -41,6 +44,7 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAtten
         mask: node.input(5),
         pasts: [node.input(6), node.input(7)],
         bias: node.input(3),
+        counts: None,
         causal: node.int("unidirectional") == Some(1),
     };
     find(lookup, index, &call)
@@ -52,25 +56,20 @@ pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttenti
     if node.output(3).is_some() {
         return Err(unrecognised(node, "it outputs its scores, which is not supported"));
     }
-    if node.input(6).is_some() {
-        return Err(unrecognised(
-            node,
-            "its input nonpad_kv_seqlen is not supported: its cache is outside the operator",
-        ));
-    }
     let call = Call {
         form: Form::Attention,
         num_heads: heads(node, "q_num_heads"),
         mask: node.input(3),
         pasts: [node.input(4), node.input(5)],
         bias: None,
+        counts: node.input(6),
         causal: node.int("is_causal") == Some(1),
     };
     find(lookup, index, &call)
 }
 
 /// Keys or values: the new rows, the past, and their layout.
-struct Side {
+struct Side<'a> {
     new: String,
     past: String,
     heads: u32,
@@ -80,26 +79,35 @@ struct Side {
     present: Option<String>,
     /// Past and new rows as one tensor, if the operator reads it.
     joined: Option<String>,
+    /// The slots of a static cache.
+    slots: Option<Slots<'a>>,
 }
 
-fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_heads: u32) -> Result<Side> {
+fn side<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize, past: Option<&str>, num_heads: u32) -> Result<Side<'a>> {
     let wrong = |reason: String| unrecognised(node, reason);
     let name =
         node.input(at).ok_or_else(|| wrong(format!("input {at} is missing: packed inputs are not supported")))?;
     let evaluation = lookup.at(SIZES[0])?;
     let dims = evaluation.dims(name).ok_or_else(|| wrong(format!("the dimensions of {name} are not known")))?;
     let Some(past) = past else {
-        let cached = trace(lookup, name)?;
+        // The rows of a static cache may have their heads side by side, as the operator reads them.
+        let writer = lookup.maker(name).filter(|maker| dims.len() == 3 && maker.is("", "TensorScatter"));
+        let is_packed = writer.is_some();
+        let own = heads(node, "kv_num_heads").unwrap_or(num_heads);
+        let cached = match writer {
+            Some(writer) => scattered(lookup, writer, Some(own))?,
+            None => trace(lookup, name)?,
+        };
         let cached = cached.ok_or_else(|| wrong(format!("{name} has no past before it")))?;
         let reading = if dims.len() == 3 { Reading::Packed } else { Reading::Rows };
         // The operator may repeat heads itself: then it reads as many as there are.
         let read = if dims.len() == 3 { dims[2] / cached.dim.max(1) } else { dims[1] };
-        let factor = cached.factor(lookup, node, name, read, reading)?;
+        let factor = if is_packed { 1. } else { cached.factor(lookup, node, name, read, reading)? };
         let (heads, dim) = (cached.heads as u32, cached.dim as u32);
         let present = cached.present(lookup);
         let (new, past) = (cached.new.into(), cached.past.into());
         let joined = Some(cached.joined.into());
-        return Ok(Side { new, past, heads, dim, is_packed: false, factor, present, joined });
+        return Ok(Side { new, past, heads, dim, is_packed, factor, present, joined, slots: cached.slots });
     };
     if lookup.past(past).is_none() {
         return Err(wrong(format!("{past} is not a past that the graph takes as an input")));
@@ -113,10 +121,11 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
         _ => return Err(wrong(format!("{name} has dimensions {dims:?}"))),
     };
     let present = node.output(at).map(str::to_owned);
-    Ok(Side { new: name.into(), past: past.into(), heads, dim, is_packed, factor: 1., present, joined: None })
+    let (new, past) = (name.into(), past.into());
+    Ok(Side { new, past, heads, dim, is_packed, factor: 1., present, joined: None, slots: None })
 }
 
-fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAttention> {
+fn find<'a>(lookup: &Lookup<'a>, index: usize, call: &Call<'a>) -> Result<FoundAttention> {
     let node = lookup.node(index);
     let wrong = |reason: &str| unrecognised(node, reason);
     let (Some(query), Some(output)) = (node.input(0), node.output(0)) else {
@@ -150,8 +159,10 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         return Err(wrong("it has a bias, but its inputs are not packed"));
     }
     let softcap = node.float("softcap").filter(|&cap| cap > 0.);
+    let slots = slots(lookup, node, call, [&key, &value])?;
     let term = term(lookup, call.mask, softcap.is_some())?;
-    let Rules { window, slopes } = rules(lookup, node, term.as_slice(), call.causal, num_heads as usize)?;
+    let Rules { window, slopes, context_length } =
+        rules(lookup, node, term.as_slice(), call.causal, num_heads as usize, slots)?;
     let layer = Layer {
         layer: 0,
         form: call.form,
@@ -164,6 +175,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         scale: scale(node, head_dim) * key.factor as f32,
         softcap,
         window,
+        context_length,
         sinks: None,
         alibi_slopes: slopes,
         rotary: None,
@@ -176,6 +188,38 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
     let joined = key.joined.zip(value.joined).map(|(key, value)| [key, value]);
     let (positions, norms, output) = (None, None, Output::of(output));
     Ok(FoundAttention { layer, operands, positions, bias, norms, joined, output, index })
+}
+
+/// The slots of a static cache that an operator reads. Fails unless it attends to all tokens and to no slot behind them.
+fn slots<'a>(lookup: &Lookup<'_>, node: &Node, call: &Call<'_>, sides: [&Side<'a>; 2]) -> Result<Option<Slots<'a>>> {
+    let wrong = |reason: String| unrecognised(node, reason);
+    let [key, value] = sides;
+    let Some(slots) = key.slots.filter(|_| value.slots.is_some()) else {
+        if key.slots.is_some() || value.slots.is_some() {
+            return Err(wrong("only one of its keys and values is in a static cache".into()));
+        }
+        return match call.counts {
+            Some(name) => Err(wrong(format!(
+                "it has nonpad_kv_seqlen {name}, but its keys and values do not come from TensorScatter into inputs"
+            ))),
+            None => Ok(None),
+        };
+    };
+    let Some(name) = call.counts else {
+        if call.causal {
+            let reason = "it is causal over a static cache without nonpad_kv_seqlen, so it counts from the first slot";
+            return Err(wrong(reason.into()));
+        }
+        return Ok(Some(slots));
+    };
+    for sizes in SIZES {
+        let evaluation = lookup.at(sizes)?;
+        let data = evaluation.get(name).data.as_ref();
+        if data.is_none_or(|data| data.iter().any(|&count| count != sizes.total() as f64)) {
+            return Err(wrong(format!("its nonpad_kv_seqlen {name} is not the number of all tokens")));
+        }
+    }
+    Ok(Some(Slots { is_bounded: true, ..slots }))
 }
 
 /// Returns a term that keeps scores for a boolean mask, and one that is added to scores for any other mask.

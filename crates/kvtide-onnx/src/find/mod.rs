@@ -9,13 +9,13 @@ mod lookup;
 mod mask;
 mod mha;
 mod plain;
+mod scattered;
 
 pub(crate) use found_attention::{FoundAttention, HeadNorms, Operands, Output};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{Lookup, SIZES, unrecognised};
 
 use crate::error::{Error, Result};
-use crate::eval::is_past;
 
 /// Finds all attentions with a past, in the order of layers. `O(nodes)`.
 pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
@@ -99,7 +99,7 @@ fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>])
             return Err(unrecognised(lookup.node(found.index), format!("{past} is read by another attention as well")));
         }
     }
-    for input in lookup.graph().inputs.iter().filter(|input| is_past(input)) {
+    for input in lookup.graph().inputs.iter().filter(|input| lookup.past(&input.name).is_some()) {
         if claimed.contains(&&input.name) {
             continue;
         }

@@ -46,7 +46,11 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
     if scores.terms.is_empty() {
         return Err(unrecognised(lookup.node(softmax), "nothing hides later tokens: there is no mask before it"));
     }
-    let Rules { window, slopes } = rules(lookup, lookup.node(softmax), &scores.terms, false, heads)?;
+    if keys.slots.is_some() != values.slots.is_some() {
+        return Err(wrong("only one of its keys and values is in a static cache"));
+    }
+    let rules = rules(lookup, lookup.node(softmax), &scores.terms, false, heads, keys.slots)?;
+    let Rules { window, slopes, context_length } = rules;
     let layer = Layer {
         layer: 0,
         form: Form::Plain,
@@ -59,6 +63,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
         softcap: scores.softcap.map(|cap| cap as f32),
         window,
+        context_length,
         sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
         alibi_slopes: slopes,
         rotary: None,

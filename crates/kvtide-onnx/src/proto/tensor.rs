@@ -116,11 +116,7 @@ impl Tensor {
     }
 
     fn wrong(&self, expected: String) -> Error {
-        let offset = match self.encoded {
-            Encoded::Source(span) => span.offset,
-            Encoded::Own(_) => 0,
-        };
-        Error::Tensor { name: self.name.clone(), offset, expected }
+        Error::Tensor { name: self.name.clone(), offset: self.offset().unwrap_or(0), expected }
     }
 
     /// The number of elements.
@@ -209,6 +205,33 @@ impl Tensor {
             _ => None,
         };
         Ok(numbers.filter(|numbers| numbers.len() as u64 == count))
+    }
+
+    /// The numbers of `count` elements from the `first` one on. Only raw data can be read in parts, and those of a file
+    /// that cannot be opened are unknown.
+    pub fn load_part(&self, source: &dyn Source, first: u64, count: u64) -> Result<Option<Vec<f64>>> {
+        let Some(bytes) = self.element.bits().filter(|bits| bits.is_multiple_of(8)).map(|bits| bits / 8) else {
+            return Ok(None);
+        };
+        let (skipped, length) = (first * bytes, count * bytes);
+        match &self.place {
+            Place::Source(span) => {
+                Ok(decode(self.element, &load(source, Span { offset: span.offset + skipped, length })?))
+            }
+            Place::External(External { location, offset, .. }) => {
+                let part = External { location: location.clone(), offset: offset + skipped, length };
+                self.external_numbers(&part, source)
+            }
+            Place::Inline => Ok(None),
+        }
+    }
+
+    /// The offset of its message in the source; [`None`] for a tensor that a rewrite made.
+    pub fn offset(&self) -> Option<u64> {
+        match self.encoded {
+            Encoded::Source(span) => Some(span.offset),
+            Encoded::Own(_) => None,
+        }
     }
 
     fn external_numbers(&self, external: &External, source: &dyn Source) -> Result<Option<Vec<f64>>> {

@@ -74,6 +74,9 @@ const MOVES: [&str; 11] = [
     "ReverseSequence",
 ];
 
+/// Operators among them that may change the order of rows and keep the dimensions.
+const REORDERS: [&str; 5] = ["Gather", "GatherND", "GatherElements", "Slice", "ReverseSequence"];
+
 /// The head of a graph: the nodes between a tensor with a row for each token and the logits.
 struct Head {
     /// The tensor with a row for each token.
@@ -163,8 +166,15 @@ impl GraphEdit<'_> {
             matches!(evaluation.dims(name), Some(&[batch, new, _]) if (batch, new) == (sizes.batch, sizes.new))
         };
         let makers = self.makers();
+        // All rows in another order, of which the first one is taken, are not yet the rows of the tokens.
+        let is_moved = |name: &str| {
+            let node = makers.get(name).map(|&index| &self.graph.nodes[index]);
+            node.filter(|node| REORDERS.contains(&node.operator.as_str()))
+                .and_then(|node| node.input(0))
+                .is_some_and(|from| evaluation.dims(from) == evaluation.dims(name))
+        };
         let (mut path, mut name, mut is_behind) = (Vec::new(), output.to_owned(), false);
-        while !is_behind || !has_all(&name) {
+        while !is_behind || !has_all(&name) || is_moved(&name) {
             let Some(&index) = makers.get(name.as_str()) else {
                 return Err(refused(&name, "it does not come from a product with weights"));
             };
@@ -200,12 +210,21 @@ impl GraphEdit<'_> {
     fn between(&self, head: &Head) -> Result<Vec<usize>> {
         let depends = dependents(&self.graph.nodes, &HashSet::from([head.rows.clone()]));
         let makers = self.makers();
+        let on_path: HashSet<usize> = head.path.iter().map(|(index, _)| *index).collect();
         let mut todo: Vec<&str> = head.path.last().map(|(_, name)| name.as_str()).into_iter().collect();
         let mut all = BTreeSet::new();
         while let Some(name) = todo.pop() {
             let Some(&index) = makers.get(name).filter(|_| name != head.rows) else { continue };
-            if all.insert(index) {
-                todo.extend(self.graph.nodes[index].reads().filter(|&read| depends.contains(read)));
+            let node = &self.graph.nodes[index];
+            // Nodes that choose rows are dropped, and so are those that say which ones.
+            let is_dropped = on_path.contains(&index) && MOVES.contains(&node.operator.as_str());
+            if !all.insert(index) {
+                continue;
+            }
+            if is_dropped {
+                todo.extend(node.input(0));
+            } else {
+                todo.extend(node.reads().filter(|&read| depends.contains(read)));
             }
         }
         let is_known = |operator: &str| [&PRODUCTS[..], &BY_ROW, &MOVES].iter().any(|of| of.contains(&operator));
@@ -224,7 +243,7 @@ impl GraphEdit<'_> {
             let from = node.inputs.iter().find(|from| marked.contains_key(*from)).cloned().unwrap_or_default();
             let unknown = || unrecognised(node, "the rows that it chooses are not known");
             if MOVES.contains(&node.operator.as_str()) {
-                marked = evaluation.rerun(&[node], self.lookup.source, marked)?;
+                marked = evaluation.rerun(&[node], &self.lookup.constants, marked)?;
             } else {
                 let rows = marked.get(&from).and_then(rows_of).ok_or_else(unknown)?;
                 marked = marks(&evaluation, name, rows);

@@ -149,7 +149,7 @@ impl<'a> Choice<'a> {
         let condition = node.input(0).unwrap_or_default();
         let at = |past: usize, new: usize| {
             let sizes = Sizes { batch: 1, past, new };
-            Evaluation::run(&small, lookup.source, &lookup.roles, sizes)
+            Evaluation::run(&small, &lookup.constants, &lookup.roles, sizes)
         };
         let is_met = |past: usize, new: usize| -> Result<bool> {
             let met = at(past, new)?.scalar(condition);

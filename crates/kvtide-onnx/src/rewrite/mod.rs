@@ -97,10 +97,11 @@ impl Rewritten {
         let layers: Vec<Layer> = all.into_iter().map(|found| found.layer).collect();
         let presents: HashSet<&String> = layers.iter().flat_map(|layer| layer.presents.iter().flatten()).collect();
         edit.graph.outputs.retain(|output| !presents.contains(&output.name));
-        edit.replace_positions(&layers)?;
+        // Rows of the head are chosen first: nodes that chose them by the mask are not needed then.
         if options.logit_rows {
             edit.choose_rows()?;
         }
+        edit.replace_positions(&layers)?;
         let tokens = lookup.roles.tokens.as_str();
         prune(&mut edit.graph, tokens);
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
@@ -148,6 +149,13 @@ impl Rewritten {
     /// The layers, by number.
     pub fn layers(&self) -> &[Layer] {
         &self.inspection.layers
+    }
+
+    /// The most tokens that the tables of masks have rows for; [`None`] if no table limits them. Tables of positions are
+    /// counted by [`Model::context_length`].
+    #[must_use]
+    pub fn context_length(&self) -> Option<u32> {
+        self.layers().iter().filter_map(|layer| layer.context_length).min()
     }
 
     /// Returns the same graph as subgraphs, cut at its attentions.

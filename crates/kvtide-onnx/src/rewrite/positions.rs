@@ -27,6 +27,7 @@ impl GraphEdit<'_> {
     pub(super) fn replace_positions(&mut self, layers: &[Layer]) -> Result<()> {
         let mut dropped: HashSet<String> = layers.iter().flat_map(|layer| layer.pasts.clone()).collect();
         dropped.extend(self.lookup.roles.mask.clone());
+        dropped.extend(self.lookup.roles.counts().map(str::to_owned));
         let nodes = self.graph.nodes.clone();
         let makers: HashMap<&str, &Node> =
             nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (name.as_str(), node))).collect();

@@ -197,16 +197,19 @@ if (plan.original) {
           prompt.map(() => 1),
           [1, prompt.length],
         )
+      // The numbers of a static cache: of tokens before the call, and of all tokens.
+      else if (name === 'write_indices') feeds[name] = ints([0], [1])
+      else if (name === 'nonpad_kv_seqlen') feeds[name] = ints([prompt.length], [1])
       else {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
         // A past that the graph slides by itself has a fixed number of rows.
         const rows = layer.form === 'GroupQueryAttention' && String(shape[2]).includes('sliding') ? 64 : 0
-        const dims = [1, layer.kv_num_heads, rows, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
-        feeds[name] = new ort.Tensor(
-          type,
-          new (type === 'float16' ? Uint16Array : Float32Array)(dims[1] * dims[2] * dims[3]),
-          dims,
-        )
+        const isStatic = shape.slice(1).every(size => typeof size === 'number')
+        const dims = isStatic
+          ? [1, ...shape.slice(1)]
+          : [1, layer.kv_num_heads, rows, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
+        const count = dims.reduce((product, size) => product * size, 1)
+        feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(count), dims)
       }
     }
     const { logits } = await session.run(feeds)

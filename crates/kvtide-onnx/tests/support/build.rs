@@ -44,6 +44,7 @@ impl Message {
 pub enum Attr {
     Int(&'static str, i64),
     Float(&'static str, f32),
+    Text(&'static str, &'static str),
     Ints(&'static str, Vec<i64>),
     Graph(&'static str, Message),
 }
@@ -119,6 +120,11 @@ impl Graph {
         self.tensor(&name, U8, dims, values)
     }
 
+    pub fn truths(&mut self, dims: &[i64], values: &[u8]) -> String {
+        let name = self.fresh("truths");
+        self.tensor(&name, BOOL, dims, values)
+    }
+
     pub fn ints(&mut self, dims: &[i64], values: &[i64]) -> String {
         let name = self.fresh("ints");
         self.tensor(&name, I64, dims, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
@@ -174,6 +180,7 @@ impl Attr {
         match self {
             Self::Int(name, value) => Message::default().text(1, name).int(3, *value).int(20, 2),
             Self::Float(name, value) => Message::default().text(1, name).float(2, *value).int(20, 1),
+            Self::Text(name, value) => Message::default().text(1, name).text(4, value).int(20, 3),
             Self::Graph(name, graph) => Message::default().text(1, name).bytes(6, &graph.0).int(20, 5),
             Self::Ints(name, values) => {
                 let named = Message::default().text(1, name);
