@@ -132,7 +132,7 @@ template <int D> struct Floats {
     // For each warp, after the states.
     float *states = reinterpret_cast<float *>(shared + args.shared.states);
     float4 *weights = reinterpret_cast<float4 *>(states + 2 * ROWS) + TILE * warp();
-    Ring<TILE>{args, work, shared}.begin();
+    const uint32_t entry = Ring<TILE>{args, work, shared}.begin();
     load_queries<float, D, ROWS>(args, work, shared);
     block_barrier();
     Floats own;
@@ -143,7 +143,7 @@ template <int D> struct Floats {
 #pragma unroll
       for (int piece = 0; piece < PIECES; piece++) own.out[row][piece] = {0, 0, 0, 0};
     }
-    each_tile<float, D>(args, work, shared, [&](uint32_t tile, TileRows keys, TileRows values) {
+    each_tile<float, D>(args, work, shared, entry, [&](uint32_t tile, TileRows keys, TileRows values) {
       float scores[OWN];
       multiply_keys(args, queries, keys, scores);
       own.soften(args, work, tile, work.is_whole(args, tile), scores, weights);

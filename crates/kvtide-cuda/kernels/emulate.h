@@ -313,6 +313,7 @@ inline void copy_ahead(void *shared, const void *global, int valid = 16) {
   auto &copies = emulate::block.copies[emulate::block.current];
   copies.under_way.push_back({shared, global, 16, valid, copies.groups});
 }
+inline void copy_whole_ahead(void *shared, const void *global, bool is_there) { copy_ahead(shared, global, is_there ? 16 : 0); }
 inline void copy_word_ahead(void *shared, const void *global) {
   auto &copies = emulate::block.copies[emulate::block.current];
   copies.under_way.push_back({shared, global, 4, 4, copies.groups});

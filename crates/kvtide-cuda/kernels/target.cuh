@@ -48,6 +48,13 @@ DEVICE void copy_ahead(void *shared, const void *global, int valid = 16) {
   uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
 }
+// Like `copy_ahead`, with all 16 bytes, or 16 zeros.
+DEVICE void copy_whole_ahead(void *shared, const void *global, bool is_there) {
+  uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p; }" ::"r"(to), "l"(global),
+               "r"(uint32_t(is_there))
+               : "memory");
+}
 // Like `copy_ahead`, with four bytes.
 DEVICE void copy_word_ahead(void *shared, const void *global) {
   uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));

@@ -81,6 +81,16 @@ inline uint32_t to_brain(float value) {
 }
 #endif
 
+// Two bytes of a word, each in the low half of sixteen bits: the first two, or the last two.
+DEVICE uint32_t spread(uint32_t word, uint32_t last) {
+#ifdef __CUDACC__
+  return __byte_perm(word, 0, last ? 0x4342 : 0x4140);
+#else
+  const uint32_t both = last ? word >> 16 : word;
+  return (both & 0xffu) | (both & 0xff00u) << 8;
+#endif
+}
+
 // f16.
 struct Half {
   static constexpr bool IS_HALF = true;
@@ -95,6 +105,17 @@ struct Half {
     return both;
 #else
     return to_half(low) | to_half(high) << 16;
+#endif
+  }
+  // The integers of two bytes of a word: above 1024, minus that and the sign's offset.
+  DEVICE static uint32_t pair_of_bytes(uint32_t word, uint32_t last) {
+    const uint32_t above = spread(word ^ 0x80808080u, last) | 0x64006400u;
+#ifdef __CUDACC__
+    uint32_t both;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(both) : "r"(above), "r"(0x64806480u));
+    return both;
+#else
+    return pair(half_of(above, 0) - 1152.0f, half_of(above, 1) - 1152.0f);
 #endif
   }
 };
@@ -114,6 +135,18 @@ struct Brain {
     return both;
 #else
     return to_brain(low) | to_brain(high) << 16;
+#endif
+  }
+  // The integers of two bytes of a word: seven bits above 128, minus 128, or 256 if the sign bit, here the lowest one of the
+  // exponent, is set.
+  DEVICE static uint32_t pair_of_bytes(uint32_t word, uint32_t last) {
+    const uint32_t codes = spread(word, last), above = (codes & 0x007f007fu) | 0x43004300u, sign = (codes & 0x00800080u) | 0xc300c300u;
+#ifdef __CUDACC__
+    uint32_t both;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(both) : "r"(above), "r"(0x3f803f80u), "r"(sign));
+    return both;
+#else
+    return pair(half_of(above, 0) + half_of(sign, 0), half_of(above, 1) + half_of(sign, 1));
 #endif
   }
 };

@@ -53,6 +53,7 @@ DEVICE void copy_unit(unsigned char *to, uint64_t from, uint32_t unit, uint32_t 
     copy_ahead(to, reinterpret_cast<const void *>(from), int(valid));
   } else {
     const unsigned char *bytes = reinterpret_cast<const unsigned char *>(from);
+#pragma unroll 1
     for (uint32_t at = 0; at < 16; at++) to[at] = at < valid ? bytes[at] : 0;
   }
 }
@@ -66,51 +67,91 @@ DEVICE uint32_t row_scale_bytes(const Section &section, int part) {
   return section.format == Q8 ? 2 : section.format == Q4 && part == 1 ? 4 : 0;
 }
 
-// Looks up the rows of a tile, keys then values: the address of each, or 0 if it is not read. Done once per row, so that its
-// many threads only copy.
-template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &work, uint32_t tile, uint64_t *rows) {
-  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.of.table : nullptr;
-  for (uint32_t index = threadIdx.x; index < 2 * Tile; index += blockDim.x) {
-    const ReadPart &of = args.parts[index / Tile];
-    const uint32_t key = tile * Tile + index % Tile;
-    uint64_t from = 0;
-    if (key < work.count && args.is_paged) {
-      uint32_t slot = 0;
-      const uint32_t entry = entry_of(args, work, table, key, slot);
-      const Section &section = of.sections[entry >> 31];
-      // Float rows among low-bit ones are read when they are widened.
-      if (section.format == of.sections[0].format) from = codes_of(section, page_of(args, entry), work.kv_head, slot);
-    } else if (key < work.count) {
-      from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.of.first_key + key);
-    }
-    rows[index] = from;
-  }
+// The row that a thread looks up in each tile, keys then values: one per thread.
+template <int Tile> struct Looked {
+  uint32_t part, row;
+
+  DEVICE Looked() : part(threadIdx.x / Tile), row(threadIdx.x % Tile) {}
+  DEVICE bool is_there() const { return part < 2; }
+};
+
+// Starts loading the table's entry for the thread's row of a tile; 0 if there is none.
+template <int Tile> DEVICE uint32_t ask_entry(const Args &args, const Work<Tile> &work, uint32_t tile) {
+  const Looked<Tile> own;
+  const uint32_t key = tile * Tile + own.row;
+  if (!args.is_paged || !own.is_there() || key >= work.count) return 0;
+  uint32_t slot = 0;
+  return entry_of(args, work, numbers_at<uint32_t>(args, args.tables) + work.of.table, key, slot);
 }
 
-// Starts reading a tile of keys and values, whose rows were looked up. After the last key there are zeros.
+// The mark of a row that is not read, in an address that can be read.
+constexpr uint64_t ABSENT = uint64_t(1) << 63;
+
+// Writes the address of the thread's row of a tile. Done once per row, so that its many threads only copy.
 template <int Tile>
-DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, unsigned char *stage, const uint64_t *rows) {
-  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.of.table : nullptr;
+DEVICE void find_row(const Args &args, const Work<Tile> &work, uint32_t tile, uint32_t entry, uint64_t *rows) {
+  const Looked<Tile> own;
+  if (!own.is_there()) return;
+  const ReadPart &of = args.parts[own.part];
+  const uint32_t key = tile * Tile + own.row;
+  uint64_t from = ABSENT | (args.is_paged ? args.slabs[0] : of.rows.pieces[0]);
+  if (key < work.count && args.is_paged) {
+    uint32_t slot = key;
+    args.block_size.split(slot);
+    const Section &section = of.sections[entry >> 31];
+    // Float rows among low-bit ones are read when they are widened.
+    if (section.format == of.sections[0].format) from = codes_of(section, page_of(args, entry), work.kv_head, slot);
+  } else if (key < work.count) {
+    from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.of.first_key + key);
+  }
+  rows[threadIdx.x] = from;
+}
+
+// The number of copies that a thread prepares before it starts them: their addresses are in shared memory, and a load does not
+// move before a copy.
+constexpr int COPIES = 4;
+
+// Starts reading a tile of keys and values, whose rows were looked up; `entry` is that of the thread's row. After the last key
+// there are zeros.
+template <int Tile>
+DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, unsigned char *stage, const uint64_t *rows, uint32_t entry) {
   const uint32_t first = tile * Tile;
 #pragma unroll
   for (int part = 0; part < 2; part++) {
     const ReadPart &of = args.parts[part];
     unsigned char *codes = stage + (part ? args.shared.values : 0);
-    const uint32_t units = of.units.by * Tile;
-    // A copy needs a valid address even if it reads nothing.
-    const uint64_t nowhere = args.is_paged ? args.slabs[0] : of.rows.pieces[0];
-    for (uint32_t index = threadIdx.x; index < units; index += blockDim.x) {
+    const uint64_t *found = rows + part * Tile;
+    const uint32_t step = of.units.divide(blockDim.x);
+    if (of.unit == 16 && step * of.units.by == blockDim.x && of.row_bytes % 16 == 0) {
+      // Each thread copies the same unit of every so many rows.
+      uint32_t unit = threadIdx.x;
+      const uint32_t own = of.units.split(unit), stride = of.stride;
+      codes += unit * 16;
+      for (uint32_t begin = own; begin < Tile; begin += COPIES * step) {
+        uint64_t from[COPIES];
+#pragma unroll
+        for (int at = 0; at < COPIES; at++) from[at] = begin + at * step < Tile ? found[begin + at * step] : ABSENT;
+#pragma unroll
+        for (int at = 0; at < COPIES; at++) {
+          const uint32_t row = begin + at * step;
+          const void *start = reinterpret_cast<const void *>((from[at] & ~ABSENT) + unit * 16);
+          if (row < Tile) copy_whole_ahead(codes + row * stride, start, !(from[at] & ABSENT));
+        }
+      }
+      continue;
+    }
+    for (uint32_t index = threadIdx.x; index < of.units.by * Tile; index += blockDim.x) {
       uint32_t unit = index;
       const uint32_t row = of.units.split(unit), rest = of.row_bytes - unit * 16;
-      const uint64_t from = rows[part * Tile + row];
-      copy_unit(codes + row * of.stride + unit * 16, from ? from + unit * 16 : nowhere, of.unit, !from ? 0 : rest < 16 ? rest : 16);
+      const uint64_t from = (found[row] & ~ABSENT) + unit * 16;
+      copy_unit(codes + row * of.stride + unit * 16, from, of.unit, found[row] & ABSENT ? 0 : rest < 16 ? rest : 16);
     }
   }
   if (!args.is_paged || (args.parts[0].is_direct && args.parts[1].is_direct)) return;
-  for (uint32_t row = threadIdx.x; row < Tile; row += blockDim.x) {
-    const uint32_t key = first + row;
-    uint32_t slot = 0;
-    const uint32_t entry = key < work.count ? entry_of(args, work, table, key, slot) : 0;
+  const uint32_t row = threadIdx.x, key = first + row;
+  if (row < Tile) {
+    uint32_t slot = key;
+    args.block_size.split(slot);
     reinterpret_cast<uint32_t *>(stage + args.shared.entries)[row] = entry;
 #pragma unroll
     for (int part = 0; part < 2; part++) {

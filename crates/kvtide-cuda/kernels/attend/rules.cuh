@@ -204,12 +204,14 @@ template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, 
           query_position(args, work.rules, work.of.first_query, work.of.queries, work.of.members, query)};
 }
 
+// A scaled product under the cap: cap * tanh(x), with tanh(x) = 1 - 2 / (e^2x + 1). The launcher has divided the scale by the
+// cap.
+DEVICE float capped(const Args &args, float value) { return args.softcap * (1 - 2 / (numbers::power_of_e(2 * value) + 1)); }
+
 // The score of a key, from its product with a query; weights are exponentials of scores.
 DEVICE float score(const Args &args, float product) {
   const float value = product * args.scale;
-  if (args.softcap == 0) return value;
-  // cap * tanh(x), with tanh(x) = 1 - 2 / (e^2x + 1). The launcher has divided the scale by the cap.
-  return args.softcap * (1 - 2 / (numbers::power_of_e(2 * value) + 1));
+  return args.softcap == 0 ? value : capped(args, value);
 }
 
 // Like `score`, for tiles in which not every row attends to every key, or with a mask: out of line, because tiles at an edge

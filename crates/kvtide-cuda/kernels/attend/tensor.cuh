@@ -48,8 +48,8 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // Computes the products of the warp's rows and keys.
-  DEVICE void multiply_keys(const Args &args, const unsigned char *query_tile, TileRows keys, float (&scores)[KEYS / 8][4]) {
+  // Computes the products of the warp's rows and keys. `Full` says that rows have all D elements.
+  template <bool Full> DEVICE void multiply_keys(const Args &args, const unsigned char *query_tile, TileRows keys, float (&scores)[KEYS / 8][4]) {
     // Lanes 0 to 7 give the addresses of the first eight keys' first eight elements, lanes 8 to 15 of their next eight; the
     // other lanes do the same for the next eight keys.
     const unsigned char *row = keys.first + (first_key() + lane() / 16 * 8 + lane() % 8) * keys.stride + lane() / 8 % 2 * 16;
@@ -57,7 +57,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     for (int tile = 0; tile < KEYS / 8; tile++) scores[tile][0] = scores[tile][1] = scores[tile][2] = scores[tile][3] = 0;
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
-      if (16u * step >= args.parts[0].dim) break;
+      if (!Full && 16u * step >= args.parts[0].dim) break;
       uint32_t query[4];
       if constexpr (KEEPS_QUERIES) {
 #pragma unroll
@@ -105,7 +105,14 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
 #pragma unroll
       for (int at = 0; at < 4; at++) {
         const uint32_t key = first + 8 * of + at % 2;
-        scores[of][at] = Whole ? score(args, scores[of][at]) : score_on_edge(args, work, rows[at / 2], scores[of][at], key);
+        scores[of][at] = Whole ? scores[of][at] * args.scale : score_on_edge(args, work, rows[at / 2], scores[of][at], key);
+      }
+    }
+    if (Whole && args.softcap != 0) {
+#pragma unroll
+      for (int of = 0; of < KEYS / 8; of++) {
+#pragma unroll
+        for (int at = 0; at < 4; at++) scores[of][at] = capped(args, scores[of][at]);
       }
     }
     if (has(args.slopes)) slope(args, work, first, scores);
@@ -155,7 +162,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
 
   // Adds weighted values. If not every row attends to every key, values that are not finite are left out, and then added
   // only to the rows that attend to them.
-  template <bool Whole> DEVICE void weigh(const Args &args, TileRows values, const float (&weights)[KEYS / 8][4]) {
+  template <bool Whole, bool Full> DEVICE void weigh(const Args &args, TileRows values, const float (&weights)[KEYS / 8][4]) {
     const unsigned char *row = values.first + (first_key() + lane() % 16) * values.stride + lane() / 16 * 16;
     uint32_t bad = 0;
 #pragma unroll
@@ -169,7 +176,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
       });
 #pragma unroll
       for (int step = 0; step < D / 16; step++) {
-        if (16u * step >= args.parts[1].dim) break;
+        if (!Full && 16u * step >= args.parts[1].dim) break;
         uint32_t b[4];
         warp_load_transposed(b, row + 16 * pair * values.stride + 32 * step);
         if constexpr (!Whole) {
@@ -235,12 +242,12 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  template <bool Whole>
+  template <bool Whole, bool Full>
   DEVICE void add(const Args &args, const Work<TILE> &work, const unsigned char *query_tile, uint32_t tile, TileRows keys, TileRows values) {
     float scores[KEYS / 8][4];
-    multiply_keys(args, query_tile, keys, scores);
+    multiply_keys<Full>(args, query_tile, keys, scores);
     soften<Whole>(args, work, tile, scores);
-    weigh<Whole>(args, values, scores);
+    weigh<Whole, Full>(args, values, scores);
   }
 
   // Writes the warp's rows to shared memory, or adds them to its content.
@@ -306,14 +313,16 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     Work<TILE> &work = *reinterpret_cast<Work<TILE> *>(shared);
     begin_work<ROWS>(args, work);
     const unsigned char *query_tile = shared + args.shared.queries;
-    Ring<TILE>{args, work, shared}.begin();
+    const uint32_t entry = Ring<TILE>{args, work, shared}.begin();
     load_queries<W, D, ROWS>(args, work, shared);
     block_barrier();
     Tensor own;
     own.start(args, work, query_tile);
-    each_tile<W, D>(args, work, shared, [&](uint32_t tile, TileRows keys, TileRows values) {
-      if (work.is_whole(args, tile)) own.template add<true>(args, work, query_tile, tile, keys, values);
-      else own.template add<false>(args, work, query_tile, tile, keys, values);
+    const bool is_full = args.parts[0].dim == D && args.parts[1].dim == D;
+    each_tile<W, D>(args, work, shared, entry, [&](uint32_t tile, TileRows keys, TileRows values) {
+      if (!work.is_whole(args, tile)) own.template add<false, false>(args, work, query_tile, tile, keys, values);
+      else if (is_full) own.template add<true, true>(args, work, query_tile, tile, keys, values);
+      else own.template add<true, false>(args, work, query_tile, tile, keys, values);
     });
     own.gather(shared, args);
     finish<ROWS>(args, work, reinterpret_cast<const float *>(shared + args.shared.wide[0]), STRIDE,

@@ -124,6 +124,78 @@ DEVICE void unpack_scale(const Args &args, const Work<Tile> &work, int part, uns
   *reinterpret_cast<float *>(word) = scale;
 }
 
+// Sixteen codes of a row as numbers: times `scale`, or the scales of channels, plus minimums, unless scales are folded.
+template <typename W, uint32_t F, bool IsFolded>
+DEVICE void widen_sixteen(uint32_t (&out)[8], const uint4 &codes, uint32_t nibbles, float scale, float minimum, uint64_t channels) {
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  if constexpr (IsFolded) {
+#pragma unroll
+    for (int at = 0; at < 8; at++) out[at] = W::pair_of_bytes(words[at / 2], at % 2);
+    return;
+  }
+#pragma unroll
+  for (int quarter = 0; quarter < 4; quarter++) {
+    float values[4];
+    uint4 of = {};
+    if (F == Q4 && channels) of = reinterpret_cast<const uint4 *>(channels)[quarter];
+    const uint32_t of_channels[4] = {of.x, of.y, of.z, of.w}, word = F == Q4 ? words[quarter] >> nibbles : words[quarter];
+#pragma unroll
+    for (int at = 0; at < 4; at++) {
+      const uint32_t code = word >> 8 * at;
+      if constexpr (F == F8E4M3) values[at] = numbers::of_f8(code & 0xff);
+      else if constexpr (F == Q8) values[at] = numbers::of_byte(code) * scale;
+      else if (channels) values[at] = numbers::of_nibble(code) * numbers::scale_of(of_channels[at]) + numbers::minimum_of(of_channels[at]);
+      else values[at] = numbers::of_nibble(code) * scale + minimum;
+    }
+    out[2 * quarter] = W::pair(values[0], values[1]), out[2 * quarter + 1] = W::pair(values[2], values[3]);
+  }
+}
+
+// Like `widen`, for codes of a row whose length is a multiple of 16, or of 32 for nibbles: sixteen at a time. All loads of a
+// thread come before its conversions, and its stores come last, since a load does not move before a store.
+template <typename W, int D, int Tile, uint32_t F, bool IsFolded>
+DEVICE void widen_codes(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *wide, const unsigned char *stage, bool mixed) {
+  constexpr int IN_ROW = D / 16, THREADS = 2 * Tile, ITEMS = Tile * IN_ROW / THREADS;
+  const ReadPart &of = args.parts[part];
+  const uint32_t *entries = reinterpret_cast<const uint32_t *>(stage + args.shared.entries);
+  const uint32_t *scales = reinterpret_cast<const uint32_t *>(stage + args.shared.scales) + part * Tile;
+  const unsigned char *rows = stage + (part ? args.shared.values : 0);
+  const uint32_t keys = work.count - tile * Tile, dim = of.dim, stride = of.stride;
+  const bool by_row = F == Q8 || part == 1;
+  uint4 codes[ITEMS];
+  uint32_t found[ITEMS], words[ITEMS];
+#pragma unroll
+  for (int at = 0; at < ITEMS; at++) {
+    const uint32_t item = threadIdx.x + at * THREADS, row = item / IN_ROW, index = item % IN_ROW * 16;
+    codes[at] = {};
+    if (index < dim) codes[at] = *reinterpret_cast<const uint4 *>(rows + row * stride + (F == Q4 ? (index & ~31u) / 2 : index));
+    found[at] = mixed || (!IsFolded && F != F8E4M3) ? entries[row] : 0;
+    words[at] = !IsFolded && F != F8E4M3 && by_row ? scales[row] : 0;
+  }
+#pragma unroll
+  for (int at = 0; at < ITEMS; at++) {
+    const uint32_t item = threadIdx.x + at * THREADS, row = item / IN_ROW, index = item % IN_ROW * 16;
+    if (mixed && found[at] >> 31) continue;
+    uint32_t out[8] = {};
+    // Codes that were not read are zeros, which stand for 0 unless a minimum is added.
+    if (IsFolded || F == F8E4M3 || (row < keys && index < dim)) {
+      float scale = 0, minimum = 0;
+      uint64_t channels = 0;
+      if constexpr (!IsFolded && F != F8E4M3) {
+        uint32_t slot = tile * Tile + row;
+        args.block_size.split(slot);
+        const uint64_t from = scales_of(of.sections[0], page_of(args, found[at]), work.kv_head, slot, F == Q8 ? 2 : by_row ? 4 : 0);
+        if (F == Q8) scale = scale_of_row(from, words[at]);
+        else if (by_row) scale = numbers::scale_of(words[at]), minimum = numbers::minimum_of(words[at]);
+        else channels = from + 4 * index;
+      }
+      widen_sixteen<W, F, IsFolded>(out, codes[at], index & 16 ? 4 : 0, scale, minimum, channels);
+    }
+    uint4 *to = reinterpret_cast<uint4 *>(wide + row * WIDE<W, D> + 2 * index);
+    to[0] = {out[0], out[1], out[2], out[3]}, to[1] = {out[4], out[5], out[6], out[7]};
+  }
+}
+
 // Widens a tile of keys or values. After their elements, and after the last key, there are zeros.
 template <typename W, int D, int Tile>
 DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *shared, unsigned char *stage) {
@@ -131,13 +203,30 @@ DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t t
   unsigned char *wide = shared + args.shared.wide[part];
   const uint32_t *entries = reinterpret_cast<const uint32_t *>(stage + args.shared.entries);
   const bool mixed = args.is_paged && of.sections[0].format != of.sections[1].format, is_folded = folds_scales<W>(args, part);
-  for (uint32_t item = threadIdx.x; item < Tile * (D / 8); item += blockDim.x) {
-    const uint32_t row = item / (D / 8), index = item % (D / 8) * 8, key = tile * Tile + row;
-    if (is_folded && index == 0) unpack_scale(args, work, part, stage, row, key);
-    if (mixed && entries[row] >> 31) continue;
-    float values[8] = {};
-    if (key < work.count && index < of.dim) widen_eight(args, work, part, stage, is_folded, row, key, index, values);
-    put_eight<W>(wide + row * WIDE<W, D> + index * BYTES<W>, values);
+  if (is_folded && threadIdx.x < Tile) unpack_scale(args, work, part, stage, threadIdx.x, tile * Tile + threadIdx.x);
+  const uint32_t format = of.sections[0].format;
+  bool is_done = false;
+  if constexpr (sizeof(W) != 4) {
+    is_done = format >= F8E4M3 && of.dim % (format == Q4 ? 32 : 16) == 0;
+    if (!is_done) {
+    } else if (format == F8E4M3) {
+      widen_codes<W, D, Tile, F8E4M3, false>(args, work, part, tile, wide, stage, mixed);
+    } else if (format == Q4) {
+      widen_codes<W, D, Tile, Q4, false>(args, work, part, tile, wide, stage, mixed);
+    } else if (is_folded) {
+      widen_codes<W, D, Tile, Q8, true>(args, work, part, tile, wide, stage, mixed);
+    } else {
+      widen_codes<W, D, Tile, Q8, false>(args, work, part, tile, wide, stage, mixed);
+    }
+  }
+  if (!is_done) {
+    for (uint32_t item = threadIdx.x; item < Tile * (D / 8); item += blockDim.x) {
+      const uint32_t row = item / (D / 8), index = item % (D / 8) * 8, key = tile * Tile + row;
+      if (mixed && entries[row] >> 31) continue;
+      float values[8] = {};
+      if (key < work.count && index < of.dim) widen_eight(args, work, part, stage, is_folded, row, key, index, values);
+      put_eight<W>(wide + row * WIDE<W, D> + index * BYTES<W>, values);
+    }
   }
   if (!mixed) return;
   for (uint32_t row = warp(); row < Tile; row += blockDim.x / 32) {
@@ -158,66 +247,89 @@ struct TileRows {
   const float *scales;
 };
 
-// The tiles of a block in shared memory, and the addresses of their rows.
+// The tiles of a block in shared memory, and the addresses of their rows. Both are in slots that tiles take in turn.
 template <int Tile> struct Ring {
   const Args &args;
   const Work<Tile> &work;
   unsigned char *shared;
 
-  DEVICE unsigned char *stage(uint32_t at) const {
-    return shared + args.shared.ring + (at - work.from) % args.shared.stages * args.shared.stage_bytes;
+  // The slots of tiles, and of the addresses of their rows: with one stage, those of the next tile are looked up while the
+  // current one is read.
+  DEVICE uint32_t stages() const { return args.shared.stages; }
+  DEVICE uint32_t found() const { return stages() > 1 ? stages() : 2; }
+  // A slot that is less than `count` slots after another one.
+  DEVICE static uint32_t after(uint32_t slot, uint32_t by, uint32_t count) { return slot + by < count ? slot + by : slot + by - count; }
+
+  DEVICE unsigned char *stage(uint32_t slot) const { return shared + args.shared.ring + slot * args.shared.stage_bytes; }
+  DEVICE uint64_t *rows(uint32_t slot) const { return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + slot * 2 * Tile; }
+  // The table's entry for the thread's row of a tile, which `find` and `read` use.
+  DEVICE uint32_t ask(uint32_t at) const { return at < work.to ? ask_entry(args, work, work.tile(at)) : 0; }
+  DEVICE void find(uint32_t at, uint32_t entry, uint32_t slot) const {
+    if (at < work.to) find_row(args, work, work.tile(at), entry, rows(slot));
   }
-  // Addresses for as many tiles as there are stages; with one stage, those of the next tile are looked up while the current
-  // one is read.
-  DEVICE uint64_t *rows(uint32_t at) const {
-    const uint32_t found = args.shared.stages > 1 ? args.shared.stages : 2;
-    return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + (at - work.from) % found * 2 * Tile;
-  }
-  DEVICE void find(uint32_t at) const {
-    if (at < work.to) find_rows(args, work, work.tile(at), rows(at));
-  }
-  DEVICE void read(uint32_t at) const {
-    if (at < work.to) read_tile(args, work, work.tile(at), stage(at), rows(at));
+  DEVICE void read(uint32_t at, uint32_t entry, uint32_t slot, uint32_t rows_slot) const {
+    if (at < work.to) read_tile(args, work, work.tile(at), stage(slot), rows(rows_slot), entry);
     copies_commit();
   }
-  // Starts reading the first tiles, before any other work, so that they arrive meanwhile.
-  DEVICE void begin() const {
-    for (uint32_t ahead = 0; ahead < args.shared.stages; ahead++) find(work.from + ahead);
+  // Starts reading the first tiles, before any other work, so that they arrive meanwhile. Returns the entry of the last tile
+  // that was found, which is read next.
+  DEVICE uint32_t begin() const {
+    uint32_t entries[3] = {};
+#pragma unroll
+    for (uint32_t ahead = 0; ahead < 3; ahead++) {
+      if (ahead < stages()) entries[ahead] = ask(work.from + ahead);
+    }
+#pragma unroll
+    for (uint32_t ahead = 0; ahead < 3; ahead++) {
+      if (ahead < stages()) find(work.from + ahead, entries[ahead], ahead);
+    }
     block_barrier();
-    for (uint32_t ahead = 0; ahead + 1 < args.shared.stages; ahead++) read(work.from + ahead);
+#pragma unroll
+    for (uint32_t ahead = 0; ahead < 2; ahead++) {
+      if (ahead + 1 < stages()) read(work.from + ahead, entries[ahead], ahead, ahead);
+    }
+    return stages() == 3 ? entries[2] : stages() == 2 ? entries[1] : entries[0];
   }
 };
 
 // Loops over a block's tiles, the first of which are already being read: calls `use` with each tile, its keys and its
-// values, once all threads have them. The next tiles are in flight meanwhile, unless there is only one stage.
+// values, once all threads have them. The next tiles are in flight meanwhile, unless there is only one stage. `entry` is what
+// `Ring::begin` returned.
 template <typename W, int D, int Tile, typename Use>
-DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *shared, Use use) {
-  const uint32_t stages = args.shared.stages;
+DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *shared, uint32_t entry, Use use) {
   const Ring<Tile> ring = {args, work, shared};
+  const uint32_t stages = ring.stages(), found = ring.found();
+  uint32_t slot = 0, rows_slot = 0;
   for (uint32_t at = work.from; at < work.to; at++) {
+    const uint32_t next = at + stages - 1, tile = work.tile(at), asked = ring.ask(next + 1);
     if (stages == 3) copies_wait<1>();
     else copies_wait<0>();
     // All copies of this tile are complete, and no thread reads the previous one any longer.
     block_barrier();
-    const uint32_t next = at + stages - 1, tile = work.tile(at);
-    ring.read(next);
-    ring.find(next + 1);
+    ring.read(next, entry, ring.after(slot, stages - 1, stages), ring.after(rows_slot, stages - 1, found));
+    ring.find(next + 1, asked, ring.after(rows_slot, stages, found));
+    entry = asked;
     if (stages == 1) {
       copies_wait<0>();
       block_barrier();
     }
-    unsigned char *stage = ring.stage(at);
+    unsigned char *stage = ring.stage(slot);
+    slot = ring.after(slot, 1, stages), rows_slot = ring.after(rows_slot, 1, found);
     TileRows rows[2];
     bool widened = false;
+#pragma unroll 1
+    for (int part = 0; part < 2; part++) {
+      if (args.parts[part].is_direct) continue;
+      widen<W, D>(args, work, part, tile, shared, stage);
+      widened = true;
+    }
 #pragma unroll
     for (int part = 0; part < 2; part++) {
       const ReadPart &of = args.parts[part];
       rows[part] = {stage + (part ? args.shared.values : 0), of.stride, nullptr};
       if (of.is_direct) continue;
-      widen<W, D>(args, work, part, tile, shared, stage);
       const float *scales = reinterpret_cast<const float *>(stage + args.shared.scales) + part * Tile;
       rows[part] = {shared + args.shared.wide[part], WIDE<W, D>, folds_scales<W>(args, part) ? scales : nullptr};
-      widened = true;
     }
     if (widened) block_barrier();
     use(tile, rows[0], rows[1]);
