@@ -1,8 +1,9 @@
-// `npm run bundle:cuda`: makes one archive for testing kvtide on a GPU machine without Rust, node or a network.
+// `npm run bundle:cuda`: makes two archives for testing kvtide on a GPU machine without Rust, node or a network.
 //
-//   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.gz
+//   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  ->  target/cuda/*-linux-x64.tar.gz
+//   node  ->  target/cuda/*-linux-x64-node.tar.gz
 //
-// On that machine: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
+// On that machine: `tar xf` each of them, into one folder, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
 import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
 
@@ -13,7 +14,7 @@ import { ADDON } from './binary.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
 import { buildBench, buildKernelTests } from './programs.mjs'
 
-/** The most bytes of the archive: the limit for transfers to such machines, next to a clone of this repository. */
+/** The most bytes of an archive. */
 const BYTES_MAX = 60e6
 
 /** Node as a package of the npm registry: only the program, without an installation. */
@@ -127,20 +128,29 @@ async function bundle() {
   await programs(join(folder, 'bench'), await buildBench(env))
   copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(folder, 'bench', 'peers.py'))
 
-  const archive = `${folder}.tar.gz`
+  await archived(
+    `${name}-node`,
+    ['LICENSE', 'node'].map(file => join(name, file)),
+  )
+  for (const file of ['LICENSE', 'node']) rmSync(join(folder, file))
+  await archived(name, [name])
+  rmSync(folder, { recursive: true })
+}
+
+/** Writes an archive of files of the bundle's folder, and prints its size. */
+async function archived(name, files) {
+  const archive = join(cudaFolder, `${name}.tar.gz`)
+  const whole = ['--owner=0', '--group=0', '--sort=name']
   await must('tar', [
     '--create',
     '--use-compress-program=gzip -9',
-    '--owner=0',
-    '--group=0',
-    '--sort=name',
+    ...whole,
     '--file',
     archive,
     '--directory',
     cudaFolder,
-    name,
+    ...files,
   ])
-  rmSync(folder, { recursive: true })
   console.log(sizeLine(relative(root, archive), statSync(archive).size))
 }
 
