@@ -108,7 +108,7 @@ export class CarriedPorts<T extends OnnxTensor> {
       input: { type, shape },
     } = port
     const dtype = DTYPES[type ?? this.#type()]
-    if (dtype === undefined) throw refusedPort(past, 'input', `its type is ${type}, for which JavaScript has no array`)
+    if (dtype === undefined) throw refusedPort(past, 'input', `its type is ${type}, expected float32 or float16`)
     const formats = [this.#cache.keyFormat, this.#cache.valueFormat]
     if (dtype !== this.#cache.dtype) throw invalid('cache.dtype', this.#cache.dtype, `${dtype}, the type of ${past}`)
     if (dtype === 'f16' && formats[side] !== 'f16')

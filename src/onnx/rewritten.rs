@@ -41,6 +41,8 @@ pub struct NativeOnnxLayer {
     pub heads_first: bool,
     /// `f32`, `f16` or `bf16`.
     pub element: String,
+    /// The bits of a number in the past, if the graph quantises it: 8 or 4.
+    pub past_bits: Option<u32>,
     pub scale: f64,
     pub softcap: Option<f64>,
     pub window: Option<u32>,
@@ -244,6 +246,7 @@ impl From<&kvtide_onnx::Layer> for NativeOnnxLayer {
             value_head_dim: layer.value_dim,
             heads_first: layer.layout == Layout::HeadsFirst,
             element: layer.element.to_string(),
+            past_bits: layer.past_bits,
             scale: layer.scale.into(),
             softcap: layer.softcap.map(f64::from),
             window: layer.window,

@@ -173,7 +173,12 @@ BUILT = {
     'hidden': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'include_hidden_states=1'],
     'embeds': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'exclude_embeds=1'],
     'cuda-f16': ['-p', 'fp16', '-e', 'cuda'],
+    'int8-past': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'kv_cache_quant_scheme=int8_per_tensor'],
+    'int4-past': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'kv_cache_quant_scheme=int4_per_channel'],
 }
+# Forms of which one graph is enough: all that take embeddings are refused without these (vision.py makes both), and pasts of codes
+# differ in their element type only.
+ONCE = ['embeds', 'int8-past', 'int4-past']
 
 
 def quantised(folder):
@@ -183,14 +188,30 @@ def quantised(folder):
     quantize_dynamic(str(folder / 'optimum' / 'model.onnx'), str(folder / 'quantised' / 'model.onnx'))
 
 
+def calibrate(folder, path, per_channel):
+    """Writes the scales of keys and values of eight bits: the largest of each layer, or of each channel, in the longest prompt."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / 'hf', attn_implementation='eager').eval()
+    prompt = max(json.loads((folder / 'references.json').read_text())['prompts'].values(), key=len)
+    with torch.no_grad():
+        pasts = model(torch.tensor([prompt]), use_cache=True).past_key_values.to_legacy_cache()
+    largest = lambda rows: (rows.abs().amax(dim=(0, 2)).flatten() if per_channel else rows.abs().max().reshape(1)) / 127
+    keys, values = [[largest(layer[side]).tolist() for layer in pasts] for side in (0, 1)]
+    path.write_text(json.dumps(dict(qmax=127, scales=dict(k_scales=keys, v_scales=values))))
+
+
 def build(builder, folder, tag, form):
     out = folder / tag
     shutil.rmtree(out, ignore_errors=True)
+    extra = []
+    if form.endswith('-past'):
+        scales = (folder / f'{form}.json').resolve()
+        calibrate(folder, scales, 'per_channel' in BUILT[form][-1])
+        extra = [f'kv_cache_scale_file={scales}']
     arguments = [sys.executable, '-c', 'import sys, builtins; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0]); import builder, runpy\n'
                  'import transformers as t\n'
                  't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))())\n'
                  'runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")', str(builder)]
-    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-c', str(folder / 'cache'), *BUILT[form]]
+    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-c', str(folder / 'cache'), *BUILT[form], *extra]
     path = str(Path(builder).resolve().parent.parent)
     run = subprocess.run(arguments, env={**os.environ, 'PYTHONPATH': path, 'HF_HUB_OFFLINE': '1'}, capture_output=True, text=True)
     if not (out / 'model.onnx').exists():
@@ -210,8 +231,7 @@ if __name__ == '__main__':
         ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo') if way in arguments.ways]
         if 'builder' in arguments.ways:
             for form in BUILT:
-                # One graph that takes embeddings is enough: all of them are refused without their embeddings. vision.py makes both.
-                if form == 'embeds' and name != 'llama':
+                if form in ONCE and name != 'llama':
                     continue
                 tag = f'builder-{form}'
                 ways.append((tag, lambda at, tag=tag, form=form: build(arguments.builder, at, tag, form)))

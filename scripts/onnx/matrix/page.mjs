@@ -66,6 +66,8 @@ expected tokens if it runs alone.
 
 – The exporter does not support the family, or the form was not made.
 
+Quantised pasts (\`kv_cache_quant_scheme\` of the builder) run on \`graph\` and \`parts\`, tested with Llama: int8 and 4 bits.
+
 Decoders with an encoder (Whisper, Moonshine, T5, Marian, BART), merged by optimum, run on [\`plain\`](onnx.md#encoders-and-decoders)
 with the tokens of transformers: \`scripts/onnx/matrix/encoder_decoder.py\` makes them.
 

@@ -89,7 +89,8 @@ fn rank(input: &ValueInfo) -> Option<usize> {
     Some(input.dims.as_ref()?.len())
 }
 
-/// True if an input has the form of cached keys or values: floats, `[batch, heads, past, head dimension]`.
+/// True if an input has the form of cached keys or values: floats or codes, `[batch, heads, past, head dimension]`.
 pub(crate) fn is_past(input: &ValueInfo) -> bool {
-    input.element.is_some_and(ElementType::is_float) && rank(input) == Some(4)
+    let is_stored = |element: ElementType| element.is_float() || element.code_bits().is_some();
+    input.element.is_some_and(is_stored) && rank(input) == Some(4)
 }

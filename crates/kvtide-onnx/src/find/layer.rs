@@ -69,6 +69,8 @@ pub struct Layer {
     pub value_dim: u32,
     /// The type of keys and values.
     pub element: ElementType,
+    /// The bits of a number in the past, if the graph quantises it.
+    pub past_bits: Option<u32>,
     /// The factor for products of queries and keys.
     pub scale: f32,
     /// The limit that scores approach, if there is one.

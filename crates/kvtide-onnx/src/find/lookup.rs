@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::error::{Error, Result};
 use crate::eval::{Evaluation, Known, Roles, Sizes, is_past};
-use crate::proto::{Graph, Model, Node, ValueInfo};
+use crate::proto::{ElementType, Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
 /// Two choices of sizes in which no two numbers coincide.
@@ -55,7 +55,13 @@ impl<'a> Lookup<'a> {
         self.makers.get(name).map(|&index| self.node(index))
     }
 
+    /// A past of floats.
     pub fn past(&self, name: &str) -> Option<&'a ValueInfo> {
+        self.stored(name).filter(|input| input.element.is_some_and(ElementType::is_float))
+    }
+
+    /// A past of floats or of codes.
+    pub fn stored(&self, name: &str) -> Option<&'a ValueInfo> {
         self.graph().input(name).filter(|input| is_past(input))
     }
 

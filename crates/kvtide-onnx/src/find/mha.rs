@@ -161,6 +161,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAtten
         head_dim,
         value_dim: value.dim,
         element: lookup.past(&key.past).and_then(|past| past.element).unwrap_or(ElementType::F32),
+        past_bits: None,
         scale: scale(node, head_dim) * key.factor as f32,
         softcap,
         window,

@@ -56,6 +56,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         head_dim: keys.dim as u32,
         value_dim: values.dim as u32,
         element,
+        past_bits: None,
         scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
         softcap: scores.softcap.map(|cap| cap as f32),
         window,
