@@ -29,7 +29,7 @@ pub struct NativeOnnxRewritten {
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxLayer {
     pub layer: u32,
-    /// `GroupQueryAttention`, `MultiHeadAttention`, `Attention` or `plain`.
+    /// `GroupQueryAttention`, `MultiHeadAttention`, `Attention`, `contrib Attention` or `plain`.
     pub form: String,
     pub node: String,
     pub num_heads: u32,

@@ -12,7 +12,7 @@ mod indexed;
 mod known;
 mod movement;
 
-pub(crate) use bind::{Roles, Sizes, is_past};
+pub(crate) use bind::{Roles, Sizes, is_pair, is_past};
 pub(crate) use known::Known;
 
 use std::collections::HashMap;

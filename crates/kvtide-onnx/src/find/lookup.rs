@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::error::{Error, Result};
-use crate::eval::{Evaluation, Known, Roles, Sizes, is_past};
+use crate::eval::{Evaluation, Known, Roles, Sizes, is_pair, is_past};
 use crate::proto::{ElementType, Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
@@ -62,7 +62,12 @@ impl<'a> Lookup<'a> {
 
     /// A past of floats or of codes.
     pub fn stored(&self, name: &str) -> Option<&'a ValueInfo> {
-        self.graph().input(name).filter(|input| is_past(input))
+        self.graph().input(name).filter(|input| is_past(input) && !is_pair(input))
+    }
+
+    /// A past of keys and values in one tensor.
+    pub fn pair(&self, name: &str) -> Option<&'a ValueInfo> {
+        self.graph().input(name).filter(|input| is_pair(input))
     }
 
     /// The evaluation for these sizes; each choice is evaluated once.

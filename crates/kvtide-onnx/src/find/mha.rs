@@ -91,6 +91,9 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
     let Some(past) = past else {
         let cached = trace(lookup, name)?;
         let cached = cached.ok_or_else(|| wrong(format!("{name} has no past before it")))?;
+        if cached.half.is_some() {
+            return Err(wrong(format!("{} has keys and values in one tensor: expected a past for each", cached.past)));
+        }
         let reading = if dims.len() == 3 { Reading::Packed } else { Reading::Rows };
         // The operator may repeat heads itself: then it reads as many as there are.
         let read = if dims.len() == 3 { dims[2] / cached.dim.max(1) } else { dims[1] };
