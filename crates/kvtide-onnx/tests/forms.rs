@@ -92,18 +92,6 @@ fn group_query_attention_with_everything_that_it_can_have() {
     assert!(accepted("gqa.interleaved", &interleaved, 21, Form::GroupQueryAttention).rotary.unwrap().interleaved);
 }
 
-#[test]
-fn group_query_attention_with_what_pages_do_not_have_is_refused() {
-    let graph = grouped(false, false, &[], |graph, inputs| {
-        inputs.resize(12, String::new());
-        inputs.extend([graph.floats(&[1], &[1.]), graph.floats(&[1], &[1.])]);
-    });
-    let (node, operator, reason) = refused(&graph, 21);
-    assert!(node.starts_with("node of attended"), "{node}");
-    assert_eq!(operator, "com.microsoft.GroupQueryAttention");
-    assert!(reason.contains("k_scale"), "{reason}");
-}
-
 /// Weights of norms, all different.
 fn norms(graph: &mut Graph) -> [String; 2] {
     [1., 2.].map(|first| {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::error::{Error, Result};
-use crate::eval::{Constants, Evaluation, Known, Roles, Sizes, is_past};
-use crate::proto::{Graph, Model, Node, ValueInfo};
+use crate::eval::{Constants, Evaluation, Known, Roles, Sizes, is_pair, is_past};
+use crate::proto::{ElementType, Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
 /// Two choices of sizes in which no two numbers coincide.
@@ -55,9 +55,20 @@ impl<'a> Lookup<'a> {
         self.makers.get(name).map(|&index| self.node(index))
     }
 
-    /// An input with cached keys or values.
+    /// A past of floats, or a static cache.
     pub fn past(&self, name: &str) -> Option<&'a ValueInfo> {
-        self.graph().input(name).filter(|input| is_past(input) || self.roles.is_cache(name))
+        let input = self.graph().input(name).filter(|input| input.element.is_some_and(ElementType::is_float))?;
+        (is_past(input) && !is_pair(input) || self.roles.is_cache(name)).then_some(input)
+    }
+
+    /// A past of floats or of codes.
+    pub fn stored(&self, name: &str) -> Option<&'a ValueInfo> {
+        self.graph().input(name).filter(|input| is_past(input) && !is_pair(input))
+    }
+
+    /// A past of keys and values in one tensor.
+    pub fn pair(&self, name: &str) -> Option<&'a ValueInfo> {
+        self.graph().input(name).filter(|input| is_pair(input))
     }
 
     /// The evaluation for these sizes; each choice is evaluated once.

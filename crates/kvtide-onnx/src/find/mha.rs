@@ -99,6 +99,9 @@ fn side<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize, past: Option<&str>, 
             None => trace(lookup, name)?,
         };
         let cached = cached.ok_or_else(|| wrong(format!("{name} has no past before it")))?;
+        if cached.half.is_some() {
+            return Err(wrong(format!("{} has keys and values in one tensor: expected a past for each", cached.past)));
+        }
         let reading = if dims.len() == 3 { Reading::Packed } else { Reading::Rows };
         // The operator may repeat heads itself: then it reads as many as there are.
         let read = if dims.len() == 3 { dims[2] / cached.dim.max(1) } else { dims[1] };
@@ -172,6 +175,7 @@ fn find<'a>(lookup: &Lookup<'a>, index: usize, call: &Call<'a>) -> Result<FoundA
         head_dim,
         value_dim: value.dim,
         element: lookup.past(&key.past).and_then(|past| past.element).unwrap_or(ElementType::F32),
+        past_bits: None,
         scale: scale(node, head_dim) * key.factor as f32,
         softcap,
         window,

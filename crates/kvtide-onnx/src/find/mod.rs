@@ -2,6 +2,7 @@
 //! O(nodes), plus the evaluations of masks.
 
 mod cached;
+mod contrib;
 mod found_attention;
 mod gqa;
 mod layer;
@@ -24,10 +25,8 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
         match (node.domain.as_str(), node.operator.as_str()) {
             ("com.microsoft", "GroupQueryAttention") => all.push(gqa::find(lookup, index)?),
             ("com.microsoft", "MultiHeadAttention") => all.push(mha::multi_head(lookup, index)?),
-            (
-                "com.microsoft",
-                "Attention" | "DecoderMaskedMultiHeadAttention" | "PagedAttention" | "SparseAttention",
-            ) => {
+            ("com.microsoft", "Attention") => all.push(contrib::find(lookup, index)?),
+            ("com.microsoft", "DecoderMaskedMultiHeadAttention" | "PagedAttention" | "SparseAttention") => {
                 return Err(unrecognised(node, "this kind of attention is not supported"));
             }
             ("", "Attention") => all.push(mha::standard(lookup, index)?),
@@ -90,12 +89,15 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
 
 /// Checks that each past belongs to one attention, and that each is used. Layers with a source have none of their own.
 fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>]) -> Result<()> {
-    let own: Vec<&FoundAttention> =
-        all.iter().zip(sources).filter(|(_, source)| source.is_none()).map(|(found, _)| found).collect();
-    let claimed: Vec<&String> = own.iter().flat_map(|found| &found.layer.pasts).collect();
-    for (index, past) in claimed.iter().enumerate() {
-        if claimed[..index].contains(past) {
-            let found = own[index / 2];
+    let mut claimed: Vec<&String> = Vec::new();
+    for (found, _) in all.iter().zip(sources).filter(|(_, source)| source.is_none()) {
+        let [keys, values] = &found.layer.pasts;
+        let own = if lookup.pair(keys).is_some() && keys == values { vec![keys] } else { vec![keys, values] };
+        for past in own {
+            if !claimed.contains(&past) {
+                claimed.push(past);
+                continue;
+            }
             return Err(unrecognised(lookup.node(found.index), format!("{past} is read by another attention as well")));
         }
     }

@@ -27,7 +27,12 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
     };
     let keys_read = keys;
     let keys = trace(lookup, keys)?.ok_or_else(|| unrecognised(scores.product, "its keys have no past before them"))?;
-    let element = lookup.past(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
+    if !matches!((keys.half, values.half), (None, None) | (Some(0), Some(1)))
+        || keys.half.is_some() && keys.past != values.past
+    {
+        return Err(wrong("its keys and values are not the first and the second half of one past"));
+    }
+    let element = lookup.graph().input(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
     let (query, factor) = queries(lookup, query, element)?;
     let dims = lookup.at(SIZES[0])?.dims(query).map(<[_]>::to_vec);
     let sizes = SIZES[0];
@@ -60,6 +65,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         head_dim: keys.dim as u32,
         value_dim: values.dim as u32,
         element,
+        past_bits: None,
         scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
         softcap: scores.softcap.map(|cap| cap as f32),
         window,
