@@ -33,7 +33,7 @@ fn accepted(name: &str, graph: &Graph, opset: i64, form: Form) -> Layer {
 /// The node, operator and reason of a refusal.
 fn refused(graph: &Graph, opset: i64) -> (String, String, String) {
     match rewrite(&graph.model(opset)) {
-        Err(Error::Unrecognised { node, operator, reason }) => (node, operator, reason),
+        Err(Error::Unrecognised { node, operator, reason, .. }) => (node, operator, reason),
         other => panic!("{other:?}"),
     }
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use kvtide_onnx::{Error, Model, Options, Rewritten};
+use kvtide_onnx::{Error, Model, Options, RefusalKind, Rewritten};
 use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I8, Size, U8};
 use support::runtime::same_as;
 
@@ -83,8 +83,9 @@ fn types_that_contradict_the_pasts_are_refused() {
         ([I8, F32], types("PER_TENSOR", 8), "its pasts are i8 and f32"),
     ] {
         match rewrite(&decoder(elements, Size::Is(DIM), &[1], &attributes).model(21)) {
-            Err(error @ Error::Unrecognised { .. }) => {
+            Err(error @ Error::Unrecognised { kind, .. }) => {
                 let text = error.to_string();
+                assert_eq!(kind, RefusalKind::QuantisedPast);
                 assert!(text.contains(expected) && text.len() <= 300, "{text}");
             }
             other => panic!("{expected}: {other:?}"),

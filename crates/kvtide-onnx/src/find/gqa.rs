@@ -4,7 +4,7 @@ use super::found_attention::{FoundAttention, HeadNorms, Operands, Output};
 use super::layer::{Form, Layer, Layout, Rotary};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Rules, Term, rules};
-use crate::error::Result;
+use crate::error::{RefusalKind, Result};
 use crate::proto::{AttributeValue, Node, ValueInfo};
 
 /// The epsilon of norms whose node does not say it.
@@ -93,7 +93,7 @@ fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
         return Err(unrecognised(node, "nothing hides later tokens: its attribute causal is 0"));
     }
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported").of(RefusalKind::Scores));
     }
     for sizes in SIZES {
         let evaluation = lookup.at(sizes)?;
@@ -110,7 +110,7 @@ fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
 /// The bits of a number in quantised pasts; [`None`] for pasts of floats. Pages have scales of their own, so those of the
 /// graph are dropped with its pasts.
 fn past_bits(node: &Node, pasts: [&ValueInfo; 2]) -> Result<Option<u32>> {
-    let wrong = |reason: String| Err(unrecognised(node, reason));
+    let wrong = |reason: String| Err(unrecognised(node, reason).of(RefusalKind::QuantisedPast));
     let [element, other] = pasts.map(|past| past.element.expect("a past has a type"));
     if element != other {
         return wrong(format!("its pasts are {element} and {other}, expected the same type"));

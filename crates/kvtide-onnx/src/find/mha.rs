@@ -8,7 +8,7 @@ use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Rules, Term, rules};
 use super::scattered::{Slots, scattered};
-use crate::error::{Error, Result};
+use crate::error::{Error, RefusalKind, Result};
 use crate::proto::{ElementType, Node};
 
 /// The differences between the two operators.
@@ -36,7 +36,7 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAtten
         return Err(unrecognised(node, "its inputs past_sequence_length and cache_indirection are not supported"));
     }
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported").of(RefusalKind::Scores));
     }
     let call = Call {
         form: Form::MultiHeadAttention,
@@ -54,7 +54,7 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAtten
 pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported").of(RefusalKind::Scores));
     }
     let call = Call {
         form: Form::Attention,
