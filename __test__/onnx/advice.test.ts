@@ -49,18 +49,21 @@ const CASES: Readonly<Record<string, Case>> = {
   },
   'embeddings in place of a decoder': {
     file: () => fixture('vision/qwen2-vl/embed_tokens.onnx'),
-    kinds: ['form', 'form', 'past'],
+    kinds: ['past', 'past', 'past'],
   },
   'a decoder with an encoder': {
     file: () => fixture('encoder-decoder/t5/decoder_model_merged.onnx'),
     kinds: ['encoder', 'encoder', 'runs'],
   },
-  'an encoder': { file: () => fixture('encoder-decoder/whisper/encoder_model.onnx'), kinds: ['form', 'form', 'past'] },
+  'an encoder': {
+    file: () => fixture('encoder-decoder/whisper/encoder_model.onnx'),
+    kinds: ['input', 'input', 'past'],
+  },
   'windows that the graph lacks': { file: () => GQA, config: WINDOWED, kinds: ['runs', 'runs', 'windows'] },
   'layers that the config lacks': {
     file: () => LLAMA,
     config: { ...WINDOWED, num_hidden_layers: 1 },
-    kinds: ['form', 'form', 'windows'],
+    kinds: ['windows', 'windows', 'windows'],
   },
   bfloat16: { file: t => apart(t, LLAMA, inBf16), kinds: ['runs', 'type', 'type'] },
 }

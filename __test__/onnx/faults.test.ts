@@ -435,7 +435,7 @@ test('a graph in bf16 runs as one graph; the other ways refuse it by name', asyn
   t.deepEqual(plain.details, {
     node: 'past_key_values.0.key',
     operator: 'input',
-    reason: 'its type is bfloat16, for which JavaScript has no array',
+    reason: 'its type is bfloat16, expected float32 or float16',
     kind: 'type',
   })
   // What the runtime has no kernel for, it names.

@@ -10,7 +10,7 @@ import { onnxTest } from '../support/onnx/available.js'
 import { argmax } from '../support/onnx/graphs.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
 import { Pins } from '../support/onnx/pins.js'
-import { note, schedules } from '../support/onnx/schedules.js'
+import { note, schedules, watch } from '../support/onnx/schedules.js'
 import {
   type Alone,
   alone,
@@ -383,19 +383,6 @@ async function talk(t: ExecutionContext, world: World, dice: Dice, name: string)
   const { cache } = world.model
   t.is(cache.freeCount, cache.totalCount, `${name}: blocks are left`)
   cache.checkInvariants()
-}
-
-/** Fails a schedule that begins steps again and again without computing one. */
-function watch({ cache }: OnnxModel, backend: ToyBackend): void {
-  const begin = cache.beginStep.bind(cache)
-  let [attempts, steps] = [0, -1]
-  const beginStep = (options: Parameters<typeof begin>[0]): ReturnType<typeof begin> => {
-    if (backend.steps !== steps) [attempts, steps] = [0, backend.steps]
-    attempts += 1
-    if (attempts > 1000) throw new Error('1,000 steps were begun and none was computed')
-    return begin(options)
-  }
-  Object.defineProperty(cache, 'beginStep', { value: beginStep })
 }
 
 const PAGES: readonly PageFormat[] = ['f32', 'f16', 'bf16', 'f8e4m3', 'q8', 'q4']

@@ -24,6 +24,9 @@ import {
 } from './ports.js'
 import { elementsOf } from './runtime.js'
 
+/** The types of pasts whose numbers are codes with scales. */
+const CODES: ReadonlySet<string | undefined> = new Set(['int8', 'uint8'])
+
 /** The constructor of a runtime's tensors: `Tensor` of onnxruntime-node. */
 export type OnnxTensorClass<T extends OnnxTensor = OnnxTensor> = new (
   type: never,
@@ -108,8 +111,10 @@ export class CarriedPorts<T extends OnnxTensor> {
       input: { type, shape },
     } = port
     const dtype = DTYPES[type ?? this.#type()]
-    if (dtype === undefined)
-      throw refusedPort(past, 'input', `its type is ${type}, for which JavaScript has no array`, 'type')
+    if (dtype === undefined) {
+      const kind = CODES.has(type) ? 'quantised-past' : 'type'
+      throw refusedPort(past, 'input', `its type is ${type}, expected float32 or float16`, kind)
+    }
     const formats = [this.#cache.keyFormat, this.#cache.valueFormat]
     if (dtype !== this.#cache.dtype) throw invalid('cache.dtype', this.#cache.dtype, `${dtype}, the type of ${past}`)
     if (dtype === 'f16' && formats[side] !== 'f16')

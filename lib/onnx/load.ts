@@ -6,7 +6,7 @@
 import { createHash } from 'node:crypto'
 import { basename } from 'node:path'
 
-import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
+import type { NativeOnnxGraph, NativeOnnxLayer, NativeOnnxRewritten } from '#binding'
 
 import { adviceOf, advised, inLength, type KvTideError } from '../errors/errors.js'
 import { threads as allThreads } from '../border/process.js'
@@ -50,6 +50,7 @@ export async function loadModel(given: unknown, options: unknown) {
       ...defaults(cacheOptions, maxStepTokens),
       namespace,
       ...cacheOptions,
+      ...formatsOf(cacheOptions, backend === 'plain' ? [] : rewritten.value?.layers()),
       ...layers.value,
     } as ModelCacheOptions)
     const cross = parts === undefined ? undefined : crossCacheOf(cache, read.crossCacheBytes)
@@ -103,6 +104,18 @@ async function make(
 ): Promise<Backend> {
   if (backend === 'graph') return GraphBackend.of(graph, rewritten as NativeOnnxRewritten, form)
   return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, form)
+}
+
+/** The formats of pages: those of the caller, else those that follow from the pasts, if the graph quantises all of them. Pages have one format: the most accurate one. */
+function formatsOf(
+  { keyFormat, valueFormat }: OnnxCacheOptions,
+  layers: readonly NativeOnnxLayer[] = [],
+): Pick<ModelCacheOptions, 'keyFormat' | 'valueFormat'> {
+  const bits = layers.filter(({ source }) => source === undefined).map(({ pastBits = 32 }) => pastBits)
+  const most = Math.max(...bits)
+  if (bits.length === 0 || most > 8) return {}
+  const format = most > 4 ? 'q8' : 'q4'
+  return { keyFormat: keyFormat ?? format, valueFormat: valueFormat ?? format }
 }
 
 function defaults(

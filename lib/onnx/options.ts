@@ -37,8 +37,8 @@ export interface OnnxModelOptions {
    */
   readonly config?: HuggingFaceConfig
   /**
-   * The cache. By default it has 1 GiB for at most 32 sequences at once, pages in the graph's dtype, and a namespace that is a fingerprint of the
-   * graph and of samples of its weights.
+   * The cache. By default it has 1 GiB for at most 32 sequences at once, pages in the graph's dtype (`q8` or `q4` if the graph quantises its pasts to 8 or
+   * 4 bits), and a namespace that is a fingerprint of the graph and of samples of its weights.
    */
   readonly cache?: OnnxCacheOptions
   /**

@@ -11,6 +11,8 @@ const ELEMENTS: Readonly<Record<string, string>> = {
   f32: 'float32',
   f16: 'float16',
   bf16: 'bfloat16',
+  i8: 'int8',
+  u8: 'uint8',
   i64: 'int64',
   i32: 'int32',
 }

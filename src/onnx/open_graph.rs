@@ -14,9 +14,10 @@ impl From<kvtide_onnx::Error> for Refusal {
         use kvtide_onnx::Error as E;
         let message = error.to_string();
         let (code, details) = match error {
-            E::Unrecognised { node, operator, reason } => {
-                (Code::UnsupportedGraph, details![node: node, operator: operator, reason: reason])
-            }
+            E::Unrecognised { node, operator, reason, kind } => (
+                Code::UnsupportedGraph,
+                details![node: node, operator: operator, reason: reason, kind: kind.name().to_string()],
+            ),
             E::Memory { bytes } => return Budget::process().refusal(bytes).into(),
             E::Read { offset, length, reason } => (
                 Code::InvalidGraph,

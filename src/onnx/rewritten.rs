@@ -29,7 +29,7 @@ pub struct NativeOnnxRewritten {
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxLayer {
     pub layer: u32,
-    /// `GroupQueryAttention`, `MultiHeadAttention`, `Attention` or `plain`.
+    /// `GroupQueryAttention`, `MultiHeadAttention`, `Attention`, `contrib Attention` or `plain`.
     pub form: String,
     pub node: String,
     pub num_heads: u32,
@@ -41,6 +41,8 @@ pub struct NativeOnnxLayer {
     pub heads_first: bool,
     /// `f32`, `f16` or `bf16`.
     pub element: String,
+    /// The bits of a number in the past, if the graph quantises it: 8 or 4.
+    pub past_bits: Option<u32>,
     pub scale: f64,
     pub softcap: Option<f64>,
     pub window: Option<u32>,
@@ -250,6 +252,7 @@ impl From<&kvtide_onnx::Layer> for NativeOnnxLayer {
             value_head_dim: layer.value_dim,
             heads_first: layer.layout == Layout::HeadsFirst,
             element: layer.element.to_string(),
+            past_bits: layer.past_bits,
             scale: layer.scale.into(),
             softcap: layer.softcap.map(f64::from),
             window: layer.window,

@@ -2,7 +2,7 @@
 import type { ExecutionContext } from 'ava'
 
 import type { OnnxModel } from '../../../onnx.js'
-import { Dice, VOCABULARY } from './toy-model.js'
+import { Dice, type ToyBackend, VOCABULARY } from './toy-model.js'
 
 /** Occurrences by name, over all schedules of a test. */
 const seen = new Map<string, number>()
@@ -53,4 +53,17 @@ export const drawn = (dice: Dice, most = 14): number[] =>
 
 export async function turns(dice: Dice, most = 12): Promise<void> {
   for (let turn = dice.roll(most); turn > 0; turn--) await Promise.resolve()
+}
+
+/** Fails a schedule that begins steps again and again without computing one. */
+export function watch({ cache }: OnnxModel, backend: ToyBackend): void {
+  const begin = cache.beginStep.bind(cache)
+  let [attempts, steps] = [0, -1]
+  const beginStep = (options: Parameters<typeof begin>[0]): ReturnType<typeof begin> => {
+    if (backend.steps !== steps) [attempts, steps] = [0, backend.steps]
+    attempts += 1
+    if (attempts > 1000) throw new Error('1,000 steps were begun and none was computed')
+    return begin(options)
+  }
+  Object.defineProperty(cache, 'beginStep', { value: beginStep })
 }

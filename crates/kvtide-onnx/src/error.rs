@@ -79,5 +79,68 @@ pub enum Error {
         operator: String,
         /// The reason.
         reason: String,
+        /// The kind of the reason.
+        kind: RefusalKind,
     },
+}
+
+/// The kinds of reasons for which a model is not rewritten. Each has its own remedy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// A node has a form that is not recognised.
+    #[default]
+    Form,
+    /// No attention has a past.
+    Past,
+    /// An attention is in a branch or a loop.
+    Subgraph,
+    /// The past is quantised.
+    QuantisedPast,
+    /// An attention outputs its scores.
+    Scores,
+    /// The model of the embeddings is needed as well.
+    Embeddings,
+    /// A config declares other windows, or other layers.
+    Windows,
+    /// An input has an unknown purpose or another form.
+    Input,
+    /// An output is missing or has another form.
+    Output,
+}
+
+impl RefusalKind {
+    /// The name in details of errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Form => "form",
+            Self::Past => "past",
+            Self::Subgraph => "subgraph",
+            Self::QuantisedPast => "quantised-past",
+            Self::Scores => "scores",
+            Self::Embeddings => "embeddings",
+            Self::Windows => "windows",
+            Self::Input => "input",
+            Self::Output => "output",
+        }
+    }
+}
+
+impl Error {
+    /// The error of a model that cannot be rewritten.
+    pub(crate) fn unrecognised(
+        kind: RefusalKind,
+        node: impl Into<String>,
+        operator: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self::Unrecognised { node: node.into(), operator: operator.into(), reason: reason.into(), kind }
+    }
+
+    /// Returns the same error with a kind, if it has one.
+    pub(crate) fn of(mut self, of: RefusalKind) -> Self {
+        if let Self::Unrecognised { kind, .. } = &mut self {
+            *kind = of;
+        }
+        self
+    }
 }

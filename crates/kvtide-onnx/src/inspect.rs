@@ -120,6 +120,7 @@ fn rules(layer: &Layer) -> String {
             .as_ref()
             .map(|rotary| format!("rotary of {} moved out ({}, {})", rotary.dims, rotary.tables[0], rotary.tables[1])),
     );
+    rules.extend(layer.past_bits.map(|bits| format!("past of {bits} bits")));
     rules.extend(layer.source.map(|source| format!("keys and values of layer {source}")));
     if layer.value_dim != layer.head_dim {
         rules.push(format!("values of {}", layer.value_dim));

@@ -34,7 +34,7 @@ mod rewrite;
 mod source;
 mod wire;
 
-pub use error::{Error, Result};
+pub use error::{Error, RefusalKind, Result};
 pub use find::{Form, Layer, Layout, Rotary};
 pub use inspect::Inspection;
 pub use new_rows::{NEW_ROWS, new_rows_of};

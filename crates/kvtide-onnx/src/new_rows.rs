@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, RefusalKind, Result};
 use crate::proto::{Attribute, Dim, ElementType, Graph, Model, Node, ValueInfo, Weights};
 use crate::wire::Segments;
 
@@ -64,5 +64,5 @@ impl Model {
 }
 
 fn refused(name: &str, reason: &str) -> Error {
-    Error::Unrecognised { node: name.into(), operator: "output".into(), reason: reason.into() }
+    Error::unrecognised(RefusalKind::Output, name, "output", reason)
 }

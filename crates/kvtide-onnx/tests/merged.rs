@@ -2,7 +2,7 @@
 
 mod support;
 
-use kvtide_onnx::{Error, Form, Model, Options, Rewritten, Weights};
+use kvtide_onnx::{Error, Form, Model, Options, RefusalKind, Rewritten, Weights};
 use support::build::{Attr, BOOL, DIM, Decoder, F32, Graph, HEADS, Message, Size};
 use support::runtime::same_as_before;
 
@@ -129,11 +129,13 @@ fn the_branch_with_a_past_takes_the_place_of_both() {
 
 #[test]
 fn other_branches_are_refused_by_name() {
-    for (bytes, expected) in
-        [(merged("another", 5), "it is inside a subgraph of"), (merged("use_cache_branch", 4), "then_branch")]
-    {
+    for (bytes, expected, of) in [
+        (merged("another", 5), "it is inside a subgraph of", RefusalKind::Subgraph),
+        (merged("use_cache_branch", 4), "then_branch", RefusalKind::Form),
+    ] {
         match rewrite(&bytes) {
-            Err(Error::Unrecognised { operator, reason, .. }) => {
+            Err(Error::Unrecognised { operator, reason, kind, .. }) => {
+                assert_eq!(kind, of);
                 assert!(
                     ["If", "Softmax"].contains(&operator.as_str()) && reason.contains(expected),
                     "{operator}: {reason}"

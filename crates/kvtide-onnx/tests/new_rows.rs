@@ -117,7 +117,7 @@ fn a_suffix_is_small_and_reads_no_weight() {
 
 fn refused(bytes: &[u8], presents: &[&str]) -> (String, String) {
     match Model::read(&bytes).unwrap().new_rows_suffix(presents) {
-        Err(Error::Unrecognised { node, operator, reason }) if operator == "output" => (node, reason),
+        Err(Error::Unrecognised { node, operator, reason, .. }) if operator == "output" => (node, reason),
         other => panic!("{other:?}"),
     }
 }

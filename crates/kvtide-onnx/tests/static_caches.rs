@@ -266,7 +266,7 @@ fn static_caches_that_are_others_are_refused() {
         (Static { wrong: Wrong::Half, packed: false, ..PACKED }, "Attention", "only one of"),
     ] {
         match rewrite(&fixed(wrong).model(24)).err() {
-            Some(Error::Unrecognised { node, operator: found, reason }) => {
+            Some(Error::Unrecognised { node, operator: found, reason, .. }) => {
                 assert_eq!(found, operator, "{wrong:?}: {reason}");
                 assert!(reason.contains(text), "{wrong:?}: {reason}");
                 assert!(node.len() + reason.len() < 250, "{reason}");

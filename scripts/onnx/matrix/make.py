@@ -12,9 +12,12 @@ references.json and references.safetensors, in the form of __test__/fixtures/lla
 """
 import argparse
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import onnx
 import torch
 import transformers
@@ -174,7 +177,12 @@ BUILT = {
     'hidden': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'include_hidden_states=1'],
     'embeds': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'exclude_embeds=1'],
     'cuda-f16': ['-p', 'fp16', '-e', 'cuda'],
+    'int8-past': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'kv_cache_quant_scheme=int8_per_tensor'],
+    'int4-past': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'kv_cache_quant_scheme=int4_per_channel'],
 }
+# Forms of which one graph is enough: all that take embeddings are refused without these (vision.py makes both), and pasts of codes
+# differ in their element type only.
+ONCE = ['embeds', 'int8-past', 'int4-past']
 
 
 def quantised(folder):
@@ -184,13 +192,89 @@ def quantised(folder):
     quantize_dynamic(str(folder / 'optimum' / 'model.onnx'), str(folder / 'quantised' / 'model.onnx'))
 
 
+def combined(folder):
+    """Gives optimum's graph of gpt2 the form of onnxruntime's convert_to_onnx, which transformers 4.57 breaks: integers of 32 bits, and
+    one past of keys and values for each layer. In `combined-fused`, its attention is com.microsoft.Attention, as the optimizer writes it."""
+    from onnx import TensorProto, helper, numpy_helper
+    model = onnx.load(folder / 'optimum' / 'model.onnx')
+    graph = model.graph
+    config = json.loads((folder / 'hf' / 'config.json').read_text())
+    layers, heads = config['n_layer'], config['n_head']
+    for value in [*graph.input, *graph.output]:
+        if value.type.tensor_type.elem_type == TensorProto.INT64:
+            value.type.tensor_type.elem_type = TensorProto.INT32
+    kept = {kind: [value for value in getattr(graph, kind) if not value.name.startswith(('past', 'present'))] for kind in ('input', 'output')}
+    before, after = [], []
+    int64 = lambda name, values: numpy_helper.from_array(numpy.array(values, numpy.int64), name)
+    graph.initializer.extend([int64('halves', [1, 1]), int64('first axis', [0])])
+    for layer in range(layers):
+        dims = lambda rows: [2, 'batch_size', heads, rows, config['n_embd'] // heads]
+        past, present = f'past_{layer}', f'present_{layer}'
+        kept['input'].append(helper.make_tensor_value_info(past, TensorProto.FLOAT, dims('past_seq_len')))
+        kept['output'].append(helper.make_tensor_value_info(present, TensorProto.FLOAT, dims('total_seq_len')))
+        sides = ['key', 'value']
+        before.append(helper.make_node('Split', [past, 'halves'], [f'{past}.{side}' for side in sides], f'{past}/Split', axis=0))
+        for side in sides:
+            before.append(helper.make_node('Squeeze', [f'{past}.{side}', 'first axis'], [f'past_key_values.{layer}.{side}'], f'{past}/{side}'))
+            after.append(helper.make_node('Unsqueeze', [f'present.{layer}.{side}', 'first axis'], [f'{present}.{side}'], f'{present}/{side}'))
+        after.append(helper.make_node('Concat', [f'{present}.{side}' for side in sides], [present], f'{present}/Concat', axis=0))
+    nodes = list(graph.node)
+
+    def save(way, nodes, domains=()):
+        made = {name: node for node in nodes for name in node.output}
+        alive, todo = set(), [value.name for value in kept['output']]
+        while todo:
+            name = todo.pop()
+            if name not in alive:
+                alive.add(name)
+                todo.extend(made[name].input if name in made else [])
+        own = onnx.ModelProto()
+        own.CopyFrom(model)
+        for kind, values in [*kept.items(), ('node', [node for node in nodes if alive & set(node.output)]), ('value_info', []),
+                             ('initializer', [tensor for tensor in graph.initializer if tensor.name in alive])]:
+            own.graph.ClearField(kind)
+            getattr(own.graph, kind).extend(values)
+        own.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains)
+        (folder / way).mkdir(exist_ok=True)
+        onnx.save(own, folder / way / 'model.onnx')
+
+    save('combined', before + nodes + after)
+    fused = [helper.make_node('Cast', ['attention_mask'], ['mask'], 'mask/Cast', to=TensorProto.INT32)]
+    outputs = {f'/transformer/h.{layer}/attn/Reshape_3_output_0': layer for layer in range(layers)}
+    for node in nodes:
+        layer = outputs.get(node.output[0])
+        if layer is not None:
+            at = f'transformer.h.{layer}.attn.c_attn'
+            inputs = [f'/transformer/h.{layer}/ln_1/LayerNormalization_output_0', f'{at}.weight', f'{at}.bias', 'mask', f'past_{layer}']
+            node = helper.make_node('Attention', inputs, [node.output[0], f'present_{layer}'], f'GptAttention_{layer}', domain='com.microsoft',
+                                    num_heads=heads, unidirectional=1)
+        fused.append(node)
+    save('combined-fused', fused, ['com.microsoft'])
+
+
+def calibrate(folder, path, per_channel):
+    """Writes the scales of keys and values of eight bits: the largest of each layer, or of each channel, in the longest prompt."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / 'hf', attn_implementation='eager').eval()
+    prompt = max(json.loads((folder / 'references.json').read_text())['prompts'].values(), key=len)
+    with torch.no_grad():
+        pasts = model(torch.tensor([prompt]), use_cache=True).past_key_values.to_legacy_cache()
+    largest = lambda rows: (rows.abs().amax(dim=(0, 2)).flatten() if per_channel else rows.abs().max().reshape(1)) / 127
+    keys, values = [[largest(layer[side]).tolist() for layer in pasts] for side in (0, 1)]
+    path.write_text(json.dumps(dict(qmax=127, scales=dict(k_scales=keys, v_scales=values))))
+
+
 # The models have no tokenizers.
 NO_TOKENIZER = '''t.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(
     save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))())'''
 
 
 def build(builder, folder, tag, form):
-    genai_builder.build(builder, folder / 'hf', folder / tag, BUILT[form], NO_TOKENIZER)
+    options = BUILT[form]
+    if form.endswith('-past'):
+        scales = (folder / f'{form}.json').resolve()
+        calibrate(folder, scales, 'per_channel' in options[-1])
+        options = [*options, f'kv_cache_scale_file={scales}']
+    genai_builder.build(builder, folder / 'hf', folder / tag, options, NO_TOKENIZER)
 
 
 # Those of mobius-onnx: ONNX's Attention of opset 24, with a past that grows or with a static cache.
@@ -210,16 +294,16 @@ if __name__ == '__main__':
     parser.add_argument('--only', nargs='*')
     parser.add_argument('--builder', type=Path)
     parser.add_argument('--mobius', type=Path, nargs='*', help='folders with mobius-onnx and transformers 5')
-    parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'builder'])
+    parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'combined', 'builder'])
     arguments = parser.parse_args()
     for name in arguments.only or FAMILIES:
         folder = arguments.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo') if way in arguments.ways]
+        ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo', 'combined')
+                if way in arguments.ways and (way != 'combined' or name == 'gpt2')]
         if 'builder' in arguments.ways:
             for form in BUILT:
-                # One graph that takes embeddings is enough: all of them are refused without their embeddings. vision.py makes both.
-                if form == 'embeds' and name != 'llama':
+                if form in ONCE and name != 'llama':
                     continue
                 tag = f'builder-{form}'
                 ways.append((tag, lambda at, tag=tag, form=form: build(arguments.builder, at, tag, form)))

@@ -66,6 +66,9 @@ expected tokens if it runs alone.
 
 – The exporter does not support the family, or the form was not made.
 
+Quantised pasts (\`kv_cache_quant_scheme\` of the builder) run on \`graph\` and \`parts\`, tested with Llama: int8 and 4 bits.
+So does one past for keys and values (\`past_0\`), fused to \`com.microsoft.Attention\` or not, tested with gpt2.
+
 Decoders with an encoder (Whisper, Moonshine, T5, Marian, BART), merged by optimum, run on [\`plain\`](onnx.md#encoders-and-decoders)
 with the tokens of transformers: \`scripts/onnx/matrix/encoder_decoder.py\` makes them.
 

@@ -105,16 +105,17 @@ impl Roles {
     fn dims(&self, input: &ValueInfo, sizes: Sizes) -> Option<Vec<usize>> {
         let dims = input.dims.as_ref()?;
         let (is_past, is_positions) = (is_past(input), self.positions.as_ref() == Some(&input.name));
+        let before = usize::from(is_pair(input));
         dims.iter()
             .enumerate()
-            .map(|(index, dim)| match (index, dim) {
+            .map(|(index, dim)| match (index.wrapping_sub(before), dim) {
                 (_, Dim::Name(_) | Dim::Unknown) if self.caches.get(&input.name) == Some(&index) => {
                     Some(sizes.total() + SPARE)
                 }
                 (0, Dim::Name(_) | Dim::Unknown) if self.counts.contains_key(&input.name) => Some(sizes.batch),
                 (2, Dim::Name(_) | Dim::Unknown) if is_past => Some(sizes.past),
                 (_, Dim::Size(size)) => usize::try_from(*size).ok(),
-                (_, Dim::Name(_)) if self.mask.as_ref() == Some(&input.name) && index == 1 => Some(sizes.total()),
+                (1, Dim::Name(_)) if self.mask.as_ref() == Some(&input.name) => Some(sizes.total()),
                 (_, Dim::Name(name)) if Some(name) == self.new.as_ref() => Some(sizes.new),
                 (_, Dim::Name(name)) if Some(name) == self.batch.as_ref() => Some(sizes.batch),
                 (0, Dim::Name(_)) if dims.len() > 1 => Some(sizes.batch),
@@ -160,7 +161,15 @@ fn rank(input: &ValueInfo) -> Option<usize> {
     Some(input.dims.as_ref()?.len())
 }
 
-/// True if an input has the form of cached keys or values: floats, `[batch, heads, past, head dimension]`.
+/// True if an input has the form of cached keys or values: floats or codes, `[batch, heads, past, head dimension]`, or a
+/// pair of them.
 pub(crate) fn is_past(input: &ValueInfo) -> bool {
-    input.element.is_some_and(ElementType::is_float) && rank(input) == Some(4)
+    let is_stored = |element: ElementType| element.is_float() || element.code_bits().is_some();
+    input.element.is_some_and(is_stored) && rank(input) == Some(4) || is_pair(input)
+}
+
+/// True if an input has cached keys and values in one tensor of floats, `[2, batch, heads, past, head dimension]`.
+pub(crate) fn is_pair(input: &ValueInfo) -> bool {
+    input.element.is_some_and(ElementType::is_float)
+        && matches!(input.dims.as_deref(), Some([Dim::Size(2), _, _, _, _]))
 }

@@ -56,6 +56,7 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         }
         "DequantizeLinear" => Some(vec![Known::sized(inputs.get(1)?.element, value.dims.clone()?)]),
         "GatherBlockQuantized" => gathered(node, inputs),
+        "Attention" if node.domain == "com.microsoft" => projected(inputs),
         "GroupQueryAttention" | "MultiHeadAttention" | "Attention" => attention(node, inputs),
         "CumSum" => cumulative(node, inputs),
         operator if operator.starts_with("Reduce") => reduce(node, inputs),
@@ -107,6 +108,20 @@ fn attention(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let pasts = pasts_of(node);
     let [keys, values] = [0, 1].map(|side: usize| present(pasts.map(|pasts| pasts[side])));
     Some(vec![Known::sized(queries.element, dims), keys, values])
+}
+
+/// Attention over hidden states, by the weights of queries, keys and values. The present has the dimensions of the past,
+/// `[2, batch, heads, past, head dimension]`, with rows for the new tokens.
+fn projected(inputs: &[&Known]) -> Option<Vec<Known>> {
+    let (hidden, weights) = (inputs.first()?, inputs.get(1)?);
+    let mut dims = hidden.dims.clone()?;
+    let new = *dims.get(1)?;
+    *dims.last_mut()? = *weights.dims.as_ref()?.last()? / 3;
+    let mut present = inputs.get(4).and_then(|past| past.dims.clone());
+    if let Some(rows) = present.as_mut().and_then(|dims| dims.get_mut(3)) {
+        *rows = rows.saturating_add(new);
+    }
+    Some(vec![Known::sized(hidden.element, dims), Known { element: hidden.element, dims: present, ..Known::default() }])
 }
 
 fn cumulative(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {

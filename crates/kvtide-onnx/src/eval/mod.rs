@@ -14,7 +14,7 @@ mod indexed;
 mod known;
 mod movement;
 
-pub(crate) use bind::{Roles, Sizes, is_past};
+pub(crate) use bind::{Roles, Sizes, is_pair, is_past};
 pub(crate) use constants::Constants;
 pub(crate) use known::Known;
 
@@ -96,11 +96,13 @@ impl Evaluation {
         let completed = |(past, new)| {
             let (past, new) = (node.input(past)?, node.input(new)?);
             let info = model.graph.input(past).filter(|input| is_past(input) && self.dims(past).is_none())?;
+            // A byte of codes without a sign holds two numbers.
+            let stored = |dim: usize| if info.element == Some(ElementType::U8) { dim.div_ceil(2) } else { dim };
             let dims = match (self.dims(new)?, info.dims.as_deref()) {
-                (&[batch, heads, _, dim], _) => vec![batch, heads, self.sizes.past, dim],
+                (&[batch, heads, _, dim], _) => vec![batch, heads, self.sizes.past, stored(dim)],
                 (&[batch, _, width], Some([_, Dim::Size(heads), ..])) => {
                     let heads = usize::try_from(*heads).ok()?;
-                    vec![batch, heads, self.sizes.past, width.checked_div(heads)?]
+                    vec![batch, heads, self.sizes.past, stored(width.checked_div(heads)?)]
                 }
                 _ => return None,
             };

@@ -25,6 +25,8 @@ pub(super) enum Reading {
 /// Keys or values that are appended to a past.
 pub(super) struct Cached<'a> {
     pub past: &'a str,
+    /// The half of the past, if that has keys and values: 0 or 1.
+    pub half: Option<usize>,
     /// New keys or values, `[batch, heads, tokens, dim]`.
     pub new: &'a str,
     /// Past and new rows together.
@@ -85,16 +87,43 @@ fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>>
     // A graph of half floats may take pasts as 32-bit floats.
     let cast = lookup.maker(past).filter(|maker| maker.operator == "Cast").and_then(|maker| maker.input(0));
     let past = cast.unwrap_or(past);
-    if lookup.past(past).is_none() || node.inputs.len() != 2 {
+    let half = half(lookup, past)?;
+    let (past, half) = half.map_or((past, None), |(pair, half)| (pair, Some(half)));
+    if half.is_none() && lookup.past(past).is_none() || node.inputs.len() != 2 {
         return Ok(None);
     }
     if !matches!(node.int("axis"), Some(2 | -2)) {
         return Err(unrecognised(node, format!("new rows must be appended to {past} on axis 2")));
     }
     match lookup.at(SIZES[0])?.dims(new) {
-        Some(&[_, heads, _, dim]) => Ok(Some(Cached { past, new, joined, heads, dim, slots: None })),
+        Some(&[_, heads, _, dim]) => Ok(Some(Cached { past, half, new, joined, heads, dim, slots: None })),
         _ => Err(unrecognised(node, format!("the dimensions of {new} are not known"))),
     }
+}
+
+/// The past of keys and values of which a tensor is one half, and the number of that half.
+fn half<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<(&'a str, usize)>> {
+    let mut chain = Vec::new();
+    let mut pair = name;
+    while lookup.pair(pair).is_none() {
+        let Some(node) = lookup.maker(pair) else { return Ok(None) };
+        let is_view = ["Gather", "Split", "Squeeze", "Slice", "Reshape", "Cast", "Identity"].contains(&&*node.operator);
+        let Some(before) = node.input(0).filter(|_| is_view) else { return Ok(None) };
+        chain.push(node);
+        pair = before;
+    }
+    chain.reverse();
+    let evaluation = lookup.at(SIZES[0])?;
+    let Some(own) = evaluation.dims(pair).map(<[_]>::to_vec) else { return Ok(None) };
+    let marked = Known::filled(evaluation.get(pair).element, own.clone(), |place| place as f64);
+    let given = HashMap::from([(pair.to_owned(), marked)]);
+    let found = evaluation.rerun(&chain, &lookup.constants, given)?.remove(name).unwrap_or_default();
+    let (Some(dims), Some(data)) = (found.dims, found.data) else { return Ok(None) };
+    let Some(half) = [0, 1].into_iter().find(|half| data.first() == Some(&((half * data.len()) as f64))) else {
+        return Ok(None);
+    };
+    let in_order = data.iter().enumerate().all(|(place, &number)| number == (half * data.len() + place) as f64);
+    Ok(Some((pair, half)).filter(|_| in_order && dims == own[1..]))
 }
 
 /// Keys or values that an operator puts together itself and returns: layers without their own read those of another.
@@ -105,7 +134,7 @@ fn present<'a>(lookup: &Lookup<'a>, node: &'a Node, name: &'a str) -> Result<Opt
     Ok(match lookup.at(SIZES[0])?.dims(name) {
         Some(&[_, heads, _, dim]) => {
             let new = node.input(side + 1).unwrap_or(past);
-            Some(Cached { past, new, joined: name, heads, dim, slots: None })
+            Some(Cached { past, half: None, new, joined: name, heads, dim, slots: None })
         }
         _ => None,
     })
@@ -121,7 +150,12 @@ impl Cached<'_> {
                 return Some(name.into());
             }
             let readers = lookup.readers.get(name).into_iter().flatten().map(|&index| lookup.node(index));
-            let same = readers.filter(|node| matches!(node.operator.as_str(), "Identity" | "Cast"));
+            let same = readers.filter(|node| match node.operator.as_str() {
+                "Identity" | "Cast" => true,
+                // Keys and values are put into one tensor.
+                "Unsqueeze" | "Concat" => self.half.is_some(),
+                _ => false,
+            });
             names.extend(same.filter_map(|node| node.output(0)));
         }
         None

@@ -9,6 +9,8 @@ pub(crate) enum Operands {
     Apart([String; 3]),
     /// One tensor, `[batch, tokens, (heads + 2 * heads of keys) * dim]`.
     Packed(String),
+    /// Hidden states, whose product with the weights of queries, keys and values, plus a bias, is one packed tensor.
+    Projected { hidden: String, weights: String, bias: Option<String> },
     /// Queries are packed; keys and values have their heads first.
     Mixed([String; 3]),
 }

@@ -4,11 +4,8 @@ use super::found_attention::{FoundAttention, HeadNorms, Operands, Output};
 use super::layer::{Form, Layer, Layout, Rotary};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Rules, Term, rules};
-use crate::error::Result;
-use crate::proto::{AttributeValue, Node};
-
-/// Inputs that kvtide's attention does not support.
-const REFUSED: [(usize, &str); 2] = [(12, "k_scale"), (13, "v_scale")];
+use crate::error::{RefusalKind, Result};
+use crate::proto::{AttributeValue, Node, ValueInfo};
 
 /// The epsilon of norms whose node does not say it.
 const EPSILON: f32 = 1e-6;
@@ -27,10 +24,15 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         return Err(wrong("it has no queries or no output".into()));
     };
     let past = |at: usize| {
-        let name = node.input(at).filter(|name| lookup.past(name).is_some());
-        name.ok_or_else(|| wrong(format!("input {at} is not a past that the graph takes as an input")))
+        let past = node.input(at).and_then(|name| lookup.stored(name));
+        past.ok_or_else(|| wrong(format!("input {at} is not a past that the graph takes as an input")))
     };
-    let pasts = [past(3)?, past(4)?].map(str::to_owned);
+    let pasts = [past(3)?, past(4)?];
+    let past_bits = past_bits(node, pasts)?;
+    let element = if past_bits.is_some() { lookup.at(SIZES[0])?.get(query).element } else { pasts[0].element };
+    let Some(element) = element.filter(|element| element.is_float()) else {
+        return Err(wrong(format!("its queries {query} are not known to be f32, f16 or bf16")));
+    };
     let operands = match (node.input(1), node.input(2)) {
         (Some(key), Some(value)) => Operands::Apart([query, key, value].map(str::to_owned)),
         (None, None) => Operands::Packed(query.into()),
@@ -56,7 +58,8 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         kv_num_heads,
         head_dim,
         value_dim: head_dim,
-        element: lookup.past(&pasts[0]).and_then(|past| past.element).expect("a past has a type"),
+        element,
+        past_bits,
         scale: scale(node, head_dim),
         softcap: node.float("softcap").filter(|&cap| cap > 0.),
         window,
@@ -67,7 +70,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         layout: Layout::Packed,
         source: None,
         presents: [1, 2].map(|at| node.output(at).map(str::to_owned)),
-        pasts,
+        pasts: pasts.map(|past| past.name.clone()),
     };
     let norms = norms(lookup, node, head_dim)?;
     let (bias, joined, output) = (None, None, Output::of(output));
@@ -86,18 +89,11 @@ pub(super) fn scale(node: &Node, head_dim: u32) -> f32 {
 }
 
 fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
-    for (index, name) in REFUSED {
-        if node.input(index).is_some() {
-            return Err(unrecognised(node, format!("its input {name} is not supported")));
-        }
-    }
-    for name in ["k_quant_type", "v_quant_type"] {
-        if matches!(node.attribute(name), Some(AttributeValue::Text(kind)) if kind != "NONE") {
-            return Err(unrecognised(node, format!("{name} requests a quantised past, which is not supported")));
-        }
+    if node.int("causal") == Some(0) {
+        return Err(unrecognised(node, "nothing hides later tokens: its attribute causal is 0"));
     }
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported").of(RefusalKind::Scores));
     }
     for sizes in SIZES {
         let evaluation = lookup.at(sizes)?;
@@ -109,6 +105,42 @@ fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The bits of a number in quantised pasts; [`None`] for pasts of floats. Pages have scales of their own, so those of the
+/// graph are dropped with its pasts.
+fn past_bits(node: &Node, pasts: [&ValueInfo; 2]) -> Result<Option<u32>> {
+    let wrong = |reason: String| Err(unrecognised(node, reason).of(RefusalKind::QuantisedPast));
+    let [element, other] = pasts.map(|past| past.element.expect("a past has a type"));
+    if element != other {
+        return wrong(format!("its pasts are {element} and {other}, expected the same type"));
+    }
+    let bits = element.code_bits();
+    for name in ["k_quant_type", "v_quant_type"] {
+        let kind = match node.attribute(name) {
+            Some(AttributeValue::Text(kind)) => kind.as_str(),
+            _ => "NONE",
+        };
+        let past = format!("but {} is {element}", pasts[0].name);
+        match (kind, bits) {
+            ("NONE", None) | ("PER_TENSOR" | "PER_CHANNEL", Some(_)) => (),
+            ("NONE", Some(_)) => {
+                return wrong(format!("its {name} is NONE, {past}, expected PER_TENSOR or PER_CHANNEL"));
+            }
+            ("PER_TENSOR" | "PER_CHANNEL", None) => {
+                return wrong(format!("its {name} is {kind}, {past}, expected i8, f8e4m3fn, or u8 for 4 bits"));
+            }
+            _ => return wrong(format!("its {name} is {kind}, expected NONE, PER_TENSOR or PER_CHANNEL")),
+        }
+    }
+    match (node.int("kv_cache_bit_width").unwrap_or(0), bits.map_or(0, i64::from)) {
+        (0, _) => Ok(bits),
+        (width, found) if width == found => Ok(bits),
+        (width, found) => {
+            let past = &pasts[0].name;
+            wrong(format!("its kv_cache_bit_width is {width}, but {past} is {element}, expected {found}"))
+        }
+    }
 }
 
 fn rules_of(lookup: &Lookup<'_>, node: &Node, heads: u32) -> Result<Rules> {

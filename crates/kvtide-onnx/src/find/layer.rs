@@ -13,6 +13,8 @@ pub enum Form {
     MultiHeadAttention,
     /// ONNX's own `Attention`, from opset 23 on.
     Attention,
+    /// `com.microsoft.Attention`, with keys and values in one past.
+    ContribAttention,
     /// Products, a softmax and the nodes between them.
     Plain,
 }
@@ -23,6 +25,7 @@ impl fmt::Display for Form {
             Self::GroupQueryAttention => "GroupQueryAttention",
             Self::MultiHeadAttention => "MultiHeadAttention",
             Self::Attention => "Attention",
+            Self::ContribAttention => "contrib Attention",
             Self::Plain => "plain",
         })
     }
@@ -69,6 +72,8 @@ pub struct Layer {
     pub value_dim: u32,
     /// The type of keys and values.
     pub element: ElementType,
+    /// The bits of a number in the past, if the graph quantises it.
+    pub past_bits: Option<u32>,
     /// The factor for products of queries and keys.
     pub scale: f32,
     /// The limit that scores approach, if there is one.
@@ -87,7 +92,7 @@ pub struct Layer {
     pub layout: Layout,
     /// The earlier layer whose keys and values it reads, if it has none of its own.
     pub source: Option<u32>,
-    /// The inputs with cached keys and values. The rewrite drops them.
+    /// The inputs with cached keys and values, twice the same if it has both. The rewrite drops them.
     pub pasts: [String; 2],
     /// The outputs with all keys and values, if the graph has them. The rewrite drops them.
     pub presents: [Option<String>; 2],

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use crate::error::{Error, Result};
-use crate::eval::{Constants, Evaluation, Known, Roles, Sizes, is_past};
-use crate::proto::{Graph, Model, Node, ValueInfo};
+use crate::error::{Error, RefusalKind, Result};
+use crate::eval::{Constants, Evaluation, Known, Roles, Sizes, is_pair, is_past};
+use crate::proto::{ElementType, Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
 /// Two choices of sizes in which no two numbers coincide.
@@ -23,14 +23,14 @@ pub(crate) struct Lookup<'a> {
 
 /// The error of a valid node that is not recognised.
 pub(crate) fn unrecognised(node: &Node, reason: impl Into<String>) -> Error {
-    Error::Unrecognised { node: node.called().into(), operator: node.full_operator(), reason: reason.into() }
+    Error::unrecognised(RefusalKind::Form, node.called(), node.full_operator(), reason)
 }
 
 impl<'a> Lookup<'a> {
     pub fn new(model: &'a Model, source: &'a dyn Source) -> Result<Self> {
         let Some(roles) = Roles::of(&model.graph) else {
-            let reason = "it has no input of token ids, [batch, tokens]".into();
-            return Err(Error::Unrecognised { node: "inputs".into(), operator: "graph".into(), reason });
+            let reason = "it has no input of token ids, [batch, tokens]";
+            return Err(Error::unrecognised(RefusalKind::Input, "inputs", "graph", reason));
         };
         let (mut makers, mut readers) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
         for (index, node) in model.graph.nodes.iter().enumerate() {
@@ -55,9 +55,20 @@ impl<'a> Lookup<'a> {
         self.makers.get(name).map(|&index| self.node(index))
     }
 
-    /// An input with cached keys or values.
+    /// A past of floats, or a static cache.
     pub fn past(&self, name: &str) -> Option<&'a ValueInfo> {
-        self.graph().input(name).filter(|input| is_past(input) || self.roles.is_cache(name))
+        let input = self.graph().input(name).filter(|input| input.element.is_some_and(ElementType::is_float))?;
+        (is_past(input) && !is_pair(input) || self.roles.is_cache(name)).then_some(input)
+    }
+
+    /// A past of floats or of codes.
+    pub fn stored(&self, name: &str) -> Option<&'a ValueInfo> {
+        self.graph().input(name).filter(|input| is_past(input) && !is_pair(input))
+    }
+
+    /// A past of keys and values in one tensor.
+    pub fn pair(&self, name: &str) -> Option<&'a ValueInfo> {
+        self.graph().input(name).filter(|input| is_pair(input))
     }
 
     /// The evaluation for these sizes; each choice is evaluated once.

@@ -8,7 +8,7 @@ use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Rules, Term, rules};
 use super::scattered::{Slots, scattered};
-use crate::error::{Error, Result};
+use crate::error::{Error, RefusalKind, Result};
 use crate::proto::{ElementType, Node};
 
 /// The differences between the two operators.
@@ -36,7 +36,7 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAtten
         return Err(unrecognised(node, "its inputs past_sequence_length and cache_indirection are not supported"));
     }
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported").of(RefusalKind::Scores));
     }
     let call = Call {
         form: Form::MultiHeadAttention,
@@ -54,7 +54,7 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAtten
 pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
     if node.output(3).is_some() {
-        return Err(unrecognised(node, "it outputs its scores, which is not supported"));
+        return Err(unrecognised(node, "it outputs its scores, which is not supported").of(RefusalKind::Scores));
     }
     let call = Call {
         form: Form::Attention,
@@ -99,6 +99,9 @@ fn side<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize, past: Option<&str>, 
             None => trace(lookup, name)?,
         };
         let cached = cached.ok_or_else(|| wrong(format!("{name} has no past before it")))?;
+        if cached.half.is_some() {
+            return Err(wrong(format!("{} has keys and values in one tensor: expected a past for each", cached.past)));
+        }
         let reading = if dims.len() == 3 { Reading::Packed } else { Reading::Rows };
         // The operator may repeat heads itself: then it reads as many as there are.
         let read = if dims.len() == 3 { dims[2] / cached.dim.max(1) } else { dims[1] };
@@ -172,6 +175,7 @@ fn find<'a>(lookup: &Lookup<'a>, index: usize, call: &Call<'a>) -> Result<FoundA
         head_dim,
         value_dim: value.dim,
         element: lookup.past(&key.past).and_then(|past| past.element).unwrap_or(ElementType::F32),
+        past_bits: None,
         scale: scale(node, head_dim) * key.factor as f32,
         softcap,
         window,

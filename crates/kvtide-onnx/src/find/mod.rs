@@ -2,6 +2,7 @@
 //! O(nodes), plus the evaluations of masks.
 
 mod cached;
+mod contrib;
 mod found_attention;
 mod gqa;
 mod layer;
@@ -15,7 +16,9 @@ pub(crate) use found_attention::{FoundAttention, HeadNorms, Operands, Output};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{Lookup, SIZES, unrecognised};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, RefusalKind, Result};
+use crate::eval::is_past;
+use crate::proto::ValueInfo;
 
 /// Finds all attentions with a past, in the order of layers. `O(nodes)`.
 pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
@@ -24,10 +27,8 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
         match (node.domain.as_str(), node.operator.as_str()) {
             ("com.microsoft", "GroupQueryAttention") => all.push(gqa::find(lookup, index)?),
             ("com.microsoft", "MultiHeadAttention") => all.push(mha::multi_head(lookup, index)?),
-            (
-                "com.microsoft",
-                "Attention" | "DecoderMaskedMultiHeadAttention" | "PagedAttention" | "SparseAttention",
-            ) => {
+            ("com.microsoft", "Attention") => all.push(contrib::find(lookup, index)?),
+            ("com.microsoft", "DecoderMaskedMultiHeadAttention" | "PagedAttention" | "SparseAttention") => {
                 return Err(unrecognised(node, "this kind of attention is not supported"));
             }
             ("", "Attention") => all.push(mha::standard(lookup, index)?),
@@ -37,8 +38,8 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
         inside(node)?;
     }
     if all.is_empty() {
-        let reason = "it contains no attention with a past".into();
-        return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
+        let reason = "it contains no attention with a past";
+        return Err(Error::unrecognised(RefusalKind::Past, "nodes", "graph", reason));
     }
     for found in &all {
         // A constant for all keys of a query does not drop out of a softmax over sink logits.
@@ -77,10 +78,8 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
     while let Some(graph) = graphs.pop() {
         for inner in &graph.nodes {
             if inner.operator.ends_with("Attention") || inner.operator == "Softmax" {
-                return Err(unrecognised(
-                    inner,
-                    format!("it is inside a subgraph of {} ({})", node.called(), node.operator),
-                ));
+                let reason = format!("it is inside a subgraph of {} ({})", node.called(), node.operator);
+                return Err(unrecognised(inner, reason).of(RefusalKind::Subgraph));
             }
             graphs.extend(inner.graphs());
         }
@@ -90,16 +89,20 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
 
 /// Checks that each past belongs to one attention, and that each is used. Layers with a source have none of their own.
 fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>]) -> Result<()> {
-    let own: Vec<&FoundAttention> =
-        all.iter().zip(sources).filter(|(_, source)| source.is_none()).map(|(found, _)| found).collect();
-    let claimed: Vec<&String> = own.iter().flat_map(|found| &found.layer.pasts).collect();
-    for (index, past) in claimed.iter().enumerate() {
-        if claimed[..index].contains(past) {
-            let found = own[index / 2];
+    let mut claimed: Vec<&String> = Vec::new();
+    for (found, _) in all.iter().zip(sources).filter(|(_, source)| source.is_none()) {
+        let [keys, values] = &found.layer.pasts;
+        let own = if lookup.pair(keys).is_some() && keys == values { vec![keys] } else { vec![keys, values] };
+        for past in own {
+            if !claimed.contains(&past) {
+                claimed.push(past);
+                continue;
+            }
             return Err(unrecognised(lookup.node(found.index), format!("{past} is read by another attention as well")));
         }
     }
-    for input in lookup.graph().inputs.iter().filter(|input| lookup.past(&input.name).is_some()) {
+    let is_stored = |input: &ValueInfo| is_past(input) || lookup.past(&input.name).is_some();
+    for input in lookup.graph().inputs.iter().filter(|input| is_stored(input)) {
         if claimed.contains(&&input.name) {
             continue;
         }
@@ -107,7 +110,7 @@ fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>])
         let reason = format!("{} is a past that no recognised attention reads", input.name);
         return Err(match reader {
             Some(&reader) => unrecognised(lookup.node(reader), reason),
-            None => Error::Unrecognised { node: input.name.clone(), operator: "input".into(), reason },
+            None => Error::unrecognised(RefusalKind::Input, &input.name, "input", reason),
         });
     }
     Ok(())

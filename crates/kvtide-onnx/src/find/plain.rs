@@ -10,7 +10,7 @@ use super::found_attention::{FoundAttention, Operands, Output};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Added, Rules, Term, rules};
-use crate::error::Result;
+use crate::error::{RefusalKind, Result};
 use crate::proto::{ElementType, Node};
 
 /// The most nodes between a softmax and the product with the values.
@@ -26,8 +26,10 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         return Err(wrong("its product with the keys has no inputs"));
     };
     let keys_read = keys;
-    let keys = trace(lookup, keys)?.ok_or_else(|| unrecognised(scores.product, "its keys have no past before them"))?;
-    let element = lookup.past(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
+    let bare = || unrecognised(scores.product, "its keys have no past before them").of(RefusalKind::Past);
+    let keys = trace(lookup, keys)?.ok_or_else(bare)?;
+    fit(&keys, &values).map_err(wrong)?;
+    let element = lookup.graph().input(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
     let (query, factor) = queries(lookup, query, element)?;
     let dims = lookup.at(SIZES[0])?.dims(query).map(<[_]>::to_vec);
     let sizes = SIZES[0];
@@ -40,14 +42,8 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         return Err(wrong("its values are scaled"));
     }
     let factor = factor * keys.factor(lookup, scores.product, keys_read, heads, Reading::Columns)?;
-    if keys.heads != values.heads {
-        return Err(wrong("its keys and values have different numbers of heads"));
-    }
     if scores.terms.is_empty() {
         return Err(unrecognised(lookup.node(softmax), "nothing hides later tokens: there is no mask before it"));
-    }
-    if keys.slots.is_some() != values.slots.is_some() {
-        return Err(wrong("only one of its keys and values is in a static cache"));
     }
     let rules = rules(lookup, lookup.node(softmax), &scores.terms, false, heads, keys.slots)?;
     let Rules { window, slopes, context_length } = rules;
@@ -60,6 +56,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         head_dim: keys.dim as u32,
         value_dim: values.dim as u32,
         element,
+        past_bits: None,
         scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
         softcap: scores.softcap.map(|cap| cap as f32),
         window,
@@ -84,6 +81,22 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         output: Output { name: output.into(), is_merged },
         index: weighted,
     }))
+}
+
+/// Fails if keys and values do not belong together.
+fn fit(keys: &Cached<'_>, values: &Cached<'_>) -> Result<(), &'static str> {
+    if !matches!((keys.half, values.half), (None, None) | (Some(0), Some(1)))
+        || keys.half.is_some() && keys.past != values.past
+    {
+        return Err("its keys and values are not the first and the second half of one past");
+    }
+    if keys.heads != values.heads {
+        return Err("its keys and values have different numbers of heads");
+    }
+    if keys.slots.is_some() != values.slots.is_some() {
+        return Err("only one of its keys and values is in a static cache");
+    }
+    Ok(())
 }
 
 /// The product of a softmax with values that have a past.

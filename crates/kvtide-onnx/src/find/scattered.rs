@@ -75,5 +75,5 @@ pub(super) fn scattered<'a>(lookup: &Lookup<'a>, node: &'a Node, heads: Option<u
     if let Some(count) = slots.declared(lookup)?.filter(|&count| count < SLOTS_MIN) {
         return Err(wrong(format!("its cache has {count} slots, expected at least {SLOTS_MIN}")));
     }
-    Ok(Some(Cached { past, new, joined, heads, dim, slots: Some(slots) }))
+    Ok(Some(Cached { past, half: None, new, joined, heads, dim, slots: Some(slots) }))
 }

@@ -39,6 +39,10 @@ const TABLE: [(i32, &str, u64); 26] = [
 impl ElementType {
     /// 32-bit floats.
     pub const F32: Self = Self(1);
+    /// 8-bit integers without a sign.
+    pub const U8: Self = Self(2);
+    /// 8-bit integers.
+    pub const I8: Self = Self(3);
     /// 32-bit integers.
     pub const I32: Self = Self(6);
     /// 64-bit integers.
@@ -51,6 +55,8 @@ impl ElementType {
     pub const F64: Self = Self(11);
     /// Brain floats.
     pub const BF16: Self = Self(16);
+    /// Floats of 8 bits, 3 of them behind the point.
+    pub const F8E4M3: Self = Self(17);
 
     fn row(self) -> Option<&'static (i32, &'static str, u64)> {
         TABLE.iter().find(|row| row.0 == self.0)
@@ -64,6 +70,15 @@ impl ElementType {
     /// True if pages can store this type.
     pub(crate) fn is_float(self) -> bool {
         [Self::F32, Self::F16, Self::BF16].contains(&self)
+    }
+
+    /// The bits of a number in a quantised past of this type. A byte without a sign holds two numbers.
+    pub(crate) fn code_bits(self) -> Option<u32> {
+        match self {
+            Self::I8 | Self::F8E4M3 => Some(8),
+            Self::U8 => Some(4),
+            _ => None,
+        }
     }
 
     pub(crate) fn is_int(self) -> bool {

@@ -66,10 +66,24 @@ impl GraphEdit<'_> {
         match &found.operands {
             Operands::Apart(names) => names.clone(),
             Operands::Packed(name) => self.split(layer, name, "split"),
+            Operands::Projected { hidden, weights, bias } => {
+                let name = self.projected(layer, hidden, weights, bias.as_deref());
+                self.split(layer, &name, "split")
+            }
             Operands::Mixed([query, key, value]) => {
                 [query.clone(), self.packed(layer, key, "k"), self.packed(layer, value, "v")]
             }
         }
+    }
+
+    /// Returns queries, keys and values as one packed tensor.
+    fn projected(&mut self, layer: &Layer, hidden: &str, weights: &str, bias: Option<&str>) -> String {
+        let prefix = format!("kvtide/projected.{}", layer.layer);
+        self.add(Node::new("MatMul", "", &prefix, &[hidden, weights], &[&prefix]));
+        let Some(bias) = bias else { return prefix };
+        let sum = format!("{prefix}.sum");
+        self.add(Node::new("Add", "", &sum, &[&prefix, bias], &[&sum]));
+        sum
     }
 
     /// Splits a packed tensor into queries, keys and values along its last axis.

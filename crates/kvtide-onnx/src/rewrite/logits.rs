@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::GraphEdit;
 use super::positions::dependents;
-use crate::error::{Error, Result};
+use crate::error::{Error, RefusalKind, Result};
 use crate::eval::{Evaluation, Known, Sizes};
 use crate::find::{SIZES, unrecognised};
 use crate::proto::{Attribute, Dim, ElementType, Node, Tensor, ValueInfo};
@@ -282,5 +282,5 @@ fn rows_of(marked: &Known) -> Option<Vec<usize>> {
 }
 
 fn refused(name: &str, reason: &str) -> Error {
-    Error::Unrecognised { node: name.into(), operator: "output".into(), reason: reason.into() }
+    Error::unrecognised(RefusalKind::Output, name, "output", reason)
 }

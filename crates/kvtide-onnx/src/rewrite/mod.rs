@@ -29,7 +29,7 @@ use self::length::check_lengths;
 pub use self::long_rope::LongRope;
 use self::long_rope::check_positions;
 use self::prune::prune;
-use crate::error::{Error, Result};
+use crate::error::{Error, RefusalKind, Result};
 use crate::find::{FoundAttention, Layer, Lookup, SIZES, attentions, unrecognised};
 use crate::inspect::Inspection;
 use crate::parts::{GraphPart, cut};
@@ -166,9 +166,8 @@ impl Rewritten {
 
 /// Fails if the new graph has an input that a step does not give.
 fn check_inputs(graph: &Graph, tokens: &str, positions: &str, embedded: &[String]) -> Result<()> {
-    let refused = |input: &ValueInfo, reason: &str| {
-        Err(Error::Unrecognised { node: input.name.clone(), operator: "input".into(), reason: reason.into() })
-    };
+    let error = |input: &ValueInfo, reason: &str| Error::unrecognised(RefusalKind::Input, &input.name, "input", reason);
+    let refused = |input: &ValueInfo, reason: &str| Err(error(input, reason));
     for input in &graph.inputs {
         let is_whole = input.element.is_none_or(ElementType::is_int);
         if embedded.contains(&input.name) && !is_whole {
@@ -178,10 +177,9 @@ fn check_inputs(graph: &Graph, tokens: &str, positions: &str, embedded: &[String
             continue;
         }
         if input.name == tokens && !is_whole {
-            return refused(
-                input,
-                "it takes embeddings, but a step gives token ids: the model of its embeddings is needed as well",
-            );
+            let reason =
+                "it takes embeddings, but a step gives token ids: the model of its embeddings is needed as well";
+            return Err(error(input, reason).of(RefusalKind::Embeddings));
         }
         let is_known = [tokens, positions, logits::ROWS].contains(&input.name.as_str());
         if !is_known || !is_whole {
@@ -220,7 +218,7 @@ fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Op
     let Some(windows) = &options.windows else { return Ok(()) };
     if windows.len() != all.len() {
         let reason = format!("the config declares {} layers, the graph has {}", windows.len(), all.len());
-        return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
+        return Err(Error::unrecognised(RefusalKind::Windows, "nodes", "graph", reason));
     }
     for (found, &declared) in all.iter_mut().zip(windows) {
         if found.layer.source.is_some() {
@@ -232,7 +230,7 @@ fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Op
             (Some(own), declared) => {
                 let declared = declared.map_or("none".into(), |window| window.to_string());
                 let reason = format!("its window is {own}, the config declares {declared}");
-                return Err(unrecognised(lookup.node(found.index), reason));
+                return Err(unrecognised(lookup.node(found.index), reason).of(RefusalKind::Windows));
             }
         }
     }
@@ -258,8 +256,7 @@ impl<'a> GraphEdit<'a> {
             && has_three_rows(input)
         {
             let reason = "it has rows for time, height and width, but the graph needs the index of each token as well";
-            let (node, operator) = (input.name.clone(), "input".into());
-            return Err(Error::Unrecognised { node, operator, reason: reason.into() });
+            return Err(Error::unrecognised(RefusalKind::Form, &input.name, "input", reason));
         }
         if !self.has_positions {
             self.has_positions = true;

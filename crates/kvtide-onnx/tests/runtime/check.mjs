@@ -116,7 +116,11 @@ const sessions = []
 for (const part of plan.parts)
   sessions.push(part.empty ? undefined : await ort.InferenceSession.create(join(folder, part.file), options))
 
-const ints = (numbers, dims) => new ort.Tensor('int64', BigInt64Array.from(numbers, BigInt), dims)
+const types = new Map(sessions.flatMap(session => session?.inputMetadata ?? []).map(({ name, type }) => [name, type]))
+const ints = (numbers, dims, type) =>
+  type === 'int32'
+    ? new ort.Tensor('int32', Int32Array.from(numbers), dims)
+    : new ort.Tensor('int64', BigInt64Array.from(numbers, BigInt), dims)
 
 /** Logits of all tokens of a call, or of the rows that are asked for. */
 const run = async (batch, rows) => {
@@ -125,7 +129,12 @@ const run = async (batch, rows) => {
     tokens.map((_, index) => sequence.start + sequence.length + index),
   )
   const ids = batch.flatMap(({ tokens }) => tokens)
-  const known = { [plan.tokens]: ints(ids, [1, ids.length]), position_ids: ints(positions, [1, ids.length]) }
+  const known = {}
+  for (const [name, numbers] of [
+    [plan.tokens, ids],
+    ['position_ids', positions],
+  ])
+    known[name] = ints(numbers, [1, ids.length], types.get(name))
   if (plan.rows) known.logit_rows = ints(rows ?? ids.map((_, index) => index), [(rows ?? ids).length])
   for (const [index, part] of plan.parts.entries()) {
     if (sessions[index])
@@ -189,13 +198,14 @@ if (plan.original) {
   for (const prompt of Object.values(expected.prompts)) {
     const feeds = {}
     for (const { name, type, shape } of session.inputMetadata) {
-      if (name === plan.tokens) feeds[name] = ints(prompt, [1, prompt.length])
-      else if (name === 'position_ids') feeds[name] = ints(prompt.keys(), [1, prompt.length])
+      if (name === plan.tokens) feeds[name] = ints(prompt, [1, prompt.length], type)
+      else if (name === 'position_ids') feeds[name] = ints(prompt.keys(), [1, prompt.length], type)
       else if (type === 'bool') feeds[name] = new ort.Tensor('bool', Uint8Array.of(0), shape)
       else if (name === 'attention_mask')
         feeds[name] = ints(
           prompt.map(() => 1),
           [1, prompt.length],
+          type,
         )
       // The numbers of a static cache: of tokens before the call, and of all tokens.
       else if (name === 'write_indices') feeds[name] = ints([0], [1])
@@ -204,10 +214,11 @@ if (plan.original) {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
         // A past that the graph slides by itself has a fixed number of rows.
         const rows = layer.form === 'GroupQueryAttention' && String(shape[2]).includes('sliding') ? 64 : 0
+        const row = name === layer.pasts[0] ? layer.head_dim : layer.value_dim
+        // Keys and values may be one tensor.
+        const lead = shape.length === 5 ? [2, 1] : [1]
         const isStatic = shape.slice(1).every(size => typeof size === 'number')
-        const dims = isStatic
-          ? [1, ...shape.slice(1)]
-          : [1, layer.kv_num_heads, rows, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
+        const dims = isStatic ? [1, ...shape.slice(1)] : [...lead, layer.kv_num_heads, rows, row]
         const count = dims.reduce((product, size) => product * size, 1)
         feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(count), dims)
       }

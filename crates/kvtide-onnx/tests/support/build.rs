@@ -51,6 +51,7 @@ pub enum Attr {
 
 pub const F32: i64 = 1;
 pub const U8: i64 = 2;
+pub const I8: i64 = 3;
 pub const I64: i64 = 7;
 pub const BOOL: i64 = 9;
 
@@ -251,12 +252,17 @@ impl Decoder {
 
     /// The pasts of a layer as inputs, and the names of its presents as outputs.
     pub fn pasts(&mut self, layer: usize) -> [[String; 2]; 2] {
-        let dims = |rows| [Size::Named("batch"), Size::Is(self.kv_heads), Size::Named(rows), Size::Is(DIM)];
+        self.pasts_of(layer, F32, Size::Is(DIM))
+    }
+
+    /// The same of another type, and with rows of another size.
+    pub fn pasts_of(&mut self, layer: usize, element: i64, row: Size) -> [[String; 2]; 2] {
+        let dims = |rows| [Size::Named("batch"), Size::Is(self.kv_heads), Size::Named(rows), row];
         let (past, total) = (dims("past"), dims("total"));
         let names = |stem: &str| ["key", "value"].map(|side| format!("{stem}.{layer}.{side}"));
         let (pasts, presents) = (names("past_key_values"), names("present"));
-        pasts.iter().for_each(|name| drop(self.graph.input(name, F32, &past)));
-        presents.iter().for_each(|name| self.graph.output(name, F32, &total));
+        pasts.iter().for_each(|name| drop(self.graph.input(name, element, &past)));
+        presents.iter().for_each(|name| self.graph.output(name, element, &total));
         [pasts, presents]
     }
 
