@@ -119,6 +119,31 @@ fn each_kernel_sees_whole_tiles_edges_and_shares() {
     }
 }
 
+/// Low-bit pages of each format, with float pages among them, for each row length: in whole groups of codes, and in parts of one.
+#[test]
+fn pages_of_each_format_are_widened() {
+    let [f8, q8, q4] = [RowFormat::F8E4M3, RowFormat::Q8, RowFormat::Q4].map(Some);
+    for query in [RowFormat::F16, RowFormat::Bf16] {
+        for formats in [[f8, f8], [q8, q8], [q4, q4], [q8, q4], [q4, q8]] {
+            for (dim, staged) in [(40, 1), (64, 0), (80, 1), (96, 2), (128, 1), (256, 1)] {
+                for queries in [1, 33] {
+                    let call = Call {
+                        seed: dim as u64,
+                        sequences: vec![(queries, 170), (queries, 64)],
+                        group: 4,
+                        dims: [dim; 2],
+                        query,
+                        keys: Keys::Pages { block_size: 16, formats, is_rotated: dim == 96, staged },
+                        ..Call::default()
+                    };
+                    agrees(&call.settled())
+                        .unwrap_or_else(|error| panic!("{query:?} {formats:?} {dim} {queries}: {error}"));
+                }
+            }
+        }
+    }
+}
+
 /// Few rows over many keys are cut in more shares than a warp has lanes, and in few; rows whose pieces of four end within them.
 #[test]
 fn many_shares_are_put_together() {
