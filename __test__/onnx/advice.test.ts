@@ -119,3 +119,10 @@ test('advice: a long reason is cut, the advice is not', t => {
     }
   }
 })
+
+test('advice: a file that cannot be read is said once', async t => {
+  const { text, json, runs } = await backendsAnswer('absent.onnx')
+  t.false(runs)
+  t.is(json.length, 3)
+  t.regex(text, /^no backend runs it: model is absent\.onnx, expected a file that can be read[^\n]*$/)
+})

@@ -14,10 +14,17 @@ export interface BackendsAnswer {
 export async function backendsAnswer(file: string, config?: string): Promise<BackendsAnswer> {
   const reports = await backendReports(file, config)
   return {
-    text: reports.map(asText).join('\n'),
+    text: unreadable(reports) ?? reports.map(asText).join('\n'),
     json: reports.map(asJson),
     runs: reports.some(({ refusal }) => refusal === undefined),
   }
+}
+
+/** One line for a file that is no model: all backends then have the same error, without advice. */
+function unreadable([first, ...others]: readonly BackendReport[]): string | undefined {
+  const { refusal } = first ?? {}
+  if (refusal === undefined || adviceOf(refusal) !== undefined) return undefined
+  return others.every(other => other.refusal === refusal) ? `no backend runs it: ${refusal.message}` : undefined
 }
 
 /** One line for a backend that runs the model, otherwise two: the place and the reason, then the advice. */
