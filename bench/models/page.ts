@@ -12,6 +12,8 @@ interface Answer {
   readonly token: number
   /** The time for a second question about the same prompt, of one chat. */
   readonly second?: number
+  /** The time for such a question in a sequence of its own, of kvtide. */
+  readonly found?: number
   readonly peak: number
 }
 
@@ -81,6 +83,12 @@ ${table(
   own.filter(one => one.chats === 1),
   'second',
   'milliseconds for a second question of 16 tokens',
+)}
+
+${table(
+  own.filter(one => one.chats === 1),
+  'found',
+  'the same in a sequence of its own, whose prompt the cache finds',
 )}
 
 ${table(
