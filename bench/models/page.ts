@@ -4,7 +4,7 @@ import { cpus } from 'node:os'
 import { spreadOf } from '../../lib/cli/spread.js'
 import { digits, tableOf } from '../report/table.js'
 
-/** What a lane measures: times in milliseconds, memory in MiB. */
+/** Measurements of a lane: times in milliseconds, memory in MiB. */
 interface Answer {
   /** The time for all prompts. */
   readonly prompt: number

@@ -6,6 +6,7 @@ import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
 import { configBeside, configWindows, readText } from '../onnx/config.js'
 import { openEmbeddings } from '../onnx/embeddings.js'
+import { refusing } from '../onnx/prepared.js'
 import { backendsAnswer } from './backends.js'
 import type { Command } from './command.js'
 import { otherFormat } from './file-format.js'
@@ -24,20 +25,19 @@ If a graph is not recognised, the exit code is 1.
     const given = values['config'] as string | undefined
     const { file, windows } = declared(model, given)
     const graph = await opened(model)
-    try {
+    const { value: found, refusal } = await refusing(async () => {
       const names = (await openEmbeddings(graph))?.names ?? []
-      const found = (await graph.rewrite(false, windows, [...names])).inspect()
-      const { text, json } = await backendsAnswer(model, given)
+      return (await graph.rewrite(false, windows, [...names])).inspect()
+    })
+    if (refusal !== undefined && refusal.code !== 'UNSUPPORTED_GRAPH') throw refusal
+    const { text, json } = await backendsAnswer(model, given)
+    if (found !== undefined)
       return { text: `${asText(found, file)}\n${text}`, json: { ...asJson(found, file), backends: json } }
-    } catch (error) {
-      if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH') throw error
-      const { code, message, details } = error
-      const { text, json } = await backendsAnswer(model, given)
-      return {
-        text: `${model} is not recognised\n${text}`,
-        json: { error: { code, message, details }, backends: json },
-        code: 1,
-      }
+    const { code, message, details } = refusal
+    return {
+      text: `${model} is not recognised\n${text}`,
+      json: { error: { code, message, details }, backends: json },
+      code: 1,
     }
   },
 }
