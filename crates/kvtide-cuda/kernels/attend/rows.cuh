@@ -58,10 +58,6 @@ DEVICE void copy_unit(unsigned char *to, uint64_t from, uint32_t unit, uint32_t 
   }
 }
 
-DEVICE bool has_row_scales(const Section &section, int part) {
-  return section.format == Q8 || (section.format == Q4 && part == 1);
-}
-
 // The bytes of a row's own scales.
 DEVICE uint32_t row_scale_bytes(const Section &section, int part) {
   return section.format == Q8 ? 2 : section.format == Q4 && part == 1 ? 4 : 0;

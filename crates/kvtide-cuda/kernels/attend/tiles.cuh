@@ -196,6 +196,22 @@ DEVICE void widen_codes(const Args &args, const Work<Tile> &work, int part, uint
   }
 }
 
+// Widens a tile of codes for tensor cores; false for other rows, which it leaves.
+template <typename W, int D, int Tile>
+DEVICE bool widen_by_sixteen(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *wide, const unsigned char *stage, bool mixed) {
+  if constexpr (sizeof(W) != 4) {
+    const uint32_t format = args.parts[part].sections[0].format;
+    if (format < F8E4M3 || args.parts[part].dim % (format == Q4 ? 32 : 16) != 0) return false;
+    if (format == F8E4M3) widen_codes<W, D, Tile, F8E4M3, false>(args, work, part, tile, wide, stage, mixed);
+    else if (format == Q4) widen_codes<W, D, Tile, Q4, false>(args, work, part, tile, wide, stage, mixed);
+    else if (folds_scales<W>(args, part)) widen_codes<W, D, Tile, Q8, true>(args, work, part, tile, wide, stage, mixed);
+    else widen_codes<W, D, Tile, Q8, false>(args, work, part, tile, wide, stage, mixed);
+    return true;
+  } else {
+    return false;
+  }
+}
+
 // Widens a tile of keys or values. After their elements, and after the last key, there are zeros.
 template <typename W, int D, int Tile>
 DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *shared, unsigned char *stage) {
@@ -204,22 +220,7 @@ DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t t
   const uint32_t *entries = reinterpret_cast<const uint32_t *>(stage + args.shared.entries);
   const bool mixed = args.is_paged && of.sections[0].format != of.sections[1].format, is_folded = folds_scales<W>(args, part);
   if (is_folded && threadIdx.x < Tile) unpack_scale(args, work, part, stage, threadIdx.x, tile * Tile + threadIdx.x);
-  const uint32_t format = of.sections[0].format;
-  bool is_done = false;
-  if constexpr (sizeof(W) != 4) {
-    is_done = format >= F8E4M3 && of.dim % (format == Q4 ? 32 : 16) == 0;
-    if (!is_done) {
-    } else if (format == F8E4M3) {
-      widen_codes<W, D, Tile, F8E4M3, false>(args, work, part, tile, wide, stage, mixed);
-    } else if (format == Q4) {
-      widen_codes<W, D, Tile, Q4, false>(args, work, part, tile, wide, stage, mixed);
-    } else if (is_folded) {
-      widen_codes<W, D, Tile, Q8, true>(args, work, part, tile, wide, stage, mixed);
-    } else {
-      widen_codes<W, D, Tile, Q8, false>(args, work, part, tile, wide, stage, mixed);
-    }
-  }
-  if (!is_done) {
+  if (!widen_by_sixteen<W, D>(args, work, part, tile, wide, stage, mixed)) {
     for (uint32_t item = threadIdx.x; item < Tile * (D / 8); item += blockDim.x) {
       const uint32_t row = item / (D / 8), index = item % (D / 8) * 8, key = tile * Tile + row;
       if (mixed && entries[row] >> 31) continue;
