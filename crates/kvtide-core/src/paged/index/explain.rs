@@ -93,6 +93,10 @@ impl Explanation {
 impl PrefixIndex {
     /// Explains the length of a prompt's prefix of full blocks under a root.
     pub fn explain(&self, root: &BlockKey, tokens: &[u32], extras: &Extras) -> Result<Explanation> {
-        Explanation::new(&[GroupIndex { index: self, window: None, keeps_states: false }], Prompt { root, tokens, extras }, |_, _, _| false)
+        Explanation::new(
+            &[GroupIndex { index: self, window: None, keeps_states: false }],
+            Prompt { root, tokens, extras },
+            |_, _, _| false,
+        )
     }
 }

@@ -12,7 +12,6 @@ impl Sequence {
         self.new_state = Some(slot);
     }
 
-
     /// Reserves memory for one more checkpoint.
     pub fn reserve_checkpoint(&mut self) -> Result<()> {
         self.content.reserve_checkpoint()
