@@ -43,12 +43,19 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(cache.model().groups().iter().map(NativeGroup::from).collect()))
     }
 
+    /// The group of each layer's keys and values; 2^32 - 1 for a layer that has none.
     #[napi]
     pub fn group_of_layers(&self, env: &Env) -> Result<Vec<u32>> {
         self.cache.read(env, |cache| {
             let layers = cache.model().layers().len() as u32;
-            Ok((0..layers).map(|layer| cache.model().place(layer).group).collect())
+            Ok((0..layers).map(|layer| cache.model().place(layer).map_or(u32::MAX, |place| place.group)).collect())
         })
+    }
+
+    /// Fails for a layer without keys and values.
+    #[napi]
+    pub fn check_layer(&self, env: &Env, layer: f64) -> Result<()> {
+        self.cache.read(env, |cache| Ok(cache.place(count("layer", layer)?).map(drop)?))
     }
 
     /// True if each query head has a learned sink logit, which must be passed to attention.

@@ -4,5 +4,6 @@ mod classes;
 mod config;
 mod description;
 mod refusals;
+mod states;
 #[path = "../support/mod.rs"]
 mod support;

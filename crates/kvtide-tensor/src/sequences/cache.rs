@@ -356,8 +356,8 @@ impl PagedKvCache {
         &self.groups[0]
     }
 
-    /// The group of a layer's keys and values, and the index there; fails if there is no such layer.
-    pub(crate) fn place(&self, layer: u32) -> Result<LayerPlace> {
+    /// The group of a layer's keys and values, and the index there; fails if there is no such layer, or if it has none.
+    pub fn place(&self, layer: u32) -> Result<LayerPlace> {
         place(&self.model, layer)
     }
 
@@ -368,7 +368,8 @@ impl PagedKvCache {
 
     /// The layers that store their own keys and values.
     pub(crate) fn own_layers(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.model.layers().len() as u32).filter(|&layer| self.shared(layer).is_none())
+        let has_own = |&layer: &u32| self.model.place(layer).is_some() && self.shared(layer).is_none();
+        (0..self.model.layers().len() as u32).filter(has_own)
     }
 
     pub(super) fn group(&self, place: LayerPlace) -> &PageGroup {

@@ -123,6 +123,10 @@ impl PoolRoom {
 impl PagedModelOptions {
     /// The options of each group's pages, without the number of blocks and the device.
     pub(crate) fn page_options(&self) -> Result<Vec<PagedKvCacheOptions>> {
+        self.model.check_states()?;
+        if let Some(state) = self.model.states().first() {
+            return Err(unsupported_states(state.layer));
+        }
         let pages = |group: &LayerGroup| {
             Ok(PagedKvCacheOptions {
                 block_size: self.block_size,
@@ -164,6 +168,16 @@ impl PagedModelOptions {
         made.iter_mut().zip(blocks).for_each(|(of, blocks)| of.capacity = blocks);
         Ok(made)
     }
+}
+
+/// The error of a layer with a state, for which no cache can be made.
+fn unsupported_states(layer: u32) -> Error {
+    kvtide_core::Error::UnsupportedModel {
+        field: format!("layers[{layer}].tensors"),
+        value: "a state".into(),
+        expected: "none: a cache has no states".to_owned(),
+    }
+    .into()
 }
 
 /// The window of a group, if it has one.
