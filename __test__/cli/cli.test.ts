@@ -194,11 +194,14 @@ const CONFIGS = {
 }
 
 interface Plan {
+  readonly groups: readonly object[]
   readonly rows: readonly {
     readonly window: number | null
     readonly format: 'f16' | 'q8' | 'q4'
     readonly bytesPerToken: number
     readonly windowBytes: number
+    readonly stateBytes: number
+    readonly checkpointTokens: number | null
     readonly largestContext: number | null
     readonly largestBatch: number
     readonly refusal?: string
@@ -267,6 +270,75 @@ test.serial('what a plan says is what a cache has room for', async t => {
       t.true(page.includes('q8, window 256') && !/(src|href)=/.test(page), 'nothing from elsewhere')
     })
   }
+})
+
+/** Models with states, as their files describe them, with fewer layers. */
+const HYBRIDS = {
+  lfm2: {
+    model_type: 'lfm2',
+    num_hidden_layers: 4,
+    hidden_size: 256,
+    num_attention_heads: 4,
+    num_key_value_heads: 2,
+    conv_L_cache: 3,
+    full_attn_idxs: [2],
+  },
+  granite: {
+    model_type: 'granitemoehybrid',
+    num_hidden_layers: 4,
+    hidden_size: 128,
+    num_attention_heads: 4,
+    num_key_value_heads: 2,
+    layer_types: ['mamba', 'attention', 'mamba', 'mamba'],
+    mamba_n_heads: 8,
+    mamba_d_head: 32,
+    mamba_d_state: 16,
+    mamba_n_groups: 1,
+    mamba_d_conv: 4,
+  },
+} as const
+
+test.serial('a plan counts the states of a sequence, and says what a checkpoint costs', async t => {
+  const planOf = async (model: object, ...args: string[]): Promise<{ text: string; plan: Plan }> =>
+    await withFile(JSON.stringify(model), async file => {
+      const { code, out, err } = await run('plan', file, '--memory', '1MiB', '--context', '160', ...args)
+      t.deepEqual([code, err], [0, ''])
+      return {
+        text: out,
+        plan: JSON.parse((await run('plan', file, '--memory', '1MiB', ...args, '--json')).out) as Plan,
+      }
+    })
+  const lfm2 = await planOf(HYBRIDS.lfm2, '--formats', 'f32,f16,q8')
+  t.regex(lfm2.text, /^1 layer keeps all tokens: 2 heads of 64\n3 layers keep states: conv 256 x 2$/m)
+  t.regex(lfm2.text, /^A checkpoint takes as many bytes as the states of a sequence\.$/m)
+  t.regex(lfm2.text, /^format +bytes per token +states per sequence +as tokens +longest sequence +sequences of 160$/m)
+  // Three layers of 256 channels and 2 columns; convolutions have 32 bits beside f32 alone.
+  t.deepEqual(
+    lfm2.plan.rows.map(row => [row.format, row.stateBytes, row.checkpointTokens]),
+    [
+      ['f32', 6144, 6],
+      ['f16', 3072, 6],
+      ['q8', 3072, 12],
+    ],
+  )
+  t.regex(lfm2.text, /^f16 +512 +3 KiB +6 +/m)
+  // 1 MiB less two slots of 3 KiB, in blocks of 16 tokens of 512 bytes; and sequences of ten blocks and two slots.
+  t.regex(lfm2.text, /^f16 .* 2,032 +11$/m)
+  const granite = await planOf(HYBRIDS.granite, '--formats', 'f16')
+  t.regex(granite.text, /^3 layers keep states: conv 288 x 3, ssm 8 x 32 x 16$/m)
+  const [row] = granite.plan.rows
+  // Columns of 2 bytes, a state space of 4 bytes, each from a multiple of 64 bytes on.
+  t.is(row?.stateBytes, 3 * (288 * 3 * 2 + 8 * 32 * 16 * 4))
+  t.deepEqual(granite.plan.groups[1], {
+    kind: 'state',
+    layers: 3,
+    tensors: [
+      { name: 'conv', shape: [288, 3], dtype: 'f16' },
+      { name: 'ssm', shape: [8, 32, 16], dtype: 'f32' },
+    ],
+  })
+  const mamba = await planOf({ model_type: 'mamba', num_hidden_layers: 2, hidden_size: 64 }, '--formats', 'f16')
+  t.regex(mamba.text, /^f16 +0 +[\d.]+ KiB +- +any +\d+$/m)
 })
 
 test.serial('a plan that cannot be made says what was expected', async t => {
