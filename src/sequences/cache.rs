@@ -5,7 +5,8 @@ use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::options::{NativeGroup, NativeModelOptions, NativePagedOptions};
+use super::model::NativeGroup;
+use super::options::{NativeModelOptions, NativePagedOptions};
 use crate::border::argument::{ArrayArg, ArrayMemory, apart, count, whole};
 use crate::border::handle::{Handle, guard};
 use crate::border::refusal::Outcome;
@@ -41,7 +42,7 @@ impl NativePagedKvCache {
 
     #[napi]
     pub fn groups(&self, env: &Env) -> Result<Vec<NativeGroup>> {
-        self.cache.read(env, |cache| Ok(cache.model().groups().iter().map(NativeGroup::from).collect()))
+        self.cache.read(env, |cache| Ok(NativeGroup::of(cache.model())))
     }
 
     /// The group of each layer's keys and values; 2^32 - 1 for a layer that has none.
