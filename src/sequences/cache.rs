@@ -78,9 +78,8 @@ impl NativePagedKvCache {
     /// Copies the states of a sequence into an array.
     #[napi]
     pub fn states_of(&mut self, env: &Env, sequence: f64, out: ArrayArg) -> Result<()> {
-        self.cache.change(env, |cache| {
-            Ok(cache.states_of_into(whole("seq", sequence)?, out.memory("out")?.bytes_mut())?)
-        })
+        self.cache
+            .change(env, |cache| Ok(cache.states_of_into(whole("seq", sequence)?, out.memory("out")?.bytes_mut())?))
     }
 
     /// True if each query head has a learned sink logit, which must be passed to attention.

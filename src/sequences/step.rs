@@ -80,13 +80,7 @@ impl NativePagedKvCache {
 
     /// Writes the states of a sequence, by its index in the step, after the step's tokens.
     #[napi]
-    pub fn write_states(
-        &mut self,
-        env: &Env,
-        step: &mut NativePagedStep,
-        index: f64,
-        bytes: ArrayArg,
-    ) -> Result<()> {
+    pub fn write_states(&mut self, env: &Env, step: &mut NativePagedStep, index: f64, bytes: ArrayArg) -> Result<()> {
         self.cache.change(env, |cache| {
             let (index, bytes) = (count("index", index)? as usize, bytes.memory("bytes")?);
             Ok(cache.write_states(step.get_mut()?, index, bytes.bytes())?)

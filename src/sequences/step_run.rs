@@ -173,13 +173,17 @@ impl NativeStepRun {
     /// Writes the states of a sequence, by its index in the step, after the step's tokens.
     #[napi]
     pub fn write_states(&self, env: &Env, index: f64, bytes: ArrayArg) -> Result<()> {
-        guard(env, || self.with(|run| Ok(run.write_states(count("index", index)? as usize, bytes.memory("bytes")?.bytes())?)))
+        guard(env, || {
+            self.with(|run| Ok(run.write_states(count("index", index)? as usize, bytes.memory("bytes")?.bytes())?))
+        })
     }
 
     /// Copies the states that a sequence of the step had before it.
     #[napi]
     pub fn read_states(&self, env: &Env, index: f64, out: ArrayArg) -> Result<()> {
-        guard(env, || self.with(|run| Ok(run.read_states_into(count("index", index)? as usize, out.memory("out")?.bytes_mut())?)))
+        guard(env, || {
+            self.with(|run| Ok(run.read_states_into(count("index", index)? as usize, out.memory("out")?.bytes_mut())?))
+        })
     }
 
     /// Lends the run to another thread, which takes it by the returned number.

@@ -31,7 +31,7 @@ impl PagedKvCache {
             let (planner, window) = (group.planner(), group.planner().window()?);
             Some(window.sinks().next_multiple_of(planner.block_size()))
         };
-        let kept = self.groups.iter().filter_map(sinks).min().unwrap_or(0).min(common);
+        let kept = self.groups_of_tokens().filter_map(sinks).min().unwrap_or(0).min(common);
         let kept = self.state_below(sequence, kept)?;
         self.truncate(sequence, kept)?;
         Ok(kept)
