@@ -3,6 +3,7 @@
 mod classes;
 mod config;
 mod description;
+mod hybrids;
 mod refusals;
 mod states;
 #[path = "../support/mod.rs"]
