@@ -89,7 +89,7 @@ impl ModelDescription {
     /// ```
     /// # use kvtide_core::model::{LayerDescription, ModelDescription};
     /// let model = ModelDescription::new(vec![LayerDescription::full(8, 128); 4])?.split(&[0, 0, 1, 1])?;
-    /// assert_eq!((model.groups().len(), model.place(3).group), (2, 1));
+    /// assert_eq!((model.groups().len(), model.place(3).map(|place| place.group)), (2, Some(1)));
     /// # Ok::<(), kvtide_core::Error>(())
     /// ```
     pub fn split(self, devices: &[u32]) -> Result<Self> {

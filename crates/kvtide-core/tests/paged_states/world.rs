@@ -302,10 +302,13 @@ impl World {
         prop_assert!(told.cached >= matched && told.above.is_none_or(|above| above > matched && above <= told.cached));
         let is_lost = missing.is_some_and(|(_, why)| why == MissReason::NoStateHere);
         prop_assert_eq!(is_lost, told.cached > told.found);
+        let before = self.planners[1].pool_stats().counters.lost_tokens;
         let [full, states] = &mut self.planners;
         let held = find_in_groups(&mut [full, states], &prompt, &identity(salt), true).unwrap();
         let length = held[0].length();
         prop_assert_eq!((length, held[1].length()), (matched, matched));
+        let lost = self.planners[1].pool_stats().counters.lost_tokens - before;
+        prop_assert_eq!(lost, u64::from(told.cached - told.found));
         let mut ids = Vec::new();
         for (planner, held) in self.planners.iter_mut().zip(held) {
             ids.push(planner.create_from(held).unwrap());

@@ -43,6 +43,9 @@ pub struct PlannerCounters {
     pub asked_tokens: u64,
     /// Tokens of those prompts that were cache hits.
     pub found_tokens: u64,
+    /// Tokens of those prompts that are cached in all groups of attention, and that no prompt can continue from for want
+    /// of a state.
+    pub lost_tokens: u64,
 }
 
 /// The blocks of a pool by state, and its counters.

@@ -173,6 +173,7 @@ pub(super) fn hold_found(
     identity: &Identity,
 ) -> Result<Vec<HeldContent>> {
     let mut held: Vec<HeldContent> = Vec::new();
+    let lost = lost_tokens(planners, found, tokens, identity)?;
     for (at, planner) in planners.iter_mut().enumerate() {
         match reserve(&mut held, 1, WHAT).and_then(|()| planner.hold_match(found, at, identity)) {
             Ok(of_group) => held.push(of_group),
@@ -185,8 +186,25 @@ pub(super) fn hold_found(
     for planner in planners {
         planner.counters.asked_tokens += tokens.len() as u64;
         planner.counters.found_tokens += u64::from(found.tokens());
+        planner.counters.lost_tokens += lost;
     }
     Ok(held)
+}
+
+/// The tokens behind a found prefix that only groups of states lack.
+fn lost_tokens(
+    planners: &[&mut PagedPlanner],
+    found: &PrefixMatch,
+    tokens: &[u32],
+    identity: &Identity,
+) -> Result<u64> {
+    let mut others = asked_of(planners.iter().map(|planner| &**planner))?;
+    others.retain(|group| !group.keeps_states);
+    if others.len() == planners.len() || others.is_empty() {
+        return Ok(0);
+    }
+    let cached = PrefixMatch::find(&others, identity.prompt(tokens))?.tokens();
+    Ok(cached.saturating_sub(found.tokens()).into())
 }
 
 /// Returns the length of a prompt's prefix that is cached in all groups, and the reason why it ends there.
