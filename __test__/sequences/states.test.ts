@@ -198,6 +198,7 @@ for (const model of MODELS) {
     t.is(batch.groups.length, model === HYBRID ? 1 : 0)
     using open = cache.prepareStep(batch, { sequences: [one], offsets: [0, 6] })
     for (const layer of attention(cache)) open.write(layer, rows(ids(0, 6)), rows(ids(0, 6)))
+    t.deepEqual([...open.positions], ids(0, 6))
     open.writeStates(0, statesOf(cache, ids(0, 6)))
     open.commit(ids(0, 6))
     t.deepEqual([...batch.lengths], model === HYBRID ? [6, 0] : [])
