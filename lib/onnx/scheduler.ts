@@ -19,6 +19,7 @@ import type { Backend } from './backend.js'
 import { admit, type Candidate, type Share, sharesOf } from './policy.js'
 import { Room } from './room.js'
 import type { SequenceState } from './sequence-state.js'
+import { groupsWithRows } from './state-tensors.js'
 import { type StepPart, WantedRows } from './step-parts.js'
 import { NOTHING_DRAFTED, type Task } from './task.js'
 
@@ -36,6 +37,8 @@ export class Scheduler {
   readonly #backend: Backend
   readonly #limits: { readonly stepTokens: number; readonly sequences: number }
   readonly #room: Room
+  /** True if layers keep states, which cannot be taken back to a token between two steps. */
+  readonly #hasStates: boolean
   #tasks: Task[] = []
   /** A task that has no room. If it still has none in the next round, after a turn of the event loop, it is refused. */
   #unfit: Task | undefined
@@ -59,6 +62,7 @@ export class Scheduler {
     this.#backend = backend
     this.#limits = limits
     this.#room = new Room(cache, shared, limits.stepTokens)
+    this.#hasStates = groupsWithRows(cache.groups).length < cache.groups.length
   }
 
   /** Adds a task for a sequence. Refused if another task works on it. */
@@ -391,7 +395,7 @@ export class Scheduler {
     const drawn = await drawTokens(draws.map(({ row }) => row))
     for (const [place, answer] of drawn.entries()) {
       const {
-        part: { task, draft },
+        part: { task, draft, drafted },
       } = draws[place] as (typeof draws)[number]
       const refused = refusalOf(() => {
         // It may have been disposed of since the step has begun.
@@ -399,6 +403,12 @@ export class Scheduler {
         if (answer.tokens === undefined) throw answer.error
         const kept = task.accept(answer.tokens, answer.logprobs)
         const accepted = Math.min(kept, answer.tokens.length - 1)
+        if (this.#hasStates && accepted < drafted.tokens.length) {
+          // No state is that after a part of the drafts: the accepted ones are computed in the next step.
+          draft?.dispose()
+          task.state.computed -= 1
+          return
+        }
         draft?.commit(1 + accepted)
         task.state.computed += accepted
       })
