@@ -3,17 +3,11 @@
 import { fields, known, type Names, text } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { refusedPort } from './refused-node.js'
+import type { OnnxInput } from './session-input.js'
 import { readStateNames, type StateNames, type StatePort, statePorts } from './state-ports.js'
 
 export { refusedNode, refusedPort } from './refused-node.js'
-
-/** An input of a session, as onnxruntime describes it. */
-export interface OnnxInput {
-  readonly name: string
-  readonly isTensor?: boolean
-  readonly type?: string
-  readonly shape?: readonly (number | string)[]
-}
+export type { OnnxInput } from './session-input.js'
 
 /** A session of onnxruntime-node: the members that are used here. */
 export interface OnnxSession {
@@ -67,7 +61,12 @@ const KNOWN: readonly OnnxNames[] = [
     presentKey: 'present_key_%d',
     presentValue: 'present_value_%d',
   },
-  { pastKey: 'past.%d.key', pastValue: 'past.%d.value', presentKey: 'present.%d.key', presentValue: 'present.%d.value' },
+  {
+    pastKey: 'past.%d.key',
+    pastValue: 'past.%d.value',
+    presentKey: 'present.%d.key',
+    presentValue: 'present.%d.value',
+  },
 ]
 
 /** The inputs besides pasts. */
@@ -184,15 +183,12 @@ export class OnnxPorts {
   #check(names: OnnxNames, given: readonly string[]): void {
     if (!this.has('input_ids') && !given.includes('inputs_embeds'))
       throw refusedPort('input_ids', 'input', 'it is missing')
-    const others: readonly string[] = [
-      ...INPUTS,
-      ...(names === DECODER ? ENCODED : given),
-      ...this.states.map(({ past }) => past),
-    ]
+    const states = this.states.map(({ past }) => past)
+    const others = new Set<string>([...INPUTS, ...(names === DECODER ? ENCODED : given), ...states])
     for (const input of this.#inputs.keys()) {
       const name = names === DECODER ? input.replace('.encoder.', '.decoder.') : input
       const isPast = layerIn(names.pastKey, name) !== undefined || layerIn(names.pastValue, name) !== undefined
-      if (!isPast && !others.includes(name)) throw refusedPort(input, 'input', 'its purpose is not known')
+      if (!isPast && !others.has(name)) throw refusedPort(input, 'input', 'its purpose is not known')
       if (layerIn(names.pastValue, name) === undefined) continue
       const key = named(names.pastKey, layerIn(names.pastValue, name) as number)
       if (!this.#inputs.has(key)) throw refusedPort(key, 'input', `it is missing, but there is ${name}`)

@@ -6,8 +6,8 @@
 // Each is read at the start of a call and returned at its end. They are recognised by name, like pasts, and a state counts only as a pair of an input and an output.
 import { text } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
-import type { OnnxInput } from './ports.js'
 import { refusedPort } from './refused-node.js'
+import type { OnnxInput } from './session-input.js'
 
 /** Templates of the names of states: `%d` stands for the layer's number, `%s` for the tensor's name. */
 export interface StateNames {

@@ -56,12 +56,14 @@ export class StateTensors<T extends OnnxTensor> {
     if (kept.length !== states.length)
       throw invalid('cache', kept.length, `a cache with ${states.length} states, as the session has`)
     this.#places = states.map((port, at) => placed(port, kept[at] as PlacedState))
-    const layers = (of: readonly { readonly layer: number }[]): number[] =>
-      of.map(({ layer }) => new Set(of.map(one => one.layer).filter(one => one < layer)).size)
-    const [wanted, found] = [layers(states), layers(kept)]
+    const [wanted, found] = [placesOf(states), placesOf(kept)]
     const wrong = wanted.findIndex((layer, at) => layer !== found[at])
     if (wrong >= 0)
-      throw invalid('cache', kept[wrong]?.layer, `a cache with ${states[wrong]?.past} in the layer where the session has it`)
+      throw invalid(
+        'cache',
+        kept[wrong]?.layer,
+        `a cache with ${states[wrong]?.past} in the layer where the session has it`,
+      )
   }
 
   /** True if the session has no states. */
@@ -87,8 +89,7 @@ export class StateTensors<T extends OnnxTensor> {
   carried(outputs: Readonly<Record<string, T>>): [past: string, present: T][] {
     return this.#places.map(({ port: { past, present }, shape, type }) => {
       const found = outputs[present]
-      if (found === undefined)
-        throw invalid('outputs', Object.keys(outputs).join(', '), `an output ${present} as well`)
+      if (found === undefined) throw invalid('outputs', Object.keys(outputs).join(', '), `an output ${present} as well`)
       const wanted = [1, ...shape]
       if (found.type !== type || found.dims.join() !== wanted.join()) {
         const [value, expected] = [`${found.type} [${found.dims.join(', ')}]`, `${type} [${wanted.join(', ')}]`]
@@ -117,6 +118,12 @@ export class StateTensors<T extends OnnxTensor> {
 /** @internal The groups of layers with keys and values. */
 export function groupsWithRows<G extends { readonly kind: string }>(groups: readonly G[]): G[] {
   return groups.filter(({ kind }) => kind !== 'state')
+}
+
+/** For each state, the number of layers with states before its own. */
+function placesOf(states: readonly { readonly layer: number }[]): number[] {
+  const layers = [...new Set(states.map(({ layer }) => layer))]
+  return states.map(({ layer }) => layers.indexOf(layer))
 }
 
 /** Orders a cache's states like those of a session: by layer and name. */

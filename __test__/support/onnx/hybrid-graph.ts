@@ -168,12 +168,14 @@ class Building {
 
   /** The sum of keys times values of all tokens so far: `[1, tokens, width]` to the same. */
   attention(x: string, layer: number): string {
-    const sides = { key: x, value: this.mod(this.add('Add', [this.add('Mul', [x, this.number(3)]), this.number(1)]), 7) }
+    const sides = {
+      key: x,
+      value: this.mod(this.add('Add', [this.add('Mul', [x, this.number(3)]), this.number(1)]), 7),
+    }
     const [keys, values] = Object.entries(sides).map(([side, rows]) => {
-      const dims = (tokens: string): (string | number)[] => ['batch', 1, tokens, WIDTH]
       const [past, present] = [`past_key_values.${layer}.${side}`, `present.${layer}.${side}`]
-      this.inputs.push({ name: past, dims: dims('past') })
-      this.outputs.push({ name: present, dims: dims('total') })
+      this.inputs.push({ name: past, dims: ['batch', 1, 'past', WIDTH] })
+      this.outputs.push({ name: present, dims: ['batch', 1, 'total', WIDTH] })
       const own = this.add('Unsqueeze', [rows, this.integers(1)])
       this.nodes.push(nodeOf('Concat', [past, own], present, { axis: 2 }))
       return this.add('Squeeze', [present, this.integers(1)])
@@ -209,16 +211,20 @@ export function hybridGraph({
   const sum = at.add('MatMul', [x4, at.floats([WIDTH, 1], READ)])
   const all = at.mod(sum, VOCABULARY - 1)
   const row = isPruned ? at.add('Slice', [all, at.integers(-1), at.integers(2 ** 31), at.integers(1)]) : all
-  const ids = at.floats([VOCABULARY], Array.from({ length: VOCABULARY }, (_, id) => id))
+  const ids = at.floats(
+    [VOCABULARY],
+    Array.from({ length: VOCABULARY }, (_, id) => id),
+  )
   at.nodes.push(nodeOf('Neg', [at.add('Abs', [at.add('Sub', [row, ids])])], 'logits'))
   at.outputs.push({ name: 'logits', dims: ['batch', isPruned ? 1 : 'tokens', VOCABULARY] })
   const { nodes, inputs, outputs, constants } = at
   return modelBytes(change({ nodes, inputs, outputs, constants }))
 }
 
+const zeros = (): number[] => Array.from({ length: WIDTH }, () => 0)
+
 /** The token that follows each of a list, computed token by token in plain code. O(tokens). */
 export function following(ids: readonly number[], hasAttention = true): number[] {
-  const zeros = (): number[] => Array.from({ length: WIDTH }, () => 0)
   const columns: Record<number, number[][]> = {}
   const hashes: Record<number, number[]> = {}
   const convolved = (x: readonly number[], layer: number): number[] => {
@@ -227,12 +233,17 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     const all = [...before, [...x]]
     columns[layer] = all.slice(1)
     return x.map((_, at) =>
-      all.reduce((sum, column, place) => sum + (column[at] as number) * (weights(layer, count)[at]?.[place] as number), 0),
+      all.reduce(
+        (sum, column, place) => sum + (column[at] as number) * (weights(layer, count)[at]?.[place] as number),
+        0,
+      ),
     )
   }
   const recurring = (x: readonly number[], layer: number): number[] => {
     const before = (hashes[layer] ??= zeros())
-    return (hashes[layer] = x.map((value, at) => ((before[at] as number) * (FACTOR[layer] as number) + value) % MODULUS))
+    return (hashes[layer] = x.map(
+      (value, at) => ((before[at] as number) * (FACTOR[layer] as number) + value) % MODULUS,
+    ))
   }
   const attended = zeros()
   return ids.map(id => {

@@ -63,7 +63,14 @@ const GRAPH = 5
 const INTS = 7
 
 function varint(value: number): number[] {
-  if (value < 0) return [...Array.from({ length: 9 }, (_, at) => 128 + Number((BigInt.asUintN(64, BigInt(value)) >> BigInt(7 * at)) & 127n)), 1]
+  if (value < 0)
+    return [
+      ...Array.from(
+        { length: 9 },
+        (_, at) => 128 + Number((BigInt.asUintN(64, BigInt(value)) >> BigInt(7 * at)) & 127n),
+      ),
+      1,
+    ]
   return value < 128 ? [value] : [(value % 128) + 128, ...varint(Math.floor(value / 128))]
 }
 
