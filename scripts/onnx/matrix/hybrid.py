@@ -10,10 +10,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy
+import onnx
 import torch
 import transformers
+from onnx import helper, numpy_helper
 from safetensors.torch import save_file
 
+import written
 from make import VOCAB, build, mobius
 
 TINY = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
@@ -26,16 +30,17 @@ MAMBA = dict(mamba_n_heads=8, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=1
 # The class of the config, its fields, and the ways to export it.
 FAMILIES = {
     'lfm2': ('Lfm2Config', dict(layer_types=['conv', 'full_attention', 'conv', 'full_attention'], conv_L_cache=3, block_auto_adjust_ff_dim=False),
-             ['builder-f32', 'builder-f16', 'builder-int4', 'mobius']),
+             ['builder-f32', 'builder-int4', 'builder-pruned']),
     'qwen3-next': ('Qwen3NextConfig', dict(DELTA, **EXPERTS), ['mobius']),
-    'qwen3_5-text': ('Qwen3_5TextConfig', dict(DELTA), ['builder-f32', 'builder-f16', 'mobius']),
+    'qwen3_5-text': ('Qwen3_5TextConfig', dict(DELTA), ['mobius']),
+    # The builder takes a model with a tower alone, of which it exports the text.
+    'qwen3_5': ('Qwen3_5Config', dict(text_config=dict(TINY, **DELTA), vision_config=dict(
+        depth=1, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=2, spatial_merge_size=2, temporal_patch_size=1, out_hidden_size=64,
+        num_position_embeddings=16)), ['builder-f32', 'builder-f32-text']),
     'granite-hybrid': ('GraniteMoeHybridConfig', dict(MAMBA, layer_types=['mamba', 'attention', 'mamba', 'mamba'], num_local_experts=0, shared_intermediate_size=96,
                                                       position_embedding_type=None, attention_multiplier=0.2, embedding_multiplier=3.0,
-                                                      residual_multiplier=0.5, logits_scaling=2.0), ['mobius']),
-    'bamba': ('BambaConfig', dict(MAMBA, attn_layer_indices=[1]), ['mobius']),
-    'falcon-h1': ('FalconH1Config', dict(MAMBA, mamba_d_ssm=128), ['mobius']),
-    'mamba': ('MambaConfig', dict(state_size=8, conv_kernel=4, expand=2, time_step_rank=4), ['mobius']),
-    'mamba2': ('Mamba2Config', dict(num_heads=8, head_dim=16, state_size=16, n_groups=1, conv_kernel=4, expand=2, chunk_size=16), ['mobius']),
+                                                      residual_multiplier=0.5, logits_scaling=0.5), ['written']),
+    'mamba2': ('Mamba2Config', dict(num_heads=8, head_dim=16, state_size=16, n_groups=1, conv_kernel=4, expand=2, chunk_size=16), ['written']),
 }
 
 GREEDY = 12
@@ -44,15 +49,17 @@ GREEDY = 12
 def make(name, folder):
     kind, extra, _ = FAMILIES[name]
     torch.manual_seed(11)
-    config = getattr(transformers, kind)(**{**TINY, **extra})
+    is_whole = 'text_config' in extra
+    config = getattr(transformers, kind)(**(extra if is_whole else {**TINY, **extra}))
     config._attn_implementation = 'eager'
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager').float().eval()
+    kind = transformers.AutoModelForImageTextToText if is_whole else transformers.AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation='eager').float().eval()
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if 'norm' in key or key.endswith(('A_log', 'dt_bias', '.D')):
                 continue
             if weight.dim() > 1:
-                weight.normal_(0, 0.5 if 'embed' in key or 'conv' in key else 0.3)
+                weight.normal_(0, 1.0 if 'lm_head' in key else 0.5 if 'embed' in key or 'conv' in key else 0.3)
             else:
                 weight.normal_(0, 0.5)
     shutil.rmtree(folder / 'hf', ignore_errors=True)
@@ -85,6 +92,19 @@ def refer(model, folder):
     (folder / 'references.json').write_text(json.dumps(dict(vocab_size=VOCAB, prompts=prompts, greedy=greedy)))
 
 
+def text_alone(folder, source, way):
+    """Passes the first row of positions to the rotary embeddings, which onnxruntime 1.31 refuses with three rows. All rows of text are alike."""
+    shutil.copytree(folder / source, folder / way, dirs_exist_ok=True)
+    model = onnx.load(folder / way / 'model.onnx', load_external_data=False)
+    graph = model.graph
+    for node in graph.node:
+        if node.op_type == 'RotaryEmbedding':
+            node.input[:] = ['first positions' if name == 'position_ids' else name for name in node.input]
+    graph.initializer.append(numpy_helper.from_array(numpy.array(0), 'first row'))
+    graph.node.insert(0, helper.make_node('Gather', ['position_ids', 'first row'], ['first positions'], 'first positions', axis=0))
+    onnx.save(model, folder / way / 'model.onnx')
+
+
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', type=Path)
@@ -102,10 +122,14 @@ if __name__ == '__main__':
             continue
         for way in FAMILIES[name][2]:
             try:
-                if way.startswith('builder-') and arguments.builder:
+                if way == 'builder-f32-text' and arguments.builder:
+                    text_alone(folder, 'builder-f32', way)
+                elif way.startswith('builder-') and arguments.builder:
                     build(arguments.builder, folder, way, way.removeprefix('builder-'))
                 elif way == 'mobius' and arguments.mobius:
                     mobius(arguments.mobius, folder, way)
+                elif way == 'written':
+                    written.write(model, folder)
                 else:
                     continue
                 print(name, way, 'ok', flush=True)
