@@ -276,7 +276,7 @@ export class Plain implements Sessions {
       start: start + first,
       layers,
       logits,
-      carried: this.#carried.carry(outputs, call),
+      carried: shaped(() => this.#carried.carry(outputs, call)),
       read: this.#carried.readPresents(outputs, call),
     }
   }

@@ -14,12 +14,11 @@ import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { drawTokens, type RowToDraw } from '../sampling/sampler.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
-import { openOn } from '../sequences/transaction.js'
+import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
 import { admit, type Candidate, type Share, sharesOf } from './policy.js'
 import { Room } from './room.js'
 import type { SequenceState } from './sequence-state.js'
-import { groupsWithRows } from './state-tensors.js'
 import { type StepPart, WantedRows } from './step-parts.js'
 import { NOTHING_DRAFTED, type Task } from './task.js'
 
@@ -37,8 +36,6 @@ export class Scheduler {
   readonly #backend: Backend
   readonly #limits: { readonly stepTokens: number; readonly sequences: number }
   readonly #room: Room
-  /** True if layers keep states, which cannot be taken back to a token between two steps. */
-  readonly #hasStates: boolean
   #tasks: Task[] = []
   /** A task that has no room. If it still has none in the next round, after a turn of the event loop, it is refused. */
   #unfit: Task | undefined
@@ -62,7 +59,6 @@ export class Scheduler {
     this.#backend = backend
     this.#limits = limits
     this.#room = new Room(cache, shared, limits.stepTokens)
-    this.#hasStates = groupsWithRows(cache.groups).length < cache.groups.length
   }
 
   /** Adds a task for a sequence. Refused if another task works on it. */
@@ -395,7 +391,7 @@ export class Scheduler {
     const drawn = await drawTokens(draws.map(({ row }) => row))
     for (const [place, answer] of drawn.entries()) {
       const {
-        part: { task, draft, drafted },
+        part: { task, draft },
       } = draws[place] as (typeof draws)[number]
       const refused = refusalOf(() => {
         // It may have been disposed of since the step has begun.
@@ -403,14 +399,8 @@ export class Scheduler {
         if (answer.tokens === undefined) throw answer.error
         const kept = task.accept(answer.tokens, answer.logprobs)
         const accepted = Math.min(kept, answer.tokens.length - 1)
-        if (this.#hasStates && accepted < drafted.tokens.length) {
-          // No state is that after a part of the drafts: the accepted ones are computed in the next step.
-          draft?.dispose()
-          task.state.computed -= 1
-          return
-        }
-        draft?.commit(1 + accepted)
-        task.state.computed += accepted
+        const isKept = draft === undefined || commitDraft(draft, 1 + accepted)
+        task.state.computed += isKept ? accepted : -1
       })
       if (refused === undefined) continue
       draft?.dispose()
@@ -449,6 +439,21 @@ export function rest(): Promise<void> {
 /** Opens a transaction for drafted tokens. */
 function withDraft(shared: SharedCache, part: StepPart): StepPart {
   return part.drafted.tokens.length === 0 ? part : { ...part, draft: openOn(shared, part.task.state.sequence.id) }
+}
+
+/**
+ * Commits the accepted part of a draft. Layers that keep states have none between two tokens of a step: then all of its tokens are rolled back, which the next step
+ * computes without those that were not accepted. Returns false in that case.
+ */
+function commitDraft(draft: Transaction, count: number): boolean {
+  try {
+    draft.commit(count)
+    return true
+  } catch (error) {
+    if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
+    draft.dispose()
+    return false
+  }
 }
 
 function preempt(task: Task): boolean {
