@@ -10,7 +10,6 @@ import {
   POISON,
   STATES,
   VOCABULARY,
-  WIDTH,
 } from '../support/onnx/hybrid-graph.js'
 import { type Content, EMPTY, MemoryCache } from '../support/onnx/memory-run.js'
 
@@ -26,7 +25,7 @@ const forms: Readonly<Record<string, HybridForm>> = {
 
 for (const [title, form] of Object.entries(forms)) {
   test(`whole, in chunks, token by token, in batches and forked, states are those of all tokens before: ${title}`, async t => {
-    const cache = await MemoryCache.open(hybridGraph(form), WIDTH)
+    const cache = await MemoryCache.open(hybridGraph(form))
     const [expected, others] = [prompt, other].map(ids => following(ids, form.hasAttention)) as [number[], number[]]
     for (const piece of [50, 16, 7, 1]) {
       let content = EMPTY
@@ -70,7 +69,7 @@ for (const [title, form] of Object.entries(forms)) {
 
 test('a state with a value that is not a number refuses the step by the name of the tensor', async t => {
   for (const isHalf of [false, true]) {
-    const cache = await MemoryCache.open(hybridGraph({ isHalf }), WIDTH)
+    const cache = await MemoryCache.open(hybridGraph({ isHalf }))
     const { contents } = await cache.step([[EMPTY, prompt.slice(0, 9)]])
     const error = await t.throwsAsync(cache.step([[contents[0] as Content, [POISON]]]))
     t.true(isKvTideError(error) && error.code === 'RUNTIME_FAILED', String(error))

@@ -63,6 +63,8 @@ export interface HybridForm {
   readonly isPruned?: boolean
   /** False for a model without attention. */
   readonly hasAttention?: boolean
+  /** About one token in so many is the next one instead. */
+  readonly slip?: number
   /** Changes the graph before it is written. */
   readonly change?: (graph: GraphOf) => GraphOf
 }
@@ -111,6 +113,12 @@ class Building {
 
   mod(of: string, by: number): string {
     return this.add('Mod', [of, this.number(by)], { fmod: 1 })
+  }
+
+  /** Adds 1 to every multiple of a number. */
+  slipped(of: string, slip: number): string {
+    const isMultiple = this.add('Equal', [this.mod(of, slip), this.number(0)])
+    return this.add('Add', [of, this.add('Cast', [isMultiple], { to: ELEMENT.float })])
   }
 
   /** The state of a layer in floats. */
@@ -196,6 +204,7 @@ export function hybridGraph({
   isHalf = false,
   isPruned = false,
   hasAttention = true,
+  slip,
   change = graph => graph,
 }: HybridForm = {}): Buffer {
   const at = new Building({ names, isHalf })
@@ -209,7 +218,7 @@ export function hybridGraph({
   const x3 = at.mod(at.add('Add', [x2, at.recurrence(x2, 2, 'recurrent')]), 19)
   const x4 = at.add('Add', [at.convolution(x3, 3), at.recurrence(x3, 3, 'ssm')])
   const sum = at.add('MatMul', [x4, at.floats([WIDTH, 1], READ)])
-  const all = at.mod(sum, VOCABULARY - 1)
+  const all = at.mod(slip === undefined ? sum : at.slipped(sum, slip), VOCABULARY - 1)
   const row = isPruned ? at.add('Slice', [all, at.integers(-1), at.integers(2 ** 31), at.integers(1)]) : all
   const ids = at.floats(
     [VOCABULARY],
