@@ -112,7 +112,7 @@ if __name__ == '__main__':
     parser.add_argument('--builder', type=Path)
     parser.add_argument('--mobius', type=Path, nargs='*', help='folders with mobius-onnx and transformers 5')
     arguments = parser.parse_args()
-    for name in arguments.only or FAMILIES:
+    for name in [name for name in FAMILIES if not arguments.only or name in arguments.only]:
         folder = arguments.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         try:
