@@ -51,8 +51,14 @@ export {
 export type { RouteOptions } from './lib/router/route-options.js'
 export type { CacheEvent, CacheEvents, CacheReplay } from './lib/sequences/cache-events.js'
 export type { EvictionPolicy } from './lib/sequences/eviction.js'
-export type { CacheForm, LayerGroup } from './lib/sequences/layer-group.js'
-export type { ModelDescription, ModelLayer } from './lib/sequences/model-description.js'
+export type { CacheForm, LayerGroup, StatePlace } from './lib/sequences/layer-group.js'
+export type {
+  EmptyLayer,
+  ModelDescription,
+  ModelLayer,
+  StateLayer,
+  StateTensor,
+} from './lib/sequences/model-description.js'
 export type { ModelCacheOptions, PagedKvCacheOptions, UniformCacheOptions } from './lib/sequences/options.js'
 export type { PageFormat } from './lib/sequences/page-format.js'
 export { PagedKvCache, type Admission } from './lib/paged/paged-kv-cache.js'

@@ -7,7 +7,8 @@ names and numbers of one version, and is named for it. To renew one, or to add a
     /tmp/venv/bin/python scripts/model-defaults.py crates/kvtide-core/tests/model/transformers
 
 torch is not needed, and nothing is downloaded: no model is built, so `described` below repeats what a model's code does with the class's
-fields. The files are the same for each version, because they are drawn with one seed. Add a new field or family to FIELDS or FAMILIES.
+fields. The files are the same for each version, because they are drawn with one seed. A version without a family's class has no record of it.
+Add a new field or family to FIELDS or FAMILIES; families with states and their fields to HYBRIDS.
 """
 
 import dataclasses
@@ -43,6 +44,65 @@ FIELDS = {
     "attn_logit_softcapping": [30.0],
     "layer_types": [LISTED],
 }
+
+# The sizes of Mamba 2, by the names of Bamba and of those like it. Few draws fit together: the heads divide the width.
+MAMBA2 = {
+    "mamba_expand": [2, 3],
+    "mamba_n_heads": [4, 8, 5],
+    "mamba_d_head": ["auto", "auto", 16, 32],
+    "mamba_n_groups": [2],
+    "mamba_d_state": [24],
+    "mamba_d_conv": [2, 5],
+}
+MAMBA = {"conv_kernel": [2, 5], "expand": [1, 3], "state_size": [8]}
+ATTENTION = {"num_attention_heads": [4, 8], "num_key_value_heads": [1, 2, 4]}
+QWEN = ATTENTION | {
+    "head_dim": [16, 80],
+    "full_attention_interval": [2, 3],
+    "layer_types": [["linear_attention", "full_attention", "linear_attention"]],
+    "linear_num_key_heads": [2],
+    "linear_num_value_heads": [6],
+    "linear_key_head_dim": [8],
+    "linear_value_head_dim": [10],
+    "linear_conv_kernel_dim": [2, 5],
+}
+# Families with states, each with its fields and values to draw. A list of types is repeated for all layers.
+HYBRIDS = {
+    "lfm2": ATTENTION | {"conv_L_cache": [2, 5], "full_attn_idxs": [[0, 2], [], [99]], "layer_types": [["conv", "full_attention"]]},
+    "lfm2_moe": ATTENTION | {"conv_L_cache": [2, 5], "layer_types": [["conv", "full_attention"], ["conv"]]},
+    "granitemoehybrid": ATTENTION | MAMBA2 | {"layer_types": [["mamba", "attention"], ["attention"]], "attention_multiplier": [0.5]},
+    "bamba": ATTENTION | MAMBA2 | {"attn_layer_indices": [[0, 2], [], [99]]},
+    "falcon_h1": ATTENTION | MAMBA2 | {"mamba_d_ssm": [64, 96, 128]},
+    "nemotron_h": ATTENTION
+    | {
+        "head_dim": [16, 80],
+        "hybrid_override_pattern": ["M*-ME", "*", "M-"],
+        "layers_block_type": [["mamba", "mlp", "attention"], ["linear_attention", "full_attention", "moe"]],
+        "mamba_num_heads": [4, 8],
+        "mamba_head_dim": [16],
+        "n_groups": [2],
+        "ssm_state_size": [24],
+        "conv_kernel": [2, 5],
+        "mamba_n_groups": [3],
+        "mamba_d_conv": [3],
+        "mamba_ssm_cache_dtype": ["bfloat16", "float16"],
+    },
+    "jamba": ATTENTION | {
+        "attn_layer_period": [2, 3],
+        "attn_layer_offset": [0, 1, 6],
+        "mamba_expand": [3],
+        "mamba_d_state": [24],
+        "mamba_d_conv": [2, 5],
+    },
+    "mamba": MAMBA,
+    "falcon_mamba": MAMBA,
+    "mamba2": MAMBA | {"num_heads": [4, 6, 8], "head_dim": [16, 32], "n_groups": [2]},
+    "qwen3_next": QWEN,
+    "qwen3_5_text": QWEN,
+    "qwen3_5": QWEN,
+    "qwen3_5_moe_text": QWEN,
+    "qwen3_5_moe": QWEN,
+}
 # Also read, so that their features are refused.
 FLAGS = ["is_encoder_decoder", "add_cross_attention", "cross_attention_layers", "use_bidirectional_attention"]
 # Families whose classes keep a list that their models ignore.
@@ -60,7 +120,15 @@ def declared(family):
     # Some of them are declared in the base class.
     instance = known()
     found |= {name: getattr(instance, name) for name in FLAGS if name not in found and hasattr(instance, name)}
-    return {name: found[name] for name in [*FIELDS, *FLAGS] if name in found}
+    return {name: found[name] for name in [*fields_of(family), *FLAGS] if name in found}
+
+
+def fields_of(family):
+    """Returns the fields that are recorded for a family, each with values to draw."""
+    if family not in HYBRIDS:
+        return FIELDS
+    sizes = {name: FIELDS[name] for name in ["num_hidden_layers", "hidden_size"]}
+    return sizes | HYBRIDS[family]
 
 
 def text_class(family):
@@ -70,19 +138,20 @@ def text_class(family):
 def aliases(family):
     """Returns the other names of the fields that kvtide reads."""
     both = text_class(family).attribute_map | CONFIG_MAPPING[family].attribute_map
-    return {name: field for name, field in both.items() if name in FIELDS or field in FIELDS}
+    known = fields_of(family)
+    return {name: field for name, field in both.items() if name in known or field in known}
 
 
 def files(family):
     """Yields small files: empty, then with single fields, then with several. They have few layers, so that fixtures stay small."""
-    draw = random.Random(family)
-    known = [name for name in FIELDS if name != "layer_types" or family not in UNLISTED]
+    draw, fields = random.Random(family), fields_of(family)
+    known = [name for name in fields if name != "layer_types" or family not in UNLISTED]
     yield {}
     for name in known:
-        for value in [None, *FIELDS[name]]:
+        for value in [None, *fields[name]]:
             yield {"num_hidden_layers": 3, name: value}
     for _ in range(CASES):
-        yield {"num_hidden_layers": 7} | {name: value for name in known if (value := drawn(draw, FIELDS[name])) is not ABSENT}
+        yield {"num_hidden_layers": 7} | {name: value for name in known if (value := drawn(draw, fields[name])) is not ABSENT}
 
 
 def drawn(draw, values):
@@ -96,7 +165,11 @@ def written(family, fields):
     if fields.get("layer_types") is LISTED:
         layers = fields["num_hidden_layers"] or 1
         fields["layer_types"] = [["full_attention", "sliding_attention"][(layer * 2 + layers) % 3 % 2] for layer in range(layers)]
-    if family != "gemma3":
+    for name in ["layer_types", "layers_block_type"] if family in HYBRIDS else []:
+        if fields.get(name):
+            layers = fields["num_hidden_layers"] or 1
+            fields[name] = [fields[name][layer % len(fields[name])] for layer in range(layers)]
+    if family not in ("gemma3", "qwen3_5", "qwen3_5_moe"):
         return {"model_type": family, **fields}
     return {"model_type": family, **({"text_config": fields} if fields else {})}
 
@@ -110,7 +183,74 @@ def described(file):
             config = AutoConfig.from_pretrained(folder).get_text_config()
         except Exception:
             return None
-    return sizes(config, declared(file["model_type"]))
+    family = file["model_type"]
+    if family not in HYBRIDS:
+        return sizes(config, declared(family))
+    try:
+        return hybrid_sizes(config, family)
+    except TypeError:
+        # A size is null, and so the model's code fails, as this code does.
+        return None
+
+
+# The letters of types: attention, a state, or neither. Falcon-H1 has both in each layer.
+LETTERS = {"full_attention": "F", "attention": "F", "linear_attention": "M", "mamba": "M", "conv": "M", "mlp": "-", "moe": "-"}
+
+
+def hybrid_sizes(config, family):
+    """Returns the numbers that a model with states takes from a configuration; a convolution keeps the columns that it needs to continue."""
+    types = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None)
+    if family in ("mamba", "falcon_mamba", "mamba2"):
+        types = ["mamba"] * config.num_hidden_layers
+    if not types:
+        return None
+    letters = "B" * len(types) if family == "falcon_h1" else "".join(LETTERS[name] for name in types)
+    found = {"layers": letters}
+    if "F" in letters or "B" in letters:
+        queries, keys = config.num_attention_heads, config.num_key_value_heads
+        dim = getattr(config, "head_dim", None) or (config.hidden_size // queries if queries else 0)
+        if not (queries and keys and dim) or queries % keys:
+            return None
+        found |= {"query_heads": queries, "kv_heads": keys, "head_dim": dim}
+        if family == "granitemoehybrid":
+            if config.attention_multiplier is None:
+                return None
+            found |= {"scale": config.attention_multiplier}
+    if "M" in letters or "B" in letters:
+        states = states_of(config, family)
+        if not all(all(shape) for shape in states.values()):
+            return None
+        found |= {"states": states}
+        if family == "nemotron_h" and config.mamba_ssm_cache_dtype != "float32":
+            found |= {"ssm_dtype": config.mamba_ssm_cache_dtype}
+    return found
+
+
+def states_of(config, family):
+    """Returns the shapes of a layer's states, as the modelling code of the family makes them."""
+    hidden = config.hidden_size
+    if family in ("lfm2", "lfm2_moe"):
+        return {"conv": [hidden, config.conv_L_cache - 1]}
+    if family.startswith("qwen3"):
+        keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+        key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
+        channels = 2 * keys * key_dim + values * value_dim
+        return {"conv": [channels, config.linear_conv_kernel_dim - 1], "recurrent": [values, key_dim, value_dim]}
+    if family in ("mamba", "falcon_mamba"):
+        inner = int(config.expand * hidden)
+        return {"conv": [inner, config.conv_kernel - 1], "ssm": [inner, config.state_size]}
+    if family == "jamba":
+        inner = config.mamba_expand * hidden
+        return {"conv": [inner, config.mamba_d_conv - 1], "ssm": [inner, config.mamba_d_state]}
+    if family == "mamba2":
+        heads, dim, groups, state, kernel = config.num_heads, config.head_dim, config.n_groups, config.state_size, config.conv_kernel
+    elif family == "nemotron_h":
+        heads, dim, groups = config.mamba_num_heads, config.mamba_head_dim, config.n_groups
+        state, kernel = config.ssm_state_size, config.conv_kernel
+    else:
+        heads, dim, groups = config.mamba_n_heads, config.mamba_d_head, config.mamba_n_groups
+        state, kernel = config.mamba_d_state, config.mamba_d_conv
+    return {"conv": [heads * dim + 2 * groups * state, kernel - 1], "ssm": [heads, dim, state]}
 
 
 def sizes(config, known):
@@ -154,7 +294,7 @@ def lines(families):
 
 def main(folder):
     name = f"{transformers.__version__}.json"
-    text = ",\n".join(lines({family: recorded(family) for family in FAMILIES}))
+    text = ",\n".join(lines({family: recorded(family) for family in [*FAMILIES, *HYBRIDS] if family in CONFIG_MAPPING}))
     with open(os.path.join(folder, name), "w") as out:
         out.write("{\n" + text + "\n}\n")
     print(f"{name} is written")

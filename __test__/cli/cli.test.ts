@@ -1,4 +1,4 @@
-// The command line: `kvtide doctor`, `plan`, `inspect`, `bench`.
+// The command line: `kvtide doctor`, `inspect`, `bench`, and all commands alike.
 import { execFileSync } from 'node:child_process'
 import {
   closeSync,
@@ -16,25 +16,11 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { PagedKvCache } from '../../index.js'
 import { OnnxModel } from '../../onnx.js'
-import { main } from '../../lib/cli/cli.js'
 import { threads } from '../../lib/border/process.js'
+import { run, withFile } from '../support/command-line.js'
 import { graphFile } from '../support/onnx/graphs.js'
 import { type Ended, runNode, runProcess } from '../support/packaging/child.js'
-
-/** Runs the command line, keeping what it prints. */
-async function run(...args: string[]): Promise<{ code: number; out: string; err: string }> {
-  const { log, error } = console
-  const printed = { out: '', err: '' }
-  console.log = (text: unknown) => void (printed.out += `${String(text)}\n`)
-  console.error = (text: unknown) => void (printed.err += `${String(text)}\n`)
-  try {
-    return { code: await main(args), ...printed }
-  } finally {
-    Object.assign(console, { log, error })
-  }
-}
 
 test.serial('doctor prints what is loaded, and why a device cannot be used', async t => {
   const { code, out, err } = await run('doctor')
@@ -173,133 +159,6 @@ test.serial('arguments that it does not know end with 2', async t => {
   }
 })
 
-const CONFIGS = {
-  qwen3: {
-    model_type: 'qwen3',
-    num_hidden_layers: 4,
-    hidden_size: 256,
-    num_attention_heads: 8,
-    num_key_value_heads: 2,
-    head_dim: 32,
-  },
-  gemma3: {
-    model_type: 'gemma3_text',
-    num_hidden_layers: 6,
-    sliding_window: 64,
-    hidden_size: 128,
-    num_attention_heads: 4,
-    num_key_value_heads: 1,
-    head_dim: 32,
-  },
-}
-
-interface Plan {
-  readonly rows: readonly {
-    readonly window: number | null
-    readonly format: 'f16' | 'q8' | 'q4'
-    readonly bytesPerToken: number
-    readonly windowBytes: number
-    readonly largestContext: number | null
-    readonly largestBatch: number
-    readonly refusal?: string
-  }[]
-}
-
-function withFile<T>(content: string, use: (file: string, folder: string) => Promise<T>): Promise<T> {
-  const folder = mkdtempSync(join(tmpdir(), 'kvtide-plan-'))
-  const file = join(folder, 'config.json')
-  writeFileSync(file, content)
-  return use(file, folder).finally(() => rmSync(folder, { recursive: true }))
-}
-
-test.serial('what a plan says is what a cache has room for', async t => {
-  for (const [name, model] of Object.entries(CONFIGS)) {
-    await withFile(JSON.stringify(model), async (file, folder) => {
-      const { code, out } = await run(
-        'plan',
-        file,
-        '--memory',
-        '4MiB',
-        '--context',
-        '500',
-        '--formats',
-        'f16,q8,q4',
-        '--json',
-      )
-      t.is(code, 0)
-      for (const row of (JSON.parse(out) as Plan).rows) {
-        const pages = { keyFormat: row.format, valueFormat: row.format, memoryBytes: 2 ** 22 }
-        using one = new PagedKvCache({ model, ...pages, maxSequences: 1 })
-        const longest = row.largestContext as number
-        t.not(one.admit([], { answerTokens: longest + 1, stepTokens: 1 }).lacking, undefined, `${name} ${row.format}`)
-        t.is(one.admit([], { answerTokens: longest, stepTokens: 1 }).lacking, undefined, `${name} ${row.format}`)
-        using many = new PagedKvCache({ model, ...pages, maxSequences: row.largestBatch, maxPrefillTokens: 512 })
-        const rest = one.bytesPerToken - row.bytesPerToken
-        t.is(rest > 0, name === 'gemma3', 'a window takes the same for any length')
-        for (let sequence = 0; sequence < row.largestBatch; sequence++) {
-          const { lacking } = many.admit([], { answerTokens: 500, stepTokens: 1 })
-          t.is(lacking, undefined, `${name} ${row.format}: ${sequence} of ${row.largestBatch}`)
-        }
-      }
-      const text = await run(
-        'plan',
-        folder,
-        '--memory',
-        '4m',
-        '--windows',
-        '128,256',
-        '--html',
-        join(folder, 'plan.html'),
-      )
-      t.deepEqual([text.code, text.err], [0, ''])
-      t.regex(
-        text.out,
-        /^format +window +bytes per token +windows per sequence +longest sequence +sequences of 8,192$/m,
-      )
-      t.regex(text.out, /^q8 +256 +0 +[\d.]+ KiB +any +\d+$/m)
-      t.regex(
-        text.out,
-        name === 'gemma3'
-          ? /^5 layers keep a window of 64: 1 head of 32\n1 layer keeps all tokens: 1 head of 32$/m
-          : /^4 layers keep all tokens: 2 heads of 32$/m,
-      )
-      const page = readFileSync(join(folder, 'plan.html'), 'utf8')
-      t.true(page.includes('q8, window 256') && !/(src|href)=/.test(page), 'nothing from elsewhere')
-    })
-  }
-})
-
-test.serial('a plan that cannot be made says what was expected', async t => {
-  await withFile('{"model_type": "bert"}', async (file, folder) => {
-    for (const [args, expected] of [
-      [[file], /model_type is bert, expected one of llama, .*\(UNSUPPORTED_MODEL\)/],
-      [[join(folder, 'none.json')], /none\.json", expected a file that can be read/],
-      [[file, '--memory', 'lots'], /--memory is "lots", expected a number of bytes: 24GiB/],
-      [[file, '--memory', '0'], /--memory/],
-      [[file, '--context', '1.5'], /--context is "1\.5", expected a whole number/],
-      [[file, '--formats', 'f16,q3'], /--formats is "q3", expected one of f32/],
-      [[file, '--windows', 'wide'], /--windows/],
-    ] as const) {
-      const { code, out, err } = await run('plan', ...args)
-      t.deepEqual([code, out], [1, ''])
-      t.regex(err, expected)
-      t.notRegex(err, /^ +at /m)
-    }
-    const { code, out, err } = await run('plan', file, '--json')
-    t.deepEqual([code, err], [1, ''])
-    t.like(JSON.parse(out), { error: { code: 'UNSUPPORTED_MODEL', details: { value: 'bert' } } })
-  })
-  await withFile('no config', async file =>
-    t.regex((await run('plan', file)).err, /expected a Hugging Face config\.json/),
-  )
-  await withFile(JSON.stringify(CONFIGS.qwen3), async (file, folder) =>
-    t.regex(
-      (await run('plan', file, '--html', join(folder, 'none', 'a.html'))).err,
-      /--html is .*expected a file that can be written/,
-    ),
-  )
-})
-
 test.serial('bench measures against a plain copy', async t => {
   const { code, out, err } = await run('bench', '--json')
   t.deepEqual([code, err], [0, ''])
@@ -432,7 +291,7 @@ test.serial('inspect says what is wrong with a file, without a stack', async t =
 
 test.serial('plan and inspect open regular files alone, of a size that a file of their kind has', async t => {
   if (process.platform === 'win32') return t.pass('Windows has no such files')
-  await withFile(JSON.stringify(CONFIGS.qwen3), async (file, folder) => {
+  await withFile('{"model_type": "qwen3"}', async (file, folder) => {
     const at = (name: string): string => join(folder, name)
     execFileSync('mkfifo', [at('fifo')])
     symlinkSync('/dev/zero', at('zero'))

@@ -39,7 +39,7 @@ test('a config.json is a description too', t => {
     const error = throwsCode(t, code, () => new PagedKvCache({ model, capacity: 4 } as ModelCacheOptions))
     t.is((error.details as { argument?: string }).argument, argument, error.message)
   }
-  refused('UNSUPPORTED_MODEL', { ...config, model_type: 'mamba' }, 'model_type')
+  refused('UNSUPPORTED_MODEL', { ...config, model_type: 'rwkv' }, 'model_type')
   const sizes = { numKvHeads: 2, headDim: 4 }
   refused('INVALID_ARGUMENT', { layers: 3 }, 'layers')
   refused('INVALID_ARGUMENT', { layers: [{ kind: 'round', ...sizes }] }, 'layers[0].kind')

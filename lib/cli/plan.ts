@@ -1,15 +1,16 @@
-// `kvtide plan`: computes from a config.json the memory that a model's keys and values take, per page format. Sizes come from real caches of one block, so they
-// equal those of a cache made with the same options.
+// `kvtide plan`: computes from a config.json the memory that a model's keys and values take, per page format, and that of its states. Sizes of pages come from
+// real caches of one block, so they equal those of a cache made with the same options.
 import { existsSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 
+import type { DType } from '../border/host-array.js'
 import { count } from '../errors/check.js'
 import { invalid, isKvTideError } from '../errors/errors.js'
 import { writeRegular } from '../loading/regular-file.js'
 import { readText } from '../onnx/config.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { checkPageFormat, type PageFormat } from '../sequences/page-format.js'
-import type { LayerGroup } from '../sequences/layer-group.js'
+import { groupsOfModel, type LayerGroup, type StatePlace } from '../sequences/layer-group.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type Answer, type Call, type Command, table } from './command.js'
 import { barPage } from './page.js'
@@ -23,6 +24,10 @@ interface PlanRow {
   readonly bytesPerToken: number
   /** Bytes per sequence in layers with a window, for any length of the sequence. */
   readonly windowBytes: number
+  /** Bytes of the states of a sequence; a checkpoint takes as many. */
+  readonly stateBytes: number
+  /** The number of tokens whose keys and values take as many bytes as a checkpoint; `null` if there are no states, or no keys and values of all tokens. */
+  readonly checkpointTokens: number | null
   /** The maximum number of tokens of a single sequence; `null` if there is no limit. */
   readonly largestContext: number | null
   /** The maximum number of sequences of the requested context. */
@@ -34,14 +39,19 @@ interface PlanRow {
 const FORMATS: readonly PageFormat[] = ['f16', 'f8e4m3', 'q8', 'q4']
 /** The defaults of a cache. */
 const [BLOCK, PREFILL] = [16, 512]
+/** The slots of a sequence's states: a step writes one while the other is held. */
+const SLOTS = 2
+/** A slot is one page of 32-bit rows, each a multiple of 16 elements long. */
+const SLOT_UNIT = 4 * 16 * BLOCK
 const UNITS: Readonly<Record<string, number>> = { '': 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 }
 
 export const plan: Command = {
   usage: 'config.json [--memory 8GiB] [--context 8192] [--formats f16,q8] [--windows 4096] [--html plan.html] [--json]',
   help: `Reads a model's config.json, or the one in a folder, and prints for each page format the bytes per token, the longest sequence that fits in the memory, and the
-number of sequences of a given length. No weights are needed or loaded.
+number of sequences of a given length. For a model whose layers keep states, it also prints the bytes of a sequence's states. A checkpoint of them takes as many.
+No weights are needed or loaded.
 
-  --memory    the memory for keys and values, without the model's weights: 8GiB by default
+  --memory    the memory for keys, values and states, without the model's weights: 8GiB by default
   --context   the length of each sequence when counting sequences: 8192 by default
   --formats   page formats: f32, f16, bf16, f8e4m3, q8, q4; by default ${FORMATS.join(',')}
   --windows   adds rows in which layers without a window get this one: 4096, or several: 4096,16384
@@ -74,8 +84,10 @@ function planned(path: string, values: Call['values']): Answer {
       .map(window => number('--windows', window.trim())) ?? []),
   ]
   const config = readText('config', existsSync(path) && statSync(path).isDirectory() ? join(path, 'config.json') : path)
-  const groups = groupsOf(config)
-  const rows = windows.flatMap(window => formats.map(format => rowOf(groups, format, window, memory, context)))
+  const groups = groupsOf(config, 'f16')
+  const rows = windows.flatMap(window =>
+    formats.map(format => rowOf(groupsOf(config, dtypeOf(format)), format, window, memory, context)),
+  )
   const html = given('html')
   const text = asText(groups, rows, memory, context)
   if (html !== undefined) {
@@ -95,14 +107,11 @@ function planned(path: string, values: Call['values']): Answer {
       ),
     )
   }
-  const shown = groups.map(({ kind, layers, numKvHeads, headDim, valueHeadDim, window }) => ({
-    kind,
-    layers: layers.length,
-    numKvHeads,
-    headDim,
-    valueHeadDim,
-    ...(window !== undefined && { window }),
-  }))
+  const shown = groups.map(({ kind, layers: { length: layers }, numKvHeads, headDim, valueHeadDim, window, tensors }) =>
+    tensors === undefined
+      ? { kind, layers, numKvHeads, headDim, valueHeadDim, ...(window !== undefined && { window }) }
+      : { kind, layers, tensors: tensorsOfLayer(tensors) },
+  )
   return {
     text: html === undefined ? text : `${text}\n\nwith a chart: ${html}`,
     json: { memoryBytes: memory, context, groups: shown, rows },
@@ -121,16 +130,22 @@ function writeHtml(file: string, page: string): void {
   }
 }
 
-/** The groups of a model's layers, taken from the smallest possible cache. */
-function groupsOf(config: string): readonly LayerGroup[] {
+/** The groups of a model's layers. Convolutions have this element type. */
+function groupsOf(config: string, dtype: DType): readonly LayerGroup[] {
   try {
     JSON.parse(config)
   } catch {
     throw invalid('config', config.slice(0, 40), 'a Hugging Face config.json')
   }
-  using cache = new PagedKvCache({ model: config, blockSize: 1, capacity: 1 })
-  return cache.groups
+  return groupsOfModel(config, dtype)
 }
+
+/** The element type of a model's activations beside pages of this format. */
+const dtypeOf = (format: PageFormat): DType => (format === 'f32' || format === 'bf16' ? format : 'f16')
+
+/** The states of one layer, without its number. All layers with states have the same ones. */
+const tensorsOfLayer = (tensors: readonly StatePlace[]) =>
+  tensors.filter(({ layer }) => layer === tensors[0]?.layer).map(({ name, shape, dtype }) => ({ name, shape, dtype }))
 
 /** The bytes of a block of a group's layers in a format. */
 function blockBytes({ layers, numKvHeads, headDim, valueHeadDim }: LayerGroup, format: PageFormat): number {
@@ -154,11 +169,14 @@ function rowOf(
   context: number,
 ): PlanRow {
   try {
-    const sized = groups.map(group => ({
-      bytes: blockBytes(group, format),
-      window: group.window ?? window ?? undefined,
-      sinks: group.sinks ?? 0,
-    }))
+    const states = groups.filter(group => group.kind === 'state')
+    const sized = groups
+      .filter(group => group.kind !== 'state')
+      .map(group => ({
+        bytes: blockBytes(group, format),
+        window: group.window ?? window ?? undefined,
+        sinks: group.sinks ?? 0,
+      }))
     const full = sized.filter(group => group.window === undefined).reduce((sum, group) => sum + group.bytes, 0)
     const slide = sized.flatMap(group =>
       group.window === undefined
@@ -167,15 +185,19 @@ function rowOf(
     )
     const once = slide.reduce((sum, { bytes }) => sum + bytes * (PREFILL / BLOCK), 0)
     const each = slide.reduce((sum, { bytes, blocks }) => sum + bytes * blocks, 0)
+    const stateBytes = states.reduce((sum, { bytes = 0 }) => sum + bytes, 0)
+    const slots = SLOTS * states.reduce((sum, { bytes = 0 }) => sum + Math.ceil(bytes / SLOT_UNIT) * SLOT_UNIT, 0)
     const room = memory - once
-    const longest = Math.floor((room - each) / full) * BLOCK
+    const longest = Math.floor((room - each - slots) / full) * BLOCK
     return {
       window,
       format,
       bytesPerToken: full / BLOCK,
       windowBytes: each,
-      largestContext: full === 0 && room >= each ? null : Math.max(0, longest),
-      largestBatch: Math.max(0, Math.floor(room / (full * Math.ceil(context / BLOCK) + each))),
+      stateBytes,
+      checkpointTokens: stateBytes === 0 || full === 0 ? null : Math.ceil((stateBytes * BLOCK) / full),
+      largestContext: full === 0 && room >= each + slots ? null : Math.max(0, longest),
+      largestBatch: Math.max(0, Math.floor(room / (full * Math.ceil(context / BLOCK) + each + slots))),
     }
   } catch (error) {
     if (!isKvTideError(error)) throw error
@@ -184,6 +206,8 @@ function rowOf(
       format,
       bytesPerToken: 0,
       windowBytes: 0,
+      stateBytes: 0,
+      checkpointTokens: null,
       largestContext: 0,
       largestBatch: 0,
       refusal: error.message,
@@ -192,16 +216,15 @@ function rowOf(
 }
 
 function asText(groups: readonly LayerGroup[], rows: readonly PlanRow[], memory: number, context: number): string {
-  const layers = groups.map(
-    ({ kind, layers: { length }, numKvHeads, headDim, valueHeadDim, window }) =>
-      `${counted(length, 'layer')} ${length === 1 ? 'keeps' : 'keep'} ${kind === 'full' ? 'all tokens' : `a window of ${window}`}: ${counted(numKvHeads, 'head')} of ${headDim === valueHeadDim ? headDim : `${headDim} and ${valueHeadDim}`}`,
-  )
+  const layers = groups.map(lineOf)
+  const hasStates = rows.some(row => row.stateBytes > 0)
   const hasWindows = rows.some(row => row.windowBytes > 0)
   const head = [
     'format',
     ...(rows.some(row => row.window !== null) ? ['window'] : []),
     'bytes per token',
     ...(hasWindows ? ['windows per sequence'] : []),
+    ...(hasStates ? ['states per sequence', 'as tokens'] : []),
     'longest sequence',
     `sequences of ${context.toLocaleString('en')}`,
   ]
@@ -214,6 +237,7 @@ function asText(groups: readonly LayerGroup[], rows: readonly PlanRow[], memory:
       ...window,
       Math.round(row.bytesPerToken).toLocaleString('en'),
       ...(hasWindows ? [size(row.windowBytes)] : []),
+      ...(hasStates ? [size(row.stateBytes), row.checkpointTokens?.toLocaleString('en') ?? '-'] : []),
       longest,
       row.largestBatch.toLocaleString('en'),
     ]
@@ -221,9 +245,20 @@ function asText(groups: readonly LayerGroup[], rows: readonly PlanRow[], memory:
   const refusals = [
     ...new Set(rows.flatMap(({ format, refusal }) => (refusal === undefined ? [] : [`${format}: ${refusal}`]))),
   ]
-  return [...layers, `in ${size(memory)}, blocks of ${BLOCK} tokens`, '', table([head, ...cells]), ...refusals].join(
-    '\n',
-  )
+  const checkpoints = hasStates ? ['', 'A checkpoint takes as many bytes as the states of a sequence.'] : []
+  const about = [...layers, `in ${size(memory)}, blocks of ${BLOCK} tokens`, '']
+  return [...about, table([head, ...cells]), ...checkpoints, ...refusals].join('\n')
+}
+
+/** The line about a group. */
+function lineOf({ kind, layers: { length }, numKvHeads, headDim, valueHeadDim, window, tensors }: LayerGroup): string {
+  const keep = `${counted(length, 'layer')} ${length === 1 ? 'keeps' : 'keep'}`
+  if (tensors !== undefined) {
+    const states = tensorsOfLayer(tensors).map(({ name, shape }) => `${name} ${shape.join(' x ')}`)
+    return `${keep} states: ${states.join(', ')}`
+  }
+  const dims = headDim === valueHeadDim ? headDim : `${headDim} and ${valueHeadDim}`
+  return `${keep} ${kind === 'full' ? 'all tokens' : `a window of ${window}`}: ${counted(numKvHeads, 'head')} of ${dims}`
 }
 
 const counted = (times: number, noun: string): string => `${times} ${noun}${times === 1 ? '' : 's'}`

@@ -45,7 +45,7 @@ export type Message =
   | { readonly kind: 'ended' }
 
 export interface GroupShape {
-  readonly kind: 'full' | 'sliding'
+  readonly kind: 'full' | 'sliding' | 'state'
   readonly layers: number
   readonly window?: number
   readonly blocks: number

@@ -413,9 +413,10 @@ export class PagedKvCache extends Owner {
     return beginStep(own(this), options)
   }
 
-  /** Returns arrays for each group of layers, your own or new ones, for {@link prepareStep} to fill. */
+  /** Returns arrays for each group of layers with keys and values, your own or new ones, for {@link prepareStep} to fill. */
   stepBatch(options: StepBatchOptions): StepBatch {
-    return stepBatch(own(this), this.groups.length, options)
+    const shared = own(this)
+    return stepBatch(shared, shared.native.tableGroups(), options)
   }
 
   /** As {@link beginStep}, and fills `batch` with the slots of the tokens and the block tables of the sequences. If that is refused, no step has begun. */

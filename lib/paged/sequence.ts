@@ -12,6 +12,7 @@ import type { FileOptions } from '../files/progress.js'
 import { saveBytes, saveFile } from '../files/save.js'
 import { PrefixMatch, PROMPT, type PromptOptions, readPrompt, refusePrompt } from '../sequences/prompt.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
+import { readStates } from '../sequences/states.js'
 import { append, type KvArrays, readTokens, roomFor, type TokenIds, type Tokens } from '../sequences/tokens.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
 
@@ -195,6 +196,17 @@ export class Sequence extends Owner {
     const { shared, id } = own(this)
     shared.native.checkSequence(id)
     return kvOfViews(shared.native.kv(id, count('layer', layer)))
+  }
+
+  /**
+   * Copies the states of the sequence after its tokens, those of a transaction included: all tensors of the cache's group of states, at their offsets. An empty
+   * sequence has zeros.
+   *
+   * @throws KvTideError `INVALID_ARGUMENT` if no layer keeps a state
+   */
+  states(): Uint8Array {
+    const { shared, id } = own(this)
+    return readStates(shared.native, out => shared.native.statesOf(id, out))
   }
 
   /**

@@ -13,6 +13,7 @@ import {
   type TokenSource,
 } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
+import { indexArgument, readStates, statesArgument } from './states.js'
 
 /**
  * @internal A step run on the thread that computes it. It is made from the number that {@link StepRun.share} returned, on any thread of the process. Calls are
@@ -66,6 +67,18 @@ export class LentRun {
     return call.cross((queries, numbers, lists) =>
       this.#native.attend(queries, put(keys, 1, numbers), put(values, 2, numbers), numbers, lists),
     )
+  }
+
+  /** Copies the states that a sequence of the step had before it, as `step.readStates`. */
+  readStates(index: number): Uint8Array {
+    const at = indexArgument(index)
+    return readStates(this.#native, out => this.#native.readStates(at, out))
+  }
+
+  /** Writes the states of a sequence after the step's tokens, as `step.writeStates`. */
+  writeStates(index: number, bytes: Uint8Array): void {
+    const [at, states] = statesArgument(index, undefined, bytes)
+    this.#native.writeStates(at, states)
   }
 
   /** Copies rows of logits for the run's owner. */

@@ -7,6 +7,9 @@ import type { Class } from '../border/owner.js'
 import type { BringOptions, TiersStats } from '../tiers/tier-options.js'
 import type { PageFormat } from './page-format.js'
 
+/** The group of a layer without keys and values, as the addon numbers groups. */
+const NO_GROUP = 2 ** 32 - 1
+
 /** @internal The clock of a cache, read only while a time limit is in use. */
 export class Clock {
   readonly #now: () => unknown
@@ -108,9 +111,12 @@ export class SharedCache {
     return this.#groups.length
   }
 
-  /** The group of a layer. Refuses a layer that does not exist. */
+  /** The group of a layer's keys and values. Refuses a layer that does not exist or has none. */
   groupOf(layer: unknown): number {
-    return this.#groups[count('layer', layer, 0, this.#groups.length - 1)] as number
+    const index = count('layer', layer, 0, this.#groups.length - 1)
+    const group = this.#groups[index] as number
+    if (group === NO_GROUP) this.native.checkLayer(index)
+    return group
   }
 
   /** Returns 0 for an empty sequence. Refuses a sequence that does not exist. */

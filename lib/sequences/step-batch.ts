@@ -112,6 +112,12 @@ function overlap(one: Int32Array, other: Int32Array): boolean {
   return one.buffer === other.buffer && one.byteOffset < endOf(other) && other.byteOffset < endOf(one)
 }
 
+/** The arrays of a batch if no layer has keys and values. */
+function none(): StepArrays {
+  const [blockTables, slotMapping, positions, lengths, queryOffsets] = NAMES.map(() => new Int32Array(0)) as [Int32Array, Int32Array, Int32Array, Int32Array, Int32Array]
+  return { blockTables, slotMapping, positions, lengths, queryOffsets }
+}
+
 type Lengths = { readonly [Name in keyof StepArrays]: number }
 
 function readArrays(given: unknown, lengths: Lengths): StepArrays {
@@ -144,7 +150,7 @@ function made(name: string, length: number): Int32Array {
 /**
  * The tables of successive steps, filled by `PagedKvCache.prepareStep`. From one step to the next, only changed entries are written. The
  * arrays belong to the batch until it is disposed of; call `forget` after writing to them yourself. The arrays of the batch itself are
- * those of the first group of layers; {@link StepBatch.groups} has those of all.
+ * those of the first group of layers; {@link StepBatch.groups} has those of all. A group of states has no tables.
  *
  * @example
  * ```ts
@@ -168,7 +174,7 @@ export class StepBatch extends Owner implements StepArrays {
   declare readonly positions: Int32Array
   declare readonly lengths: Int32Array
   declare readonly queryOffsets: Int32Array
-  /** The tables of each group of layers, in the order of `PagedKvCache.groups`. */
+  /** The tables of each group of layers with keys and values, in the order of `PagedKvCache.groups`. */
   declare readonly groups: readonly StepArrays[]
 
   /** @internal */
@@ -176,7 +182,7 @@ export class StepBatch extends Owner implements StepArrays {
     checkInternal(token, 'StepBatch', 'PagedKvCache.stepBatch(options) instead')
     const { groups } = tables as BatchArrays
     super(token, tables as BatchArrays, StepBatch)
-    settle(this, { ...(groups[0] as StepArrays), groups: Object.freeze([...groups]) })
+    settle(this, { ...(groups[0] ?? none()), groups: Object.freeze([...groups]) })
   }
 
   /** Makes the next step write every row again. Call it after writing to an array yourself. */
@@ -203,7 +209,7 @@ export function stepBatch(shared: SharedCache, groups: number, options: unknown)
 function readGroups(groups: number, arrays: unknown): readonly unknown[] {
   if (arrays === undefined) return Array.from({ length: groups })
   if (!isArray(arrays)) {
-    if (groups > 1) throw invalid('arrays', arrays, `an array of ${groups} objects, one for each group`)
+    if (groups !== 1) throw invalid('arrays', arrays, `an array of ${groups} objects, one for each group`)
     return [arrays]
   }
   const given = list('arrays', arrays, (argument, entry) => fields<StepArrays>(argument, entry), groups)

@@ -3,6 +3,7 @@ import type { NativeLogits, NativePagedStep, NativeStepRun } from '#binding'
 
 import { nativeArgument } from '../border/owner.js'
 import type { SharedCache } from './shared-cache.js'
+import { indexArgument, readStates, statesArgument } from './states.js'
 import { Step } from './step.js'
 
 /** The parts of a step that a run needs. */
@@ -34,6 +35,18 @@ export class StepRun {
   /** Begins the run of an open step. A cache has one run at a time: refused with `BUSY` while another one is open. */
   static of(step: Step): StepRun {
     return new StepRun(nativeArgument<OpenStep>('step', step, Step))
+  }
+
+  /** Copies the states that a sequence of the step had before it, as `step.readStates`. */
+  readStates(index: number): Uint8Array {
+    const at = indexArgument(index)
+    return readStates(this.native, out => this.native.readStates(at, out))
+  }
+
+  /** Writes the states of a sequence after the step's tokens, as `step.writeStates`. */
+  writeStates(index: number, bytes: Uint8Array): void {
+    const [at, states] = statesArgument(index, undefined, bytes)
+    this.native.writeStates(at, states)
   }
 
   /** Lends the run: its number makes a {@link LentRun}, on any thread of the process, once. `binding.unshare` takes back a number that was not used. */

@@ -19,6 +19,7 @@ import { type DTypeOfSource, put, readTensor, type Tensor, type TokenSource } fr
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import { SequenceBatch, type SequenceList } from './sequence-batch.js'
 import type { SharedCache } from './shared-cache.js'
+import { indexArgument, readStates, statesArgument } from './states.js'
 import type { BatchArrays } from './step-batch.js'
 import { readTokens, type TokenIds } from './tokens.js'
 
@@ -159,6 +160,30 @@ export class Step extends Owner {
   }
 
   /**
+   * Copies the states that the step's sequence `index` had before the step: all tensors of the cache's group of states, at their offsets. A sequence without
+   * tokens has zeros.
+   *
+   * @throws KvTideError `INVALID_ARGUMENT` if no layer keeps a state
+   */
+  readStates(index: number): Uint8Array {
+    const { shared, native, sequences } = own(this)
+    const at = indexArgument(index, sequences.length)
+    return readStates(shared.native, out => shared.native.readStates(native, at, out))
+  }
+
+  /**
+   * Writes the states of the step's sequence `index` after the step's tokens, at the offsets of the cache's group of states. Each sequence that gets tokens
+   * needs them before `commit`; they may be written more than once.
+   *
+   * @throws KvTideError `SHAPE_MISMATCH` unless there are exactly the bytes of a slot; `INVALID_ARGUMENT` for a sequence without tokens
+   */
+  writeStates(index: number, bytes: Uint8Array): void {
+    const { shared, native, sequences } = own(this)
+    const [at, states] = statesArgument(index, sequences.length, bytes)
+    shared.change(cache => cache.writeStates(native, at, states))
+  }
+
+  /**
    * Computes attention from a layer's queries to the keys and values of that layer, or of the layer that it shares with; that layer has to
    * be written first. `q` is `[length, heads, headDim]` in the order of the step's tokens, or `[1, heads, length, headDim]` for one
    * sequence. The model's scale, soft cap, window and sinks apply unless `options` override them. In a draft tree each query sees its
@@ -217,7 +242,7 @@ export class Step extends Owner {
    * Commits the step: its tokens count from now on.
    *
    * @param tokens their ids, unless `beginStep` got them. Only full blocks of tokens with ids are added to the prefix cache
-   * @throws KvTideError `STEP_INCOMPLETE` with the layers that are not written; the step stays open
+   * @throws KvTideError `STEP_INCOMPLETE` with the layers that are not written, or whose states are not; the step stays open
    */
   commit(tokens?: TokenIds): void {
     const { shared, native, tokens: begun } = own(this)

@@ -20,7 +20,7 @@ const EMULATED_CASES = '40'
 async function onGpu() {
   const built = existsSync(join(root, ADDON))
   const env = { KVTIDE_DEVICE: built ? 'cuda' : 'cpu' }
-  const doctor = "console.log((await import('./lib/cli/doctor.ts')).doctor.run({ values: {}, files: [] }).text)"
+  const doctor = "console.log((await (await import('./lib/cli/doctor.ts')).doctor.run({ values: {}, files: [] })).text)"
   const { output } = await run(process.execPath, ['--import=tsx', '--input-type=module', '--eval', doctor], { env })
   const gpu = built ? gpuOf(output) : { usable: false, reason: `${ADDON} is not built: npm run build:cuda` }
   const parts = [await deviceTests(run, 'ava', SUITE, { env })]

@@ -1,10 +1,12 @@
 //! The paged cache: creation, writes and reads. Sequences, prefixes, drafts, steps and the pool have their own files.
 
+use kvtide_core::model::{LayerGroup, LayerKind};
 use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::options::{NativeGroup, NativeModelOptions, NativePagedOptions};
+use super::model::NativeGroup;
+use super::options::{NativeModelOptions, NativePagedOptions};
 use crate::border::argument::{ArrayArg, ArrayMemory, apart, count, whole};
 use crate::border::handle::{Handle, guard};
 use crate::border::refusal::Outcome;
@@ -40,15 +42,44 @@ impl NativePagedKvCache {
 
     #[napi]
     pub fn groups(&self, env: &Env) -> Result<Vec<NativeGroup>> {
-        self.cache.read(env, |cache| Ok(cache.model().groups().iter().map(NativeGroup::from).collect()))
+        self.cache.read(env, |cache| Ok(NativeGroup::of(cache.model())))
     }
 
+    /// The group of each layer's keys and values; 2^32 - 1 for a layer that has none.
     #[napi]
     pub fn group_of_layers(&self, env: &Env) -> Result<Vec<u32>> {
         self.cache.read(env, |cache| {
             let layers = cache.model().layers().len() as u32;
-            Ok((0..layers).map(|layer| cache.model().place(layer).group).collect())
+            Ok((0..layers).map(|layer| cache.model().place(layer).map_or(u32::MAX, |place| place.group)).collect())
         })
+    }
+
+    /// Fails for a layer without keys and values.
+    #[napi]
+    pub fn check_layer(&self, env: &Env, layer: f64) -> Result<()> {
+        self.cache.read(env, |cache| Ok(cache.place(count("layer", layer)?).map(drop)?))
+    }
+
+    /// The number of groups with keys and values, which come before those with states.
+    #[napi]
+    pub fn table_groups(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| {
+            let has_kv = |group: &&LayerGroup| group.kind != LayerKind::State;
+            Ok(cache.model().groups().iter().filter(has_kv).count() as f64)
+        })
+    }
+
+    /// The bytes of a sequence's states; 0 if no layer keeps one.
+    #[napi]
+    pub fn state_bytes(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.state_bytes() as f64))
+    }
+
+    /// Copies the states of a sequence into an array.
+    #[napi]
+    pub fn states_of(&mut self, env: &Env, sequence: f64, out: ArrayArg) -> Result<()> {
+        self.cache
+            .change(env, |cache| Ok(cache.states_of_into(whole("seq", sequence)?, out.memory("out")?.bytes_mut())?))
     }
 
     /// True if each query head has a learned sink logit, which must be passed to attention.

@@ -7,6 +7,8 @@
 //!   .gather(layer, sequence)             K and V of a sequence from before the step
 //!   .write(layer, k, v, meta)            writes K and V of a layer
 //!   .attend(q, k, v, call, lists)        writes them and computes attention
+//!   .readStates(index, out)              the states of a sequence from before the step
+//!   .writeStates(index, bytes)           and those after its tokens
 //!   .logits(data, dtype, rows, vocab)    stores the logits of the step
 //!   .dispose()                           returns the run, so that its owner can end it
 //! run.logits()                           on the cache's thread
@@ -180,6 +182,24 @@ impl NativeLentRun {
                 (None, large) => Ok(Either::B(large.map_or_else(|| ExternalArray::floats(Vec::new()), Output::array))),
             }
         })
+    }
+
+    /// The bytes of a sequence's states; 0 if no layer keeps one.
+    #[napi]
+    pub fn state_bytes(&self, env: &Env) -> Result<f64> {
+        self.with(env, |run| Ok(run.model().state_layout().bytes as f64))
+    }
+
+    /// Writes the states of a sequence, by its index in the step, after the step's tokens.
+    #[napi]
+    pub fn write_states(&self, env: &Env, index: f64, bytes: ArrayArg) -> Result<()> {
+        self.with(env, |run| Ok(run.write_states(count("index", index)? as usize, bytes.memory("bytes")?.bytes())?))
+    }
+
+    /// Copies the states that a sequence of the step had before it.
+    #[napi]
+    pub fn read_states(&self, env: &Env, index: f64, out: ArrayArg) -> Result<()> {
+        self.with(env, |run| Ok(run.read_states_into(count("index", index)? as usize, out.memory("out")?.bytes_mut())?))
     }
 
     /// Copies the logits of the step; the owner of the run receives them.

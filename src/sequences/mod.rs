@@ -5,6 +5,7 @@ mod attend;
 pub(crate) mod cache;
 mod draft;
 mod lent_run;
+mod model;
 mod options;
 mod pool;
 pub(crate) mod prefix;

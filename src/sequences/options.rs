@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use kvtide_core::model::{AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription};
 use kvtide_core::paged::{EvictionPolicy, PageFormat, RankTable, Window};
 use kvtide_core::{Error, counted};
 use kvtide_tensor::runtime::device;
@@ -10,6 +9,7 @@ use kvtide_tensor::{PagedKvCacheOptions, PagedModelOptions, PoolRoom};
 use napi::bindgen_prelude::{Uint8Array, Uint32Array};
 use napi_derive::napi;
 
+use super::model::NativeModel;
 use crate::border::argument::{count, optional, positive, whole};
 use crate::border::handle::budget;
 use crate::border::refusal::Outcome;
@@ -79,34 +79,6 @@ pub(crate) fn page_format(argument: &'static str, name: &str) -> Outcome<PageFor
     name.parse().map_err(|names| Error::argument(argument, name, format!("one of {names}")).into())
 }
 
-/// One layer of a model, described by hand.
-#[napi(object, object_to_js = false)]
-pub struct NativeModelLayer {
-    /// 0: full attention, 1: sliding window, 2: shares the K and V of another layer.
-    pub kind: f64,
-    pub window: f64,
-    pub sinks: f64,
-    pub shared_with: f64,
-    pub num_kv_heads: f64,
-    pub head_dim: f64,
-    pub value_head_dim: f64,
-}
-
-/// A model: the text of a configuration file, or a list of layers.
-#[napi(object, object_to_js = false)]
-pub struct NativeModel {
-    #[napi(ts_type = "string | undefined")]
-    pub config: Option<String>,
-    pub layers: Vec<NativeModelLayer>,
-    #[napi(ts_type = "number | undefined")]
-    pub num_query_heads: Option<f64>,
-    #[napi(ts_type = "number | undefined")]
-    pub scale: Option<f64>,
-    #[napi(ts_type = "number | undefined")]
-    pub softcap: Option<f64>,
-    pub sink_logits: bool,
-}
-
 #[napi(object, object_to_js = false)]
 pub struct NativeModelOptions {
     pub model: NativeModel,
@@ -138,25 +110,12 @@ pub struct NativeModelOptions {
     pub memory_limit_bytes: Option<f64>,
 }
 
-/// Layers that share block tables.
-#[napi(object, object_from_js = false)]
-pub struct NativeGroup {
-    #[napi(ts_type = "number | undefined")]
-    pub window: Option<f64>,
-    #[napi(ts_type = "number | undefined")]
-    pub sinks: Option<f64>,
-    pub layers: Vec<u32>,
-    pub num_kv_heads: f64,
-    pub head_dim: f64,
-    pub value_head_dim: f64,
-    pub device: f64,
-}
-
 impl NativeModelOptions {
     pub(crate) fn read(self) -> Outcome<PagedModelOptions> {
+        let dtype = self.dtype.parse()?;
         let model = match self.device_of_layers {
-            Some(devices) => self.model.read()?.split(&devices)?,
-            None => self.model.read()?,
+            Some(devices) => self.model.read(dtype)?.split(&devices)?,
+            None => self.model.read(dtype)?,
         };
         let room = match (self.blocks, self.blocks_each) {
             (Some(blocks), _) => {
@@ -172,7 +131,7 @@ impl NativeModelOptions {
         };
         Ok(PagedModelOptions {
             block_size: positive("blockSize", self.block_size)?,
-            dtype: self.dtype.parse()?,
+            dtype,
             key_format: Some(page_format("keyFormat", &self.key_format)?),
             value_format: Some(page_format("valueFormat", &self.value_format)?),
             hadamard: self.hadamard,
@@ -185,55 +144,5 @@ impl NativeModelOptions {
             budget: Some(budget()),
             ..PagedModelOptions::new(model, room)
         })
-    }
-}
-
-impl NativeModel {
-    fn read(self) -> Outcome<ModelDescription> {
-        if let Some(config) = &self.config {
-            return Ok(ModelDescription::from_config(config)?);
-        }
-        let layers = self.layers.iter().map(NativeModelLayer::read).collect::<Outcome<_>>()?;
-        let attention = AttentionDescription {
-            num_query_heads: optional("numQueryHeads", self.num_query_heads, count)?,
-            scale: self.scale.map(|scale| scale as f32),
-            softcap: self.softcap.map(|softcap| softcap as f32),
-            sink_logits: self.sink_logits,
-        };
-        Ok(ModelDescription::new(layers)?.with_attention(attention)?)
-    }
-}
-
-impl NativeModelLayer {
-    fn read(&self) -> Outcome<LayerDescription> {
-        let kind = match self.kind {
-            1.0 => LayerKind::Sliding { window: count("window", self.window)?, sinks: count("sinks", self.sinks)? },
-            2.0 => LayerKind::SharedWith(count("with", self.shared_with)?),
-            _ => LayerKind::Full,
-        };
-        Ok(LayerDescription {
-            kind,
-            num_kv_heads: count("numKvHeads", self.num_kv_heads)?,
-            head_dim: count("headDim", self.head_dim)?,
-            value_head_dim: count("valueHeadDim", self.value_head_dim)?,
-        })
-    }
-}
-
-impl From<&LayerGroup> for NativeGroup {
-    fn from(group: &LayerGroup) -> Self {
-        let (window, sinks) = match group.kind {
-            LayerKind::Sliding { window, sinks } => (Some(window.into()), Some(sinks.into())),
-            _ => (None, None),
-        };
-        NativeGroup {
-            window,
-            sinks,
-            layers: group.layers.clone(),
-            num_kv_heads: group.num_kv_heads.into(),
-            head_dim: group.head_dim.into(),
-            value_head_dim: group.value_head_dim.into(),
-            device: group.device.into(),
-        }
     }
 }

@@ -268,6 +268,7 @@ fn name(reason: MissReason) -> &'static str {
         MissReason::OtherSalt => "other-salt",
         MissReason::NeverSeen => "never-seen",
         MissReason::WindowGone => "window-gone",
+        MissReason::NoStateHere => "no-state-here",
     }
 }
 

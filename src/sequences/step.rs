@@ -78,6 +78,24 @@ impl NativePagedKvCache {
         })
     }
 
+    /// Writes the states of a sequence, by its index in the step, after the step's tokens.
+    #[napi]
+    pub fn write_states(&mut self, env: &Env, step: &mut NativePagedStep, index: f64, bytes: ArrayArg) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (index, bytes) = (count("index", index)? as usize, bytes.memory("bytes")?);
+            Ok(cache.write_states(step.get_mut()?, index, bytes.bytes())?)
+        })
+    }
+
+    /// Copies the states that a sequence of the step had before it.
+    #[napi]
+    pub fn read_states(&self, env: &Env, step: &NativePagedStep, index: f64, out: ArrayArg) -> Result<()> {
+        self.cache.read(env, |cache| {
+            let (index, out) = (count("index", index)? as usize, out.memory("out")?);
+            Ok(cache.read_states_into(step.get()?, index, out.bytes_mut())?)
+        })
+    }
+
     /// The position of each token of the step.
     #[napi]
     pub fn step_positions(&self, env: &Env, step: &NativePagedStep) -> Result<Int32Array> {

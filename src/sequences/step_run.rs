@@ -22,6 +22,7 @@ use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
 use super::step::NativePagedStep;
+use crate::border::argument::{ArrayArg, count};
 use crate::border::handle::{budget, guard};
 use crate::border::refusal::Outcome;
 use crate::border::shared;
@@ -161,6 +162,28 @@ impl NativeStepRun {
     #[napi]
     pub fn tokens(&self, env: &Env) -> Result<u32> {
         guard(env, || self.with(|run| Ok(run.tokens())))
+    }
+
+    /// The bytes of a sequence's states; 0 if no layer keeps one.
+    #[napi]
+    pub fn state_bytes(&self, env: &Env) -> Result<f64> {
+        guard(env, || self.with(|run| Ok(run.model().state_layout().bytes as f64)))
+    }
+
+    /// Writes the states of a sequence, by its index in the step, after the step's tokens.
+    #[napi]
+    pub fn write_states(&self, env: &Env, index: f64, bytes: ArrayArg) -> Result<()> {
+        guard(env, || {
+            self.with(|run| Ok(run.write_states(count("index", index)? as usize, bytes.memory("bytes")?.bytes())?))
+        })
+    }
+
+    /// Copies the states that a sequence of the step had before it.
+    #[napi]
+    pub fn read_states(&self, env: &Env, index: f64, out: ArrayArg) -> Result<()> {
+        guard(env, || {
+            self.with(|run| Ok(run.read_states_into(count("index", index)? as usize, out.memory("out")?.bytes_mut())?))
+        })
     }
 
     /// Lends the run to another thread, which takes it by the returned number.

@@ -61,6 +61,12 @@ pub struct Ending {
 }
 
 impl Ending {
+    /// Number of transactions that stay open.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
     /// True if no transaction is open after it.
     #[must_use]
     pub fn is_outermost(&self) -> bool {

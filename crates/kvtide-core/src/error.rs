@@ -85,6 +85,21 @@ pub enum Error {
         /// The reason.
         reason: &'static str,
     },
+    /// A state cannot be cut: there is no checkpoint at the requested length.
+    #[error(
+        "cannot roll back from {} to {requested}: there is no state at this length; the nearest are at {below}{}",
+        counted(*seq_len, "token"), above.map_or(String::new(), |above| format!(" and {above}"))
+    )]
+    NoStateHere {
+        /// The requested length.
+        requested: u64,
+        /// The present length.
+        seq_len: u64,
+        /// The nearest length below that has a state; 0 always has one.
+        below: u64,
+        /// The nearest length above that has a state.
+        above: Option<u64>,
+    },
     /// The snapshot does not belong to the present branch of this cache.
     #[error("the snapshot cannot be used: {reason}")]
     SnapshotInvalid {
@@ -229,7 +244,7 @@ impl Error {
             Error::UnsupportedModel { .. } => Code::UnsupportedModel,
             Error::CacheOverflow { .. } | Error::NoSlots { .. } => Code::CacheOverflow,
             Error::CacheEmpty { .. } => Code::CacheEmpty,
-            Error::CannotRollBack { .. } => Code::CannotRollBack,
+            Error::CannotRollBack { .. } | Error::NoStateHere { .. } => Code::CannotRollBack,
             Error::SnapshotInvalid { .. } => Code::SnapshotInvalid,
             Error::InvalidPath { .. } => Code::InvalidPath,
             Error::TransactionOpen { .. } | Error::StepOpen { .. } => Code::TransactionOpen,
@@ -262,6 +277,11 @@ impl Error {
             Error::CacheEmpty { operation } => details![operation: *operation],
             Error::CannotRollBack { requested, seq_len, reason } => {
                 details![requested: *requested, seqLen: *seq_len, reason: *reason]
+            }
+            Error::NoStateHere { requested, seq_len, below, above } => {
+                let mut details = details![requested: *requested, seqLen: *seq_len, reason: "no state", below: *below];
+                details.extend(above.map(|above| Detail { name: "above", value: above.into() }));
+                details
             }
             Error::SnapshotInvalid { reason } => details![reason: *reason],
             Error::InvalidPath { place, node, reason } => {

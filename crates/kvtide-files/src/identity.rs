@@ -4,12 +4,15 @@
 //! | --- | --- |
 //! | `namespace` | what the token ids mean: the model, its rope settings |
 //! | `layers`, `attention` | the model's layers, from which a cache is created again |
+//! | `states` | the tensors of a fixed size that layers keep for a sequence; missing if there are none |
 //! | `groups` | the layers that share blocks: their window and sizes |
 //! | `blockSize`, `dtype`, `keyFormat`, `valueFormat`, `hadamard` | the form of the pages |
 //! | `layout`, `byteOrder` | the order of numbers and bytes in a page |
 //! | `prefixKey` | the key under which block keys are made: a check of it, and the key itself if it was made at random |
 
-use kvtide_core::model::{AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription};
+use kvtide_core::model::{
+    AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription, StateTensor,
+};
 use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout};
 use kvtide_tensor::{DType, PagedKvCache, PagedModelOptions, PoolRoom};
 use serde::{Deserialize, Serialize};
@@ -33,6 +36,8 @@ pub struct Identity {
     byte_order: String,
     groups: Vec<Group>,
     layers: Vec<Layer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    states: Vec<State>,
     attention: Attention,
     prefix_key: PrefixKey,
 }
@@ -66,6 +71,16 @@ struct Layer {
     num_kv_heads: u32,
     head_dim: u32,
     value_head_dim: u32,
+}
+
+/// A tensor of a fixed size that a layer keeps for a sequence.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct State {
+    layer: u32,
+    name: String,
+    shape: Vec<u32>,
+    dtype: String,
 }
 
 /// The attention options of the model.
@@ -105,8 +120,14 @@ fn layer(of: &LayerDescription) -> Layer {
         LayerKind::Full => ("full", [None; 3]),
         LayerKind::Sliding { window, sinks } => ("sliding", [Some(window), Some(sinks), None]),
         LayerKind::SharedWith(with) => ("shared", [None, None, Some(with)]),
+        LayerKind::State => ("state", [None; 3]),
+        LayerKind::Empty => ("empty", [None; 3]),
     };
     Layer { kind: kind.to_owned(), window, sinks, with, num_kv_heads, head_dim, value_head_dim }
+}
+
+fn state(of: &StateTensor) -> State {
+    State { layer: of.layer, name: of.name.clone(), shape: of.shape.clone(), dtype: of.dtype.to_string() }
 }
 
 impl Identity {
@@ -129,6 +150,7 @@ impl Identity {
             byte_order: if cfg!(target_endian = "little") { "little" } else { "big" }.to_owned(),
             groups: model.groups().iter().map(group).collect(),
             layers: model.layers().iter().map(layer).collect(),
+            states: model.states().iter().map(state).collect(),
             attention: Attention { num_query_heads, scale, softcap, sink_logits },
             prefix_key: PrefixKey { check: hex(&cache.namer().key_check().0), key },
         }
@@ -218,7 +240,8 @@ impl Identity {
                 differs(&format!("groups[{at}].{name}"), found, expected)?;
             }
         }
-        Ok(())
+        let states = |of: &[State]| serde_json::to_string(of).expect("states are JSON");
+        differs("states", states(&self.states), states(&own.states))
     }
 
     /// Refuses block keys that were made under another key than the cache's.
@@ -241,15 +264,23 @@ impl Identity {
                 ("full", None, None, None) => LayerKind::Full,
                 ("sliding", Some(window), Some(sinks), None) => LayerKind::Sliding { window, sinks },
                 ("shared", None, None, Some(with)) => LayerKind::SharedWith(with),
-                _ => return Err(Error::corrupt("a layer", &of.kind, "full, sliding or shared, with its fields")),
+                ("state", None, None, None) => LayerKind::State,
+                ("empty", None, None, None) => LayerKind::Empty,
+                _ => return Err(Error::corrupt("a layer", &of.kind, "a kind of layer, with its fields")),
             };
             let Layer { num_kv_heads, head_dim, value_head_dim, .. } = *of;
             Ok(LayerDescription { kind, num_kv_heads, head_dim, value_head_dim })
         });
         let Attention { num_query_heads, scale, softcap, sink_logits } = self.attention;
         let attention = AttentionDescription { num_query_heads, scale, softcap, sink_logits };
-        let model = ModelDescription::new(layers.collect::<Result<_>>()?);
-        model.and_then(|model| model.with_attention(attention)).map_err(|error| Error::of_content(error.into()))
+        let states = self.states.iter().map(|State { layer, name, shape, dtype }| {
+            let dtype = dtype.parse().map_err(|names: String| Error::corrupt("a state's dtype", dtype, names))?;
+            Ok(StateTensor { layer: *layer, name: name.clone(), shape: shape.clone(), dtype })
+        });
+        let (layers, states) = (layers.collect::<Result<_>>()?, states.collect::<Result<Vec<_>>>()?);
+        let model =
+            ModelDescription::new(layers).and_then(|model| model.with_attention(attention)?.with_states(states));
+        model.map_err(|error| Error::of_content(error.into()))
     }
 
     pub(crate) fn block_size(&self) -> u32 {

@@ -40,6 +40,9 @@ impl Layers {
         let layer = |of: &kvtide_core::model::LayerDescription| {
             Ok(match of.kind {
                 LayerKind::SharedWith(source) => Layer::Shared(source as usize),
+                LayerKind::State | LayerKind::Empty => {
+                    return Err(Error::config("model", "a layer without keys and values", "attention in each layer"));
+                }
                 LayerKind::Sliding { window, sinks } if windows => {
                     let options = RotatingCacheOptions { max_seq_len: window, sinks, ..Default::default() };
                     Layer::Window(RotatingKvCache::new(options)?)

@@ -34,7 +34,7 @@ fn a_field_that_does_not_fit_is_named() {
         ("rope", "rope_scaling", json!({ "rope_type": "yarn" }), "rope_type is yarn"),
         ("act", "hidden_act", json!("relu"), "hidden_act is relu"),
         ("family", "model_type", json!("gpt_oss"), "model_type is gpt_oss"),
-        ("mamba", "model_type", json!("mamba"), "recurrent state is not supported"),
+        ("rwkv", "model_type", json!("rwkv"), "recurrent state is not supported"),
         ("tied", "tie_word_embeddings", json!(1), "tie_word_embeddings is 1"),
         ("odd", "head_dim", json!(15), "head_dim is 15"),
         (

@@ -85,7 +85,7 @@ function told(message: Message): void {
         element(
           'option',
           { value: String(at) },
-          `${layers} ${kind === 'full' ? 'without a window' : `with a window of ${window}`}`,
+          `${layers} ${kind === 'full' ? 'without a window' : kind === 'state' ? 'with states' : `with a window of ${window}`}`,
         ),
       )
       if (select.options.length !== options.length) select.replaceChildren(...options)

@@ -44,7 +44,7 @@ const doctor = await run(
   [
     '--input-type=module',
     '--eval',
-    "console.log((await import('./lib/cli/doctor.js')).doctor.run({ values: {}, files: [] }).text)",
+    "console.log((await (await import('./lib/cli/doctor.js')).doctor.run({ values: {}, files: [] })).text)",
   ],
   { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } },
 )

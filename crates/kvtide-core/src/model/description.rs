@@ -1,48 +1,17 @@
 //! A checked description of a model's layers.
 //!
-//! Invariants: there is at least one layer. Every size is at least 1, except that of values, which may be 0. A layer
-//! that shares names an earlier layer that has the same sizes and keeps tokens itself.
+//! Invariants: there is at least one layer. Every size is at least 1, except that of values, which may be 0; layers without
+//! keys and values have sizes of 0. A layer that shares names an earlier layer that has the same sizes and keeps tokens
+//! itself. States are ordered by layer, and their names are unique in a layer.
 
-use std::collections::HashMap;
-
+use super::group::{LayerGroup, LayerPlace, groups, state_groups};
 use super::layer::{AttentionDescription, LayerDescription, LayerKind};
+use super::state::{StateLayout, StateTensor, check_states};
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 
 /// The largest number of layers of a model.
 pub const LAYERS_MAX: u32 = 65_536;
-
-/// Layers that share block tables: they keep the same tokens in the same sizes on the same device. A block of the group
-/// holds a run of tokens in all of its layers.
-///
-/// ```text
-/// layers   0 sliding   1 sliding   2 full   3 sliding   4 as 2
-/// groups   A 0         A 1         B 0      A 2         B 0        in the order of their first layers
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerGroup {
-    /// The kind of each layer; never [`LayerKind::SharedWith`].
-    pub kind: LayerKind,
-    /// Heads of keys and values.
-    pub num_kv_heads: u32,
-    /// Elements of one head's key.
-    pub head_dim: u32,
-    /// Elements of one head's value.
-    pub value_head_dim: u32,
-    /// The number of the device of these layers; 0 if all layers are on one device.
-    pub device: u32,
-    /// The layers that keep keys and values themselves, ascending: the layer at index `i` is the group's layer `i`.
-    pub layers: Vec<u32>,
-}
-
-/// The place of a layer's keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerPlace {
-    /// The group.
-    pub group: u32,
-    /// The layer within the group.
-    pub index: u32,
-}
 
 /// The description of a model's layers, as a cache needs it.
 ///
@@ -53,7 +22,7 @@ pub struct LayerPlace {
 /// let sliding = full.with_kind(LayerKind::Sliding { window: 512, sinks: 0 });
 /// let model = ModelDescription::new(vec![sliding, sliding, full])?;
 /// assert_eq!(model.groups().len(), 2);
-/// assert_eq!((model.place(1).group, model.place(1).index), (0, 1));
+/// assert_eq!(model.place(1).map(|place| (place.group, place.index)), Some((0, 1)));
 ///
 /// let llama = r#"{ "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4 }"#;
 /// assert_eq!(ModelDescription::from_config(llama)?.layers(), [LayerDescription::full(4, 16); 2]);
@@ -63,19 +32,49 @@ pub struct LayerPlace {
 pub struct ModelDescription {
     layers: Vec<LayerDescription>,
     attention: AttentionDescription,
+    states: Vec<StateTensor>,
+    /// The number of each layer's device.
+    devices: Vec<u32>,
     groups: Vec<LayerGroup>,
-    places: Vec<LayerPlace>,
+    places: Vec<Option<LayerPlace>>,
 }
 
 impl ModelDescription {
-    /// Returns a model with these layers and plain attention.
+    /// Returns a model with these layers, plain attention and no states. If some layers keep states, add their tensors with
+    /// [`with_states`](Self::with_states): until then, no cache can be made of the model.
     pub fn new(layers: Vec<LayerDescription>) -> Result<Self> {
         check_count("layers", layers.len())?;
         for index in 0..layers.len() {
             check_layer(&layers, index)?;
         }
-        let (groups, places) = groups(&layers, |_| 0);
-        Ok(ModelDescription { layers, attention: AttentionDescription::default(), groups, places })
+        let (devices, (groups, places)) = (vec![0; layers.len()], groups(&layers, |_| 0));
+        Ok(ModelDescription {
+            layers,
+            attention: AttentionDescription::default(),
+            states: Vec::new(),
+            devices,
+            groups,
+            places,
+        })
+    }
+
+    /// Returns the same layers with these states: tensors of a fixed size that layers keep for a sequence. They replace
+    /// earlier ones. Each layer of kind [`LayerKind::State`] needs at least one; a layer with attention may have some too.
+    ///
+    /// ```
+    /// use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription, StateDType, StateTensor};
+    ///
+    /// let layers = vec![LayerDescription::state(), LayerDescription::full(8, 64)];
+    /// let conv = StateTensor { layer: 0, name: "conv".into(), shape: vec![1024, 2], dtype: StateDType::F16 };
+    /// let model = ModelDescription::new(layers)?.with_states(vec![conv])?;
+    /// assert_eq!(model.groups().last().unwrap().kind, LayerKind::State);
+    /// assert_eq!((model.place(0), model.state_layout().bytes), (None, 4096));
+    /// # Ok::<(), kvtide_core::Error>(())
+    /// ```
+    pub fn with_states(self, mut states: Vec<StateTensor>) -> Result<Self> {
+        check_states(&self.layers, &states)?;
+        states.sort_by_key(|state| state.layer);
+        Ok(ModelDescription { states, ..self }.grouped())
     }
 
     /// Returns the same layers with this attention.
@@ -90,7 +89,7 @@ impl ModelDescription {
     /// ```
     /// # use kvtide_core::model::{LayerDescription, ModelDescription};
     /// let model = ModelDescription::new(vec![LayerDescription::full(8, 128); 4])?.split(&[0, 0, 1, 1])?;
-    /// assert_eq!((model.groups().len(), model.place(3).group), (2, 1));
+    /// assert_eq!((model.groups().len(), model.place(3).map(|place| place.group)), (2, Some(1)));
     /// # Ok::<(), kvtide_core::Error>(())
     /// ```
     pub fn split(self, devices: &[u32]) -> Result<Self> {
@@ -106,8 +105,29 @@ impl ModelDescription {
                 return Err(Error::model(format!("device[{index}]"), devices[index], expected));
             }
         }
-        let (groups, places) = groups(&self.layers, |layer| devices[layer]);
-        Ok(ModelDescription { groups, places, ..self })
+        Ok(ModelDescription { devices: devices.to_vec(), ..self }.grouped())
+    }
+
+    /// Forms the groups again.
+    fn grouped(self) -> Self {
+        let device = |layer: usize| self.devices[layer];
+        let (mut groups, places) = groups(&self.layers, device);
+        groups.extend(state_groups(&self.states, device));
+        ModelDescription { groups, places, ..self }
+    }
+
+    /// Returns an error if a layer of kind [`LayerKind::State`] has no state, or if no layer keeps anything: no cache can
+    /// be made of such a model.
+    pub fn check_states(&self) -> Result<()> {
+        check_states(&self.layers, &self.states)?;
+        if self.groups.is_empty() {
+            return Err(Error::model(
+                "layers",
+                "without keys, values and states",
+                "at least one layer that keeps some",
+            ));
+        }
+        Ok(())
     }
 
     /// The layers, in order.
@@ -128,16 +148,34 @@ impl ModelDescription {
         &self.groups
     }
 
-    /// The place of an existing layer's keys and values. A layer that shares has the place of the other layer.
+    /// The states of all layers, ordered by layer.
     #[must_use]
-    pub fn place(&self, layer: u32) -> LayerPlace {
+    pub fn states(&self) -> &[StateTensor] {
+        &self.states
+    }
+
+    /// The bytes of all states of one sequence. O(states).
+    #[must_use]
+    pub fn state_layout(&self) -> StateLayout {
+        let groups = self.groups.iter().filter(|group| group.kind == LayerKind::State);
+        let order: Vec<u32> = groups.map(|group| group.device).collect();
+        StateLayout::of(&self.states, &order, |layer| self.devices[layer as usize])
+    }
+
+    /// The place of an existing layer's keys and values; [`None`] if it has none, because it keeps a state or nothing. A
+    /// layer that shares has the place of the other layer.
+    #[must_use]
+    pub fn place(&self, layer: u32) -> Option<LayerPlace> {
         self.places[layer as usize]
     }
 
     /// The kind of an existing layer. A layer that shares has the kind of the other layer.
     #[must_use]
     pub fn kind(&self, layer: u32) -> LayerKind {
-        self.groups[self.place(layer).group as usize].kind
+        match self.layers[layer as usize].kind {
+            LayerKind::SharedWith(source) => self.layers[source as usize].kind,
+            own => own,
+        }
     }
 }
 
@@ -157,12 +195,15 @@ fn check_layer(layers: &[LayerDescription], index: usize) -> Result<()> {
         ("headDim", layer.head_dim, 1),
         ("valueHeadDim", layer.value_head_dim, 0),
     ] {
-        if !(least..=COUNT_MAX).contains(&size) {
+        if !layer.kind.has_kv() && size > 0 {
+            return Err(Error::model(of(field), size, "0 in a layer without keys and values"));
+        }
+        if layer.kind.has_kv() && !(least..=COUNT_MAX).contains(&size) {
             return Err(Error::model(of(field), size, format!("{least} to {COUNT_MAX}")));
         }
     }
     match layer.kind {
-        LayerKind::Full => Ok(()),
+        LayerKind::Full | LayerKind::State | LayerKind::Empty => Ok(()),
         LayerKind::Sliding { window: 0, .. } => {
             Err(Error::model(of("window"), 0, "at least 1, the query's own position"))
         }
@@ -188,6 +229,10 @@ fn check_shared(layers: &[LayerDescription], index: usize, source: u32) -> Resul
         let expected = format!("a layer that keeps tokens itself: layer {source} shares those of layer {owner}");
         return Err(Error::model(of("sharedWith"), source, expected));
     }
+    if !shown.kind.has_kv() {
+        let expected = format!("a layer that keeps tokens itself: layer {source} has no keys and values");
+        return Err(Error::model(of("sharedWith"), source, expected));
+    }
     for (field, size, wanted) in [
         ("numKvHeads", layer.num_kv_heads, shown.num_kv_heads),
         ("headDim", layer.head_dim, shown.head_dim),
@@ -205,9 +250,9 @@ fn check_shared(layers: &[LayerDescription], index: usize, source: u32) -> Resul
 }
 
 fn check_attention(layers: &[LayerDescription], attention: &AttentionDescription) -> Result<()> {
+    let mut with_kv = layers.iter().enumerate().filter(|(_, layer)| layer.kind.has_kv());
     if let Some(heads) = attention.num_query_heads
-        && let Some((index, layer)) =
-            layers.iter().enumerate().find(|(_, layer)| heads == 0 || heads % layer.num_kv_heads != 0)
+        && let Some((index, layer)) = with_kv.find(|(_, layer)| heads == 0 || heads % layer.num_kv_heads != 0)
     {
         let expected = format!("a multiple of the {} KV heads of layers[{index}]", layer.num_kv_heads);
         return Err(Error::model("numQueryHeads", heads, expected));
@@ -220,25 +265,4 @@ fn check_attention(layers: &[LayerDescription], attention: &AttentionDescription
         }
     }
     Ok(())
-}
-
-/// The groups of checked layers, and each layer's place in them. `device` returns the number of a layer's device.
-fn groups(layers: &[LayerDescription], device: impl Fn(usize) -> u32) -> (Vec<LayerGroup>, Vec<LayerPlace>) {
-    let (mut groups, mut known) = (Vec::<LayerGroup>::new(), HashMap::new());
-    let mut places = Vec::<LayerPlace>::with_capacity(layers.len());
-    for (number, &layer) in layers.iter().enumerate() {
-        if let LayerKind::SharedWith(source) = layer.kind {
-            places.push(places[source as usize]);
-            continue;
-        }
-        let device = device(number);
-        let group = *known.entry((layer, device)).or_insert_with(|| {
-            let LayerDescription { kind, num_kv_heads, head_dim, value_head_dim } = layer;
-            groups.push(LayerGroup { kind, num_kv_heads, head_dim, value_head_dim, device, layers: Vec::new() });
-            groups.len() - 1
-        });
-        places.push(LayerPlace { group: group as u32, index: groups[group].layers.len() as u32 });
-        groups[group].layers.push(number as u32);
-    }
-    (groups, places)
 }

@@ -15,6 +15,19 @@ pub enum LayerKind {
     },
     /// No tokens of its own: the layer reads those of this earlier layer.
     SharedWith(u32),
+    /// No keys and values: the layer keeps a state of a fixed size for a sequence, whose tensors
+    /// [`ModelDescription::with_states`](super::ModelDescription::with_states) lists.
+    State,
+    /// Nothing: the layer has neither attention nor a state, as the feed-forward layers that Nemotron-H counts as layers.
+    Empty,
+}
+
+impl LayerKind {
+    /// True if a layer of this kind has keys and values, its own or those of another layer.
+    #[must_use]
+    pub fn has_kv(self) -> bool {
+        !matches!(self, LayerKind::State | LayerKind::Empty)
+    }
 }
 
 /// A layer: the tokens it keeps, and the size of a token.
@@ -22,7 +35,7 @@ pub enum LayerKind {
 pub struct LayerDescription {
     /// The tokens that it keeps.
     pub kind: LayerKind,
-    /// Heads of keys and values.
+    /// Heads of keys and values; 0 in a layer without keys and values, as the two sizes below.
     pub num_kv_heads: u32,
     /// Elements of one head's key.
     pub head_dim: u32,
@@ -35,6 +48,18 @@ impl LayerDescription {
     #[must_use]
     pub fn full(num_kv_heads: u32, head_dim: u32) -> Self {
         LayerDescription { kind: LayerKind::Full, num_kv_heads, head_dim, value_head_dim: head_dim }
+    }
+
+    /// Returns a layer that keeps a state instead of keys and values.
+    #[must_use]
+    pub fn state() -> Self {
+        LayerDescription { kind: LayerKind::State, num_kv_heads: 0, head_dim: 0, value_head_dim: 0 }
+    }
+
+    /// Returns a layer that keeps nothing.
+    #[must_use]
+    pub fn empty() -> Self {
+        LayerDescription::state().with_kind(LayerKind::Empty)
     }
 
     /// Returns a layer of the same sizes and another kind.

@@ -4,6 +4,7 @@
 //! ```text
 //! config.json ── config/ ──> layers by the family's rule ───┐
 //! layers written down by hand ──────────────────────────────┴─> ModelDescription ──> groups, places
+//! states: tensors of a fixed size for a sequence ─────────────────────┘        └──> the layout of a slot
 //! ```
 //!
 //! A description consists of plain numbers, which are checked once, when it is made: contradictory numbers are an
@@ -11,7 +12,11 @@
 
 mod config;
 mod description;
+mod group;
 mod layer;
+mod state;
 
-pub use description::{LAYERS_MAX, LayerGroup, LayerPlace, ModelDescription};
+pub use description::{LAYERS_MAX, ModelDescription};
+pub use group::{LayerGroup, LayerPlace};
 pub use layer::{AttentionDescription, LayerDescription, LayerKind};
+pub use state::{STATE_ALIGNMENT, STATE_BYTES_MAX, StateDType, StateLayout, StateTensor};

@@ -65,9 +65,9 @@ pub use plan::{
 };
 pub use planner::{
     Admission, AdmissionRequest, Admitted, Growth, GrowthRequest, Lacking, NO_BLOCK, PagedPlanner, PlannerCounters,
-    PoolStats, SavedContent, SavedRow, Shortage, StepTableRows, StepTables, admit_in_groups, can_allocate_in_groups,
-    explain_in_groups, find_in_groups, find_named_in_groups, prompt_in_groups, prompt_in_groups_again,
-    shortage_in_groups,
+    PoolStats, PromptStates, SavedContent, SavedRow, Shortage, StepTableRows, StepTables, admit_in_groups,
+    can_allocate_in_groups, explain_in_groups, find_in_groups, find_named_in_groups, prompt_in_groups,
+    prompt_in_groups_again, prompt_states, shortage_in_groups,
 };
 pub use pool::{
     BlockHandle, BlockPool, BlockTable, EvictionPolicy, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable,

@@ -31,6 +31,12 @@ fn named(field: &str, value: &str) -> (String, String) {
     (field.to_owned(), value.to_owned())
 }
 
+/// The group of a layer's keys and values, and the index there.
+fn place(model: &ModelDescription, layer: u32) -> (u32, u32) {
+    let place = model.place(layer).unwrap();
+    (place.group, place.index)
+}
+
 #[test]
 fn layers_that_contradict_themselves_are_refused_by_name() {
     assert_eq!(refused(vec![]), named("layers", "0"));
@@ -93,7 +99,7 @@ fn a_value_need_not_be_there() {
 #[test]
 fn a_shared_layer_stands_where_its_source_does() {
     let model = ModelDescription::new(vec![sliding(4, 0), FULL, sliding(4, 0), shared(2), shared(1)]).unwrap();
-    let places: Vec<_> = (0..5).map(|layer| (model.place(layer).group, model.place(layer).index)).collect();
+    let places: Vec<_> = (0..5).map(|layer| place(&model, layer)).collect();
     assert_eq!(places, [(0, 0), (1, 0), (0, 1), (0, 1), (1, 0)]);
     assert_eq!(model.kind(3), LayerKind::Sliding { window: 4, sinks: 0 });
     assert_eq!(model.groups().iter().map(|group| group.layers.clone()).collect::<Vec<_>>(), [vec![0, 2], vec![1]]);
@@ -132,7 +138,7 @@ fn groups_are_what_a_search_through_the_layers_finds() {
             _ => layer,
         };
         for layer in 0..layers.len() {
-            let (place, own) = (model.place(layer as u32), owner(layer));
+            let (place, own) = (model.place(layer as u32).unwrap(), owner(layer));
             let alike: Vec<_> = (0..layers.len()).filter(|&other| layers[other] == layers[own]).collect();
             let group = &model.groups()[place.group as usize];
             prop_assert_eq!(group.layers.iter().map(|&layer| layer as usize).collect::<Vec<_>>(), alike.clone());
@@ -154,7 +160,7 @@ fn layers_on_several_devices_stand_apart() {
     let split = model.clone().split(&[0, 0, 1, 0, 0]).unwrap();
     let groups: Vec<_> = split.groups().iter().map(|group| (group.device, group.layers.clone())).collect();
     assert_eq!(groups, [(0, vec![0, 4]), (0, vec![1]), (1, vec![2])]);
-    assert_eq!((split.place(3), split.place(4).index), (split.place(1), 1));
+    assert_eq!((split.place(3), place(&split, 4).1), (split.place(1), 1));
     assert_eq!(split.clone().split(&[7; 5]).unwrap().groups().len(), 2);
     assert_eq!(split.layers(), model.layers());
     for devices in [&[0; 4][..], &[0; 6], &[]] {

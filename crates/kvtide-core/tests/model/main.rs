@@ -3,6 +3,8 @@
 mod classes;
 mod config;
 mod description;
+mod hybrids;
 mod refusals;
+mod states;
 #[path = "../support/mod.rs"]
 mod support;

@@ -149,10 +149,10 @@ fn unsupported(config: &str, says: &str) -> String {
 #[test]
 fn models_that_work_otherwise_are_refused_by_name() {
     for (name, says) in [
-        ("mamba", "recurrent state"),
-        ("mamba2", "recurrent state"),
         ("rwkv", "recurrent state"),
-        ("qwen3_next", "recurrent state"),
+        ("zamba2", "recurrent state"),
+        ("xlstm", "recurrent state"),
+        ("kimi_linear", "recurrent state"),
         ("recurrent_gemma", "recurrent state"),
         ("t5", "cross attention"),
         ("whisper", "cross attention"),
@@ -168,7 +168,7 @@ fn models_that_work_otherwise_are_refused_by_name() {
         assert!(refusal(&format!(r#"{{ "model_type": "{name}" }}"#)).to_string().contains(&format!("is {name}")));
     }
     assert_eq!(unsupported("{}", "model_type is missing"), "model_type");
-    assert_eq!(unsupported(r#"{ "architectures": ["Qwen3NextForCausalLM"] }"#, "recurrent state"), "architectures[0]");
+    assert_eq!(unsupported(r#"{ "architectures": ["RwkvForCausalLM"] }"#, "recurrent state"), "architectures[0]");
     assert_eq!(
         unsupported(r#"{ "architectures": ["T5ForConditionalGeneration"] }"#, "cross attention"),
         "architectures[0]"
@@ -197,7 +197,7 @@ fn fields_that_mean_something_else_are_refused_by_name() {
 
 #[test]
 fn words_that_python_writes_do_not_hide_what_is_wrong() {
-    let config = r#"{ "model_type": "mamba2", "time_step_limit": [0.0, Infinity], "layer_norm_epsilon": NaN }"#;
+    let config = r#"{ "model_type": "zamba2", "time_step_limit": [0.0, Infinity], "layer_norm_epsilon": NaN }"#;
     assert_eq!(unsupported(config, "recurrent state"), "model_type");
 }
 

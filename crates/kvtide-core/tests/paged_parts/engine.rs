@@ -216,7 +216,9 @@ impl Engine {
                 MissReason::OtherSalt => prop_assert!(there),
                 MissReason::NeverSeen => prop_assert!(!there),
                 // An index knows no sequences and no windows.
-                MissReason::NotCommitted | MissReason::WindowGone => prop_assert!(false, "{:?}", reason),
+                MissReason::NotCommitted | MissReason::WindowGone | MissReason::NoStateHere => {
+                    prop_assert!(false, "{:?}", reason)
+                }
             }
         }
         Ok(())

@@ -188,11 +188,12 @@ impl Call {
         };
         let slab = |slab: usize| {
             let page = self.page_bytes(slab == 1);
-            let entries = self.tables().into_iter().filter(|entry| (entry >> 31) as usize == slab);
-            let used = if self.has_wrong_block && slab == 0 {
-                3
-            } else {
-                entries.map(|entry| (entry & !STAGED) as usize + 1).max().unwrap_or(0)
+            // Places behind the blocks of a sequence are 0 in the table, and no block of the slab.
+            let own = self.sequences.iter().map(|of| self.blocks(of.1));
+            let used = match slab {
+                0 if self.has_wrong_block => 3,
+                0 => own.map(|(_, staged)| staged).sum(),
+                _ => own.map(|(blocks, staged)| blocks - staged).sum(),
             };
             let blocks = if pages[slab].span().bytes() > 0 { used } else { 0 };
             PageMemory {

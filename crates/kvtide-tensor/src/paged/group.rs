@@ -71,6 +71,9 @@ impl PageGroup {
         if let Some(window) = options.window {
             planner = planner.sliding(window);
         }
+        if options.states {
+            planner = planner.keeping_states();
+        }
         if let Some(policy) = options.eviction {
             planner = planner.evicting(Box::new(policy));
         }

@@ -31,11 +31,21 @@ impl Slab {
         }
     }
 
-    /// Copies a block, all layers, piece by piece.
-    pub(super) fn fetch_block(&self, block: u32, out: &mut [u8]) -> Result<()> {
-        let start = block as usize * self.layout.block_bytes();
+    /// Like [`Slab::fetch`], piece by piece.
+    pub(super) fn fetch_bytes(&self, start: usize, out: &mut [u8]) -> Result<()> {
         let pieces = out.chunks_mut(MOST).enumerate();
         pieces.into_iter().try_for_each(|(piece, out)| self.fetch(start + piece * MOST, out))
+    }
+
+    /// Like [`Slab::store`], piece by piece.
+    pub(super) fn store_bytes(&self, start: usize, bytes: &[u8]) -> Result<()> {
+        let pieces = bytes.chunks(MOST).enumerate();
+        pieces.into_iter().try_for_each(|(piece, bytes)| self.store(start + piece * MOST, bytes))
+    }
+
+    /// Copies a block, all layers, piece by piece.
+    pub(super) fn fetch_block(&self, block: u32, out: &mut [u8]) -> Result<()> {
+        self.fetch_bytes(block as usize * self.layout.block_bytes(), out)
     }
 
     /// Like [`Slab::fetch_block`], appended to `out`. On the host, pieces are small because each is passed over twice, the
@@ -53,8 +63,6 @@ impl Slab {
 
     /// Overwrites a block, all layers, piece by piece.
     pub(super) fn store_block(&self, block: u32, bytes: &[u8]) -> Result<()> {
-        let start = block as usize * self.layout.block_bytes();
-        let pieces = bytes.chunks(MOST).enumerate();
-        pieces.into_iter().try_for_each(|(piece, bytes)| self.store(start + piece * MOST, bytes))
+        self.store_bytes(block as usize * self.layout.block_bytes(), bytes)
     }
 }

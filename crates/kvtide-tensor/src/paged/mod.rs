@@ -5,6 +5,7 @@
 //! slabs     pages, as in PageLayout; low-bit pages that are not full, in floats
 //! write     checked, planned with copies on write, carried out        rows.rs, pages.rs, copy.rs
 //! step      the same layer by layer; run.rs: on another thread        draft.rs: transactions
+//! states    slots of states                                           in groups of states, in place of layers
 //! read      pages -> rows of the caller                               page_rows.rs: pages in place, for attention
 //! hold      blocks of snapshots and prefixes                          saved.rs: pages saved and loaded; offload.rs, below.rs
 //! pages     on bytes (page.rs), with a device's kernels (launched/), with candle's operations alone (portable.rs)
@@ -49,6 +50,7 @@ mod run;
 mod saved;
 mod scratch;
 mod slabs;
+mod states;
 mod step;
 mod write;
 

@@ -33,6 +33,8 @@ pub struct PagedKvCacheOptions {
     pub hadamard: bool,
     /// The window of its layers: blocks outside it are freed. By default, every token is visible to all later ones.
     pub window: Option<Window>,
+    /// True if a block is the slot of a sequence's states instead of keys and values of tokens.
+    pub states: bool,
     /// The meaning of token ids: the model, its rope settings. It is part of block keys, together with the form of the
     /// pages; see [`PrefixNamer`](crate::PrefixNamer).
     pub namespace: String,
@@ -65,6 +67,7 @@ impl Default for PagedKvCacheOptions {
             value_format: None,
             hadamard: false,
             window: None,
+            states: false,
             namespace: String::new(),
             prefix_key: None,
             eviction: None,

@@ -32,11 +32,13 @@ use crate::tensor::source::Source;
 /// The layers of a group in a step that another thread computes.
 #[derive(Debug)]
 pub(crate) struct GroupRun {
-    life: Arc<Life>,
+    pub(super) life: Arc<Life>,
     pub(super) slabs: Slabs,
     pub(super) budget: Arc<Budget>,
-    plan: Arc<WritePlan>,
-    written: Box<[bool]>,
+    pub(super) plan: Arc<WritePlan>,
+    pub(super) written: Box<[bool]>,
+    /// In a group of states, the slot that each sequence had before the step.
+    pub(super) slots: Vec<Option<u32>>,
     /// The pages of any layer, with none of them staged.
     pages: PageRows<'static>,
     /// The staged pages, ordered by layer and index.
@@ -51,10 +53,11 @@ impl PageGroup {
         self.change_pages()?;
         self.check_step(step)?;
         let plan = step.plan()?.clone();
+        let slots = self.slots_before(step)?;
         let mut pages = self.no_pages(0);
         // The tokens of each page before the step.
         let mut before = Vec::new();
-        for &sequence in &step.sequences {
+        for &sequence in step.sequences.iter().filter(|_| !self.keeps_states()) {
             let (gap, tree) = (self.planner.gap(sequence)?, self.planner.tree(sequence)?);
             let mut left = self.planner.sequence_length(sequence) - gap.len() as u32;
             let listed = self.planner.pages(sequence, 0)?.map(|page| {
@@ -70,12 +73,17 @@ impl PageGroup {
         self.planner.lend_step(&plan)?;
         let before = before.iter().map(|page| page.tokens).collect();
         let (life, slabs, written) = (self.life.clone(), self.slabs.clone(), step.written.clone());
-        Ok(GroupRun { life, slabs, budget: self.budget.clone(), plan, written, pages, staged, before })
+        Ok(GroupRun { life, slabs, budget: self.budget.clone(), plan, written, slots, pages, staged, before })
     }
 
     /// Marks the layers that a run has written.
     pub fn end_run(&mut self, step: &mut GroupStep, run: &GroupRun) -> Result<()> {
         self.check()?;
+        if self.keeps_states() {
+            // They are marked at the commit.
+            step.written.copy_from_slice(&run.written);
+            return Ok(());
+        }
         let plan = step.plan()?.clone();
         self.planner.reserve_marks(&plan)?;
         for layer in (0..self.planner.num_layers()).filter(|&layer| run.written[layer as usize]) {

@@ -179,8 +179,11 @@ impl PageGroup {
         Ok(bytes)
     }
 
-    /// The slots of a page that do not belong to the sequence, or are unwritten.
+    /// The slots of a page that do not belong to the sequence, or are unwritten; none of a slot of states.
     fn holes(&self, block: u32, layer: u32, kept: u32) -> Vec<Range<u32>> {
+        if self.keeps_states() {
+            return Vec::new();
+        }
         self.planner.unwritten(block, layer, kept).chain(std::iter::once(kept..self.planner.block_size())).collect()
     }
 

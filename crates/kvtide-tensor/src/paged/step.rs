@@ -31,6 +31,7 @@ pub(crate) struct GroupStep {
     /// `None` once it has ended.
     pub(super) plan: Option<Arc<WritePlan>>,
     pub(super) sequences: Box<[u64]>,
+    /// For each layer, or in a group of states for each sequence with tokens, true if it was written.
     pub(super) written: Box<[bool]>,
     dropped: DroppedList,
 }
@@ -83,7 +84,7 @@ impl GroupStep {
         self.written[layer as usize]
     }
 
-    /// True if all layers were written.
+    /// True if all layers were written, or the states of all sequences with tokens.
     pub fn has_written_all(&self) -> bool {
         !self.written.contains(&false)
     }
@@ -118,10 +119,11 @@ impl PageGroup {
         self.prepare_write(&mut planned)?;
         self.planner.open_step(&planned.plan)?;
         self.poisoned = false;
+        let written = if self.keeps_states() { planned.plan.runs().len() } else { self.planner.num_layers() as usize };
         Ok(GroupStep {
             plan: Some(Arc::new(planned.plan)),
             sequences: tokens.sequences.into(),
-            written: vec![false; self.planner.num_layers() as usize].into(),
+            written: vec![false; written].into(),
             dropped: self.dropped.clone(),
         })
     }
@@ -183,6 +185,9 @@ impl PageGroup {
     /// Commits a step that was checked: its tokens count in all layers, and prompts can hit full blocks of those with known
     /// `ids`.
     pub fn commit_step(&mut self, step: &mut GroupStep, ids: Option<&[u32]>) -> Result<()> {
+        if self.keeps_states() {
+            self.mark_states(step)?;
+        }
         self.planner.reserve_close(step.plan()?, ids)?;
         if self.planner.fills_shared(step.plan()?) {
             self.copy_to_close(step)?;

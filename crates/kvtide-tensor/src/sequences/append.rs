@@ -100,6 +100,7 @@ impl PagedKvCache {
             }
             TokensKv::Layers(layers) => layers,
         };
+        self.check_stateless("layers")?;
         match draft {
             Some(draft) => self.check_draft(sequence, draft)?,
             None => self.check_idle(sequence)?,
@@ -124,6 +125,7 @@ impl PagedKvCache {
         layers: &[[Source<'_>; 2]],
         ids: Option<&[u32]>,
     ) -> Result<()> {
+        self.check_stateless("layers")?;
         let own: Vec<u32> = self.own_layers().collect();
         if layers.len() != own.len() {
             let expected = format!("{}, one for each layer with keys and values of its own", own.len());

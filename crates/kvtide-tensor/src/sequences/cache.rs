@@ -78,6 +78,9 @@ impl PagedKvCache {
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
         let PagedKvCacheOptions { num_layers, num_kv_heads, head_dim, value_head_dim, window, prefix_key, .. } =
             options;
+        if options.states {
+            return Err(Error::argument("states", "true", "false: states are those of a model's layers"));
+        }
         let namespace = options.namespace.clone();
         let groups = vec![PageGroup::new(options)?];
         let namer = PrefixNamer::new(prefix_key, &namespace, [groups[0].shape()])?;
@@ -130,10 +133,10 @@ impl PagedKvCache {
         Ok(self.group(place).shape().token_elements(part))
     }
 
-    /// The bytes of pages for one token in all layers, including its share of scales.
+    /// The bytes of pages for one token in all layers, including its share of scales; states do not count.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
-        self.layouts().map(|layout| layout.bytes_per_token()).sum()
+        self.groups_of_tokens().map(|group| group.shape().pages.bytes_per_token()).sum()
     }
 
     /// Creates an empty sequence without a salt. Ids count up from 0 and are never reused.
@@ -186,13 +189,18 @@ impl PagedKvCache {
     /// window. 0 for an unknown one.
     #[must_use]
     pub fn retained_length(&mut self, sequence: u64) -> u32 {
-        self.groups.iter_mut().map(|group| group.current().retained_length(sequence)).min().unwrap_or(0)
+        let _ = self.collect();
+        let length = self.sequence_length(sequence);
+        self.groups_of_tokens().map(|group| group.planner().retained_length(sequence)).fold(length, u32::min)
     }
 
     /// The number of slots in its blocks, in the group with the fewest; 0 for an unknown sequence.
     #[must_use]
     pub fn sequence_capacity(&mut self, sequence: u64) -> u64 {
-        self.groups.iter_mut().map(|group| group.current().sequence_capacity(sequence)).min().unwrap_or(0)
+        let _ = self.collect();
+        let capacity = |group: &PageGroup| group.planner().sequence_capacity(sequence);
+        // A slot of states has room for any number of tokens.
+        self.groups_of_tokens().map(capacity).min().unwrap_or_else(|| self.sequence_length(sequence).into())
     }
 
     /// True if there is such a sequence.
@@ -356,8 +364,13 @@ impl PagedKvCache {
         &self.groups[0]
     }
 
-    /// The group of a layer's keys and values, and the index there; fails if there is no such layer.
-    pub(crate) fn place(&self, layer: u32) -> Result<LayerPlace> {
+    /// The groups with keys and values of tokens, which come before those with states.
+    pub(super) fn groups_of_tokens(&self) -> impl Iterator<Item = &PageGroup> {
+        self.groups.iter().take_while(|group| !group.keeps_states())
+    }
+
+    /// The group of a layer's keys and values, and the index there; fails if there is no such layer, or if it has none.
+    pub fn place(&self, layer: u32) -> Result<LayerPlace> {
         place(&self.model, layer)
     }
 
@@ -368,7 +381,8 @@ impl PagedKvCache {
 
     /// The layers that store their own keys and values.
     pub(crate) fn own_layers(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.model.layers().len() as u32).filter(|&layer| self.shared(layer).is_none())
+        let has_own = |&layer: &u32| self.model.place(layer).is_some() && self.shared(layer).is_none();
+        (0..self.model.layers().len() as u32).filter(has_own)
     }
 
     pub(super) fn group(&self, place: LayerPlace) -> &PageGroup {
@@ -383,6 +397,7 @@ impl PagedKvCache {
 
     /// The only group; fails if there are several, because one tensor cannot have all layers then.
     pub(super) fn one_group(&mut self, argument: &'static str) -> Result<&mut PageGroup> {
+        self.check_stateless(argument)?;
         let groups = self.groups.len();
         match &mut self.groups[..] {
             [group] => Ok(group),
@@ -402,7 +417,7 @@ impl PagedKvCache {
     /// The group of [`PagedKvCache::events`].
     #[must_use]
     pub fn followed_group(&self) -> usize {
-        self.groups.iter().position(|group| group.planner().window().is_none()).unwrap_or(0)
+        self.groups_of_tokens().position(|group| group.planner().window().is_none()).unwrap_or(0)
     }
 
     fn planners(&self) -> Vec<&PagedPlanner> {

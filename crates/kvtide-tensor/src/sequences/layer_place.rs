@@ -4,13 +4,17 @@ use kvtide_core::model::{LayerKind, LayerPlace, ModelDescription};
 
 use crate::base::error::{Error, Result};
 
-/// The group of a layer's keys and values, and the index there; fails if there is no such layer.
+/// The group of a layer's keys and values, and the index there; fails if there is no such layer, and for a layer without
+/// keys and values.
 pub(super) fn place(model: &ModelDescription, layer: u32) -> Result<LayerPlace> {
-    let layers = model.layers().len();
-    if (layer as usize) < layers {
-        return Ok(model.place(layer));
-    }
-    Err(Error::argument("layer", layer, format!("below {layers}")))
+    let layers = model.layers();
+    let Some(of) = layers.get(layer as usize) else {
+        return Err(Error::argument("layer", layer, format!("below {}", layers.len())));
+    };
+    model.place(layer).ok_or_else(|| {
+        let kept = if of.kind == LayerKind::State { "keeps a state" } else { "keeps nothing" };
+        Error::argument("layer", layer, format!("a layer with keys and values; layer {layer} {kept}"))
+    })
 }
 
 /// Fails for a layer that stores no keys and values of its own.

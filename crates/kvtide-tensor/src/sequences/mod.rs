@@ -4,6 +4,7 @@
 //! cache     the groups, and the operations on all of them
 //! step      tokens layer by layer                       append.rs: all layers in one call
 //! run       a step on another thread
+//! states    states of layers, as bytes
 //! draft     transactions                                hold.rs: snapshots, matches
 //! read      tokens by position                          layer_pages.rs: pages in place, with the model's rules
 //! saved     saving and loading prefixes and sequences   below.rs: offloading and restoring single blocks
@@ -28,6 +29,7 @@ mod read;
 mod resume;
 mod run;
 mod saved;
+mod states;
 mod step;
 
 pub use append::{Tokens, TokensKv};

@@ -123,7 +123,13 @@ impl PoolRoom {
 impl PagedModelOptions {
     /// The options of each group's pages, without the number of blocks and the device.
     pub(crate) fn page_options(&self) -> Result<Vec<PagedKvCacheOptions>> {
+        self.model.check_states()?;
+        let mut slots = self.model.state_layout().slots.into_iter();
         let pages = |group: &LayerGroup| {
+            if group.kind == LayerKind::State {
+                let slot = slots.next().expect("a slot for each group of states");
+                return Ok(self.slot_options(slot.end - slot.start));
+            }
             Ok(PagedKvCacheOptions {
                 block_size: self.block_size,
                 num_layers: group.layers.len() as u32,
@@ -141,6 +147,19 @@ impl PagedModelOptions {
             })
         };
         self.model.groups().iter().map(pages).collect()
+    }
+
+    /// The options of slots for this many bytes: pages of floats, whose rows are multiples of 64 bytes.
+    fn slot_options(&self, bytes: u64) -> PagedKvCacheOptions {
+        PagedKvCacheOptions {
+            block_size: self.block_size,
+            head_dim: bytes.div_ceil(4 * u64::from(self.block_size.max(1))).next_multiple_of(16) as u32,
+            value_head_dim: Some(0),
+            states: true,
+            eviction: self.eviction.clone(),
+            events: self.events,
+            ..PagedKvCacheOptions::default()
+        }
     }
 
     /// The options of each group's cache.

@@ -14,7 +14,7 @@ impl PagedKvCache {
     /// Keeps the tokens that a sequence has in common with the start of a prompt, drops the rest, and returns the number of
     /// kept tokens: never all of the prompt, because the model needs the logits of its last token. Tokens are compared by
     /// id, so everything from the first token without an id on is dropped. If a window has dropped tokens to which the next
-    /// one would attend, the sinks are kept.
+    /// one would attend, the sinks are kept. If layers keep states, the sequence goes back to the last checkpoint before.
     pub fn resume(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
         self.collect()?;
         let most = u32::try_from(tokens.len().saturating_sub(1)).unwrap_or(u32::MAX);
@@ -22,7 +22,7 @@ impl PagedKvCache {
         for group in &self.groups {
             common = common.max(group.planner().common_length(sequence, tokens)?);
         }
-        let common = common.min(most);
+        let common = self.state_below(sequence, common.min(most))?;
         match self.truncate(sequence, common) {
             Err(Error::Plan(kvtide_core::Error::CannotRollBack { .. })) => {}
             ended => return ended.map(|()| common),
@@ -31,7 +31,8 @@ impl PagedKvCache {
             let (planner, window) = (group.planner(), group.planner().window()?);
             Some(window.sinks().next_multiple_of(planner.block_size()))
         };
-        let kept = self.groups.iter().filter_map(sinks).min().unwrap_or(0).min(common);
+        let kept = self.groups_of_tokens().filter_map(sinks).min().unwrap_or(0).min(common);
+        let kept = self.state_below(sequence, kept)?;
         self.truncate(sequence, kept)?;
         Ok(kept)
     }

@@ -67,8 +67,8 @@ use crate::tensor::view::Kv;
 #[must_use = "a run that is dropped leaves its step open, as it was before"]
 pub struct StepRun {
     /// The part of each group.
-    groups: Vec<GroupRun>,
-    model: Arc<ModelDescription>,
+    pub(super) groups: Vec<GroupRun>,
+    pub(super) model: Arc<ModelDescription>,
     cache: u64,
     pin: Arc<RunPin>,
 }

@@ -18,6 +18,7 @@
 
 use std::sync::Weak;
 
+use kvtide_core::model::LayerKind;
 use kvtide_core::paged::{StepTableRows, StepTables};
 
 use super::cache::PagedKvCache;
@@ -72,8 +73,8 @@ impl PagedKvCache {
         self.open_step(planned, tokens)
     }
 
-    /// Like [`begin_step`](Self::begin_step), with the step's tables in arrays of the caller, for each group. The tables are
-    /// checked before anything is taken: if they do not fit, nothing was evicted and nothing copied. `rows` are kept between
+    /// Like [`begin_step`](Self::begin_step), with the step's tables in arrays of the caller, for each group with keys and
+    /// values. The tables are checked before anything is taken: if they do not fit, nothing was evicted and nothing copied. `rows` are kept between
     /// steps: unchanged rows are not written again.
     pub fn prepare_step(
         &mut self,
@@ -159,7 +160,8 @@ impl PagedKvCache {
     }
 
     /// Commits a step: its tokens count in all layers. `tokens` are their ids, if known: prompts can hit full blocks of them
-    /// from then on. Fails with `STEP_INCOMPLETE` while a layer is not written; the step then stays open.
+    /// from then on. Fails with `STEP_INCOMPLETE` while a layer, or the state of a sequence with tokens, is not written; the
+    /// step then stays open.
     pub fn commit_step(&mut self, step: &mut PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_all(|_| Ok(()))?;
         self.check_commit(step, tokens)?;
@@ -204,10 +206,14 @@ impl PagedKvCache {
     }
 
     fn check_tables(&self, rows: &[StepTableRows], tables: &[StepTables<'_>]) -> Result<()> {
-        let groups = self.groups.len();
+        let groups = self.groups_of_tokens().count();
         for (argument, length) in [("rows.length", rows.len()), ("tables.length", tables.len())] {
             if length != groups {
-                return Err(Error::argument(argument, length, format!("{groups}, one for each group")));
+                return Err(Error::argument(
+                    argument,
+                    length,
+                    format!("{groups}, one for each group with keys and values"),
+                ));
             }
         }
         Ok(())
@@ -223,7 +229,13 @@ impl PagedKvCache {
                 let place = self.place(*layer).expect("a layer of the cache");
                 !step.groups[place.group as usize].has_written(place.index)
             };
-            let layers = self.own_layers().filter(is_missing).map(|layer| layer as usize).collect();
+            let mut layers: Vec<usize> = self.own_layers().filter(is_missing).map(|layer| layer as usize).collect();
+            let groups =
+                self.model.groups().iter().zip(&step.groups).filter(|(group, _)| group.kind == LayerKind::State);
+            let missing = groups.filter(|(_, of)| !of.has_written_all()).flat_map(|(group, _)| &group.layers);
+            layers.extend(missing.map(|&layer| layer as usize));
+            layers.sort_unstable();
+            layers.dedup();
             return Err(Error::StepIncomplete { layers });
         }
         Ok(())

@@ -1,14 +1,24 @@
-//! The known model families: how they distinguish sliding from full layers, and the defaults of their configuration
-//! classes.
+//! The known model families: how they distinguish their layers, and the defaults of their configuration classes. Families
+//! whose layers have attention alone are here, those with states in hybrid.rs.
 //!
 //! The numbers are those of the classes in transformers; `tests/model/transformers` records what the classes declare.
+
+use super::count::Count;
+use super::hybrid;
+use super::state::StateForm;
 
 pub(super) struct ModelFamily {
     pub model_type: &'static str,
     pub architecture: &'static str,
+    /// The model type of `text_config`, if the file of the family has its text model inside.
+    pub text: Option<&'static str>,
     pub rule: LayerRule,
-    /// The default of `num_hidden_layers`.
-    pub layers: u32,
+    /// The fields that may list the type of each layer; the first one that is there counts.
+    pub lists: &'static [&'static str],
+    /// The names of types in these lists.
+    pub types: &'static [(&'static str, LayerType)],
+    /// The default of `num_hidden_layers`; [`None`] if the list has as many entries as the model has layers.
+    pub layers: Option<u32>,
     /// The default of `hidden_size`.
     pub hidden: u32,
     /// True if `hidden_size` must be a multiple of the number of heads that it is divided by.
@@ -25,8 +35,12 @@ pub(super) struct ModelFamily {
     pub query_scalar: Option<f64>,
     /// The default of `attn_logit_softcapping`.
     pub softcap: Option<f64>,
+    /// The default of `attention_multiplier`, in families that have it.
+    pub multiplier: Option<f64>,
     /// True if attention has learned sink logits.
     pub sink_logits: bool,
+    /// The state of a layer that keeps one.
+    pub state: Option<StateForm>,
 }
 
 impl ModelFamily {
@@ -41,11 +55,32 @@ impl ModelFamily {
     }
 }
 
-/// The rule by which a family distinguishes its layers.
+/// The type of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum LayerType {
+    /// Attention to every token.
+    Full,
+    /// Attention to a window.
+    Sliding,
+    /// A state, and no attention.
+    State,
+    /// A state, and attention to every token.
+    Both,
+    /// Neither: a feed-forward layer that counts as a layer.
+    Empty,
+}
+
+/// The names of types in families without states.
+const ATTENTION: &[(&str, LayerType)] =
+    &[("full_attention", LayerType::Full), ("sliding_attention", LayerType::Sliding)];
+
+/// The rule by which a family distinguishes its layers if there is no list of their types.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LayerRule {
-    /// All layers keep every token.
-    Full,
+    /// All layers are alike.
+    All(LayerType),
+    /// The list must be there.
+    Listed,
     /// All layers slide if there is a window.
     Sliding,
     /// Layers from `max_window_layers` on slide if `use_sliding_window` is true.
@@ -53,12 +88,35 @@ pub(super) enum LayerRule {
         /// The default of `max_window_layers`.
         default: u32,
     },
-    /// The last of every `nth` layers keeps every token; the others slide.
+    /// The last of every `nth` layers keeps every token; the others slide, or keep a state if the family has states.
     FullEvery {
         /// The default of the period.
         nth: u32,
         /// The field that may give another period.
         field: Option<&'static str>,
+    },
+    /// One of every `period` layers keeps every token, the one at `offset`; the others keep a state.
+    FullAtOffset {
+        /// The number of layers of a period.
+        period: Count,
+        /// The index in the period.
+        offset: (&'static str, u32),
+    },
+    /// The layers whose indices a field lists keep every token; the others keep a state.
+    FullAt {
+        /// The field.
+        field: &'static str,
+        /// The type of all layers if there is no such list.
+        missing: LayerType,
+    },
+    /// The letters of a text are the types of the layers.
+    Pattern {
+        /// The field.
+        field: &'static str,
+        /// The types of letters.
+        letters: &'static [(char, LayerType)],
+        /// The default.
+        default: &'static str,
     },
 }
 
@@ -74,11 +132,14 @@ pub(super) enum Size {
 }
 
 /// The family that the other families are described relative to.
-const LLAMA: ModelFamily = ModelFamily {
+pub(super) const LLAMA: ModelFamily = ModelFamily {
     model_type: "llama",
     architecture: "LlamaForCausalLM",
-    rule: LayerRule::Full,
-    layers: 32,
+    text: None,
+    rule: LayerRule::All(LayerType::Full),
+    lists: &["layer_types"],
+    types: ATTENTION,
+    layers: Some(32),
     hidden: 4096,
     hidden_is_multiple: true,
     query_heads: 32,
@@ -87,7 +148,9 @@ const LLAMA: ModelFamily = ModelFamily {
     window: None,
     query_scalar: None,
     softcap: None,
+    multiplier: None,
     sink_logits: false,
+    state: None,
 };
 
 const QWEN2: ModelFamily = ModelFamily {
@@ -104,7 +167,7 @@ const GEMMA2: ModelFamily = ModelFamily {
     model_type: "gemma2",
     architecture: "Gemma2ForCausalLM",
     rule: LayerRule::FullEvery { nth: 2, field: None },
-    layers: 26,
+    layers: Some(26),
     hidden: 2304,
     query_heads: 8,
     kv_heads: Size::Required(4),
@@ -123,7 +186,12 @@ const GEMMA3: ModelFamily = ModelFamily {
     ..GEMMA2
 };
 
-pub(super) const FAMILIES: &[ModelFamily] = &[
+/// All families.
+pub(super) fn all() -> impl Iterator<Item = &'static ModelFamily> {
+    FAMILIES.iter().chain(hybrid::FAMILIES)
+}
+
+const FAMILIES: &[ModelFamily] = &[
     LLAMA,
     ModelFamily {
         model_type: "mistral",
@@ -138,7 +206,12 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
     ModelFamily { model_type: "qwen3", architecture: "Qwen3ForCausalLM", head_dim: Size::Required(128), ..QWEN2 },
     GEMMA2,
     GEMMA3,
-    ModelFamily { model_type: "gemma3", architecture: "Gemma3ForConditionalGeneration", ..GEMMA3 },
+    ModelFamily {
+        model_type: "gemma3",
+        architecture: "Gemma3ForConditionalGeneration",
+        text: Some("gemma3_text"),
+        ..GEMMA3
+    },
     ModelFamily {
         model_type: "phi3",
         architecture: "Phi3ForCausalLM",
@@ -151,7 +224,7 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
         model_type: "gpt_oss",
         architecture: "GptOssForCausalLM",
         rule: LayerRule::FullEvery { nth: 2, field: None },
-        layers: 36,
+        layers: Some(36),
         hidden: 2880,
         hidden_is_multiple: false,
         query_heads: 64,
@@ -167,13 +240,16 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::fields::FIELDS;
+    use super::super::fields::{FIELDS, LISTS};
     use super::*;
 
     const RECORDED: [&str; 2] = [
         include_str!("../../../tests/model/transformers/4.57.6.json"),
         include_str!("../../../tests/model/transformers/5.23.0.json"),
     ];
+
+    /// Families that the older version does not have.
+    const NEWER: [&str; 6] = ["lfm2_moe", "nemotron_h", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe"];
 
     impl ModelFamily {
         /// The value that the table has for a missing field, as a class declares it; [`None`] if the family has no such
@@ -183,14 +259,18 @@ mod tests {
                 Size::Derived => Value::Null,
                 Size::Default(size) | Size::Required(size) => json!(size),
             };
-            let slides = !matches!(self.rule, LayerRule::Full);
+            let slides = !matches!(self.rule, LayerRule::All(_)) && self.state.is_none();
             let switched = match self.rule {
                 LayerRule::SlidingFrom { default } => Some(default),
                 _ => None,
             };
+            let of_state = self.state.as_ref().and_then(|state| state.declares(field));
+            let has_attention = !self.lists.is_empty();
             match field {
+                _ if of_state.is_some() => of_state,
                 "num_hidden_layers" => Some(json!(self.layers)),
                 "hidden_size" => Some(json!(self.hidden)),
+                "num_attention_heads" | "num_key_value_heads" | "head_dim" if !has_attention => None,
                 "num_attention_heads" => Some(json!(self.query_heads)),
                 "num_key_value_heads" => Some(size(self.kv_heads)),
                 "head_dim" => Some(size(self.head_dim)),
@@ -199,8 +279,18 @@ mod tests {
                 "max_window_layers" => switched.map(|default| json!(default)),
                 "query_pre_attn_scalar" => self.query_scalar.map(|scalar| json!(scalar)),
                 "attn_logit_softcapping" => self.query_scalar.map(|_| json!(self.softcap)),
-                "layer_types" | "sliding_window_pattern" => None,
-                other => panic!("{other} is in no family's table"),
+                "sliding_window_pattern" => None,
+                "attention_multiplier" => self.multiplier.map(|multiplier| json!(multiplier)),
+                other => self.declares_in_rule(other),
+            }
+        }
+
+        /// The same for the fields of its rule.
+        fn declares_in_rule(&self, field: &str) -> Option<Value> {
+            match self.rule {
+                LayerRule::FullAtOffset { period, .. } if period.field == field => Some(json!(period.default)),
+                LayerRule::FullAtOffset { offset, .. } if offset.0 == field => Some(json!(offset.1)),
+                _ => None,
             }
         }
     }
@@ -213,15 +303,22 @@ mod tests {
     fn each_default_is_that_of_the_familys_class() {
         for recorded in RECORDED {
             let recorded: Value = serde_json::from_str(recorded).unwrap();
-            let names: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
-            let mut known: Vec<_> = recorded.as_object().unwrap().keys().collect();
-            known.sort_by_key(|known| names.iter().position(|name| name == known));
-            assert_eq!(known, names);
-            for family in FAMILIES {
+            let known = recorded.as_object().unwrap();
+            let unknown = known.keys().find(|known| all().all(|family| family.model_type != **known));
+            assert_eq!(unknown, None);
+            // The older version has not all families with states.
+            let missing: Vec<_> = all().map(|family| family.model_type).filter(|of| !known.contains_key(*of)).collect();
+            assert!(missing.is_empty() || known.len() == 18 && missing.iter().all(|name| NEWER.contains(name)));
+            for family in all().filter(|family| known.contains_key(family.model_type)) {
                 let declared = &recorded[family.model_type]["declared"];
-                for field in FIELDS.iter().filter(|&&field| field != "layer_types") {
+                for field in FIELDS.iter().filter(|&&field| !LISTS.contains(&field)) {
+                    let own = family.declares(field);
+                    if own.is_none() && family.state.is_some() {
+                        // A field that the family does not read; files with such fields are recorded as well.
+                        continue;
+                    }
                     // A field that the class lacks may be derived in the family.
-                    let own = family.declares(field).unwrap_or_default();
+                    let own = own.unwrap_or_default();
                     let class = declared.get(field).cloned().unwrap_or_default();
                     assert!(alike(&own, &class), "{} of {}: {own}, not {class}", field, family.model_type);
                 }

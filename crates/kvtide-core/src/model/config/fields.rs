@@ -22,6 +22,47 @@ pub(super) const FIELDS: &[&str] = &[
     "query_pre_attn_scalar",
     "attn_logit_softcapping",
     "layer_types",
+    "layers_block_type",
+    "full_attn_idxs",
+    "attn_layer_indices",
+    "attn_layer_period",
+    "attn_layer_offset",
+    "full_attention_interval",
+    "hybrid_override_pattern",
+    "attention_multiplier",
+    "conv_L_cache",
+    "conv_kernel",
+    "expand",
+    "n_groups",
+    "num_heads",
+    "state_size",
+    "ssm_state_size",
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "mamba_ssm_cache_dtype",
+    "mamba_d_conv",
+    "mamba_d_head",
+    "mamba_d_ssm",
+    "mamba_d_state",
+    "mamba_expand",
+    "mamba_n_groups",
+    "mamba_n_heads",
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+];
+
+/// Those of them that list layers.
+#[cfg(test)]
+pub(super) const LISTS: &[&str] = &[
+    "layer_types",
+    "layers_block_type",
+    "full_attn_idxs",
+    "attn_layer_indices",
+    "full_attention_interval",
+    "hybrid_override_pattern",
 ];
 
 /// A field's value. Families distinguish a missing field from `null`.
@@ -98,6 +139,22 @@ impl<'a> Fields<'a> {
         self.read(name, "a whole number", Value::as_u64)
     }
 
+    /// Reads a list of whole numbers, which may be negative.
+    pub fn indices(&self, name: &str) -> Result<Option<Vec<i64>>> {
+        let indices = |value: &'a Value| value.as_array()?.iter().map(Value::as_i64).collect::<Option<Vec<_>>>();
+        Ok(self.read(name, "a list of whole numbers", indices)?.value())
+    }
+
+    /// True if the field is there and is this text.
+    pub fn is_text(&self, name: &str, text: &str) -> bool {
+        self.get(name).and_then(Value::as_str) == Some(text)
+    }
+
+    /// True if the field is there, with any value, `null` included.
+    pub fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
     /// Reads a number over 0.
     pub fn number(&self, name: &str) -> Result<Given<f64>> {
         self.read(name, "a number over 0", |value| {
@@ -112,6 +169,15 @@ impl<'a> Fields<'a> {
 
     pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
         Ok(self.read(name, "a string", Value::as_str)?.value())
+    }
+
+    /// Reads a text, or returns this default if the field is missing.
+    pub fn text_or(&self, name: &str, default: &'static str, expected: &str) -> Result<&'a str> {
+        match self.text(name)? {
+            Some(text) => Ok(text),
+            None if self.has(name) => Err(self.null(name, expected)),
+            None => Ok(default),
+        }
     }
 
     pub fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>> {

@@ -1,16 +1,12 @@
 //! Identifies the family of a file. Models that are known to be unsupported get an error that names the reason.
 
-use super::family::{FAMILIES, ModelFamily};
+use super::family::{ModelFamily, all};
 use super::fields::{FIELDS, Fields};
 use crate::error::{Error, Result};
 
 /// Models that are known to be unsupported, by the start of their type's name in lower case without `_` and `-`.
 const REFUSED: &[(&str, &str)] = &[
-    (
-        "recurrent state",
-        "mamba falconmamba falconh1 rwkv jamba bamba zamba recurrentgemma qwen3next qwen35 granitemoehybrid \
-          nemotronh lfm2 xlstm kimilinear olmohybrid",
-    ),
+    ("recurrent state", "rwkv zamba recurrentgemma xlstm kimilinear olmohybrid minimax bailinghybrid"),
     (
         "cross attention",
         "t5 mt5 umt5 byt5 longt5 switchtransformers bart mbart pegasus marian m2m100 nllb whisper mllama \
@@ -23,20 +19,21 @@ pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, F
     check_attention_kind(root)?;
     let family = by_name(root)?;
     let text = root.object("text_config", "text_config.")?;
-    if family.model_type != "gemma3" {
+    let Some(inner) = family.text else {
         let expected = || format!("none in a model of type {}", family.model_type);
         return match text {
             None => Ok((family, root.clone())),
             Some(_) => Err(Error::unsupported("text_config", "an object", expected())),
         };
-    }
+    };
     let Some(text) = text else {
         return Ok((family, without_text(root)?));
     };
     check_attention_kind(&text)?;
     match text.text("model_type")? {
-        None | Some("gemma3_text") => Ok((family, text)),
-        Some(other) => Err(Error::unsupported(text.path("model_type"), other, "gemma3_text")),
+        None => Ok((family, text)),
+        Some(name) if name == inner => Ok((family, text)),
+        Some(other) => Err(Error::unsupported(text.path("model_type"), other, inner)),
     }
 }
 
@@ -51,14 +48,14 @@ fn without_text<'a>(root: &Fields<'a>) -> Result<Fields<'a>> {
 
 fn by_name(root: &Fields<'_>) -> Result<&'static ModelFamily> {
     if let Some(name) = root.text("model_type")? {
-        let known = FAMILIES.iter().find(|family| family.model_type == name);
+        let known = all().find(|family| family.model_type == name);
         return known.ok_or_else(|| Error::unsupported("model_type", name, expected(name)));
     }
     let architectures = root.texts("architectures")?.unwrap_or_default();
     let Some(name) = architectures.first() else {
         return Err(Error::unsupported("model_type", "missing", supported()));
     };
-    let known = FAMILIES.iter().find(|family| family.architecture == *name);
+    let known = all().find(|family| family.architecture == *name);
     known.ok_or_else(|| Error::unsupported("architectures[0]", *name, expected(name)))
 }
 
@@ -96,6 +93,6 @@ fn expected(name: &str) -> String {
 }
 
 fn supported() -> String {
-    let names: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
+    let names: Vec<_> = all().map(|family| family.model_type).collect();
     format!("one of {}", names.join(", "))
 }

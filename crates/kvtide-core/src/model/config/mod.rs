@@ -3,41 +3,80 @@
 //! ```text
 //! text ──> fields.rs    strict JSON, plus Python's NaN and Infinity
 //!      ──> identity.rs  finds the family and the object that describes its text model; names unsupported models
-//!      ──> family.rs    has each family's defaults of missing fields
-//!      ──> rule.rs      decides the kind of each layer: `layer_types`, else the family's rule
+//!      ──> family.rs    has each family's defaults of missing fields; hybrid.rs those of families with states
+//!      ──> rule.rs      decides the type of each layer: `layer_types`, else the family's rule
 //!      ──> heads        heads and dims
+//!      ──> state.rs     the tensors of a layer's state
 //! ```
 //!
 //! A missing field has the default of the transformers class that writes the file, since these classes leave out fields
 //! that equal a default. A field that is `null` means what it means to that class, which may differ. If no version of
 //! the class accepts `null`, it is an error.
 
+mod count;
 mod family;
 mod fields;
+mod hybrid;
 mod identity;
 mod rule;
+mod state;
 
-use super::description::{ModelDescription, check_count};
-use super::layer::{AttentionDescription, LayerDescription};
+use super::description::ModelDescription;
+use super::layer::{AttentionDescription, LayerDescription, LayerKind};
+use super::state::{StateDType, StateTensor};
 use crate::error::{Error, Result};
-use family::{ModelFamily, Size};
+use family::{LayerType, ModelFamily, Size};
 use fields::{Fields, Given};
 
 impl ModelDescription {
     /// Returns the model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3,
-    /// Phi-3 or gpt-oss. A missing field, or one that is `null`, means what it means to the family's class in
-    /// transformers. Other models, cross attention and recurrent state are refused with `UNSUPPORTED_MODEL`.
+    /// Phi-3 or gpt-oss, and with states LFM2, LFM2-MoE, Granite 4 hybrid, Bamba, Falcon-H1, Nemotron-H, Jamba, Mamba,
+    /// Falcon-Mamba, Mamba 2, Qwen3-Next or Qwen3.5. A missing field, or one that is `null`, means what it means to the
+    /// family's class in transformers. Other models, other recurrent states and cross attention are refused with
+    /// `UNSUPPORTED_MODEL`.
+    ///
+    /// A convolution keeps the columns that it needs to continue, one fewer than its kernel has. A graph may keep as many
+    /// as the kernel: describe the states that it declares. Convolutions have 32-bit elements, as all other states have
+    /// unless the file says otherwise; see [`from_config_in`](Self::from_config_in).
     pub fn from_config(json: &str) -> Result<Self> {
+        ModelDescription::from_config_in(json, StateDType::F32)
+    }
+
+    /// As [`from_config`](Self::from_config), with this element type of convolutions: that of the model's activations.
+    pub fn from_config_in(json: &str, convolution: StateDType) -> Result<Self> {
         let root = fields::parse(json)?;
         let root = Fields::root(&root)?;
         let (family, fields) = identity::identify(&root)?;
-        let layers = fields.count_or("num_hidden_layers", family.layers)?;
-        check_count(&fields.path("num_hidden_layers"), layers as usize)?;
-        let (query_heads, layer) = heads(family, &fields)?;
-        let kinds = rule::kinds(family, &fields, layers)?;
-        let described = ModelDescription::new(kinds.into_iter().map(|kind| layer.with_kind(kind)).collect())?;
-        described.with_attention(attention(family, &fields, query_heads)?)
+        let (types, sliding) = rule::types(family, &fields)?;
+        let has = |wanted: &[LayerType]| types.iter().any(|of| wanted.contains(of));
+        let attention = match has(&[LayerType::Full, LayerType::Sliding, LayerType::Both]) {
+            true => Some(heads(family, &fields)?),
+            false => None,
+        };
+        let with_kv = |kind| attention.map_or(LayerDescription::empty(), |(_, layer)| layer.with_kind(kind));
+        let layer = |of: &LayerType| match of {
+            LayerType::Full | LayerType::Both => with_kv(LayerKind::Full),
+            LayerType::Sliding => with_kv(sliding),
+            LayerType::State => LayerDescription::state(),
+            LayerType::Empty => LayerDescription::empty(),
+        };
+        let mut model = ModelDescription::new(types.iter().map(layer).collect())?;
+        if let Some((query_heads, _)) = attention {
+            model = model.with_attention(self::attention(family, &fields, query_heads)?)?;
+        }
+        if let Some(form) = &family.state {
+            let tensors = state::tensors(form, family, &fields, convolution)?;
+            model = model.with_states(states(&types, &tensors))?;
+        }
+        model.check_states()?;
+        Ok(model)
     }
+}
+
+/// The tensors of all layers with a state, of one layer's tensors.
+fn states(types: &[LayerType], tensors: &[StateTensor]) -> Vec<StateTensor> {
+    let with = (0u32..).zip(types).filter(|(_, of)| matches!(of, LayerType::State | LayerType::Both));
+    with.flat_map(|(layer, _)| tensors.iter().map(move |tensor| StateTensor { layer, ..tensor.clone() })).collect()
 }
 
 /// Returns the number of query heads, and a layer.
@@ -83,6 +122,14 @@ fn attention(family: &ModelFamily, fields: &Fields<'_>, query_heads: u32) -> Res
         sink_logits: family.sink_logits,
         ..AttentionDescription::default()
     };
+    if let Some(default) = family.multiplier {
+        let scale = match fields.number("attention_multiplier")? {
+            Given::Value(scale) => scale,
+            Given::Missing => default,
+            Given::Null => return Err(fields.null("attention_multiplier", "a number over 0")),
+        };
+        return Ok(AttentionDescription { scale: Some(scale as f32), ..plain });
+    }
     let Some(scalar) = family.query_scalar else { return Ok(plain) };
     let scalar = match fields.number("query_pre_attn_scalar")? {
         Given::Value(scalar) => scalar,

@@ -1,60 +1,149 @@
-//! Decides the kind of each layer: from `layer_types`, else by the family's rule.
+//! Decides the type of each layer: from `layer_types`, else by the family's rule.
 
-use super::family::{LayerRule, ModelFamily};
+use std::collections::HashSet;
+
+use super::count::Count;
+use super::family::{LayerRule, LayerType, ModelFamily};
 use super::fields::{Fields, Given};
 use crate::error::{Error, Result};
+use crate::model::description::check_count;
 use crate::model::layer::LayerKind;
 
-/// The kinds of `layers` layers.
-pub(super) fn kinds(family: &ModelFamily, fields: &Fields<'_>, layers: u32) -> Result<Vec<LayerKind>> {
+/// The types of all layers, and the kind of those that slide.
+pub(super) fn types(family: &ModelFamily, fields: &Fields<'_>) -> Result<(Vec<LayerType>, LayerKind)> {
     let window = window(family, fields)?;
-    let slides = match fields.texts("layer_types")? {
-        Some(types) => listed(fields, &types, layers)?,
+    let layers = family.layers.map(|default| fields.count_or("num_hidden_layers", default)).transpose()?;
+    if let Some(layers) = layers {
+        check_count(&fields.path("num_hidden_layers"), layers as usize)?;
+    }
+    let types = match list(family, fields)? {
+        Some((field, types)) => listed(family, fields, field, &types, layers)?,
         None => derived(family, fields, window, layers)?,
     };
-    let kind = |slides| if slides { sliding(family, fields, window) } else { Ok(LayerKind::Full) };
-    slides.into_iter().map(kind).collect()
+    let slides = types.contains(&LayerType::Sliding);
+    let kind = if slides { sliding(family, fields, window)? } else { LayerKind::Full };
+    Ok((types, kind))
 }
 
-/// For each layer, returns true if it slides according to `layer_types`.
-fn listed(fields: &Fields<'_>, types: &[&str], layers: u32) -> Result<Vec<bool>> {
-    if types.len() != layers as usize {
-        let expected = format!("{layers} (num_hidden_layers)");
-        return Err(Error::model(fields.path("layer_types.length"), types.len(), expected));
-    }
-    let slides = |(index, name): (usize, &&str)| match *name {
-        "full_attention" => Ok(false),
-        "sliding_attention" => Ok(true),
-        other => {
-            let expected = if other.contains("linear") || other.contains("mamba") || other.contains("recurrent") {
-                "full_attention or sliding_attention: recurrent state is not supported"
-            } else {
-                "full_attention or sliding_attention"
-            };
-            Err(Error::unsupported(fields.path(&format!("layer_types[{index}]")), other, expected))
+/// The list of types, and its field.
+fn list<'a>(family: &ModelFamily, fields: &Fields<'a>) -> Result<Option<(&'static str, Vec<&'a str>)>> {
+    for &field in family.lists {
+        if let Some(types) = fields.texts(field)? {
+            return Ok(Some((field, types)));
         }
-    };
-    types.iter().enumerate().map(slides).collect()
+    }
+    Ok(None)
 }
 
-/// For each layer, returns true if it slides by the family's rule.
-fn derived(family: &ModelFamily, fields: &Fields<'_>, window: Option<u32>, layers: u32) -> Result<Vec<bool>> {
+/// The type of each layer according to a list.
+fn listed(
+    family: &ModelFamily,
+    fields: &Fields<'_>,
+    field: &str,
+    types: &[&str],
+    layers: Option<u32>,
+) -> Result<Vec<LayerType>> {
+    match layers {
+        Some(layers) if types.len() != layers as usize => {
+            let expected = format!("{layers} (num_hidden_layers)");
+            return Err(Error::model(fields.path(&format!("{field}.length")), types.len(), expected));
+        }
+        Some(_) => {}
+        None => check_count(&fields.path(&format!("{field}.length")), types.len())?,
+    }
+    let known = |(index, name): (usize, &&str)| {
+        let found = family.types.iter().find(|(known, _)| known == name);
+        found.map(|(_, of)| *of).ok_or_else(|| {
+            let names: Vec<_> = family.types.iter().map(|(name, _)| *name).collect();
+            let is_recurrent = ["linear", "mamba", "recurrent"].iter().any(|word| name.contains(word));
+            let reason = if is_recurrent { ": recurrent state is not supported in this family" } else { "" };
+            let expected = format!("{}{reason}", names.join(" or "));
+            Error::unsupported(fields.path(&format!("{field}[{index}]")), *name, expected)
+        })
+    };
+    types.iter().enumerate().map(known).collect()
+}
+
+/// The type of each layer by the family's rule.
+fn derived(
+    family: &ModelFamily,
+    fields: &Fields<'_>,
+    window: Option<u32>,
+    layers: Option<u32>,
+) -> Result<Vec<LayerType>> {
+    let of = |slides| if slides { LayerType::Sliding } else { LayerType::Full };
+    // A family whose layers are counted by a list has a pattern as its rule.
+    let layers = layers.unwrap_or(0);
+    let all = |of| vec![of; layers as usize];
     Ok(match family.rule {
-        LayerRule::Full => vec![false; layers as usize],
-        LayerRule::Sliding => vec![window.is_some(); layers as usize],
+        LayerRule::All(of) => all(of),
+        LayerRule::Listed => {
+            let names: Vec<_> = family.types.iter().map(|(name, _)| *name).collect();
+            let expected = format!("a list with {} for each layer", names.join(" or "));
+            return Err(Error::model(fields.path(family.lists[0]), "missing", expected));
+        }
+        LayerRule::Sliding => all(of(window.is_some())),
         LayerRule::SlidingFrom { default } => {
             let first = match fields.index("max_window_layers")? {
                 Given::Value(first) => first,
                 Given::Null if window.is_some() => return Err(fields.null("max_window_layers", "a whole number")),
                 Given::Null | Given::Missing => default.into(),
             };
-            (0..layers).map(|layer| window.is_some() && u64::from(layer) >= first).collect()
+            (0..layers).map(|layer| of(window.is_some() && u64::from(layer) >= first)).collect()
         }
         LayerRule::FullEvery { nth, field } => {
             let every = field.map_or(Ok(nth), |name| fields.count_or(name, nth))?;
-            (0..layers).map(|layer| (layer + 1) % every != 0).collect()
+            let other = if family.state.is_some() { LayerType::State } else { LayerType::Sliding };
+            (1..=layers).map(|layer| if layer % every == 0 { LayerType::Full } else { other }).collect()
         }
+        LayerRule::FullAtOffset { period, offset } => {
+            let (period, offset) = at_offset(fields, period, offset)?;
+            let is_full = |layer| layer % period == offset;
+            (0..layers).map(|layer| if is_full(layer) { LayerType::Full } else { LayerType::State }).collect()
+        }
+        LayerRule::FullAt { field, missing } => match fields.indices(field)? {
+            None => all(missing),
+            Some(full) => {
+                let full: HashSet<i64> = full.into_iter().collect();
+                let is_full = |layer: u32| full.contains(&layer.into());
+                (0..layers).map(|layer| if is_full(layer) { LayerType::Full } else { LayerType::State }).collect()
+            }
+        },
+        LayerRule::Pattern { field, letters, default } => pattern(fields, field, letters, default)?,
     })
+}
+
+/// The period of layers that keep every token, and the index of such a layer in it.
+fn at_offset(fields: &Fields<'_>, period: Count, (name, default): (&str, u32)) -> Result<(u32, u32)> {
+    let every = period.of(fields)?;
+    let offset = match fields.index(name)? {
+        Given::Value(offset) => offset,
+        Given::Missing => default.into(),
+        Given::Null => return Err(fields.null(name, "a whole number")),
+    };
+    if offset >= every.into() {
+        return Err(Error::model(fields.path(name), offset, format!("below {every} ({})", period.field)));
+    }
+    Ok((every, offset as u32))
+}
+
+/// The types that the letters of a text stand for.
+fn pattern(
+    fields: &Fields<'_>,
+    field: &str,
+    letters: &[(char, LayerType)],
+    default: &'static str,
+) -> Result<Vec<LayerType>> {
+    let text = fields.text_or(field, default, "a text with a letter for each layer")?;
+    check_count(&fields.path(&format!("{field}.length")), text.chars().count())?;
+    let known = |(index, letter): (usize, char)| {
+        let found = letters.iter().find(|(known, _)| *known == letter);
+        found.map(|(_, of)| *of).ok_or_else(|| {
+            let names: Vec<_> = letters.iter().map(|(known, _)| known.to_string()).collect();
+            Error::unsupported(fields.path(&format!("{field}[{index}]")), letter.to_string(), names.join(" or "))
+        })
+    };
+    text.chars().enumerate().map(known).collect()
 }
 
 /// The window that the file describes; [`None`] if there is none or it is switched off.

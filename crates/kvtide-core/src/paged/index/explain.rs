@@ -14,7 +14,7 @@ use super::identity::Prompt;
 use super::key::{BlockKey, Extras};
 use super::prefix_index::PrefixIndex;
 use super::prefix_match::PrefixMatch;
-use crate::error::Result;
+use crate::error::{Result, reserve};
 
 /// The reason why a block was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub enum MissReason {
     WindowGone,
     /// The same tokens are cached under another salt or namespace, or with other extras.
     OtherSalt,
+    /// The block is cached in all groups of attention, but there is no state after its last token, nor after that of any
+    /// later block of the prompt that is cached.
+    NoStateHere,
     /// None of the above.
     NeverSeen,
 }
@@ -54,6 +57,15 @@ impl Explanation {
         if place == prompt.blocks_max(size) {
             return Ok(Explanation { matched, missing: None });
         }
+        let mut others = Vec::new();
+        reserve(&mut others, groups.len(), "groups of layers")?;
+        others.extend(groups.iter().filter(|group| !group.keeps_states).copied());
+        if others.len() == groups.len() || others.is_empty() {
+            others.clear();
+        } else if PrefixMatch::find(&others, prompt)?.length() > place {
+            return Ok(Explanation { matched, missing: Some((place as u32, MissReason::NoStateHere)) });
+        }
+        let groups = if others.is_empty() { groups } else { &others[..] };
         let (parent, block) = (prompt.parent(found.keys(), place), prompt.block(place, size));
         let key = parent.child(block, matched, prompt.extras);
         let lacks = |group: &GroupIndex<'_>| group.index.find(&key, parent, block, matched, prompt.extras).is_none();
@@ -81,6 +93,10 @@ impl Explanation {
 impl PrefixIndex {
     /// Explains the length of a prompt's prefix of full blocks under a root.
     pub fn explain(&self, root: &BlockKey, tokens: &[u32], extras: &Extras) -> Result<Explanation> {
-        Explanation::new(&[GroupIndex { index: self, window: None }], Prompt { root, tokens, extras }, |_, _, _| false)
+        Explanation::new(
+            &[GroupIndex { index: self, window: None, keeps_states: false }],
+            Prompt { root, tokens, extras },
+            |_, _, _| false,
+        )
     }
 }

@@ -12,6 +12,8 @@ pub struct GroupIndex<'a> {
     pub index: &'a PrefixIndex,
     /// The tokens that its tokens attend to, if not all.
     pub window: Option<Window>,
+    /// True if its blocks are states: a prefix needs the state after its last token.
+    pub keeps_states: bool,
 }
 
 /// Number of tokens in a block of all groups.

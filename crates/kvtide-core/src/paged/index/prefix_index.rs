@@ -127,6 +127,12 @@ impl PrefixIndex {
         self.records.key(block)
     }
 
+    /// The block of a key and of the key before it.
+    pub fn block_of(&self, key: &BlockKey, parent: &BlockKey) -> Option<u32> {
+        let found = self.records.resolve(self.records.first(key), key, parent);
+        found.filter(|&block| self.key(block) == Some(key))
+    }
+
     /// Indexes a block whose tokens are recorded and whose first token is at `position`. Returns false if another block
     /// has this key, whose place the block then waits for, or if there is no memory for its extras. The block keeps its
     /// key in either case.

@@ -16,6 +16,8 @@ pub struct PlannerState<'a> {
     pub tables: &'a Tables,
     /// The number of the last change.
     pub revision: u64,
+    /// True if a sequence has one block, its state, which each write replaces.
+    pub keeps_states: bool,
 }
 
 impl PlannerState<'_> {
@@ -103,12 +105,16 @@ pub struct Share {
 
 impl Share {
     /// Returns a sequence's share for a target, in blocks of `size` tokens, without its runs.
-    pub fn new(seat: u32, of: &Sequence, target: &WriteTarget, writer: Writer, size: u32) -> Self {
+    pub fn new(seat: u32, target: &WriteTarget, writer: Writer, state: PlannerState<'_>) -> Self {
+        let (of, size) = (state.sequences.at(seat), state.block_size());
         let &WriteTarget { sequence, position, tokens } = target;
         let drafted = of.drafts().depth() > 0;
         let keeps_floats = drafted || writer == Writer::Step;
         let end = if tokens == 0 { 0 } else { position.saturating_add(tokens) };
-        let new_blocks = end.div_ceil(size).saturating_sub(of.table().len());
+        let new_blocks = match state.keeps_states {
+            true => u32::from(tokens > 0),
+            false => end.div_ceil(size).saturating_sub(of.table().len()),
+        };
         Share { sequence, seat, position, tokens, new_blocks, end, drafted, keeps_floats, runs_end: 0 }
     }
 }
@@ -154,9 +160,14 @@ impl CheckedWrite {
             let target = WriteTarget { sequence, position: of.end(), tokens: tokens.end - tokens.start };
             target.check(of, writer, state)?;
             if let Some(parents) = parents {
+                let own = &parents[tokens.start as usize..tokens.end as usize];
+                let first = (of.drafts().drafted() - of.drafts().start()) as i32 - 1;
+                if state.keeps_states && own.iter().zip(first..).any(|(parent, before)| *parent != before) {
+                    return Err(Error::argument("parents", "a tree", "a chain, because the model keeps states"));
+                }
                 of.drafts().check_parents(&parents[tokens.start as usize..tokens.end as usize])?;
             }
-            write.shares.push(Share::new(seat, of, &target, writer, state.block_size()));
+            write.shares.push(Share::new(seat, &target, writer, state));
         }
         if let Some(parents) = parents {
             let copy = write.parents.insert(Vec::new());
@@ -176,7 +187,7 @@ impl CheckedWrite {
         target.check(of, Writer::Direct, state)?;
         let mut shares = Vec::new();
         room(&mut shares, 1)?;
-        shares.push(Share::new(seat, of, target, Writer::Direct, state.block_size()));
+        shares.push(Share::new(seat, target, Writer::Direct, state));
         Ok(CheckedWrite { layers: layer..layer + 1, shares, parents: None, revision: state.revision })
     }
 

@@ -101,7 +101,12 @@ impl WritePlan {
         self.runs.clear();
         for at in 0..self.shares.len() {
             let share = self.shares[at];
-            if share.tokens > 0 {
+            if share.tokens > 0 && state.keeps_states {
+                // The whole slot: rows of a state, not of tokens.
+                let (block, size) = (upcoming.next().expect("a block that was counted"), state.block_size());
+                let token = self.runs.len() as u32 * size;
+                self.runs.push(SlotRun { block, slot: 0, len: size, token, staged: false });
+            } else if share.tokens > 0 {
                 self.add_runs(&share, state, &mut upcoming, shared.as_deref_mut())?;
             }
             self.shares[at].runs_end = self.runs.len() as u32;
@@ -334,7 +339,7 @@ impl CopyPlan {
         let (mut shared, mut needed) = (SharedBlocks::default(), 0);
         for target in targets {
             let seat = state.sequences.seat(target.sequence)?;
-            let share = Share::new(seat, state.sequences.at(seat), target, Writer::Direct, state.block_size());
+            let share = Share::new(seat, target, Writer::Direct, state);
             shared.add_share(&share, state)?;
             needed += u64::from(share.new_blocks);
         }

@@ -90,6 +90,9 @@ impl PagedPlanner {
         let (size, prompt) = (self.block_size(), asked.tokens.len() as u32);
         let all = prompt + asked.answer;
         let there = found.length() as u32;
+        if self.keeps_states {
+            return Taken { blocks: u32::from(all > 0), tokens: all };
+        }
         let mut blocks = all.div_ceil(size).saturating_sub(there);
         if let Some(window) = self.window {
             let step = asked.step.unwrap_or(prompt - found.tokens()).max(1);

@@ -83,6 +83,9 @@ pub fn shortage_in_groups(planners: &[&PagedPlanner], asked: GrowthRequest<'_>) 
 impl PagedPlanner {
     /// Blocks that a sequence takes to append tokens, including copies of blocks that others hold.
     fn growth(&self, of: &Sequence, tokens: u32, asked: GrowthRequest<'_>) -> u64 {
+        if self.keeps_states {
+            return u64::from(tokens > 0);
+        }
         let (size, table) = (self.block_size(), of.table());
         let all = (of.length() + tokens).div_ceil(size);
         let is_shared = |place: u32, block: u32| self.tables.is_held_twice(table, place, block);
@@ -116,6 +119,9 @@ impl PagedPlanner {
         tokens: u32,
         asked: GrowthRequest<'_>,
     ) -> u64 {
+        if self.keeps_states {
+            return self.revived(found, group) + 1;
+        }
         let (blocks, table) = (found.blocks(group), of.table());
         let total = of.length() + tokens;
         let new = total.div_ceil(self.block_size()).saturating_sub(found.length() as u32);

@@ -17,6 +17,7 @@ mod prefix;
 mod read;
 mod saved;
 mod snapshot;
+mod states;
 mod step;
 mod step_tables;
 mod transaction;
@@ -30,4 +31,5 @@ pub use prefix::{
     prompt_in_groups_again,
 };
 pub use saved::{SavedContent, SavedRow};
+pub use states::{PromptStates, prompt_states};
 pub use step_tables::{NO_BLOCK, StepTableRows, StepTables};

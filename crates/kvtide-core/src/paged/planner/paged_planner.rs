@@ -9,12 +9,12 @@
 //! slots are partly marked, that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its
 //! blocks), forking it is O(1).
 
-use crate::count::{count, count_positive};
+use crate::count::{COUNT_MAX, count, count_positive};
 use crate::error::{Error, Result, reserve};
 use crate::paged::index::Identity;
 use crate::paged::plan::PlannerState;
 use crate::paged::pool::{Blocks, EvictionPolicy, PRIORITY_MAX, PagePool};
-use crate::paged::sequence::{Content, HeldContent, KeyChain, NamedSeats, Sequences};
+use crate::paged::sequence::{HeldContent, NamedSeats, Sequences};
 use crate::paged::table::{Reservation, Table, Tables};
 use crate::paged::window::Window;
 
@@ -25,6 +25,8 @@ pub struct PagedPlanner {
     pub(super) sequences: Sequences,
     /// The tokens that later tokens attend to, if not all.
     pub(super) window: Option<Window>,
+    /// True if a sequence has one block, its state.
+    pub(super) keeps_states: bool,
     /// Number of changes that made plans stale.
     pub(super) revision: u64,
     pub(super) counters: PlannerCounters,
@@ -41,6 +43,9 @@ pub struct PlannerCounters {
     pub asked_tokens: u64,
     /// Tokens of those prompts that were cache hits.
     pub found_tokens: u64,
+    /// Tokens of those prompts that are cached in all groups of attention, and that no prompt can continue from for want
+    /// of a state.
+    pub lost_tokens: u64,
 }
 
 /// The blocks of a pool by state, and its counters.
@@ -74,6 +79,7 @@ impl PagedPlanner {
             tables: Tables::new(PagePool::new(blocks, num_layers, block_size)?),
             sequences: Sequences::default(),
             window: None,
+            keeps_states: false,
             revision: 0,
             counters: PlannerCounters::default(),
             forgotten: 0,
@@ -109,7 +115,7 @@ impl PagedPlanner {
     /// Creates an empty sequence whose tokens are found by prompts with this identity.
     pub fn create_sequence_of(&mut self, identity: Identity) -> Result<u64> {
         self.sequences.reserve()?;
-        Ok(self.sequences.add(Content::new(KeyChain::new(identity, self.forgotten))))
+        Ok(self.sequences.add(self.empty_content(identity)))
     }
 
     /// Creates a sequence with the tokens of another, sharing all its blocks. Drafted tokens count as committed in the
@@ -142,7 +148,10 @@ impl PagedPlanner {
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
         let seat = self.seat_to_truncate(sequence, length)?;
         self.tables.reserve(self.cut_room(seat, length, 0))?;
-        self.sequences.at_mut(seat).cut(length, 0, &mut self.tables);
+        match self.keeps_states {
+            true => self.sequences.at_mut(seat).cut_state(length, &mut self.tables),
+            false => self.sequences.at_mut(seat).cut(length, 0, &mut self.tables),
+        }
         self.changed();
         Ok(())
     }
@@ -159,6 +168,9 @@ impl PagedPlanner {
         let refused = |reason| Err(Error::CannotRollBack { requested: length.into(), seq_len: before.into(), reason });
         if length > before {
             return refused("the sequence has fewer tokens");
+        }
+        if self.keeps_states {
+            return self.check_state(seat, length).map(|()| seat);
         }
         if length < before && self.window.is_some_and(|window| content.is_gone(length, window, self.block_size())) {
             return refused("tokens right before it have left the window");
@@ -192,7 +204,8 @@ impl PagedPlanner {
                 return Err(Error::argument("sequences", sequence, "each sequence once"));
             }
             let blocks = count("tokens", tokens.into())?.div_ceil(self.block_size());
-            missing.push(blocks.saturating_sub(self.sequences.at(seat).table().len()));
+            let held = if self.keeps_states { blocks } else { self.sequences.at(seat).table().len() };
+            missing.push(blocks.saturating_sub(held));
         }
         let all: u64 = missing.iter().map(|&blocks| u64::from(blocks)).sum();
         self.state().check_available(all)?;
@@ -268,7 +281,8 @@ impl PagedPlanner {
     /// Number of slots in a sequence's blocks; 0 for an unknown sequence.
     #[must_use]
     pub fn sequence_capacity(&self, sequence: u64) -> u64 {
-        let blocks = self.sequences.find(sequence).map_or(0, |of| of.table().len());
+        let Ok(of) = self.sequences.find(sequence) else { return 0 };
+        let blocks = if self.keeps_states { COUNT_MAX / self.block_size() } else { of.table().len() };
         u64::from(blocks) * u64::from(self.block_size())
     }
 
@@ -362,7 +376,7 @@ impl PagedPlanner {
     /// Returns an error of the bookkeeping, if any. `held` must be all content that holds blocks besides sequences.
     /// O(slots).
     pub fn check_invariants(&self, held: &[&HeldContent]) -> Result<(), String> {
-        let of_sequences = self.sequences.iter().map(|of| of.table());
+        let of_sequences = self.sequences.iter().flat_map(|of| of.tables());
         let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.0.table())).collect();
         self.tables.check(&tables)?;
         self.sequences.check(self.block_size())
@@ -370,7 +384,12 @@ impl PagedPlanner {
 
     /// The state that plans are made from.
     pub(super) fn state(&self) -> PlannerState<'_> {
-        PlannerState { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
+        PlannerState {
+            sequences: &self.sequences,
+            tables: &self.tables,
+            revision: self.revision,
+            keeps_states: self.keeps_states,
+        }
     }
 
     /// Makes earlier plans stale: lengths, tables, drafts, the next block to take, or a block's holders have changed.

@@ -27,7 +27,7 @@ impl PagedPlanner {
     /// True if there is room for `tokens` tokens of a new sequence and `watermark` more blocks.
     #[must_use]
     pub fn can_allocate(&self, tokens: u32, watermark: u32) -> bool {
-        let needed = tokens.div_ceil(self.block_size());
+        let needed = if self.keeps_states { tokens.min(1) } else { tokens.div_ceil(self.block_size()) };
         u64::from(needed) + u64::from(watermark) <= self.free_count().into()
     }
 
@@ -64,6 +64,9 @@ impl PagedPlanner {
             let expected = format!("at most {}, the length of the sequence", content.length());
             return Err(Error::argument("tokens.length", tokens.len(), expected));
         }
+        if self.keeps_states {
+            return self.check_identify_state(content, tokens);
+        }
         match content.differs(tokens, &self.tables) {
             Some(at) => Err(Error::argument(
                 "tokens",
@@ -81,6 +84,10 @@ impl PagedPlanner {
         self.check_identify(sequence, tokens)?;
         let seat = self.sequences.idle(sequence)?;
         self.changed();
+        if self.keeps_states {
+            self.sequences.at_mut(seat).reserve_checkpoint()?;
+            return Ok(self.sequences.at_mut(seat).identify_state(tokens, &mut self.tables));
+        }
         Ok(self.sequences.at_mut(seat).identify(tokens, &mut self.tables))
     }
 
@@ -110,7 +117,10 @@ impl PagedPlanner {
 
     /// True if this planner, one of a match's groups, has room for the rest of a prompt of this many tokens.
     fn has_room_for(&self, found: &PrefixMatch, group: usize, tokens: usize, watermark: u32) -> bool {
-        let new = (tokens.div_ceil(self.block_size() as usize) - found.length()) as u64;
+        let new = match self.keeps_states {
+            true => u64::from(tokens > 0),
+            false => (tokens.div_ceil(self.block_size() as usize) - found.length()) as u64,
+        };
         new + self.revived(found, group) + u64::from(watermark) <= self.free_count().into()
     }
 
@@ -163,6 +173,7 @@ pub(super) fn hold_found(
     identity: &Identity,
 ) -> Result<Vec<HeldContent>> {
     let mut held: Vec<HeldContent> = Vec::new();
+    let lost = lost_tokens(planners, found, tokens, identity)?;
     for (at, planner) in planners.iter_mut().enumerate() {
         match reserve(&mut held, 1, WHAT).and_then(|()| planner.hold_match(found, at, identity)) {
             Ok(of_group) => held.push(of_group),
@@ -175,8 +186,25 @@ pub(super) fn hold_found(
     for planner in planners {
         planner.counters.asked_tokens += tokens.len() as u64;
         planner.counters.found_tokens += u64::from(found.tokens());
+        planner.counters.lost_tokens += lost;
     }
     Ok(held)
+}
+
+/// The tokens behind a found prefix that only groups of states lack.
+fn lost_tokens(
+    planners: &[&mut PagedPlanner],
+    found: &PrefixMatch,
+    tokens: &[u32],
+    identity: &Identity,
+) -> Result<u64> {
+    let mut others = asked_of(planners.iter().map(|planner| &**planner))?;
+    others.retain(|group| !group.keeps_states);
+    if others.len() == planners.len() || others.is_empty() {
+        return Ok(0);
+    }
+    let cached = PrefixMatch::find(&others, identity.prompt(tokens))?.tokens();
+    Ok(cached.saturating_sub(found.tokens()).into())
 }
 
 /// Returns the length of a prompt's prefix that is cached in all groups, and the reason why it ends there.
@@ -224,6 +252,10 @@ pub fn find_named_in_groups(
 pub(super) fn asked_of<'a>(planners: impl ExactSizeIterator<Item = &'a PagedPlanner>) -> Result<Vec<GroupIndex<'a>>> {
     let mut groups = Vec::new();
     reserve(&mut groups, planners.len(), WHAT)?;
-    groups.extend(planners.map(|planner| GroupIndex { index: planner.tables.pool().index(), window: planner.window }));
+    groups.extend(planners.map(|planner| GroupIndex {
+        index: planner.tables.pool().index(),
+        window: planner.window,
+        keeps_states: planner.keeps_states,
+    }));
     Ok(groups)
 }

@@ -57,6 +57,9 @@ impl PagedPlanner {
     /// pages contain. 0 for an unknown sequence.
     #[must_use]
     pub fn retained_length(&self, sequence: u64) -> u32 {
+        if self.keeps_states {
+            return self.sequences.find(sequence).map_or(0, Sequence::end);
+        }
         let left = |of: &Sequence| of.end() - of.content().gap(self.window, self.block_size()).len() as u32;
         self.sequences.find(sequence).map_or(0, left)
     }
@@ -85,12 +88,17 @@ impl PagedPlanner {
 
     /// Number of leading tokens that a sequence has in common with `tokens`, as far as the sequence's ids are known.
     pub fn common_length(&self, sequence: u64, tokens: &[u32]) -> Result<u32> {
-        Ok(self.sequences.find(sequence)?.content().common(tokens, &self.tables))
+        let content = self.sequences.find(sequence)?.content();
+        if self.keeps_states {
+            return Ok(content.common_state(tokens, &self.tables));
+        }
+        Ok(content.common(tokens, &self.tables))
     }
 
     /// The positions of a sequence that left its window.
     pub fn gap(&self, sequence: u64) -> Result<Range<u32>> {
-        Ok(self.sequences.find(sequence)?.content().gap(self.window, self.block_size()))
+        let content = self.sequences.find(sequence)?.content();
+        if self.keeps_states { Ok(0..0) } else { Ok(content.gap(self.window, self.block_size())) }
     }
 
     /// The tree of a sequence's last tokens, including those of an open step; [`None`] if they are a chain.

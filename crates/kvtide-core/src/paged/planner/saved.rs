@@ -125,7 +125,7 @@ impl PagedPlanner {
         let (pool, size) = (self.tables.pool(), self.block_size());
         let mut tokens = pool.index().tokens(block).to_vec();
         tokens[kept as usize..].fill(0);
-        if kept == size && pool.is_sealed(block) {
+        if (kept == size || self.keeps_states) && pool.is_sealed(block) {
             return SavedRow { tokens, ..SavedRow::default() };
         }
         let is_staged =
@@ -259,12 +259,16 @@ impl PagedPlanner {
         }
         for (&place, row) in saved.places.iter().zip(rows) {
             let block = self.tables.get(held.0.table(), place).expect("a block at each place");
-            let kept = saved.kept(place, self.block_size());
+            // A slot is written whole, wherever its tokens end.
+            let kept = if self.keeps_states { self.block_size() } else { saved.kept(place, self.block_size()) };
             self.tables.pool_mut().write_saved(block, row.marks.as_deref(), kept);
             self.tables.pool_mut().set_tokens(block, 0, &row.tokens);
         }
         let table = held.0.into_table();
         let mut content = Content::saved(table, saved.length, saved.cleared, KeyChain::new(of, since));
+        if self.keeps_states {
+            content = content.keeping_states();
+        }
         if since == self.forgotten {
             content.name_saved(&saved.chain, &mut self.tables);
         }

@@ -48,7 +48,7 @@ impl PagedPlanner {
     /// Gives a sequence without tokens another salt and other extras.
     pub fn rename(&mut self, sequence: u64, identity: Identity) -> Result<()> {
         let seat = self.seat_to_rename(sequence)?;
-        let content = Content::new(KeyChain::new(identity, self.forgotten));
+        let content = self.empty_content(identity);
         self.sequences.at_mut(seat).restore(content, &mut self.tables);
         self.changed();
         Ok(())
@@ -115,7 +115,11 @@ impl PagedPlanner {
     ) -> Result<HeldContent> {
         self.tables.reserve(Reservation { tables: 1, blocks: blocks.len(), ..Reservation::default() })?;
         let keys = KeyChain::new(identity.clone(), self.forgotten);
-        let content = Content::found(blocks, length, names, keys, &mut self.tables);
+        let mut content = Content::found(blocks, length, names, keys, &mut self.tables);
+        if self.keeps_states {
+            content = content.keeping_states();
+            content.note_found(&mut self.tables);
+        }
         self.changed();
         Ok(HeldContent(content))
     }

@@ -127,6 +127,9 @@ impl PagedPlanner {
     pub fn reserve_close(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         plan.check_tokens(tokens)?;
         self.check_step(plan)?;
+        if self.keeps_states {
+            plan.shares().try_for_each(|(share, ..)| self.sequences.at_mut(share.seat).reserve_checkpoint())?;
+        }
         self.tables.reserve(close_room(plan))
     }
 
@@ -141,6 +144,11 @@ impl PagedPlanner {
             let (of_share, rest) = writes.split_at(own);
             writes = rest;
             if !self.is_in_step(plan, share) {
+                continue;
+            }
+            if self.keeps_states {
+                self.sequences.at_mut(share.seat).drop_new_state(&mut self.tables);
+                self.sequences.at_mut(share.seat).close_step();
                 continue;
             }
             let pool = self.tables.pool_mut();

@@ -14,12 +14,18 @@ use super::paged_planner::PagedPlanner;
 use crate::drafts::TransactionId;
 use crate::error::Result;
 use crate::paged::plan::{CopyPlan, EndPlan, Keep, RowMove, WriteTarget};
+use crate::paged::table::Reservation;
 use crate::tree::Tree;
 
 impl PagedPlanner {
     /// Opens a transaction on a sequence, or inside the innermost open transaction.
     pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
         let seat = self.seat_to_begin(sequence, parent)?;
+        if self.keeps_states {
+            self.tables.reserve(Reservation { tables: 1, ..Reservation::default() })?;
+            self.sequences.at_mut(seat).reserve_base()?;
+            self.sequences.at_mut(seat).keep_base(&mut self.tables);
+        }
         let id = self.sequences.at_mut(seat).begin();
         self.changed();
         Ok(id)
@@ -84,7 +90,8 @@ impl PagedPlanner {
     /// Plans the end of the innermost transaction. Blocks that a path overwrites must belong to the sequence alone when
     /// the plan is carried out: see [`PagedPlanner::commit_copies_before_end`].
     pub fn plan_end(&self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<EndPlan> {
-        EndPlan::new(self.sequences.resting(sequence)?, id, keep, self.state())
+        let plan = EndPlan::new(self.sequences.resting(sequence)?, id, keep, self.state())?;
+        if self.keeps_states { self.check_state_end(&plan).map(|()| plan) } else { Ok(plan) }
     }
 
     /// Reserves the memory of an end and of the copies before it. Returns the number of staging pages that must exist.
@@ -115,6 +122,12 @@ impl PagedPlanner {
         let blocks = self.sequences.at(seat).blocks_after(ending);
         self.sequences.at_mut(seat).drafts_mut().reserve(ending.kept)?;
         self.tables.reserve(self.cut_room(seat, plan.length(), blocks))?;
+        if self.keeps_states {
+            self.sequences.at_mut(seat).reserve_checkpoint()?;
+            self.sequences.at_mut(seat).end_state_draft(ending, &mut self.tables);
+            self.changed();
+            return Ok(());
+        }
         let pool = self.tables.pool_mut();
         for &RowMove { source, target } in plan.moves() {
             pool.copy_token(source, target);
@@ -141,6 +154,14 @@ impl PagedPlanner {
         let Some(ending) = of.drafts().plan_drop(id) else { return Ok(()) };
         let (length, blocks) = (of.length() - ending.dropped, of.blocks_after(&ending));
         self.tables.reserve(self.cut_room(seat, length, blocks))?;
+        if self.keeps_states {
+            let of = self.sequences.at_mut(seat);
+            of.drop_new_state(&mut self.tables);
+            of.close_step();
+            of.end_state_draft(&ending, &mut self.tables);
+            self.changed();
+            return Ok(());
+        }
         self.soil_step(seat);
         let of = self.sequences.at_mut(seat);
         // The cut below drops the step's tokens too.
@@ -154,6 +175,9 @@ impl PagedPlanner {
     /// Marks blocks of an open step as dirty: their slots may have been written without marks.
     pub(super) fn soil_step(&mut self, seat: u32) {
         let (of, size) = (self.sequences.at(seat), self.tables.block_size());
+        if self.keeps_states {
+            return;
+        }
         for place in of.length() / size..of.end().div_ceil(size) {
             if let Some(block) = self.tables.get(of.table(), place) {
                 self.tables.pool_mut().soil(block);

@@ -73,6 +73,9 @@ impl PagedPlanner {
 
     /// Reserves the memory of a write and of the copies before it; returns the sum.
     fn reserve_write(&mut self, plan: &WritePlan, before: Reservation) -> Result<Reservation> {
+        if self.keeps_states {
+            plan.shares().try_for_each(|(share, ..)| self.sequences.at_mut(share.seat).reserve_checkpoint())?;
+        }
         for (share, ..) in plan.shares().filter(|(share, ..)| share.drafted) {
             let of = self.sequences.at_mut(share.seat);
             of.drafts_mut().reserve(share.tokens)?;
@@ -130,6 +133,9 @@ impl PagedPlanner {
 
     /// Takes a plan's blocks and staging pages. The blocks that it writes lose their keys.
     pub(super) fn occupy(&mut self, plan: &WritePlan) {
+        if self.keeps_states {
+            return self.occupy_slots(plan);
+        }
         let size = self.block_size();
         for (share, runs, _) in plan.shares() {
             for run in runs {
@@ -167,6 +173,9 @@ impl PagedPlanner {
 
     /// Advances lengths, and releases the staging pages of quantised pages.
     pub(super) fn advance(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) {
+        if self.keeps_states {
+            return self.advance_states(plan, tokens);
+        }
         let pool = self.tables.pool_mut();
         plan.pages().iter().filter(|write| write.fills).for_each(|write| pool.unstage(write.page));
         for (share, runs, parents) in plan.shares() {

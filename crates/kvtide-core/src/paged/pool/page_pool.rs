@@ -201,6 +201,24 @@ impl PagePool {
         self.index.set_tokens(target.block, target.index, &[token]);
     }
 
+    /// Copies the ids of the first `kept` tokens of a block to another one without a key.
+    pub fn copy_ids(&mut self, source: u32, target: u32, kept: u32) {
+        self.index.copy_tokens(source, target, kept);
+    }
+
+    /// Removes the key of a block that is cached and not held, which becomes free, if it lost its key `losses` times
+    /// until now. Returns true if it did.
+    pub fn drop_cached(&mut self, block: u32, losses: u32) -> bool {
+        if self.losses(block) != losses || !self.blocks.is_cached(block) {
+            return false;
+        }
+        self.lose(block);
+        self.blocks.forget(block);
+        self.index.remove(block);
+        self.empty(block);
+        true
+    }
+
     /// Copies the state of the first `kept` slots of a block to another one, which was just handed out. `staged` are
     /// the layers that are in floats, with their staging pages.
     pub fn copy(&mut self, source: u32, target: u32, kept: u32, staged: impl Iterator<Item = (u32, u32)>) {

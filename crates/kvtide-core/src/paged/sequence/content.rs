@@ -8,6 +8,8 @@
 //! A block is released once the last committed token, and so every later token, no longer attends to it. So attention
 //! for the last token has its whole window after an append, also if a draft was rolled back.
 
+mod states;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,6 +18,8 @@ use crate::paged::index::{BlockKey, Extras, Identity};
 use crate::paged::pool::PagePool;
 use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
+
+pub use states::Checkpoint;
 
 /// A block table and the tokens in it.
 #[derive(Debug)]
@@ -26,11 +30,13 @@ pub struct Content {
     keys: KeyChain,
     /// Blocks before this place, except sinks, left the window.
     cleared: u32,
+    /// The checkpoints that it left behind, if it keeps states.
+    checkpoints: Option<Arc<Vec<Checkpoint>>>,
 }
 
 impl Content {
     pub fn new(keys: KeyChain) -> Self {
-        Content { table: Table::default(), length: 0, keys, cleared: 0 }
+        Content { table: Table::default(), length: 0, keys, cleared: 0, checkpoints: None }
     }
 
     /// The content of a cached prefix: its blocks, and the keys of the last full one and of the last that left the
@@ -46,12 +52,12 @@ impl Content {
         blocks.iter().for_each(|&block| tables.add(&mut table, block));
         let keys = of.found(length, length / tables.block_size(), keys[0], keys[1]);
         let cleared = blocks.iter().rposition(Option::is_none).map_or(0, |place| place as u32 + 1);
-        Content { table, length, keys, cleared }
+        Content { table, length, keys, cleared, checkpoints: None }
     }
 
     /// The saved content in these blocks, without known tokens yet.
     pub fn saved(table: Table, length: u32, cleared: u32, keys: KeyChain) -> Self {
-        Content { table, length, keys, cleared }
+        Content { table, length, keys, cleared, checkpoints: None }
     }
 
     /// Its blocks, for other content.
@@ -81,10 +87,16 @@ impl Content {
         }
     }
 
+    /// Forgets the ids of all tokens: they never get a key.
+    pub fn forget_ids(&mut self) {
+        self.keys.forget();
+    }
+
     /// Returns content that shares all blocks and tokens.
     #[inline]
     pub fn fork(&self, tables: &mut Tables) -> Self {
-        Content { table: tables.fork(&self.table), keys: self.keys.clone(), ..*self }
+        let (table, checkpoints) = (tables.fork(&self.table), self.checkpoints.clone());
+        Content { table, keys: self.keys.clone(), checkpoints, ..*self }
     }
 
     pub fn release(self, tables: &mut Tables) {

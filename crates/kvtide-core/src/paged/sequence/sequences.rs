@@ -6,6 +6,8 @@
 //!
 //! A sequence keeps its seat until it is dropped. Seats are reused, ids are not. Finding a sequence is O(1).
 
+mod states;
+
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
@@ -38,6 +40,10 @@ pub struct Sequence {
     blocks_before: u32,
     /// Number of changes to blocks already in its table, except those that leave the window.
     epoch: u64,
+    /// The slot that an open step writes, if it keeps states.
+    new_state: Option<Table>,
+    /// The content from before each open transaction, if it keeps states.
+    bases: Vec<Content>,
 }
 
 impl Sequence {
@@ -101,6 +107,12 @@ impl Sequence {
     #[inline]
     pub fn fork(&self, tables: &mut Tables) -> Content {
         let mut content = self.content.fork(tables);
+        if content.keeps_states() {
+            if self.drafts.drafted() > 0 {
+                content.forget_ids();
+            }
+            return content;
+        }
         content.keys_mut().limit(self.committed());
         if self.step.is_some() {
             tables.truncate(content.table_mut(), self.length().div_ceil(tables.block_size()));
@@ -302,6 +314,8 @@ impl Sequences {
             drafts: Drafts::default(),
             blocks_before: 0,
             epoch: 0,
+            new_state: None,
+            bases: Vec::new(),
         };
         let seat = self.free_seats.pop().unwrap_or_else(|| {
             self.seated.push(None);
@@ -313,10 +327,10 @@ impl Sequences {
         id
     }
 
-    pub fn remove(&mut self, id: u64) -> Result<Content> {
+    pub fn remove(&mut self, id: u64) -> Result<Sequence> {
         let seat = self.seats.remove(&id).ok_or(Error::SequenceNotFound { sequence: id })?;
         self.free_seats.push(seat);
-        Ok(self.seated[seat as usize].take().expect("a sequence that was found").content)
+        Ok(self.seated[seat as usize].take().expect("a sequence that was found"))
     }
 
     pub fn seat(&self, id: u64) -> Result<u32> {

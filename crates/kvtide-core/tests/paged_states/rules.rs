@@ -1,0 +1,113 @@
+//! The rules of checkpoints, one by one.
+
+use kvtide_core::Error;
+use kvtide_core::paged::{
+    Append, Explanation, Identity, MissReason, PagedPlanner, Writer, explain_in_groups, find_in_groups, prompt_states,
+};
+
+/// Full layers and states, in blocks of four tokens.
+struct Groups([PagedPlanner; 2]);
+
+impl Groups {
+    fn new(slots: u32) -> Self {
+        let full = PagedPlanner::new(64, 4, 1).unwrap();
+        Groups([full, PagedPlanner::new(slots, 4, 1).unwrap().keeping_states()])
+    }
+
+    fn sequence(&mut self) -> u64 {
+        self.0.iter_mut().map(|planner| planner.create_sequence().unwrap()).max().unwrap()
+    }
+
+    fn step(&mut self, sequence: u64, ids: &[u32]) {
+        for planner in &mut self.0 {
+            let offsets = [0, ids.len() as u32];
+            let append =
+                Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Step };
+            let write = planner.check_append(&append).unwrap();
+            let (copies, mut plan) = planner.plan_write(write).unwrap();
+            planner.reserve_after(&copies, &plan).unwrap();
+            planner.commit_copies_before(&copies, &mut plan).unwrap();
+            planner.open_step(&plan).unwrap();
+            planner.mark_layer(&plan, 0).unwrap();
+            planner.close_step(&plan, Some(ids)).unwrap();
+        }
+    }
+
+    fn found(&mut self, prompt: &[u32]) -> u32 {
+        let [full, states] = &mut self.0;
+        let held = find_in_groups(&mut [full, states], prompt, &Identity::default(), false).unwrap();
+        let length = held[1].length();
+        self.0.iter_mut().zip(held).for_each(|(planner, held)| planner.release(held));
+        length
+    }
+}
+
+fn ids(count: u32) -> Vec<u32> {
+    (0..count).collect()
+}
+
+#[test]
+fn a_step_that_ends_at_a_block_leaves_a_checkpoint() {
+    let mut groups = Groups::new(8);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(10)[..8]);
+    groups.step(sequence, &ids(10)[8..]);
+    assert_eq!(groups.found(&ids(20)), 8, "the state after 10 tokens has no key");
+    let [full, states] = &groups.0;
+    let why = explain_in_groups(&[full, states], &ids(20), &Identity::default()).unwrap();
+    assert_eq!(why, Explanation { matched: 8, missing: Some((2, MissReason::NeverSeen)) });
+}
+
+#[test]
+fn a_prompt_without_a_checkpoint_says_so() {
+    let mut groups = Groups::new(8);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(13));
+    groups.step(sequence, &[13, 14, 15]);
+    let mut other = ids(12);
+    other.extend([90, 91, 92, 93]);
+    let [full, states] = &groups.0;
+    let told = prompt_states(&[full, states], &other, &Identity::default()).unwrap();
+    assert_eq!((told.found, told.cached, told.above), (0, 12, None));
+    let why = explain_in_groups(&[full, states], &other, &Identity::default()).unwrap();
+    assert_eq!(why, Explanation { matched: 0, missing: Some((0, MissReason::NoStateHere)) });
+}
+
+#[test]
+fn tokens_one_by_one_keep_their_newest_checkpoint() {
+    let mut groups = Groups::new(8);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(8));
+    ids(23)[8..].iter().for_each(|&id| groups.step(sequence, &[id]));
+    assert_eq!(groups.found(&ids(24)), 20);
+    let states = &groups.0[1];
+    assert_eq!(states.pool_stats().cached, 2, "after the prompt, and the newest");
+    assert_eq!(
+        states.check_truncate(sequence, 12),
+        Err(Error::NoStateHere { requested: 12, seq_len: 23, below: 8, above: Some(20) })
+    );
+}
+
+#[test]
+fn a_truncated_sequence_continues_from_its_checkpoint() {
+    let mut groups = Groups::new(8);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(8));
+    groups.step(sequence, &[8, 9]);
+    groups.0.iter_mut().for_each(|planner| planner.truncate(sequence, 8).unwrap());
+    groups.step(sequence, &[50, 51, 52, 53]);
+    let mut edited = ids(8);
+    edited.extend([50, 51, 52, 53, 54]);
+    assert_eq!(groups.found(&edited), 12);
+}
+
+#[test]
+fn checkpoints_go_before_a_step_is_refused() {
+    let mut groups = Groups::new(2);
+    let sequence = groups.sequence();
+    for block in ids(40).chunks(4) {
+        groups.step(sequence, block);
+    }
+    assert_eq!(groups.0[1].pool_stats().evictions, 9 - 1, "one slot is held, one is written");
+    assert_eq!(groups.found(&ids(41)), 40);
+}

@@ -1,0 +1,137 @@
+//! States of a group: whole pages of bytes, one slot for each sequence.
+//!
+//! ```text
+//! before   sequence 7: slot 4       read_states    the slot from before the step, zeros without one
+//! step     sequence 7: slot 9       write_states   a new slot
+//! commit   slot 9 replaces slot 4, which stays for the forks, snapshots and prompts that hold it
+//! ```
+//!
+//! No slot is written again once its step was committed. The bytes behind the states of a slot are zeros, so that equal states
+//! have equal pages. O(bytes).
+
+use kvtide_core::paged::{SlotRun, WritePlan};
+
+use super::group::PageGroup;
+use super::run::GroupRun;
+use super::slabs::Slabs;
+use super::step::GroupStep;
+use crate::base::error::{Error, Result};
+use crate::base::life::ElsewhereWrite;
+use crate::base::zeroed::zeroed_bytes;
+
+impl PageGroup {
+    /// True if its blocks are slots of states instead of keys and values.
+    pub fn keeps_states(&self) -> bool {
+        self.planner.keeps_states()
+    }
+
+    /// Writes the states of a step's sequence after the step's tokens. They may be written again while the step is open.
+    pub fn write_states(&mut self, step: &mut GroupStep, sequence: usize, bytes: &[u8]) -> Result<()> {
+        self.change_pages()?;
+        self.check_step(step)?;
+        let (at, run) = slot_of(step.plan()?, sequence)?;
+        // A new slot is not visible: if writing it fails, the step can still be rolled back.
+        self.poisoned = step.written[at];
+        self.slabs.write_slot(&run, bytes)?;
+        self.poisoned = false;
+        step.written[at] = true;
+        Ok(())
+    }
+
+    /// Copies the states that a step's sequence had before the step; zeros if it had none.
+    pub fn read_states(&self, step: &GroupStep, sequence: usize, out: &mut [u8]) -> Result<()> {
+        self.check()?;
+        self.check_step(step)?;
+        let id = *step.sequences.get(sequence).ok_or_else(|| no_sequence(sequence, step.sequences.len()))?;
+        self.slabs.read_slot(self.planner.state_slot(id)?, out)
+    }
+
+    /// Copies the states of a sequence; zeros if it has none.
+    pub fn states_of(&self, sequence: u64, out: &mut [u8]) -> Result<()> {
+        self.check()?;
+        self.slabs.read_slot(self.planner.state_slot(sequence)?, out)
+    }
+
+    /// The longest prefix of a sequence, of at most `length` tokens, to which its states can go back; in a group without
+    /// states `length`.
+    pub fn state_below(&self, sequence: u64, length: u32) -> Result<u32> {
+        if self.keeps_states() { Ok(self.planner.state_below(sequence, length)?) } else { Ok(length) }
+    }
+
+    /// The slots of a step's sequences before the step; none in a group without states.
+    pub(super) fn slots_before(&self, step: &GroupStep) -> Result<Vec<Option<u32>>> {
+        if !self.keeps_states() {
+            return Ok(Vec::new());
+        }
+        let slot = |&sequence: &u64| Ok(self.planner.state_slot(sequence)?);
+        step.sequences.iter().map(slot).collect()
+    }
+
+    /// Marks the slots of a step whose states were all written.
+    pub(super) fn mark_states(&mut self, step: &GroupStep) -> Result<()> {
+        let plan = step.plan()?;
+        self.planner.reserve_marks(plan)?;
+        Ok(self.planner.mark_layer(plan, 0)?)
+    }
+}
+
+impl GroupRun {
+    /// Like [`PageGroup::write_states`].
+    pub fn write_states(&mut self, sequence: usize, bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        let (at, run) = slot_of(&self.plan, sequence)?;
+        let write = self.written[at].then(|| self.life.begin_write());
+        self.slabs.write_slot(&run, bytes)?;
+        write.into_iter().for_each(ElsewhereWrite::end);
+        self.written[at] = true;
+        Ok(())
+    }
+
+    /// Like [`PageGroup::read_states`].
+    pub fn read_states(&self, sequence: usize, out: &mut [u8]) -> Result<()> {
+        self.check()?;
+        let slot = *self.slots.get(sequence).ok_or_else(|| no_sequence(sequence, self.slots.len()))?;
+        self.slabs.read_slot(slot, out)
+    }
+}
+
+impl Slabs {
+    /// Overwrites a whole slot with states, and with zeros behind them.
+    fn write_slot(&self, run: &SlotRun, bytes: &[u8]) -> Result<()> {
+        let layout = &self.slab.layout;
+        let start = layout.page_offset(run.block, 0);
+        // Fewer than 68 bytes for each token of a block.
+        let behind = zeroed_bytes(layout.page_bytes() - bytes.len())?;
+        self.slab.store_bytes(start, bytes)?;
+        self.slab.store_bytes(start + bytes.len(), &behind)
+    }
+
+    fn read_slot(&self, slot: Option<u32>, out: &mut [u8]) -> Result<()> {
+        match slot {
+            Some(slot) => self.slab.fetch_bytes(self.slab.layout.page_offset(slot, 0), out),
+            None => {
+                out.fill(0);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The slot of a step's sequence, and its index among the slots of the step: sequences without tokens get none.
+fn slot_of(plan: &WritePlan, sequence: usize) -> Result<(usize, SlotRun)> {
+    let offsets: Vec<u32> = plan.offsets().collect();
+    let has_tokens = |sequence: usize| offsets[sequence] < offsets[sequence + 1];
+    let sequences = offsets.len() - 1;
+    if sequence >= sequences {
+        return Err(no_sequence(sequence, sequences));
+    }
+    if !has_tokens(sequence) {
+        return Err(Error::argument("index", sequence, "a sequence that gets tokens in this step"));
+    }
+    let at = (0..sequence).filter(|&before| has_tokens(before)).count();
+    Ok((at, plan.runs()[at]))
+}
+
+fn no_sequence(sequence: usize, sequences: usize) -> Error {
+    Error::argument("index", sequence, format!("below {sequences}, the number of sequences of the step"))
+}

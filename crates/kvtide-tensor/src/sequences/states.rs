@@ -1,0 +1,137 @@
+//! The states of sequences: all tensors that layers keep for a sequence besides keys and values, as bytes.
+//!
+//! ```text
+//! | layer 0 conv | layer 0 ssm | layer 2 conv | layer 2 ssm |     in the order and at the offsets of `StateLayout`
+//!
+//! cache.read_states(&step, 0)?               the states from before the step
+//! cache.write_states(&mut step, 0, &bytes)?  those after its tokens
+//! cache.commit_step(&mut step, ids)?         fails until each sequence with tokens has its states
+//! ```
+//!
+//! A model has one group of states on each device. O(bytes of a sequence's states).
+
+use std::ops::Range;
+
+use kvtide_core::model::{LayerKind, ModelDescription};
+
+use super::cache::PagedKvCache;
+use super::run::StepRun;
+use super::step::PagedStep;
+use crate::base::error::{Error, Result};
+use crate::base::zeroed::zeroed_bytes;
+
+impl PagedKvCache {
+    /// The bytes of all states of a sequence; 0 if no layer keeps one.
+    #[must_use]
+    pub fn state_bytes(&self) -> u64 {
+        self.model().state_layout().bytes
+    }
+
+    /// Writes the states of a step's sequence, by its index among [`PagedStep::sequences`], after the step's tokens: all
+    /// tensors, at the offsets of [`ModelDescription::state_layout`]. Only sequences that get tokens have new states. They
+    /// may be written again while the step is open.
+    pub fn write_states(&mut self, step: &mut PagedStep, index: usize, bytes: &[u8]) -> Result<()> {
+        self.check_step(step)?;
+        let slots = slots(self.model(), bytes.len())?;
+        self.check_pages()?;
+        let groups = self.groups.iter_mut().zip(&mut step.groups).filter(|(group, _)| group.keeps_states());
+        for ((group, of), slot) in groups.zip(slots) {
+            group.write_states(of, index, &bytes[slot])?;
+        }
+        Ok(())
+    }
+
+    /// A copy of the states that a step's sequence had before the step; zeros for a sequence without tokens.
+    pub fn read_states(&self, step: &PagedStep, index: usize) -> Result<Vec<u8>> {
+        with_room(self.model(), |out| self.read_states_into(step, index, out))
+    }
+
+    /// Like [`PagedKvCache::read_states`], into the caller's memory.
+    pub fn read_states_into(&self, step: &PagedStep, index: usize, out: &mut [u8]) -> Result<()> {
+        self.check_step(step)?;
+        let slots = slots(self.model(), out.len())?;
+        let groups = self.groups.iter().zip(&step.groups).filter(|(group, _)| group.keeps_states());
+        groups.zip(slots).try_for_each(|((group, of), slot)| group.read_states(of, index, &mut out[slot]))
+    }
+
+    /// A copy of the states of a sequence after its tokens, without those of an open step; zeros for an empty sequence.
+    pub fn states_of(&mut self, sequence: u64) -> Result<Vec<u8>> {
+        let model = self.model.clone();
+        with_room(&model, |out| self.states_of_into(sequence, out))
+    }
+
+    /// Like [`PagedKvCache::states_of`], into the caller's memory.
+    pub fn states_of_into(&mut self, sequence: u64, out: &mut [u8]) -> Result<()> {
+        self.collect()?;
+        let slots = slots(self.model(), out.len())?;
+        let groups = self.groups.iter().filter(|group| group.keeps_states());
+        groups.zip(slots).try_for_each(|(group, slot)| group.states_of(sequence, &mut out[slot]))
+    }
+
+    /// The longest prefix of a sequence, of at most `length` tokens, to which all its states can go back; `length` if no
+    /// layer keeps a state.
+    pub(super) fn state_below(&self, sequence: u64, mut length: u32) -> Result<u32> {
+        loop {
+            let mut below = length;
+            for group in &self.groups {
+                below = group.state_below(sequence, below)?;
+            }
+            if below == length {
+                return Ok(length);
+            }
+            length = below;
+        }
+    }
+
+    /// Fails if layers keep states, which a call that takes keys and values alone cannot write.
+    pub(super) fn check_stateless(&self, argument: &'static str) -> Result<()> {
+        match self.model().states() {
+            [] => Ok(()),
+            [first, ..] => Err(Error::argument(
+                argument,
+                "keys and values alone",
+                format!("a step, because layer {} keeps a state", first.layer),
+            )),
+        }
+    }
+}
+
+impl StepRun {
+    /// Like [`PagedKvCache::write_states`].
+    pub fn write_states(&mut self, index: usize, bytes: &[u8]) -> Result<()> {
+        let slots = slots(&self.model, bytes.len())?;
+        let groups = self.groups.iter_mut().zip(self.model.groups()).filter(|(_, of)| of.kind == LayerKind::State);
+        groups.zip(slots).try_for_each(|((group, _), slot)| group.write_states(index, &bytes[slot]))
+    }
+
+    /// Like [`PagedKvCache::read_states`].
+    pub fn read_states(&self, index: usize) -> Result<Vec<u8>> {
+        with_room(&self.model, |out| self.read_states_into(index, out))
+    }
+
+    /// Like [`PagedKvCache::read_states_into`].
+    pub fn read_states_into(&self, index: usize, out: &mut [u8]) -> Result<()> {
+        let slots = slots(&self.model, out.len())?;
+        let groups = self.groups.iter().zip(self.model.groups()).filter(|(_, of)| of.kind == LayerKind::State);
+        groups.zip(slots).try_for_each(|((group, _), slot)| group.read_states(index, &mut out[slot]))
+    }
+}
+
+/// The bytes of each group of states; fails if `bytes` are not those of all states, or if no layer keeps one.
+fn slots(model: &ModelDescription, bytes: usize) -> Result<Vec<Range<usize>>> {
+    let layout = model.state_layout();
+    if layout.slots.is_empty() {
+        return Err(Error::argument("model", "layers without states", "a layer that keeps a state"));
+    }
+    if bytes as u64 != layout.bytes {
+        let expected = format!("{}, the bytes of all states of a sequence", layout.bytes);
+        return Err(Error::ShapeMismatch { argument: "bytes", value: vec![bytes], expected });
+    }
+    Ok(layout.slots.iter().map(|slot| slot.start as usize..slot.end as usize).collect())
+}
+
+fn with_room(model: &ModelDescription, read: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Vec<u8>> {
+    let mut out = zeroed_bytes(model.state_layout().bytes as usize)?;
+    read(&mut out)?;
+    Ok(out)
+}
