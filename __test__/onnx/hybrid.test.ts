@@ -1,7 +1,7 @@
 // Models whose layers keep states beside keys and values: every sequence gets the tokens that it gets alone, token by token, however it came to where it is.
 import { isKvTideError } from '../../index.js'
 import { type OnnxModelOptions, OnnxModel } from '../../onnx.js'
-import { statesTest as test } from '../support/onnx/keeps-states.js'
+import { onnxTest as test } from '../support/onnx/available.js'
 import { read } from '../support/onnx/chat.js'
 import { argmax } from '../support/onnx/graphs.js'
 import {

@@ -3,7 +3,7 @@ import * as ort from 'onnxruntime-node'
 
 import { isKvTideError, type ModelDescription, PagedKvCache } from '../../index.js'
 import { OnnxPast, type OnnxPastOptions } from '../../lib/onnx/past.js'
-import { statesTest as test } from '../support/onnx/keeps-states.js'
+import { onnxTest as test } from '../support/onnx/available.js'
 import { argmax, quiet } from '../support/onnx/graphs.js'
 import { following, greedy, hybridGraph, type HybridForm, POISON, VOCABULARY } from '../support/onnx/hybrid-graph.js'
 

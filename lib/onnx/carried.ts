@@ -382,12 +382,7 @@ export function readSequence(cache: PagedKvCache, sequence: Sequence | undefined
     ]
     return { k, v, rows: held.k.shape[2] as number, first: held.k.keyPositions[0] as number }
   }
-  return { rows: rowsOf, states: () => (sequence as (Sequence & WithStates) | undefined)?.states() }
-}
-
-/** The states of a sequence of a cache that keeps them. */
-interface WithStates {
-  states(): Uint8Array
+  return { rows: rowsOf, states: () => sequence?.states() }
 }
 
 /** @internal True if the graph slides a past itself, so that the past has a fixed number of rows. */

@@ -1,9 +1,9 @@
 // Derives the layers of a cache from the pasts of a graph that is not rewritten.
 import { invalid } from '../errors/errors.js'
-import type { ModelLayer } from '../sequences/model-description.js'
+import type { ModelDescription, ModelLayer, StateTensor } from '../sequences/model-description.js'
 import { isSlid } from './carried.js'
 import { type CarriedPort, type OnnxPorts, refusedPort } from './ports.js'
-import { type StatePort, type StateTensor, tensorOf } from './state-ports.js'
+import { type StatePort, tensorOf } from './state-ports.js'
 
 /** @internal Properties of layers that come from configs and the rewritten graph. */
 export interface DeclaredLayers {
@@ -33,18 +33,18 @@ type Sizes = Pick<DeclaredLayers, 'numKvHeads' | 'headDim'> & { readonly found: 
  *
  * Layers have the order of their numbers. A number without a past and without a state is that of a layer that keeps nothing, and is left out.
  */
-export function pastLayers(ports: OnnxPorts, declared: DeclaredLayers): ModelLayer[] {
+export function pastLayers(ports: OnnxPorts, declared: DeclaredLayers): ModelDescription['layers'] {
   const { layers, numbers, states } = ports
   const windows = windowsOf(ports, declared.windows)
   const found = declared.found?.length === layers.length ? declared.found : undefined
   const all = [...new Set([...numbers, ...states.map(({ layer }) => layer)])].toSorted((one, other) => one - other)
-  return all.map((number): ModelLayer => {
+  return all.map((number): ModelDescription['layers'][number] => {
     const place = numbers.indexOf(number)
     const tensors = states.filter(({ layer }) => layer === number).map(stateTensor)
     const own = tensors.length === 0 ? {} : { tensors }
-    if (place < 0) return { kind: 'state', ...own } as unknown as ModelLayer
+    if (place < 0) return { kind: 'state', tensors }
     const pair = layers[place] as OnnxPorts['layers'][number]
-    return { ...attentionLayer(pair, windows?.[place], { ...declared, found: found?.[place] }), ...own } as ModelLayer
+    return { ...attentionLayer(pair, windows?.[place], { ...declared, found: found?.[place] }), ...own }
   })
 }
 

@@ -7,7 +7,6 @@ import type { KvSource, OnnxTensor } from '../border/tensor.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
 import type { Sequence } from '../paged/sequence.js'
-import type { Step } from '../sequences/step.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass, readSequence } from './carried.js'
 import { type OnnxNames, OnnxPorts, type OnnxSession, readNames, readSession, refusedPort } from './ports.js'
@@ -26,11 +25,6 @@ export interface OnnxPastOptions<T extends OnnxTensor = OnnxTensor> extends Prom
   readonly Tensor: OnnxTensorClass<T>
   /** The names of pasts and presents, if they differ from those that exporters usually use. */
   readonly names?: OnnxNames
-}
-
-/** The states in a step of a cache that keeps them. */
-interface StatesStep {
-  writeStates(sequence: number, states: Uint8Array): void
 }
 
 /** The inputs of the next call, and the tokens that it computes. */
@@ -165,7 +159,7 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     using step = this.#cache.beginStep({ sequences: [sequence], offsets: [0, tokens.length], tokens })
     const numbers = this.#ports.layers
     for (const [place, { k, v }] of layers.entries()) step.write(numbers[place] as number, k, v)
-    ;(step as Step & StatesStep).writeStates(0, states)
+    step.writeStates(0, states)
     step.commit()
   }
 

@@ -66,12 +66,6 @@ interface Left extends Before {
   readonly carried: Carried<RuntimeTensor>
 }
 
-/** The states in a run of a cache that keeps them. */
-interface StateRun {
-  readStates(sequence: number): Uint8Array
-  writeStates(sequence: number, states: Uint8Array): void
-}
-
 /** One sequence of a step. */
 interface Asked {
   /** Its tokens, the place of the first one in the step, and the number of tokens before them. */
@@ -207,8 +201,7 @@ export class Plain implements Sessions {
       computed.push(await this.#sequence({ ids: own, start, length, before, encoding, wanted, step }))
     }
     if (this.#carried.hasStates)
-      for (const [place, { carried }] of computed.entries())
-        (run as LentRun & StateRun).writeStates(place, this.#carried.slot(carried))
+      for (const [place, { carried }] of computed.entries()) run.writeStates(place, this.#carried.slot(carried))
     const calls = computed.flatMap(sequence => sequence.calls)
     for (const [place, layer] of [...this.#sizes.keys()].entries()) {
       const pairs = calls.map(({ layers }) => layers[place] as KvSource)
@@ -316,7 +309,7 @@ export class Plain implements Sessions {
         const rows = k.length / (this.#sizes.get(layer) as number)
         return { k, v, rows, first: length - rows }
       },
-      states: () => (run as LentRun & StateRun).readStates(place),
+      states: () => run.readStates(place),
     }
   }
 }

@@ -6,6 +6,7 @@
 // Each is read at the start of a call and returned at its end. They are recognised by name, like pasts, and a state counts only as a pair of an input and an output.
 import { text } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
+import type { StateTensor } from '../sequences/model-description.js'
 import { refusedPort } from './refused-node.js'
 import type { OnnxInput } from './session-input.js'
 
@@ -28,14 +29,6 @@ const TENSORS = /^(conv|ssm|recurrent)(_state)?$/
 
 /** The element types of states, by onnxruntime's names. */
 const DTYPES: Readonly<Record<string, 'f32' | 'f16'>> = { float32: 'f32', float16: 'f16' }
-
-/** A tensor that a layer keeps for each sequence. */
-export interface StateTensor {
-  readonly name: string
-  /** The sizes, without the batch axis. */
-  readonly shape: readonly number[]
-  readonly dtype: 'f32' | 'f16' | 'bf16'
-}
 
 /** A state of a layer. */
 export interface StatePort {

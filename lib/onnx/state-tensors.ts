@@ -7,31 +7,13 @@
 import { invalid, KvTideError } from '../errors/errors.js'
 import { dtypeRow, type TensorData } from '../border/host-array.js'
 import type { OnnxTensor } from '../border/tensor.js'
+import type { LayerGroup, StatePlace } from '../sequences/layer-group.js'
 import { type OnnxPorts, refusedPort } from './ports.js'
 import { elementsOf } from './runtime.js'
 import { type StatePort, tensorOf } from './state-ports.js'
 
-/** @internal A state in the bytes of a slot. */
-export interface PlacedState {
-  readonly layer: number
-  readonly name: string
-  readonly shape: readonly number[]
-  readonly dtype: 'f32' | 'f16' | 'bf16'
-  readonly offset: number
-  readonly bytes: number
-}
-
-/** The group of a cache's states. */
-interface StateGroup {
-  readonly kind: 'state'
-  readonly tensors: readonly PlacedState[]
-  readonly bytes: number
-}
-
-type Group = { readonly kind: string } | StateGroup
-
 /** A state of the session, and its place in the cache. */
-interface Place extends PlacedState {
+interface Place extends StatePlace {
   readonly port: StatePort
   readonly type: string
 }
@@ -44,18 +26,18 @@ export class StateTensors<T extends OnnxTensor> {
 
   constructor(
     { states }: OnnxPorts,
-    groups: readonly Group[],
+    groups: readonly LayerGroup[],
     tensor: new (type: string, data: TensorData, dims: readonly number[]) => T,
   ) {
     this.#Tensor = tensor
-    const own = groups.filter((group): group is StateGroup => group.kind === 'state')
+    const own = groups.filter(({ kind }) => kind === 'state')
     if (own.length > 1) throw invalid('cache', own.length, 'states of all layers on one device')
     const { tensors = [], bytes = 0 } = own[0] ?? {}
     this.#bytes = bytes
     const kept = inOrder(tensors)
     if (kept.length !== states.length)
       throw invalid('cache', kept.length, `a cache with ${states.length} states, as the session has`)
-    this.#places = states.map((port, at) => placed(port, kept[at] as PlacedState))
+    this.#places = states.map((port, at) => placed(port, kept[at] as StatePlace))
     const [wanted, found] = [placesOf(states), placesOf(kept)]
     const wrong = wanted.findIndex((layer, at) => layer !== found[at])
     if (wrong >= 0)
@@ -116,7 +98,7 @@ export class StateTensors<T extends OnnxTensor> {
 }
 
 /** @internal The groups of layers with keys and values. */
-export function groupsWithRows<G extends { readonly kind: string }>(groups: readonly G[]): G[] {
+export function groupsWithRows(groups: readonly LayerGroup[]): LayerGroup[] {
   return groups.filter(({ kind }) => kind !== 'state')
 }
 
@@ -127,12 +109,12 @@ function placesOf(states: readonly { readonly layer: number }[]): number[] {
 }
 
 /** Orders a cache's states like those of a session: by layer and name. */
-function inOrder(tensors: readonly PlacedState[]): PlacedState[] {
+function inOrder(tensors: readonly StatePlace[]): StatePlace[] {
   return tensors.toSorted((one, other) => one.layer - other.layer || (one.name < other.name ? -1 : 1))
 }
 
 /** Checks that a cache has room for a state of the session. */
-function placed(port: StatePort, kept: PlacedState): Place {
+function placed(port: StatePort, kept: StatePlace): Place {
   const { past, name } = port
   const { shape, dtype } = tensorOf(port) ?? kept
   if (kept.name !== name) throw invalid('cache', kept.name, `a state ${name} in layer ${kept.layer}, as ${past} is`)

@@ -114,7 +114,13 @@ function overlap(one: Int32Array, other: Int32Array): boolean {
 
 /** The arrays of a batch if no layer has keys and values. */
 function none(): StepArrays {
-  const [blockTables, slotMapping, positions, lengths, queryOffsets] = NAMES.map(() => new Int32Array(0)) as [Int32Array, Int32Array, Int32Array, Int32Array, Int32Array]
+  const [blockTables, slotMapping, positions, lengths, queryOffsets] = NAMES.map(() => new Int32Array(0)) as [
+    Int32Array,
+    Int32Array,
+    Int32Array,
+    Int32Array,
+    Int32Array,
+  ]
   return { blockTables, slotMapping, positions, lengths, queryOffsets }
 }
 

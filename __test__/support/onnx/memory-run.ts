@@ -5,7 +5,7 @@ import { pastLayers } from '../../../lib/onnx/past-layers.js'
 import { Plain, plainPorts } from '../../../lib/onnx/plain.js'
 import { onnxPackage } from '../../../lib/onnx/runtime.js'
 import type { SessionStep } from '../../../lib/onnx/sessions.js'
-import type { PlacedState } from '../../../lib/onnx/state-tensors.js'
+import type { StatePlace } from '../../../lib/sequences/layer-group.js'
 import type { LentRun } from '../../../lib/sequences/lent-run.js'
 
 /** A layer as `pastLayers` describes it. */
@@ -13,7 +13,7 @@ interface Described {
   readonly kind: string
   readonly numKvHeads?: number
   readonly headDim?: number
-  readonly tensors?: readonly Pick<PlacedState, 'name' | 'shape' | 'dtype'>[]
+  readonly tensors?: readonly Pick<StatePlace, 'name' | 'shape' | 'dtype'>[]
 }
 
 /** Each tensor of a slot begins at a multiple of so many bytes. */
@@ -23,7 +23,7 @@ const ALIGNED = 64
 export function groupsOf(layers: readonly Described[]): CarriedCache['groups'] {
   let end = 0
   const tensors = layers.flatMap(({ tensors: own = [] }, layer) =>
-    own.map(({ name, shape, dtype }): PlacedState => {
+    own.map(({ name, shape, dtype }): StatePlace => {
       const bytes = shape.reduce((product, size) => product * size, dtype === 'f32' ? 4 : 2)
       const offset = Math.ceil(end / ALIGNED) * ALIGNED
       end = offset + bytes
