@@ -79,7 +79,14 @@ export interface ErrorDetailsByCode {
     readonly capacity?: number
   }
   readonly CACHE_EMPTY: { readonly operation: string }
-  readonly CANNOT_ROLL_BACK: { readonly requested: number; readonly seqLen: number; readonly reason: string }
+  readonly CANNOT_ROLL_BACK: {
+    readonly requested: number
+    readonly seqLen: number
+    readonly reason: string
+    /** In a cache with states, the nearest lengths at which there is a state. */
+    readonly below?: number
+    readonly above?: number
+  }
   readonly SNAPSHOT_INVALID: { readonly reason: string }
   readonly SEQUENCE_NOT_FOUND: { readonly seq: number }
   readonly POSITION_OUT_OF_RANGE: {

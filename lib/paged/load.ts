@@ -2,7 +2,7 @@
 import type { NativeCacheFile, NativeWatch } from '#binding'
 
 import { known, type Names } from '../errors/check.js'
-import type { ModelDescription } from '../sequences/model-description.js'
+import type { ModelDescription, StateTensor } from '../sequences/model-description.js'
 import {
   type GivenOptions,
   type ModelCacheOptions,
@@ -40,6 +40,8 @@ interface Description {
     readonly keyFormat: string
     readonly valueFormat: string
     readonly hadamard: boolean
+    /** The states of all layers, if there are some. */
+    readonly states?: readonly (StateTensor & { readonly layer: number })[]
   }
   readonly content: { readonly capacity: number[] }
 }
@@ -90,16 +92,28 @@ async function bring(shared: SharedCache, file: NativeCacheFile, since: number, 
 
 /** Merges the given options with those of the file. */
 function merged({ identity, content }: Description, given: GivenOptions): GivenOptions {
-  const { layers, attention, namespace, blockSize, dtype, keyFormat, valueFormat, hadamard } = identity
+  const { attention, namespace, blockSize, dtype, keyFormat, valueFormat, hadamard } = identity
   const own = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) as GivenOptions
   const isAlike = own.numLayers !== undefined
   // With another dtype, the formats differ from those of the file as well.
   const formats = own.dtype === undefined || own.dtype === dtype ? { keyFormat, valueFormat, hadamard } : {}
   const pages = { namespace, blockSize, dtype, ...formats }
   const model =
-    isAlike || own.model !== undefined ? {} : { model: { layers, ...(attention === undefined ? {} : { attention }) } }
+    isAlike || own.model !== undefined
+      ? {}
+      : { model: { layers: layersOf(identity), ...(attention === undefined ? {} : { attention }) } }
   const capacity = own.memoryBytes === undefined ? { capacity: isAlike ? content.capacity[0] : content.capacity } : {}
   return { ...pages, ...model, ...capacity, ...own }
+}
+
+/** The layers of a file, each with its states. */
+function layersOf({ layers, states = [] }: Description['identity']): ModelDescription['layers'] {
+  return layers.map((layer, at) => {
+    const tensors = states.filter(state => state.layer === at).map(({ name, shape, dtype }) => ({ name, shape, dtype }))
+    if (layer.kind === 'state') return { kind: 'state', tensors }
+    if (layer.kind === 'empty') return { kind: 'empty' }
+    return tensors.length > 0 ? { ...layer, tensors } : layer
+  })
 }
 
 /** @internal Creates a sequence with the saved content. Returns its number, and the ids of its tokens and of those that are to follow, if they are known. */

@@ -91,6 +91,8 @@ export interface AllocationOptions extends PromptOptions {
 export interface Explanation {
   /** The number of cached tokens, in full blocks. */
   readonly matched: number
+  /** In a cache with states, the number of tokens that attention has cached. The tokens behind `matched` are lost for want of a checkpoint. */
+  readonly cached?: number
   /** The first block that was a miss; omitted if everything was matched that can be. */
   readonly missing?: {
     /** The index of the block in the prompt. */
@@ -100,9 +102,12 @@ export interface Explanation {
      * - `evicted`: it was evicted recently.
      * - `other-salt`: it is cached under another salt, or with other extras.
      * - `window-gone`: it is cached, but a sliding group has dropped tokens that the next token would see, or the block of the last token.
+     * - `no-state-here`: attention has it, but there is no checkpoint of the states behind it, nor behind a later block of the prompt.
      * - `never-seen`: none of these. Tokens of an open step count as never seen, since they have no keys before its end.
      */
-    readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen' | 'window-gone'
+    readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen' | 'window-gone' | 'no-state-here'
+    /** For `no-state-here`, the next number of tokens, up to `cached`, at which there is a checkpoint in some groups; usually omitted. */
+    readonly above?: number
   }
 }
 
@@ -198,9 +203,12 @@ export function readKeys(native: Pick<NativePrefixNamer, 'keys'>, tokens: unknow
 /** @internal The cached prefix of a prompt, and the reason for the first miss. */
 export function readExplanation(shared: SharedCache, tokens: unknown, options: unknown): Explanation {
   const { salt, saltFrom, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
-  const { matched, block, reason } = shared.native.explain(readTokens('tokens', tokens), salt, saltFrom, extra)
-  if (block === undefined) return { matched }
-  return { matched, missing: { block, reason: reason as NonNullable<Explanation['missing']>['reason'] } }
+  const found = shared.native.explain(readTokens('tokens', tokens), salt, saltFrom, extra)
+  const { block, reason, above } = found
+  const matched = { matched: found.matched, ...(found.cached === undefined ? {} : { cached: found.cached }) }
+  if (block === undefined) return matched
+  const missing = { block, reason: reason as NonNullable<Explanation['missing']>['reason'] }
+  return { ...matched, missing: { ...missing, ...(above === undefined ? {} : { above }) } }
 }
 
 const MATCH: Names<MatchOptions> = { ...PROMPT, partial: 0 }

@@ -26,6 +26,8 @@ export interface PagedStats extends CacheStats, PoolStats {
   readonly promptTokens: number
   /** The prompt tokens that were cache hits. */
   readonly hitTokens: number
+  /** Prompt tokens that attention has cached, and that had to be computed again for want of a checkpoint of the states. */
+  readonly lostTokens: number
   /** The cache hit rate, `hitTokens / promptTokens`; 0 before the first prompt. */
   readonly hitRate: number
   /** Bytes of keys and values, by kind of memory. */
@@ -50,7 +52,7 @@ function poolStats({
 /** @internal Sums the counts of all groups. A prompt is looked up in all groups at once, so hits are those of the first group. */
 export function pagedStats({ costs, pools }: NativePagedStats, tiers?: TiersStats): PagedStats {
   const each = pools.map(poolStats)
-  const { promptTokens, hitTokens } = pools[0] as NativePool
+  const { promptTokens, hitTokens, lostTokens } = pools[0] as NativePool
   const total = (of: keyof PoolStats): number => each.reduce((sum, pool) => sum + pool[of], 0)
   return {
     ...costs,
@@ -62,6 +64,7 @@ export function pagedStats({ costs, pools }: NativePagedStats, tiers?: TiersStat
     evictions: total('evictions'),
     promptTokens,
     hitTokens,
+    lostTokens,
     hitRate: promptTokens === 0 ? 0 : hitTokens / promptTokens,
     tierBytes: { cpu: costs.bufferBytes },
     ...(tiers === undefined ? {} : { tiers }),

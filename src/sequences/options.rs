@@ -56,6 +56,7 @@ impl NativePagedOptions {
             value_format: Some(page_format("valueFormat", &self.value_format)?),
             hadamard: self.hadamard,
             window: window.map(|tokens| Window::new(tokens, sinks)).transpose()?,
+            states: false,
             namespace: self.namespace,
             prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
             eviction: self.eviction.map(|ranks| eviction(&ranks)).transpose()?,

@@ -29,6 +29,7 @@ pub struct NativePool {
     pub evictions: f64,
     pub prompt_tokens: f64,
     pub hit_tokens: f64,
+    pub lost_tokens: f64,
 }
 
 fn capacities(wanted: &[f64]) -> Outcome<Vec<(u64, u32)>> {
@@ -148,6 +149,7 @@ impl From<PoolStats> for NativePool {
             evictions: number(pool.evictions),
             prompt_tokens: number(pool.counters.asked_tokens),
             hit_tokens: number(pool.counters.found_tokens),
+            lost_tokens: number(pool.counters.lost_tokens),
         }
     }
 }

@@ -33,6 +33,12 @@ pub struct NativeExplanation {
     pub block: Option<f64>,
     #[napi(ts_type = "string | undefined")]
     pub reason: Option<&'static str>,
+    /// The tokens that would be found with a state at each block, in a cache with states.
+    #[napi(ts_type = "number | undefined")]
+    pub cached: Option<f64>,
+    /// The next length, up to `cached`, at which there is a state.
+    #[napi(ts_type = "number | undefined")]
+    pub above: Option<f64>,
 }
 
 /// The admitted sequence, or the shortage that prevented admission.
@@ -249,15 +255,22 @@ impl NativePagedKvCache {
         salt_from: f64,
         extra: Option<Vec<NativeExtra>>,
     ) -> Result<NativeExplanation> {
-        self.cache
-            .change(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, salt_from, extra)?.options())?.into()))
+        self.cache.change(env, |cache| {
+            let prompt = Prompt::read(salt, salt_from, extra)?;
+            let mut explained = NativeExplanation::from(cache.explain(tokens, prompt.options())?);
+            if let Some(states) = cache.prompt_states(tokens, prompt.options())? {
+                explained.cached = Some(states.cached.into());
+                explained.above = states.above.map(f64::from);
+            }
+            Ok(explained)
+        })
     }
 }
 
 impl From<Explanation> for NativeExplanation {
     fn from(found: Explanation) -> Self {
         let (block, reason) = found.missing.map(|(block, reason)| (block.into(), name(reason))).unzip();
-        NativeExplanation { matched: found.matched.into(), block, reason }
+        NativeExplanation { matched: found.matched.into(), block, reason, cached: None, above: None }
     }
 }
 

@@ -1,4 +1,4 @@
-import { PagedKvCache, Tensor } from '../../../index.js'
+import { PagedKvCache, type Step, Tensor } from '../../../index.js'
 import { all, but, count, flag, optional, options, otherIds, text, tokenIds, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 
@@ -28,6 +28,24 @@ const sequences = new Members('Sequence', () => modelCache().sequence(0))
     'kv',
     param('layer', count, () => 0),
   )
+
+/** A cache of a layer with keys and values and a state of 64 bytes, and a step of a sequence. */
+function statesStep(): { readonly cache: PagedKvCache; readonly step: Step } {
+  const tensors = [{ name: 'ssm', shape: [16], dtype: 'f32' }] as const
+  const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2, tensors }] } as const
+  const cache = new PagedKvCache({ model, blockSize: 2, capacity: 3 })
+  return { cache, step: cache.beginStep({ sequences: [cache.openSequence()] }) }
+}
+
+const states = new Members('Sequence', () => statesStep().cache.sequence(0)).plain('states')
+const ended = { disposed: 'TRANSACTION_CLOSED', foreign: 'INVALID_ARGUMENT' }
+const index = param('index', count, () => 0)
+const steps = new Members('Step', () => statesStep().step).special('readStates', ended, index).special(
+  'writeStates',
+  ended,
+  index,
+  param('bytes', { legal: { 'a Uint8Array': 'SHAPE_MISMATCH' } }, () => new Uint8Array(64)),
+)
 
 /** An object without layers counts as an incomplete configuration; some of these objects have no JSON form. */
 const wrong = Object.fromEntries(
@@ -71,4 +89,6 @@ export const modelRows: readonly Row[] = [
     ),
   ),
   ...sequences.rows,
+  ...states.rows,
+  ...steps.rows,
 ]

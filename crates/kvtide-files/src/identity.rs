@@ -313,9 +313,10 @@ impl Identity {
         self.groups.len()
     }
 
-    /// Returns the number of layers of a group.
+    /// Returns the number of layers in the pages of a group; those of states have one.
     pub(crate) fn layers_of(&self, group: usize) -> u64 {
-        self.groups[group].layers.len() as u64
+        let group = &self.groups[group];
+        if group.num_kv_heads == 0 { 1 } else { group.layers.len() as u64 }
     }
 
     pub(crate) fn hadamard(&self) -> bool {

@@ -6,6 +6,7 @@ const REASONS: Readonly<Record<string, string>> = {
   evicted: 'it was evicted recently',
   'other-salt': 'it is cached under another salt or with other extras',
   'window-gone': 'it is cached, but layers with a window have dropped tokens that the next token would see',
+  'no-state-here': 'attention has it cached, but there is no checkpoint of the states behind it',
   'never-seen': 'it was never computed in this cache, as far as is known',
 }
 

@@ -13,7 +13,7 @@
 //! | [`PageGroup::change`]: sequences, prefixes, snapshots, transactions, capacity, priorities | fails | |
 //! | the end of a transaction | fails | if rows are copied, moved or quantised |
 //! | the end of another step | fails | |
-//! | [`PageGroup::change_pages`]: appends, writes, new steps, layers of a step | fails | fails |
+//! | [`PageGroup::change_pages`]: appends, writes, new steps, layers and states of a step | fails | fails |
 //!
 //! So while another thread computes a step, only that step writes to pages. The blocks of a dropped sequence may go to
 //! another sequence meanwhile: their old content is never read, because slots are zeroed first.

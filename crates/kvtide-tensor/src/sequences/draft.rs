@@ -10,7 +10,7 @@ use kvtide_core::paged::Keep;
 
 use super::append::Tokens;
 use super::cache::PagedKvCache;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::contiguous::transaction::{BeginOptions, Transactional};
 use crate::tensor::source::Source;
@@ -184,9 +184,12 @@ impl Transactional for PagedSequence<'_> {
         Ok(self.cache.first().planner().drafted(self.id, id)?)
     }
 
-    /// The mask of the first layer.
+    /// The mask of the first layer with keys and values; fails if there is none.
     fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View> {
-        self.cache.first().draft_mask(self.id, id, budget)
+        match self.cache.groups_of_tokens().next() {
+            Some(group) => group.draft_mask(self.id, id, budget),
+            None => Err(Error::argument("layer", "a state", "a layer with keys and values")),
+        }
     }
 
     fn draft_positions(&self, id: TransactionId) -> Result<Vec<u64>> {

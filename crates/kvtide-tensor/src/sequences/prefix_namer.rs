@@ -29,10 +29,10 @@ pub struct PromptOptions<'a> {
 ///
 /// Keys are equal if all of the following are equal: `prefix_key`, or without one the process; `namespace`; `block_size`;
 /// `dtype`, the formats of K and V, and `hadamard`; the numbers of layers and of KV heads, and both head dims, for a model
-/// those of each of its groups in order; and the salt, the extras and the tokens of a prompt. Layers of a model are in one
-/// group if they have the same window and the same sizes, and are on the same device. Keys depend on nothing else: neither
-/// on capacities and limits, nor on eviction and events, nor on the device or a window as such. A cache whose layers all
-/// have the same sizes and a cache of a model with one group have the same keys.
+/// those of each of its groups in order, and the bytes of its states; and the salt, the extras and the tokens of a prompt.
+/// Layers of a model are in one group if they have the same window and the same sizes, and are on the same device. Keys
+/// depend on nothing else: neither on capacities and limits, nor on eviction and events, nor on the device or a window as
+/// such. A cache whose layers all have the same sizes and a cache of a model with one group have the same keys.
 ///
 /// ```
 /// use kvtide_tensor::{PagedKvCache, PagedKvCacheOptions, PrefixNamer, PromptOptions};
