@@ -28,10 +28,17 @@ async function* told(model, prompt, expected) {
   yield ['resumed', await read(model, chat, count - 3), expected.slice(3)]
   const second = model.open({ tokens: prompt })
   yield ['found', await read(model, second, count), expected]
-  const loaded = await model.loadSequence(await fork.saveBytes())
-  loaded.truncate(prompt.length)
-  yield ['saved', await read(model, loaded, count), expected]
-  for (const sequence of [chat, fork, second, loaded]) sequence.dispose()
+  yield ['saved', await saved(model, fork, prompt.length, count).catch(error => [String(error)]), expected]
+  for (const sequence of [chat, fork, second]) sequence.dispose()
+}
+
+/** Saves a sequence, loads it, and reads the tokens behind its first ones. */
+async function saved(model, sequence, length, count) {
+  const loaded = await model.loadSequence(await sequence.saveBytes())
+  loaded.truncate(length)
+  const tokens = await read(model, loaded, count)
+  loaded.dispose()
+  return tokens
 }
 
 /** The number of histories of all prompts, those that give the expected tokens, and the names of the others. `found` is the number of tokens that prompts found. */
@@ -42,7 +49,7 @@ export async function histories(model, { prompts, expected }) {
     for await (const [history, tokens, wanted] of told(model, prompts[name], expected[name].tokens)) {
       of += 1
       if (tokens.join() === wanted.join()) same += 1
-      else wrong.push(`${name} ${history}`)
+      else wrong.push(`${name} ${history}: ${tokens.join()}`)
     }
   }
   return { same, of, wrong, found: model.cache.stats().hitTokens }
