@@ -36,7 +36,7 @@ FAMILIES = {
     # The builder takes a model with a tower alone, of which it exports the text.
     'qwen3_5': ('Qwen3_5Config', dict(text_config=dict(TINY, **DELTA), vision_config=dict(
         depth=1, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=2, spatial_merge_size=2, temporal_patch_size=1, out_hidden_size=64,
-        num_position_embeddings=16)), ['builder-f32', 'builder-f32-text']),
+        num_position_embeddings=16)), ['builder-f32-text']),
     'granite-hybrid': ('GraniteMoeHybridConfig', dict(MAMBA, layer_types=['mamba', 'attention', 'mamba', 'mamba'], num_local_experts=0, shared_intermediate_size=96,
                                                       position_embedding_type=None, attention_multiplier=0.2, embedding_multiplier=3.0,
                                                       residual_multiplier=0.5, logits_scaling=0.5), ['written']),
@@ -92,17 +92,16 @@ def refer(model, folder):
     (folder / 'references.json').write_text(json.dumps(dict(vocab_size=VOCAB, prompts=prompts, greedy=greedy)))
 
 
-def text_alone(folder, source, way):
+def text_alone(folder):
     """Passes the first row of positions to the rotary embeddings, which onnxruntime 1.31 refuses with three rows. All rows of text are alike."""
-    shutil.copytree(folder / source, folder / way, dirs_exist_ok=True)
-    model = onnx.load(folder / way / 'model.onnx', load_external_data=False)
+    model = onnx.load(folder / 'model.onnx', load_external_data=False)
     graph = model.graph
     for node in graph.node:
         if node.op_type == 'RotaryEmbedding':
             node.input[:] = ['first positions' if name == 'position_ids' else name for name in node.input]
     graph.initializer.append(numpy_helper.from_array(numpy.array(0), 'first row'))
     graph.node.insert(0, helper.make_node('Gather', ['position_ids', 'first row'], ['first positions'], 'first positions', axis=0))
-    onnx.save(model, folder / way / 'model.onnx')
+    onnx.save(model, folder / 'model.onnx')
 
 
 if __name__ == '__main__':
@@ -123,7 +122,8 @@ if __name__ == '__main__':
         for way in FAMILIES[name][2]:
             try:
                 if way == 'builder-f32-text' and arguments.builder:
-                    text_alone(folder, 'builder-f32', way)
+                    build(arguments.builder, folder, way, 'f32')
+                    text_alone(folder / way)
                 elif way.startswith('builder-') and arguments.builder:
                     build(arguments.builder, folder, way, way.removeprefix('builder-'))
                 elif way == 'mobius' and arguments.mobius:
