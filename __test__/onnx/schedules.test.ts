@@ -1,23 +1,19 @@
 // Random schedules: many clients generate, run, cancel, fork, cut, draft, rest and drop at once, on pools that are too small, some with prompts that
 // never fit. Each of them has to get what it would get alone, and none may be refused that has room beside what resting clients keep.
-import { setImmediate as eventLoop } from 'node:timers/promises'
-
 import test, { type ExecutionContext } from 'ava'
 
-import { isKvTideError, type KvTideError, type PageFormat } from '../../index.js'
-import { type Generation, OnnxModel, type OnnxSequence } from '../../onnx.js'
+import type { PageFormat } from '../../index.js'
+import { OnnxModel } from '../../onnx.js'
 import { onnxTest } from '../support/onnx/available.js'
-import { argmax } from '../support/onnx/graphs.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
 import { Pins } from '../support/onnx/pins.js'
-import { note, schedules, watch } from '../support/onnx/schedules.js'
+import { Client, type ClientWorld } from '../support/onnx/schedule-client.js'
+import { schedules, watch } from '../support/onnx/schedules.js'
+import { stateRules } from '../support/onnx/state-rules.js'
 import {
   type Alone,
   alone,
   type Dice,
-  embedsOf,
-  type Picture,
-  picturesOf,
   POISON,
   SUMMED,
   ToyBackend,
@@ -29,352 +25,8 @@ import {
 const NEAR = 1e-3
 const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 10_000)
 
-/** A model, and what it says to each alone. */
-interface World {
-  readonly model: OnnxModel
-  readonly vocabulary: number
-  /** A token that no step with it survives. */
-  readonly poison: number | undefined
-  readonly pins: Pins
-  /** A client drafts once in so many turns. */
-  readonly drafts: number
-  /** The length beyond which a sequence is a long one, if the model tells them apart. */
-  readonly threshold?: number | undefined
-  /** The tokens behind others, up to one of which two are nearly as probable. With `total`, those of a part of a sequence of that length. */
-  readonly alone: Alone
-  /** True if it takes pictures. */
-  readonly hasPictures?: boolean
-}
-
-/** The codes of errors that a client may get instead of what it asked for. */
-const ALLOWED = new Set(['OUT_OF_BLOCKS', 'ABORTED', 'CANNOT_ROLL_BACK'])
-
-/** Prompts that begin alike, now and then. Some have more tokens than `most`, some about half as many. */
-function promptOf(dice: Dice, vocabulary: number, most = 0): number[] {
-  const length =
-    1 + dice.roll(dice.once(60) ? Math.max(30, most) : dice.once(8) ? Math.max(30, most >> 1) : dice.once(4) ? 30 : 10)
-  const family = dice.roll(3)
-  const own = dice.roll(length + 1)
-  return Array.from({ length }, (_, place) =>
-    place < length - own ? (family * 5 + place * 3) % (vocabulary - 1) : dice.roll(vocabulary - 1),
-  )
-}
-
-/** One who talks to the model, and knows what the tokens of its chat have to be. */
-class Client {
-  readonly #t: ExecutionContext
-  readonly #world: World
-  readonly #dice: Dice
-  readonly #name: string
-  readonly #salt: string
-  readonly #pictures: readonly Picture[]
-  #chat: OnnxSequence
-  #tokens: number[]
-
-  constructor(
-    t: ExecutionContext,
-    world: World,
-    dice: Dice,
-    name: string,
-    from?: { chat?: OnnxSequence; tokens: number[]; salt: string; pictures: readonly Picture[] },
-  ) {
-    this.#t = t
-    this.#world = world
-    this.#dice = dice
-    this.#name = name
-    this.#tokens = from?.tokens ?? promptOf(dice, world.vocabulary)
-    this.#salt = from?.salt ?? (dice.once(3) ? 'other' : 'one')
-    this.#pictures = from?.pictures ?? (world.hasPictures === true ? picturesOf(dice, this.#tokens) : [])
-    const embeds = embedsOf(this.#pictures)
-    this.#chat =
-      from?.chat ??
-      world.model.open({ tokens: this.#tokens, salt: this.#salt, ...(embeds.length === 0 ? {} : { embeds }) })
-    if (this.#pictures.some(({ start, rows }) => start + rows <= this.#chat.length)) note('found picture')
-    this.#rest()
-  }
-
-  /** Others cannot have its blocks from here on. */
-  #rest(): void {
-    this.#world.pins.set(this, this.#tokens.length)
-  }
-
-  /** Something is asked for that needs room for so many tokens: is it refused although it has that? */
-  async #ask(tokens: number, isDraft: boolean, call: () => Promise<void>): Promise<void> {
-    const { pins } = this.#world
-    pins.set(this, isDraft ? tokens : 0, isDraft)
-    let refusal: KvTideError | undefined
-    const pinned = await pins.during(isDraft, () =>
-      call().catch((error: unknown) => {
-        if (!isKvTideError(error) || error.code !== 'OUT_OF_BLOCKS') throw error
-        refusal = error
-      }),
-    )
-    // Until its tokens are counted it has at most these.
-    pins.set(this, tokens)
-    if (refusal === undefined) return
-    const others = pinned - (isDraft ? pins.blocks(tokens) : 0)
-    this.#t.true(
-      pins.blocks(tokens) > pins.capacity - others,
-      `${this.#name}: ${refusal.message}, but ${tokens} tokens have room beside ${others} of ${pins.capacity} blocks; kept now: ${pins}; ${JSON.stringify(refusal.details)}`,
-    )
-    throw refusal
-  }
-
-  async talk(turns: number): Promise<void> {
-    // What it begins with may be cached by then.
-    if (this.#dice.once(3)) {
-      for (let turn = this.#dice.roll(30); turn > 0; turn--) await eventLoop()
-      await this.#run([])
-    }
-    for (let turn = 0; turn < turns; turn++) {
-      await this.#turn()
-      this.#look(`after turn ${turn}`)
-    }
-    this[Symbol.dispose]()
-  }
-
-  [Symbol.dispose](): void {
-    this.#chat.dispose()
-    this.#world.pins.set(this, 0)
-  }
-
-  async #turn(): Promise<void> {
-    const dice = this.#dice
-    await this.#wait()
-    if (dice.once(6)) for (let turns = dice.roll(10); turns > 0; turns--) await eventLoop()
-    if (dice.once(4)) this.#cut()
-    if (dice.once(6)) return this.#run()
-    if (dice.once(this.#world.drafts)) return this.#draft()
-    if (dice.once(6)) return this.#twin()
-    if (dice.once(5)) {
-      const chat = this.#chat.fork()
-      const other = new Client(this.#t, this.#world, dice, `${this.#name}'`, {
-        chat,
-        tokens: [...this.#tokens],
-        salt: this.#salt,
-        pictures: this.#pictures,
-      })
-      await Promise.all([this.#generate(), other.talk(1)])
-      return
-    }
-    return this.#generate()
-  }
-
-  async #generate(needsTokens = false): Promise<void> {
-    const [dice, { model, vocabulary, poison }] = [this.#dice, this.#world]
-    const more =
-      needsTokens || this.#tokens.length === 0 || dice.once(3)
-        ? promptOf(dice, vocabulary, needsTokens ? 0 : this.#most)
-        : []
-    const isPoisoned = !needsTokens && poison !== undefined && dice.once(25)
-    const poisons = isPoisoned ? [poison] : []
-    // Behind a window it would never fill the cache.
-    const isEndless =
-      model.cache.groups.every(({ kind }) => kind === 'full') && !needsTokens && !isPoisoned && dice.once(40)
-    const maxTokens = isEndless ? this.#most : 1 + dice.roll(20)
-    const breakAt = dice.once(3) ? dice.roll(6) : Infinity
-    const abort = dice.once(6) ? new AbortController() : undefined
-    const before = [...this.#tokens, ...more, ...poisons]
-    const whole = isPoisoned ? [] : await this.#world.alone(before, maxTokens, undefined, this.#pictures)
-    const stop = dice.once(3) ? [whole[dice.roll(20)] ?? dice.roll(vocabulary)] : []
-    const generation = model.generate(this.#chat, {
-      tokens: [...more, ...poisons],
-      stop,
-      ...(isEndless ? {} : { maxTokens }),
-      ...(dice.once(3) ? { draft: { lookup: 1 + dice.roll(5) } } : {}),
-      ...(abort === undefined ? {} : { signal: abort.signal }),
-    })
-    const end = whole.findIndex(token => stop.includes(token))
-    const wanted = end < 0 ? whole : whole.slice(0, end)
-    // Behind a token that may be another one, anything may come.
-    const isSure = !isEndless && (end >= 0 || whole.length === maxTokens)
-    const got: number[] = []
-    try {
-      await this.#ask(before.length + (isEndless ? 1 : maxTokens), needsTokens, () =>
-        this.#read(generation, got, breakAt, abort),
-      )
-      if (isEndless && got.length < breakAt) {
-        // Its blocks may run out in the step that would draw the stop token.
-        const reasons = end >= 0 && got.length === end ? ['stop', 'length'] : ['length']
-        this.#t.true(
-          reasons.includes(generation.finishReason ?? ''),
-          `${this.#name} ended with ${generation.finishReason}`,
-        )
-        note('endless')
-      } else if (got.length < breakAt) {
-        this.#t.deepEqual(isSure ? got : got.slice(0, wanted.length), wanted, `${this.#name} got something else`)
-        if (isSure) this.#t.is(generation.finishReason, end < 0 ? 'length' : 'stop')
-        note(generation.finishReason ?? 'nothing')
-      } else note('left')
-      this.#t.false(isPoisoned && got.length > 0, 'a poisoned prompt says nothing')
-    } catch (error) {
-      this.#refused(error, isPoisoned)
-    }
-    if (!isPoisoned)
-      this.#t.deepEqual(
-        got.slice(0, wanted.length),
-        wanted.slice(0, got.length),
-        `${this.#name} got something else before it ended`,
-      )
-    this.#tokens = [...before, ...got]
-    this.#rest()
-    if (isPoisoned) {
-      this.#look('poisoned')
-      this.#chat.truncate(before.length - 1)
-      this.#tokens = before.slice(0, -1)
-    }
-  }
-
-  async #read(
-    generation: Generation,
-    got: number[],
-    breakAt: number,
-    abort: AbortController | undefined,
-  ): Promise<void> {
-    if (breakAt === 0) {
-      const first = generation.next()
-      await this.#wait()
-      await generation.return()
-      const { done, value } = await first
-      if (done !== true) got.push(value)
-      return
-    }
-    for await (const token of generation) {
-      got.push(token)
-      await this.#wait()
-      if (abort !== undefined && this.#dice.once(4)) abort.abort()
-      if (got.length === breakAt) break
-    }
-  }
-
-  async #run(
-    tokens = promptOf(this.#dice, this.#world.vocabulary, this.#most),
-    isAll = this.#dice.once(2),
-  ): Promise<void> {
-    const { model, vocabulary } = this.#world
-    if (tokens.length + this.#tokens.length === this.#chat.length) return
-    try {
-      const computed = this.#chat.length
-      let logits = new Float32Array()
-      await this.#ask(this.#tokens.length + tokens.length, false, async () => {
-        ;[logits] = (await model.run([{ sequence: this.#chat, tokens }], { logits: isAll ? 'all' : 'last' })) as [
-          typeof logits,
-        ]
-      })
-      this.#tokens.push(...tokens)
-      const rows = isAll ? this.#tokens.length - computed : 1
-      this.#t.is(logits.length, rows * vocabulary)
-      for (let row = 0; row < rows; row++) {
-        const total = this.#tokens.length
-        const [next] = await this.#world.alone(this.#tokens.slice(0, total - rows + row + 1), 1, total, this.#pictures)
-        if (next !== undefined)
-          this.#t.is(
-            argmax(logits.subarray(row * vocabulary, (row + 1) * vocabulary)),
-            next,
-            'logits of another sequence',
-          )
-      }
-      note('run')
-    } catch (error) {
-      this.#refused(error, false)
-    }
-  }
-
-  /** All logits of the same tokens in another sequence, which finds blocks of this one, while this one generates. */
-  async #twin(): Promise<void> {
-    const other = new Client(this.#t, this.#world, this.#dice, `${this.#name}, twin`, {
-      tokens: [...this.#tokens],
-      salt: this.#salt,
-      pictures: this.#pictures,
-    })
-    const follow = async (): Promise<void> => {
-      for (let turn = this.#dice.roll(6); turn > 0; turn--) await eventLoop()
-      await other.#run(this.#dice.once(2) ? [] : undefined, true)
-      other.#look('as a twin')
-      note('twin')
-    }
-    await Promise.all([this.#generate(), follow().finally(() => other[Symbol.dispose]())])
-  }
-
-  /** Something is tried in a transaction, and taken back or kept, all of it or a part. */
-  async #draft(): Promise<void> {
-    const [before, computed] = [[...this.#tokens], this.#chat.length]
-    const draft = this.#chat.begin()
-    await this.#generate(true)
-    const drafted = this.#chat.length - computed
-    if (this.#dice.once(3)) {
-      draft.rollback()
-      this.#tokens = before
-      note('rolled back')
-    } else if (this.#dice.once(2)) {
-      const kept = this.#dice.roll(drafted + 1)
-      await this.#end(() => draft.commit(kept))
-      if (kept < drafted) this.#shorten(computed + kept)
-      note('committed in part')
-    } else await this.#end(() => draft.commit())
-    this.#rest()
-  }
-
-  /** Ends a transaction: between two steps, if it has to quantise pages while one is computed. */
-  async #end(commit: () => void): Promise<void> {
-    try {
-      commit()
-    } catch (error) {
-      if (!isKvTideError(error) || error.code !== 'BUSY') throw error
-      await this.#world.model.between(commit)
-      note('BUSY')
-    }
-  }
-
-  #cut(): void {
-    const length = this.#dice.roll(this.#tokens.length + 1)
-    try {
-      this.#chat.truncate(length)
-    } catch (error) {
-      return this.#refused(error, false)
-    }
-    this.#shorten(length)
-    this.#rest()
-  }
-
-  /** The chat was cut to a length: if a picture is cut as well, its rows follow again. */
-  #shorten(length: number): void {
-    const { start, rows } = this.#pictures.at(-1) ?? { start: 0, rows: 0 }
-    const isCut = length < start + rows
-    this.#tokens.length = Math.max(length, start + rows)
-    if (!isCut) return
-    this.#chat.resume(this.#tokens)
-    note('cut picture')
-  }
-
-  /** More tokens than there is ever room for. */
-  get #most(): number {
-    const { capacity, blockSize } = this.#world.pins
-    return (capacity + 8) * blockSize
-  }
-
-  #refused(error: unknown, isPoisoned: boolean): void {
-    const { code } = error as KvTideError
-    // In a transaction, tokens cannot be computed again with the numbers of a long sequence.
-    const isCrossing = this.#world.threshold !== undefined && code === 'TRANSACTION_OPEN'
-    const isAllowed =
-      (isKvTideError(error) && (ALLOWED.has(code) || isCrossing)) ||
-      (isPoisoned && (error as Error).message === 'poison')
-    if (!isAllowed) throw error
-    note(isKvTideError(error) ? code : 'poison')
-  }
-
-  #look(when: string): void {
-    this.#t.deepEqual([...this.#chat.tokens], this.#tokens, `${this.#name} has other tokens ${when}`)
-  }
-
-  async #wait(): Promise<void> {
-    for (let turn = this.#dice.roll(this.#dice.once(4) ? 40 : 3); turn > 0; turn--) await Promise.resolve()
-  }
-}
-
 /** Clients of one model, all at once. */
-async function talk(t: ExecutionContext, world: World, dice: Dice, name: string): Promise<void> {
+async function talk(t: ExecutionContext, world: ClientWorld, dice: Dice, name: string): Promise<void> {
   const clients = Array.from(
     { length: 1 + dice.roll(5) },
     (_, place) => new Client(t, world, dice, `${name}, client ${place}`),
@@ -387,7 +39,13 @@ async function talk(t: ExecutionContext, world: World, dice: Dice, name: string)
 
 const PAGES: readonly PageFormat[] = ['f32', 'f16', 'bf16', 'f8e4m3', 'q8', 'q4']
 
-async function schedule(t: ExecutionContext, dice: Dice, name: string, seed: number, window?: number): Promise<void> {
+async function schedule(
+  t: ExecutionContext,
+  dice: Dice,
+  name: string,
+  seed: number,
+  { window, isWhole = false }: { readonly window?: number; readonly isWhole?: boolean } = {},
+): Promise<void> {
   const pages = PAGES[seed % PAGES.length] as PageFormat
   const sizes = {
     capacity: (window === undefined ? 12 : 3) + dice.roll(60),
@@ -407,6 +65,7 @@ async function schedule(t: ExecutionContext, dice: Dice, name: string, seed: num
     drafts: dice.once(4) ? 2 : 6,
     threshold,
     hasPictures,
+    isWhole,
     alone: ((tokens, count, total, pictures) =>
       alone(tokens, count, Infinity, window, threshold, total, pictures)) satisfies Alone,
   }
@@ -437,15 +96,25 @@ test.serial('random schedules give what each gets alone', async t => {
 })
 
 test.serial('random schedules over layers with a window', async t => {
-  await schedules(t, Math.ceil(CASES / 5), (dice, name, seed) => schedule(t, dice, name, seed, 1 + (seed % 13)), [
-    ...ALL.filter(what => what !== 'endless'),
-    'poison',
-    'CANNOT_ROLL_BACK',
-  ])
+  await schedules(
+    t,
+    Math.ceil(CASES / 5),
+    (dice, name, seed) => schedule(t, dice, name, seed, { window: 1 + (seed % 13) }),
+    [...ALL.filter(what => what !== 'endless'), 'poison', 'CANNOT_ROLL_BACK'],
+  )
+})
+
+test.serial('random schedules under the rules of layers with states', async t => {
+  using refused = stateRules(8)
+  const run = (dice: Dice, name: string, seed: number): Promise<void> =>
+    schedule(t, dice, name, seed, { isWhole: true })
+  await schedules(t, Math.ceil(CASES / 5), run, [...ALL, 'poison'])
+  t.log(`${refused.truncations} truncations and ${refused.commits} commits were refused`)
+  t.true(refused.truncations > CASES / 100 && refused.commits > CASES / 100)
 })
 
 /** A whole model, and what it says to each alone: on another one, from the start. */
-async function wholeModel(): Promise<World & AsyncDisposable> {
+async function wholeModel(): Promise<ClientWorld & AsyncDisposable> {
   const [model, other] = (await Promise.all(
     [48, 400].map(capacity =>
       OnnxModel.load(graphFile('onnx'), {

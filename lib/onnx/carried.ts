@@ -7,6 +7,8 @@
 //
 // Rows that have left a layer's window are zeros in the past, where they keep the places of the others: a graph with that window does not see them. If the
 // graph slides a past itself, the past has only the rows of its window.
+//
+// States of layers (state-tensors) go the same way, and each is the one after all tokens before the call: presents of more tokens than that are of no use.
 import { invalid, KvTideError } from '../errors/errors.js'
 import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource, OnnxTensor } from '../border/tensor.js'
@@ -23,6 +25,7 @@ import {
   refusedPort,
 } from './ports.js'
 import { elementsOf } from './runtime.js'
+import { groupsWithRows, StateTensors } from './state-tensors.js'
 
 /** The types of pasts whose numbers are codes with scales. */
 const CODES: ReadonlySet<string | undefined> = new Set(['int8', 'uint8'])
@@ -58,8 +61,16 @@ export interface PastRows {
   readonly first: number
 }
 
-/** Reads the rows of a layer, as floats or as the bits of half floats. */
-export type ReadPast = (layer: number, isFloats: boolean) => PastRows | undefined
+/** Reads what a cache has of a sequence. */
+export interface ReadPast {
+  /** Reads the rows of a layer, as floats or as the bits of half floats. */
+  rows(layer: number, isFloats: boolean): PastRows | undefined
+  /** Reads the states of all layers. */
+  states(): Uint8Array | undefined
+}
+
+/** @internal The past of an empty sequence. */
+export const NO_PAST: ReadPast = { rows: () => undefined, states: () => undefined }
 
 /** The properties of a cache that are used here. */
 export type CarriedCache = Pick<PagedKvCache, 'groups' | 'dtype' | 'keyFormat' | 'valueFormat'>
@@ -80,6 +91,7 @@ export class CarriedPorts<T extends OnnxTensor> {
   readonly #cache: CarriedCache
   readonly #Tensor: new (type: string, data: TensorData | BigInt64Array | Int32Array, dims: readonly number[]) => T
   readonly #sizes: readonly LayerSizes[]
+  readonly #states: StateTensors<T>
 
   constructor(session: OnnxSession, ports: OnnxPorts, cache: CarriedCache, tensor: OnnxTensorClass<T>) {
     this.ports = ports
@@ -87,7 +99,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     this.#Tensor = tensor as unknown as new (type: string, data: object, dims: readonly number[]) => T
     const sunk = cache.groups.find(group => (group.sinks ?? 0) > 0)
     if (sunk !== undefined) throw invalid('cache.sinks', sunk.sinks, 'no sinks: a graph sees its past without gaps')
-    const sizes = cache.groups.flatMap(({ layers, numKvHeads, headDim, valueHeadDim, window }) =>
+    const sizes = groupsWithRows(cache.groups).flatMap(({ layers, numKvHeads, headDim, valueHeadDim, window }) =>
       layers.map(layer => ({ layer, numKvHeads, dims: [headDim, valueHeadDim] as const, window })),
     )
     this.#sizes = sizes.toSorted((one, other) => one.layer - other.layer)
@@ -97,6 +109,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     for (const [at, pair] of ports.layers.entries()) {
       for (const [side, port] of pair.entries()) this.#check(this.#sizes[at] as LayerSizes, port, side)
     }
+    this.#states = new StateTensors<T>(ports, cache.groups, this.#Tensor)
     if (session.inputMetadata === undefined) return
     for (const name of ['input_ids', 'attention_mask', 'position_ids'] as const) {
       const type = ports.typeOf(name)
@@ -161,7 +174,7 @@ export class CarriedPorts<T extends OnnxTensor> {
       const rows = this.#rows(sizes, pair[0], length, count)
       if (isSlid(pair[0])) slid = Math.min(slid, rows)
       const isKept = pair.every(({ past }) => kept?.get(past)?.dims[2] === rows)
-      const held = isKept || length === 0 ? undefined : read(sizes.layer, this.#cache.dtype === 'f32')
+      const held = isKept || length === 0 ? undefined : read.rows(sizes.layer, this.#cache.dtype === 'f32')
       for (const [side, port] of pair.entries()) {
         const ready = held === undefined ? kept?.get(port.past) : undefined
         feeds[port.past] = ready ?? this.#past(sizes, side as 0 | 1, port, rows, length, held)
@@ -169,7 +182,17 @@ export class CarriedPorts<T extends OnnxTensor> {
     }
     const first = length + count > slid ? -count : length
     this.#inputs(feeds, length, ids, first)
+    const states = length === 0 || kept === undefined ? this.#pastStates(read, length) : this.#keptStates(kept)
+    Object.assign(feeds, states)
     return { feeds: { ...feeds, ...given }, length, count, first }
+  }
+
+  #pastStates(read: ReadPast, length: number): Record<string, T> {
+    return this.#states.pasts(length === 0 || this.#states.isEmpty ? undefined : read.states())
+  }
+
+  #keptStates(kept: ReadonlyMap<string, T>): Record<string, T> {
+    return Object.fromEntries(this.ports.states.map(({ past }) => [past, kept.get(past) as T]))
   }
 
   /**
@@ -284,20 +307,22 @@ export class CarriedPorts<T extends OnnxTensor> {
 
   /** Reads rows from the presents of a call, for a next call that cannot use these presents as pasts. */
   readPresents(outputs: Readonly<Record<string, T>>, { length, count }: CarriedCall<T>): ReadPast {
-    return layer => {
+    const rowsOf = (layer: number): PastRows => {
       const [keys, values] = this.ports.layers[this.#sizes.findIndex(sizes => sizes.layer === layer)] as LayerPorts
       const [k, v] = [keys, values].map(({ present }) => elementsOf(outputs[present] as T)) as [TensorData, TensorData]
       const rows = (outputs[keys.present] as T).dims[2] as number
       return { k, v, rows, first: length + count - rows }
     }
+    // The states of the call are passed on as they are.
+    return { rows: rowsOf, states: () => undefined }
   }
 
   /** Presents of the first `length` tokens: truncated with one copy if they are longer, `undefined` if they cannot be truncated. */
   cut(carried: Carried<T> | undefined, length: number): Carried<T> | undefined {
     if (carried === undefined || carried.length <= length) return carried
     const ports = this.ports.layers.flat()
-    // Rows that a graph has slid out of its past are lost.
-    if (length === 0 || ports.some(isSlid)) return undefined
+    // Rows that a graph has slid out of its past are lost, and a state is that after all of its tokens.
+    if (length === 0 || ports.some(isSlid) || !this.#states.isEmpty) return undefined
     const tensors = ports.map(({ past }) => [past, this.#firstRows(carried.tensors.get(past) as T, length)] as const)
     return { length, tensors: new Map(tensors) }
   }
@@ -314,16 +339,31 @@ export class CarriedPorts<T extends OnnxTensor> {
   /** The presents of a call, as the pasts of the next one. */
   carry(outputs: Readonly<Record<string, T>>, { length, count }: CarriedCall<T>): Carried<T> {
     const pairs = this.ports.layers.flat().map(({ past, present }) => [past, outputs[present] as T] as const)
-    return { length: length + count, tensors: new Map(pairs) }
+    return { length: length + count, tensors: new Map([...pairs, ...this.#states.carried(outputs)]) }
+  }
+
+  /** The cache's layers with keys and values, in the order of the session's. */
+  get layers(): number[] {
+    return this.#sizes.map(({ layer }) => layer)
+  }
+
+  /** True if layers keep states. */
+  get hasStates(): boolean {
+    return !this.#states.isEmpty
+  }
+
+  /** The states among presents, as the bytes that a cache keeps. Refused if one has a value that is not a number. */
+  slot({ tensors }: Carried<T>): Uint8Array {
+    return this.#states.slot(tensors)
   }
 }
 
 /** @internal Reads the rows of a sequence from the cache; with a single copy if a layer keeps all tokens in the requested dtype. */
 export function readSequence(cache: PagedKvCache, sequence: Sequence | undefined): ReadPast {
-  return (layer, isFloats) => {
+  const rowsOf: ReadPast['rows'] = (layer, isFloats) => {
     const rows = sequence?.length ?? 0
     if (sequence === undefined || rows === 0) return undefined
-    const { kind, numKvHeads, headDim, valueHeadDim } = cache.groups.find(group =>
+    const { kind, numKvHeads, headDim, valueHeadDim } = groupsWithRows(cache.groups).find(group =>
       group.layers.includes(layer),
     ) as LayerGroup
     const [ofKeys, ofValues] = [readDType(cache.keyFormat), readDType(cache.valueFormat)]
@@ -342,6 +382,7 @@ export function readSequence(cache: PagedKvCache, sequence: Sequence | undefined
     ]
     return { k, v, rows: held.k.shape[2] as number, first: held.k.keyPositions[0] as number }
   }
+  return { rows: rowsOf, states: () => sequence?.states() }
 }
 
 /** @internal True if the graph slides a past itself, so that the past has a fixed number of rows. */

@@ -6,6 +6,7 @@ import { invalid, isKvTideError } from '../errors/errors.js'
 import { readRegular } from '../loading/regular-file.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type ContextFields, contextOf, sizeIn } from './context.js'
+import { groupsWithRows } from './state-tensors.js'
 
 /** @internal The `config.json` of a model: in its folder, or one folder up; `undefined` if there is none. */
 export function configBeside(model: string, name: string = 'config.json'): string | undefined {
@@ -148,14 +149,18 @@ export function configWindows(config: string, isGiven: boolean): (number | null)
   }
 }
 
+/** The types of layers without a window in every family: those that see all tokens, and those that keep a state. */
+const UNLIMITED: ReadonlySet<unknown> = new Set(['full_attention', 'conv', 'linear_attention', 'mamba', 'mamba2'])
+
 /** The windows by `layer_types`, if the config has only types that mean the same in every family. */
 function typedWindows(config: string): (number | null)[] | undefined {
   const { sliding_window, layer_types } = textFields(config)
   if (!Array.isArray(layer_types) || layer_types.length === 0) return undefined
   const window = sizeIn(sliding_window)
-  const of = layer_types.map(type =>
-    type === 'full_attention' ? null : type === 'sliding_attention' ? window : undefined,
-  )
+  const of = layer_types.map(type => {
+    if (UNLIMITED.has(type) || (type === 'attention' && window === undefined)) return null
+    return type === 'sliding_attention' ? window : undefined
+  })
   return of.includes(undefined) ? undefined : (of as (number | null)[])
 }
 
@@ -163,6 +168,7 @@ function windowsOf(config: string): (number | null)[] {
   // Makes the smallest cache of the model: the cache knows all families, and which of their layers slide.
   using cache = new PagedKvCache({ model: config, blockSize: 1, capacity: 1 })
   const windows: (number | null)[] = Array.from({ length: cache.numLayers }, () => null)
-  for (const { layers, window } of cache.groups) for (const layer of layers) windows[layer] = window ?? null
+  for (const { layers, window } of groupsWithRows(cache.groups))
+    for (const layer of layers) windows[layer] = window ?? null
   return windows
 }

@@ -238,7 +238,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     this.#scheduler = scheduler
     this.#state = state
     this.#settings = settings
-    // Behind a window, rolling tokens back means computing others again.
+    // Behind a window, and where layers keep states, rolling tokens back means computing others again.
     this.#ahead = isWindowed ? 1 : AHEAD
   }
 

@@ -142,7 +142,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     if (encoded?.graph !== undefined)
       this.#encoder = new Encoder({ ...encoded, graph: encoded.graph, backend: backend as Required<Backend> })
     this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
-    this.#isWindowed = cache.groups.some(group => group.kind === 'sliding')
+    this.#isWindowed = cache.groups.some(group => group.kind !== 'full')
   }
 
   /**

@@ -3,13 +3,14 @@
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import { fields, known, type Names, optional } from '../errors/check.js'
 import { checkInternal, checkThis, INTERNAL, liveArgument } from '../border/owner.js'
-import type { OnnxTensor } from '../border/tensor.js'
+import type { KvSource, OnnxTensor } from '../border/tensor.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
 import type { Sequence } from '../paged/sequence.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass, readSequence } from './carried.js'
 import { type OnnxNames, OnnxPorts, type OnnxSession, readNames, readSession, refusedPort } from './ports.js'
+import { stateBelow } from './sequence-state.js'
 import { isSameIds } from './token-log.js'
 
 const OPTIONS: Names<OnnxPastOptions> = { ...PROMPT, session: 0, cache: 0, Tensor: 0, names: 0 }
@@ -127,7 +128,8 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
    *
    * @param outputs the result of `session.run(feeds)`
    * @param tokens the tokens to keep, a prefix of those that were computed; all by default. The caller decides which drafted tokens to keep, from the rows of
-   * logits that the graph returns; a pruned head returns only that of the last token
+   * logits that the graph returns; a pruned head returns only that of the last token. If layers keep states, there is none between two calls: then either all
+   * tokens are kept, or none, and `length` tells from where the next `resume` computes
    * @throws KvTideError `OUT_OF_BLOCKS`; the sequence is then unchanged, and `commit` may be called again
    */
   commit(outputs: Readonly<Record<string, T>>, tokens?: TokenIds): void {
@@ -143,10 +145,22 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     }
     const sequence = this.#own(call.length)
     const layers = this.#ports.newRows(given, call, taken.length)
-    if (taken.length > 0) sequence.append({ layers, tokens: taken })
-    this.#ids = ids.slice(0, call.length + taken.length)
-    if (taken.length === call.count) this.#carried = { ids: this.#ids, presents: this.#ports.carry(given, call) }
+    const presents = taken.length === call.count ? this.#ports.carry(given, call) : undefined
+    if (this.#ports.hasStates) {
+      if (presents !== undefined) this.#appendStates(sequence, layers, taken, this.#ports.slot(presents))
+    } else if (taken.length > 0) sequence.append({ layers, tokens: taken })
+    if (presents !== undefined || !this.#ports.hasStates) this.#ids = ids.slice(0, call.length + taken.length)
+    if (presents !== undefined) this.#carried = { ids: this.#ids, presents }
     this.#open = undefined
+  }
+
+  /** Appends tokens with the states after them. */
+  #appendStates(sequence: Sequence, layers: readonly KvSource[], tokens: Uint32Array, states: Uint8Array): void {
+    using step = this.#cache.beginStep({ sequences: [sequence], offsets: [0, tokens.length], tokens })
+    const numbers = this.#ports.layers
+    for (const [place, { k, v }] of layers.entries()) step.write(numbers[place] as number, k, v)
+    step.writeStates(0, states)
+    step.commit()
   }
 
   /** Returns another past with the same tokens. Both share blocks and presents; nothing is copied. */
@@ -202,15 +216,22 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
       prefix.dispose()
     }
     if (same === own.length) return same
+    let length = same
     try {
       sequence.truncate(same)
     } catch (error) {
       if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
+      const below = stateBelow(error)
       // A window has dropped tokens that would become visible again, so they are all computed again.
-      return this.#start(ids, this.#cache.openSequence(this.#prompt), 0)
+      if (below === undefined) return this.#start(ids, this.#cache.openSequence(this.#prompt), 0)
+      const prefix = this.#cache.match(ids, this.#prompt)
+      if (prefix.length > below) return this.#start(ids, this.#cache.openSequence({ prefix }), prefix.length)
+      prefix.dispose()
+      sequence.truncate(below)
+      length = below
     }
-    this.#ids = own.slice(0, same)
-    return same
+    this.#ids = own.slice(0, length)
+    return length
   }
 
   #start(ids: Uint32Array, sequence: Sequence, length: number): number {

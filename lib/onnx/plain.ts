@@ -11,6 +11,8 @@
 //     tokens    a b c d e f     logits wanted of c, d and f
 //     calls     [a b c] [d] [e f]
 //
+// States of layers, which have no rows, are inputs and outputs of each call as well: those after the last call of a sequence go into the cache.
+//
 // A decoder with an encoder is given the cross cache of its sequence's encoding (cross-tensors). The first call of an encoding computes that cache as well.
 import type { NativeOnnxGraph } from '#binding'
 
@@ -19,7 +21,7 @@ import { dtypeRow } from '../border/host-array.js'
 import type { HostTensor, KvSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
-import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, type ReadPast } from './carried.js'
+import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, NO_PAST, type ReadPast } from './carried.js'
 import { CrossTensors } from './cross-tensors.js'
 import { Embedder, GivenInputs } from './embedder.js'
 import { type LogitRows, readLogits } from './logits.js'
@@ -34,6 +36,7 @@ import {
   type RuntimeTensor,
 } from './runtime.js'
 import type { PlainModel, RuntimeCall, SessionPasts, Sessions, SessionStep } from './sessions.js'
+import { groupsWithRows } from './state-tensors.js'
 
 /** The element types of presents, by onnxruntime's names. */
 const DTYPES: Readonly<Record<string, string>> = { float32: 'f32', float16: 'f16' }
@@ -94,6 +97,10 @@ export function carriedOf(
   const own = sessionOf(graph)
   if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
   const presents = new OnnxPorts(own, undefined, given).layers.flat().map(port => port.present)
+  if (presents.length === 0) {
+    const ports = new OnnxPorts(own, undefined, given)
+    return { ports, carried: new CarriedPorts<RuntimeTensor>(own, ports, cache, Tensor), suffix: new Uint8Array(0) }
+  }
   const described = {
     ...own,
     inputNames: [...own.inputNames, 'kvtide.new_rows'],
@@ -134,12 +141,13 @@ export class Plain implements Sessions {
     this.#calling = calling
     this.#session = session
     this.#carried = carried
-    const sizes = groups.flatMap(({ layers, numKvHeads, headDim }) =>
+    const sizes = groupsWithRows(groups).flatMap(({ layers, numKvHeads, headDim }) =>
       layers.map(layer => [layer, numKvHeads * headDim] as const),
     )
     this.#sizes = new Map(sizes.toSorted(([one], [other]) => one - other))
     const ports = carried.ports.layers.flat()
-    this.#fetches = ['logits', ...ports.map(port => port.present), ...ports.flatMap(port => port.newRows ?? [])]
+    const presents = [...ports, ...carried.ports.states].map(port => port.present)
+    this.#fetches = ['logits', ...presents, ...ports.flatMap(port => port.newRows ?? [])]
   }
 
   static async open(model: PlainModel, calling: RuntimeCall): Promise<Plain> {
@@ -152,11 +160,11 @@ export class Plain implements Sessions {
     const given = new GivenInputs(embedder, module, ports.typeOf('position_ids'))
     try {
       const session = await openGraph(graph, model, module, calling, { suffix })
-      const { feeds } = carried.call(() => undefined, 0, undefined, Uint32Array.of(0))
+      const { feeds } = carried.call(NO_PAST, 0, undefined, Uint32Array.of(0))
       const cross = ports.cross.length === 0 ? undefined : new CrossTensors(ports, module.Tensor, feeds)
       const plain = new Plain(calling, session, carried, cache, { isPruned: hasPrunedHead(graph), given, cross })
       await cross?.probe(async (ids, before, others, fetches) => {
-        const { call, outputs } = await plain.#run({ read: () => undefined, carried: before }, ids, { others, fetches })
+        const { call, outputs } = await plain.#run({ read: NO_PAST, carried: before }, ids, { others, fetches })
         return { outputs, carried: carried.carry(outputs, call) }
       })
       return plain
@@ -192,6 +200,8 @@ export class Plain implements Sessions {
       const own = ids.subarray(start, end)
       computed.push(await this.#sequence({ ids: own, start, length, before, encoding, wanted, step }))
     }
+    if (this.#carried.hasStates)
+      for (const [place, { carried }] of computed.entries()) run.writeStates(place, this.#carried.slot(carried))
     const calls = computed.flatMap(sequence => sequence.calls)
     for (const [place, layer] of [...this.#sizes.keys()].entries()) {
       const pairs = calls.map(({ layers }) => layers[place] as KvSource)
@@ -259,7 +269,7 @@ export class Plain implements Sessions {
       start: start + first,
       layers,
       logits,
-      carried: this.#carried.carry(outputs, call),
+      carried: shaped(() => this.#carried.carry(outputs, call)),
       read: this.#carried.readPresents(outputs, call),
     }
   }
@@ -280,7 +290,7 @@ export class Plain implements Sessions {
   async #crossOf(encoding: number, length: number) {
     const cross = this.#cross as CrossTensors
     if (!cross.isHeld(encoding) && length > 0) {
-      const none = { read: () => undefined, carried: undefined }
+      const none = { read: NO_PAST, carried: undefined }
       const { outputs } = await this.#run(none, Uint32Array.of(0), {
         others: cross.feeds(encoding),
         fetches: cross.fetches,
@@ -291,12 +301,15 @@ export class Plain implements Sessions {
     return { isNew, feeds: cross.feeds(encoding), fetches: isNew ? cross.fetches : [] }
   }
 
-  /** Reads the rows of a sequence of the step from the pages, if there are no presents: one copy of a layer at a time. */
+  /** Reads a sequence of the step from the pages, if there are no presents: one copy of a layer at a time, and one of all states. */
   #readOf(run: LentRun, place: number, length: number): ReadPast {
-    return (layer, isFloats) => {
-      const { k, v } = run.gather(layer, place, isFloats)
-      const rows = k.length / (this.#sizes.get(layer) as number)
-      return { k, v, rows, first: length - rows }
+    return {
+      rows: (layer, isFloats) => {
+        const { k, v } = run.gather(layer, place, isFloats)
+        const rows = k.length / (this.#sizes.get(layer) as number)
+        return { k, v, rows, first: length - rows }
+      },
+      states: () => run.readStates(place),
     }
   }
 }

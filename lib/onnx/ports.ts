@@ -1,16 +1,13 @@
 // The inputs and outputs of a session, and their purposes. They are recognised by name, never by place, because exporters order them differently. Every input must
 // be known: leaving one out or guessing its value would give wrong results.
 import { fields, known, type Names, text } from '../errors/check.js'
-import { invalid, type KvTideError, refusedGraph } from '../errors/errors.js'
-import type { GraphRefusal } from '../errors/graph-advice.js'
+import { invalid } from '../errors/errors.js'
+import { refusedPort } from './refused-node.js'
+import type { OnnxInput } from './session-input.js'
+import { readStateNames, type StateNames, type StatePort, statePorts } from './state-ports.js'
 
-/** An input of a session, as onnxruntime describes it. */
-export interface OnnxInput {
-  readonly name: string
-  readonly isTensor?: boolean
-  readonly type?: string
-  readonly shape?: readonly (number | string)[]
-}
+export { refusedNode, refusedPort } from './refused-node.js'
+export type { OnnxInput } from './session-input.js'
 
 /** A session of onnxruntime-node: the members that are used here. */
 export interface OnnxSession {
@@ -26,9 +23,20 @@ export interface OnnxNames {
   readonly pastValue: string
   readonly presentKey: string
   readonly presentValue: string
+  /** The states that layers have in place of keys and values, or beside them, with `%s` for the name of the tensor: `past_%s.%d`. Requires `presentStates`. */
+  readonly pastStates?: string
+  /** The new states: `present_%s.%d`. */
+  readonly presentStates?: string
 }
 
-const NAMES: Names<OnnxNames> = { pastKey: 0, pastValue: 0, presentKey: 0, presentValue: 0 }
+const NAMES: Names<OnnxNames> = {
+  pastKey: 0,
+  pastValue: 0,
+  presentKey: 0,
+  presentValue: 0,
+  pastStates: 0,
+  presentStates: 0,
+}
 
 /** The names of a decoder with an encoder: its own keys and values, beside those of the encoder's states, which are named `encoder` instead of `decoder`. */
 const DECODER: OnnxNames = {
@@ -52,6 +60,12 @@ const KNOWN: readonly OnnxNames[] = [
     pastValue: 'past_value_%d',
     presentKey: 'present_key_%d',
     presentValue: 'present_value_%d',
+  },
+  {
+    pastKey: 'past.%d.key',
+    pastValue: 'past.%d.value',
+    presentKey: 'present.%d.key',
+    presentValue: 'present.%d.value',
   },
 ]
 
@@ -90,31 +104,14 @@ export type LayerPorts = readonly [key: CarriedPort, value: CarriedPort]
 /** Keys or values of the encoder's states in one layer. A call without them returns them. */
 export type CrossPort = Omit<CarriedPort, 'newRows'>
 
-/** @internal The error for a graph that cannot be run because of one of its inputs or outputs. */
-export function refusedPort(
-  node: string,
-  operator: 'input' | 'output',
-  reason: string,
-  kind: GraphRefusal = operator,
-): KvTideError<'UNSUPPORTED_GRAPH'> {
-  return refusedNode(node, operator, reason, kind)
-}
-
-/** @internal The error for a graph that cannot be run because of one of its nodes. */
-export function refusedNode(
-  node: string,
-  operator: string,
-  reason: string,
-  kind: GraphRefusal,
-): KvTideError<'UNSUPPORTED_GRAPH'> {
-  const problem = `the graph cannot be run at ${node} (${operator}): ${reason}`
-  return refusedGraph(problem, { node, operator, reason, kind })
-}
-
 /** @internal The purpose of each input and output of a session. */
 export class OnnxPorts {
-  /** In the order of the layers' numbers. */
+  /** The layers with keys and values, in the order of their numbers. */
   readonly layers: readonly LayerPorts[]
+  /** The number of each of these layers in the names. */
+  readonly numbers: readonly number[]
+  /** The states of layers, in the order of the layers' numbers. */
+  readonly states: readonly StatePort[]
   /** The keys and values of the encoder's states, in all layers; empty for a model without an encoder. */
   readonly cross: readonly CrossPort[]
   readonly #inputs: ReadonlyMap<string, OnnxInput>
@@ -126,27 +123,35 @@ export class OnnxPorts {
     this.#inputs = new Map(inputNames.map(name => [name, described.get(name) ?? { name }]))
     const tried = names === undefined ? KNOWN : [names]
     const found = tried.find(one => inputNames.some(name => layerIn(one.pastKey, name) !== undefined))
-    if (found === undefined) {
-      if (this.has('encoder_hidden_states'))
-        throw refusedPort('encoder_hidden_states', 'input', 'it has no past', 'encoder')
-      const rest = inputNames.length - INPUTS_SHOWN
-      throw refusedPort(
-        `${inputNames.slice(0, INPUTS_SHOWN).join(', ')}${rest > 0 ? ` and ${rest} more` : ''}`,
-        'input',
-        `no input is a past: expected names like ${tried.map(one => one.pastKey).join(' or ')}`,
-        'past',
-      )
-    }
-    this.#check(found, given)
-    const numbers = inputNames.map(name => layerIn(found.pastKey, name)).filter(number => number !== undefined)
+    this.states = statePorts(
+      { inputs: this.#inputs, outputs: outputNames, isKeyOrValue: name => found !== undefined && isOf(found, name) },
+      statesOf(names),
+    )
+    if (found === undefined && this.states.length === 0) throw this.#withoutPast(tried)
+    const own = found ?? (tried[0] as OnnxNames)
+    this.#check(own, given)
+    const numbers = inputNames.map(name => layerIn(own.pastKey, name)).filter(number => number !== undefined)
     const outputs = new Set(outputNames)
-    this.layers = numbers
-      .toSorted((one, other) => one - other)
-      .map(number => [
-        this.#carried(outputs, named(found.pastKey, number), named(found.presentKey, number)),
-        this.#carried(outputs, named(found.pastValue, number), named(found.presentValue, number)),
-      ])
+    this.numbers = numbers.toSorted((one, other) => one - other)
+    this.layers = this.numbers.map(number => [
+      this.#carried(outputs, named(own.pastKey, number), named(own.presentKey, number)),
+      this.#carried(outputs, named(own.pastValue, number), named(own.presentValue, number)),
+    ])
     this.cross = found === DECODER ? this.#cross(outputs) : []
+  }
+
+  /** The error for a session without pasts. */
+  #withoutPast(tried: readonly OnnxNames[]): Error {
+    if (this.has('encoder_hidden_states'))
+      return refusedPort('encoder_hidden_states', 'input', 'it has no past', 'encoder')
+    const names = [...this.#inputs.keys()]
+    const rest = names.length - INPUTS_SHOWN
+    return refusedPort(
+      `${names.slice(0, INPUTS_SHOWN).join(', ')}${rest > 0 ? ` and ${rest} more` : ''}`,
+      'input',
+      `no input is a past: expected names like ${tried.map(one => one.pastKey).join(' or ')}`,
+      'past',
+    )
   }
 
   #cross(outputs: ReadonlySet<string>): CrossPort[] {
@@ -178,11 +183,12 @@ export class OnnxPorts {
   #check(names: OnnxNames, given: readonly string[]): void {
     if (!this.has('input_ids') && !given.includes('inputs_embeds'))
       throw refusedPort('input_ids', 'input', 'it is missing')
-    const others: readonly string[] = names === DECODER ? [...INPUTS, ...ENCODED] : [...INPUTS, ...given]
+    const states = this.states.map(({ past }) => past)
+    const others = new Set<string>([...INPUTS, ...(names === DECODER ? ENCODED : given), ...states])
     for (const input of this.#inputs.keys()) {
       const name = names === DECODER ? input.replace('.encoder.', '.decoder.') : input
       const isPast = layerIn(names.pastKey, name) !== undefined || layerIn(names.pastValue, name) !== undefined
-      if (!isPast && !others.includes(name)) throw refusedPort(input, 'input', 'its purpose is not known')
+      if (!isPast && !others.has(name)) throw refusedPort(input, 'input', 'its purpose is not known')
       if (layerIn(names.pastValue, name) === undefined) continue
       const key = named(names.pastKey, layerIn(names.pastValue, name) as number)
       if (!this.#inputs.has(key)) throw refusedPort(key, 'input', `it is missing, but there is ${name}`)
@@ -204,18 +210,34 @@ export class OnnxPorts {
 /** @internal Reads name templates, each with one `%d`. */
 export function readNames(argument: string, value: unknown): OnnxNames {
   const given = known<OnnxNames>(argument, value, NAMES)
-  const read = (name: keyof OnnxNames): string => {
+  const read = (name: keyof typeof NAMES): string => {
     const template = text(`${argument}.${name}`, given[name])
     if (template.split('%d').length !== 2)
       throw invalid(`${argument}.${name}`, template, 'a name with one %d, for the number of the layer')
     return template
   }
-  return {
+  const names = {
     pastKey: read('pastKey'),
     pastValue: read('pastValue'),
     presentKey: read('presentKey'),
     presentValue: read('presentValue'),
   }
+  const { pastStates, presentStates } = given
+  if (pastStates === undefined && presentStates === undefined) return names
+  const states = readStateNames(argument, pastStates, presentStates)
+  return { ...names, pastStates: states.past, presentStates: states.present }
+}
+
+/** The templates of states that a caller has passed. */
+function statesOf({ pastStates, presentStates }: Partial<OnnxNames> = {}): StateNames | undefined {
+  return pastStates === undefined || presentStates === undefined
+    ? undefined
+    : { past: pastStates, present: presentStates }
+}
+
+/** True for a name of a past or present of keys and values. */
+function isOf({ pastKey, pastValue, presentKey, presentValue }: OnnxNames, name: string): boolean {
+  return [pastKey, pastValue, presentKey, presentValue].some(template => layerIn(template, name) !== undefined)
 }
 
 /** @internal Checks that a value is a session. */

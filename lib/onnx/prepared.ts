@@ -12,9 +12,10 @@ import { type Embeddings, openEmbeddings } from './embeddings.js'
 import { type EncoderParts, encoderParts, hasEncoder } from './encoder-parts.js'
 import { openSource } from './graph-source.js'
 import type { readLoad } from './options.js'
-import { type DeclaredLayers, pastLayers } from './past-layers.js'
+import { type DeclaredLayers, pastLayers, windowsOf } from './past-layers.js'
 import { plainPorts } from './plain.js'
 import { refusedPort } from './ports.js'
+import { stateInput } from './state-ports.js'
 
 /** The values of configs that are used here. */
 type Config = DeclaredLayers & ConfigSizes
@@ -51,6 +52,9 @@ export async function layersFor(
   { declared, graph, embeddings, rewritten }: PreparedModel,
   backend: BackendName,
 ): Promise<Refused<CacheLayers>> {
+  const state = backend === 'plain' ? undefined : stateInput(graph.inputs().map(({ name }) => name))
+  if (state !== undefined)
+    return { refusal: refusedPort(state, 'input', 'it is a state of a layer, which plain alone keeps', 'state') }
   if (backend !== 'plain' && rewritten.refusal !== undefined && !hasEncoder(graph)) return rewritten
   return refusing(async () => {
     if (backend !== 'plain' && hasEncoder(graph))
@@ -79,12 +83,14 @@ export async function refusing<T>(call: () => T | Promise<T>): Promise<Refused<T
 async function checkWindows(graph: NativeOnnxGraph, { windows }: Config, given: readonly string[] = []): Promise<void> {
   if (windows === undefined || windows.every(window => window === null)) return
   const { value: own } = await refusing(() => graph.rewrite(false, undefined, [...given]))
-  const ports = plainPorts(graph, given).layers
+  const ports = plainPorts(graph, given)
+  const ofLayers = ports.states.length === 0 ? windows : (windowsOf(ports, windows) ?? [])
   for (const [place, layer] of own?.layers().entries() ?? []) {
-    const declared = windows[place] ?? null
-    const [key] = ports[place] ?? []
+    const declared = ofLayers[place] ?? null
+    const [key] = ports.layers[place] ?? []
     if (declared === null || layer.window !== undefined || key === undefined || isSlid(key)) continue
-    const reason = `the config declares a window of ${declared} for layer ${place}, which the graph itself does not have; graph and parts add it`
+    const number = ports.numbers[place] as number
+    const reason = `the config declares a window of ${declared} for layer ${number}, which the graph itself does not have; graph and parts add it`
     throw refusedPort(key.past, 'input', reason, 'windows')
   }
 }
@@ -103,14 +109,10 @@ function layersOf(
     // Layers without keys and values of their own are the last ones, and have no pasts.
     const windows =
       declared.windows?.length === all?.length ? declared.windows?.slice(0, found?.length) : declared.windows
-    const layers = pastLayers(plainPorts(graph, given), { ...declared, windows, found })
-    return {
-      model: { layers },
-      dtype:
-        graph.inputs().find(({ name, element }) => element === 'f16' && given?.includes(name) !== true) === undefined
-          ? 'f32'
-          : 'f16',
-    }
+    const ports = plainPorts(graph, given)
+    const layers = pastLayers(ports, { ...declared, windows, found })
+    const isHalf = ports.layers.some(([key]) => key.input.type === 'float16')
+    return { model: { layers }, dtype: isHalf ? 'f16' : 'f32' }
   }
   const found = rewritten.layers()
   const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim, source }): ModelLayer => {

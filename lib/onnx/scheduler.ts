@@ -14,7 +14,7 @@ import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { drawTokens, type RowToDraw } from '../sampling/sampler.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
-import { openOn } from '../sequences/transaction.js'
+import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
 import { admit, type Candidate, type Share, sharesOf } from './policy.js'
 import { Room } from './room.js'
@@ -399,8 +399,8 @@ export class Scheduler {
         if (answer.tokens === undefined) throw answer.error
         const kept = task.accept(answer.tokens, answer.logprobs)
         const accepted = Math.min(kept, answer.tokens.length - 1)
-        draft?.commit(1 + accepted)
-        task.state.computed += accepted
+        const isKept = draft === undefined || commitDraft(draft, 1 + accepted)
+        task.state.computed += isKept ? accepted : -1
       })
       if (refused === undefined) continue
       draft?.dispose()
@@ -439,6 +439,21 @@ export function rest(): Promise<void> {
 /** Opens a transaction for drafted tokens. */
 function withDraft(shared: SharedCache, part: StepPart): StepPart {
   return part.drafted.tokens.length === 0 ? part : { ...part, draft: openOn(shared, part.task.state.sequence.id) }
+}
+
+/**
+ * Commits the accepted part of a draft. Layers that keep states have none between two tokens of a step: then all of its tokens are rolled back, which the next step
+ * computes without those that were not accepted. Returns false in that case.
+ */
+function commitDraft(draft: Transaction, count: number): boolean {
+  try {
+    draft.commit(count)
+    return true
+  } catch (error) {
+    if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
+    draft.dispose()
+    return false
+  }
 }
 
 function preempt(task: Task): boolean {

@@ -199,7 +199,7 @@ export class SequenceState {
     if (this.computed < computed)
       throw new KvTideError(
         'BUSY',
-        'a window has dropped tokens, so more tokens have to be computed than the step has',
+        'tokens before those of the step have to be computed again, because a window or the state of a layer cannot be taken back to them',
         {},
       )
     this.check()
@@ -220,8 +220,8 @@ export class SequenceState {
   }
 
   /**
-   * Drops all tokens behind the first `length`. If a window has dropped tokens that would become visible again, all tokens become pending. If the cache
-   * cannot drop them now, because it is being read or a caller has a transaction open, it drops them before the sequence is used again.
+   * Drops all tokens behind the first `length`. If a window has dropped tokens that would become visible again, all tokens become pending; if layers keep
+   * states, those behind the last position with a state. If the cache cannot drop them now, because it is being read or a caller has a transaction open, it drops them before the sequence is used again.
    */
   cut(length: number): void {
     this.log.cut(length)
@@ -241,7 +241,7 @@ export class SequenceState {
     if (!this.#hasSurplus) return
     if (this.held > this.computed) {
       try {
-        cutCache(this.sequence, this.computed)
+        this.computed = cutToState(this.sequence, this.computed)
       } catch (error) {
         if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
         cutCache(this.sequence, 0)
@@ -249,6 +249,15 @@ export class SequenceState {
       }
     }
     this.#hasSurplus = false
+  }
+
+  /**
+   * Drops all tokens behind the first `length`. If layers keep states and there is none of that position, computed tokens behind the last one before it are pending.
+   * Refused if a window has dropped tokens that would become visible again.
+   */
+  truncate(length: number): void {
+    if (length < this.computed) this.computed = cutToState(this.sequence, length)
+    this.log.cut(length)
   }
 
   /** Makes the last token pending again, if no token is pending. Refused in a transaction of the caller's. */
@@ -410,6 +419,26 @@ function attempt(call: () => void): boolean {
     if (isKvTideError(error)) return false
     throw error
   }
+}
+
+/** Truncates a sequence in the cache to the last position at or before `length` that its layers have a state of. Returns that position. */
+function cutToState(sequence: Sequence, length: number): number {
+  try {
+    cutCache(sequence, length)
+    return length
+  } catch (error) {
+    const below = stateBelow(error)
+    if (below === undefined) throw error
+    cutCache(sequence, below)
+    return below
+  }
+}
+
+/** @internal The position to which a sequence can be truncated instead, if an error names it. */
+export function stateBelow(error: unknown): number | undefined {
+  if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') return undefined
+  const { below } = error.details as { readonly below?: unknown }
+  return typeof below === 'number' ? below : undefined
 }
 
 /** Truncates a sequence in the cache; its ids stay. */

@@ -80,14 +80,14 @@ export class OnnxSequence extends Sequence {
     state.computed = this.length
   }
 
-  /** Drops all tokens behind the first `len`, computed or pending. */
+  /**
+   * Drops all tokens behind the first `len`, computed or pending. If layers keep a state that cannot be taken back to `len`, it is taken back further: computed
+   * tokens from there on are pending, which `length` shows.
+   */
   override truncate(len: number): void {
     const state = settled(this)
     state.checkFree()
-    const tokens = count('len', len, 0, state.log.length)
-    if (tokens < state.computed) super.truncate(tokens)
-    state.computed = Math.min(state.computed, tokens)
-    state.log.cut(tokens)
+    state.truncate(count('len', len, 0, state.log.length))
   }
 
   /**

@@ -236,6 +236,8 @@ const names = (): object => ({
   pastValue: 'past_key_values.%d.value',
   presentKey: 'present.%d.key',
   presentValue: 'present.%d.value',
+  pastStates: 'past_%s.%d',
+  presentStates: 'present_%s.%d',
 })
 const ofPast = (): object => ({ session, cache: pages(), Tensor: AnyTensor })
 const present = (): AnyTensor => new AnyTensor('float32', Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
@@ -286,7 +288,16 @@ export const onnxRows: readonly Row[] = [
         session: { legal: {} },
         cache: { legal: {} },
         Tensor: { legal: { 'a function': 'ok' } },
-        names: optional(options(names, { pastKey: text, pastValue: text, presentKey: text, presentValue: text })),
+        names: optional(
+          options(names, {
+            pastKey: text,
+            pastValue: text,
+            presentKey: text,
+            presentValue: text,
+            pastStates: text,
+            presentStates: text,
+          }),
+        ),
         ...prompt,
       }),
       ofPast,

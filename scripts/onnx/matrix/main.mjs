@@ -10,7 +10,11 @@ const found = await exporters()
 if (found !== undefined) {
   const models = join(folder, 'matrix')
   const make = join(root, 'scripts', 'onnx', 'matrix', 'make.py')
+  const hybrid = join(root, 'scripts', 'onnx', 'matrix', 'hybrid.py')
   await must(found.python, [make, models, '--builder', found.builder, ...only])
+  // The folder of the builders has the newer transformers, which knows the hybrids.
+  const env = { PYTHONPATH: join(found.builder, '..', '..') }
+  await must(found.python, [hybrid, models, '--builder', found.builder, ...only], { env })
   const page = only.length === 0 ? [join(root, 'docs', 'models.md')] : []
   await must('node', [join(root, 'scripts', 'onnx', 'matrix', 'run.mjs'), models, ...page])
 }

@@ -296,7 +296,7 @@ if __name__ == '__main__':
     parser.add_argument('--mobius', type=Path, nargs='*', help='folders with mobius-onnx and transformers 5')
     parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'combined', 'builder'])
     arguments = parser.parse_args()
-    for name in arguments.only or FAMILIES:
+    for name in [name for name in FAMILIES if not arguments.only or name in arguments.only]:
         folder = arguments.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo', 'combined')

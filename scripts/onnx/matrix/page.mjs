@@ -28,8 +28,34 @@ const isRight = ({ alone }) => alone !== undefined && alone.same === alone.of
 
 const row = cells => `| ${cells.join(' | ')} |`
 
+/** The names of forms that only hybrid models have. */
+const FORMS = {
+  mobius: 'mobius-onnx 0.1.0',
+  written: 'written by hand from the code of transformers',
+  'builder-f32-text': 'builder, f32, one row of positions',
+}
+
+/** The rows of the table of hybrid models. */
+function hybridRows(hybrids) {
+  return [...hybrids].flatMap(([family, ways]) =>
+    [...ways].map(([way, result]) => {
+      const { states, together } = result
+      const checked =
+        states === undefined
+          ? (result.reason ?? '').slice(0, 160)
+          : `${states.same} of ${states.of} histories, ${together.same} of ${together.of} prompts together`
+      const bytes = states === undefined ? '–' : states.bytes.toLocaleString('en')
+      return row([family, FORMS[way] ?? way.replace('builder-', 'builder, '), cell(result), bytes, checked])
+    }),
+  )
+}
+
+const isHybrid = ([, ways]) => [...ways.values()].some(({ states }) => states !== undefined)
+
 /** The page of a map of families to maps of forms to results. */
-export function page(found) {
+export function page(everything) {
+  const hybrids = new Map([...everything].filter(isHybrid))
+  const found = new Map([...everything].filter(([family]) => !hybrids.has(family)))
   const all = [...found.values()].flatMap(ways => [...ways.values()])
   const right = all.filter(result => isFast(result) && isRight(result))
   const table = [
@@ -74,6 +100,17 @@ with the tokens of transformers: \`scripts/onnx/matrix/encoder_decoder.py\` make
 
 llama, mistral, phi3 and qwen3 as exported by mobius-onnx 0.1.0, with a past that grows or with \`--static-cache\`, run on \`graph\`
 with the tokens of transformers; gemma2 cannot be exported. \`make.py --mobius\` makes them.
+
+## Hybrid models
+
+Layers with a state beside layers with attention run on \`plain\`, with the tokens of transformers. \`scripts/onnx/matrix/hybrid.py\` makes
+the models. Each is run alone, with others, and in short steps; forked, drafted for, truncated, resumed, found by a second prompt, saved and
+loaded. The bytes are those of a sequence's states, and of a checkpoint.
+
+${[row(['family', 'form', 'backend', 'bytes', 'as expected']), row(['---', '---', '---', '---', '---']), ...hybridRows(hybrids)].join('\n')}
+
+The builder's graph of Qwen3.5 passes three rows of positions to RotaryEmbedding, which onnxruntime 1.30 and 1.31 refuse on a CPU; with the first row
+alone it runs. Its graphs of half floats (LFM2) fail in onnxruntime behind a past. mobius-onnx exports neither Mamba 2 nor Granite 4.
 
 ## Graphs that neither \`graph\` nor \`parts\` runs, and the reason
 

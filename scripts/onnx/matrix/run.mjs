@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { OnnxModel } from 'kvtide/onnx'
 
 import { tensors } from '../../../crates/kvtide-onnx/tests/runtime/safetensors.mjs'
+import { histories } from './histories.mjs'
 import { page } from './page.mjs'
 
 const distance = (one, other) => one.reduce((most, number, at) => Math.max(most, Math.abs(number - other[at])), 0)
@@ -85,6 +86,18 @@ async function expectedOf(folder, way, options, isItself) {
   return { prompts, expected }
 }
 
+/** The layers' states in bytes, and the histories of sequences in short steps and blocks, which leave states within each prompt; undefined for a model without states. */
+async function stated(folder, way, options, references) {
+  const cache = { memoryBytes: 2 ** 23, blockSize: 8 }
+  const model = await OnnxModel.load(join(folder, way, 'model.onnx'), { ...options, cache, maxStepTokens: 16 })
+  try {
+    const states = model.layers.find(({ kind }) => kind === 'state')
+    return states && { bytes: states.bytes, ...(await histories(model, references)) }
+  } finally {
+    await model.dispose()
+  }
+}
+
 /** Runs a graph, and returns the backend and the differences. */
 async function tried(folder, way) {
   const config = JSON.parse(readFileSync(join(folder, 'hf', 'config.json'), 'utf8'))
@@ -108,7 +121,8 @@ async function tried(folder, way) {
       alone = await compared(model, references, false)
     }
     const together = await compared(model, references, true)
-    return { backend: model.backend, reason, alone, together, isOff }
+    const states = await stated(folder, way, options, references)
+    return { backend: model.backend, reason, alone, together, isOff, states }
   } catch (error) {
     return { backend: model.backend, reason: `fails at the first token: ${error.code}: ${error.message}` }
   } finally {
@@ -128,12 +142,16 @@ for (const family of readdirSync(root).toSorted()) {
     if (!existsSync(join(folder, way, 'model.onnx'))) continue
     const result = await tried(folder, way)
     ways.set(way, result)
-    console.log([family, way, result.backend, shown(result.alone), shown(result.together), result.reason].join(' | '))
+    const { same, of, wrong, found: hits } = result.states ?? {}
+    const told = of === undefined ? [] : [`${same}/${of} histories, ${hits} tokens found`, ...wrong]
+    const parts = [family, way, result.backend, shown(result.alone), shown(result.together), ...told, result.reason]
+    console.log(parts.join(' | '))
   }
   found.set(family, ways)
 }
 if (to !== undefined) writeFileSync(to, page(found))
-const isWrong = ({ alone }) => alone === undefined || alone.same < alone.of
+const isWrong = ({ alone, states }) =>
+  alone === undefined || alone.same < alone.of || (states !== undefined && states.same < states.of)
 const wrong = [...found].flatMap(([family, ways]) =>
   [...ways].filter(([, result]) => result.backend !== 'refused' && isWrong(result)).map(([way]) => `${family}, ${way}`),
 )

@@ -1,0 +1,278 @@
+// A hybrid decoder of small whole numbers, as an ONNX graph and as plain code: all of its sums are exact, however its tokens are divided into calls.
+//
+//     layer 0   short convolution         past_conv.0
+//     layer 1   attention, convolution    past_key_values.1.key, .value, past_conv.1
+//     layer 2   linear recurrence         past_recurrent.2
+//     layer 3   convolution, recurrence   past_conv.3, past_ssm.3
+//
+// Each recurrence is a running hash of all numbers before it, so a state of other tokens shows up in every later row of logits.
+import {
+  type ConstantOf,
+  ELEMENT,
+  floatsOf,
+  type GraphOf,
+  integersOf,
+  modelBytes,
+  nodeOf,
+  type NodeOf,
+  type PortOf,
+} from './model-bytes.js'
+
+/** Elements of a token in each layer. */
+export const WIDTH = 8
+export const VOCABULARY = 24
+/** A token whose numbers are NaN. */
+export const POISON: number = VOCABULARY - 1
+const MODULUS = 1009
+
+/** The numbers of a token before the first layer. */
+const embedded = (id: number): number[] =>
+  Array.from({ length: WIDTH }, (_, at) => (id === POISON ? Number.NaN : (id * 7 + at * 5 + ((id * at) % 3)) % 11))
+
+/** The weights of a convolution, the oldest column first. */
+const weights = (layer: number, columns: number): number[][] =>
+  Array.from({ length: WIDTH }, (_, at) =>
+    Array.from({ length: columns + 1 }, (__, column) => 1 + ((at + layer + 2 * column) % 3)),
+  )
+
+/** The number of columns that the convolution of a layer keeps. */
+const COLUMNS: Readonly<Record<number, number>> = { 0: 2, 1: 3, 3: 1 }
+/** The factors of the recurrences, which make them hashes. */
+const FACTOR: Readonly<Record<number, number>> = { 2: 3, 3: 5 }
+/** What each element counts for in the hash that is the next token. */
+const READ = Array.from({ length: WIDTH }, (_, at) => 1 + ((at * at) % 7))
+
+/** Names of pasts and presents for a layer and a tensor. */
+export type HybridNames = (layer: number, tensor: string) => readonly [past: string, present: string]
+
+/** The form that transformers.js's exports have. */
+export const UNDERSCORES: HybridNames = (layer, tensor) => [`past_${tensor}.${layer}`, `present_${tensor}.${layer}`]
+/** The form that mobius has. */
+export const STATES: HybridNames = (layer, tensor) => [
+  `past_key_values.${layer}.${tensor}_state`,
+  `present.${layer}.${tensor}_state`,
+]
+/** The form that the builder of onnxruntime-genai has. */
+export const BUILDER: HybridNames = (layer, tensor) => [`past.${layer}.${tensor}`, `present.${layer}.${tensor}`]
+
+export interface HybridForm {
+  readonly names?: HybridNames
+  /** True for states in half floats. */
+  readonly isHalf?: boolean
+  /** True for a head that gives the logits of the last token only. */
+  readonly isPruned?: boolean
+  /** False for a model without attention. */
+  readonly hasAttention?: boolean
+  /** About one token in so many is the next one instead. */
+  readonly slip?: number
+  /** Changes the graph before it is written. */
+  readonly change?: (graph: GraphOf) => GraphOf
+}
+
+/** The numbers of a state, without the batch. */
+const SHAPES: Readonly<Record<string, readonly number[]>> = {
+  ...Object.fromEntries(Object.entries(COLUMNS).map(([layer, columns]) => [`${layer}.conv`, [WIDTH, columns]])),
+  '2.recurrent': [WIDTH],
+  '3.ssm': [2, WIDTH / 2],
+}
+
+/** A graph that is being put together. */
+class Building {
+  readonly nodes: NodeOf[] = []
+  readonly constants: ConstantOf[] = []
+  readonly inputs: PortOf[] = []
+  readonly outputs: PortOf[] = []
+  readonly #form: Required<Pick<HybridForm, 'names' | 'isHalf'>>
+  #count = 0
+
+  constructor(form: Required<Pick<HybridForm, 'names' | 'isHalf'>>) {
+    this.#form = form
+  }
+
+  add(operator: string, inputs: readonly string[], attributes?: NodeOf['attributes']): string {
+    const output = `t${(this.#count += 1)}`
+    this.nodes.push(nodeOf(operator, inputs, output, attributes))
+    return output
+  }
+
+  floats(dims: readonly number[], values: readonly number[]): string {
+    const name = `c${(this.#count += 1)}`
+    this.constants.push(floatsOf(name, dims, values))
+    return name
+  }
+
+  integers(...values: readonly number[]): string {
+    const name = `c${(this.#count += 1)}`
+    this.constants.push(integersOf(name, [values.length], values))
+    return name
+  }
+
+  number(value: number): string {
+    return this.floats([], [value])
+  }
+
+  mod(of: string, by: number): string {
+    return this.add('Mod', [of, this.number(by)], { fmod: 1 })
+  }
+
+  /** Adds 1 to every multiple of a number. */
+  slipped(of: string, slip: number): string {
+    const isMultiple = this.add('Equal', [this.mod(of, slip), this.number(0)])
+    return this.add('Add', [of, this.add('Cast', [isMultiple], { to: ELEMENT.float })])
+  }
+
+  /** The state of a layer in floats. */
+  past(layer: number, tensor: string): string {
+    const [name] = this.#form.names(layer, tensor)
+    const element = this.#form.isHalf ? ELEMENT.half : ELEMENT.float
+    this.inputs.push({ name, element, dims: ['batch', ...(SHAPES[`${layer}.${tensor}`] as readonly number[])] })
+    return this.#form.isHalf ? this.add('Cast', [name], { to: ELEMENT.float }) : name
+  }
+
+  present(layer: number, tensor: string, value: string): void {
+    const [, name] = this.#form.names(layer, tensor)
+    const element = this.#form.isHalf ? ELEMENT.half : ELEMENT.float
+    this.outputs.push({ name, element, dims: ['batch', ...(SHAPES[`${layer}.${tensor}`] as readonly number[])] })
+    if (this.#form.isHalf) this.nodes.push(nodeOf('Cast', [value], name, { to: element }))
+    else this.nodes.push(nodeOf('Identity', [value], name))
+  }
+
+  /** A depthwise convolution over the columns before: `[1, tokens, width]` to the same. */
+  convolution(x: string, layer: number): string {
+    const columns = COLUMNS[layer] as number
+    const turned = this.add('Transpose', [x], { perm: [0, 2, 1] })
+    const all = this.add('Concat', [this.past(layer, 'conv'), turned], { axis: 2 })
+    const [start, end, axis] = [-columns, 2 ** 31, 2].map(value => this.integers(value)) as [string, string, string]
+    this.present(layer, 'conv', this.add('Slice', [all, start, end, axis]))
+    const kernel = this.floats([WIDTH, 1, columns + 1], weights(layer, columns).flat())
+    return this.add('Transpose', [this.add('Conv', [all, kernel], { group: WIDTH })], { perm: [0, 2, 1] })
+  }
+
+  /** A recurrence over the tokens: `[1, tokens, width]` to the same. */
+  recurrence(x: string, layer: number, tensor: string): string {
+    const flat = this.add('Reshape', [this.past(layer, tensor), this.integers(1, WIDTH)])
+    const [last, rows] = [`last${layer}`, `rows${layer}`]
+    const body: GraphOf = {
+      nodes: [
+        nodeOf('Mul', ['h', 'factor'], 'grown'),
+        nodeOf('Add', ['grown', 'x'], 'sum'),
+        nodeOf('Mod', ['sum', 'modulus'], 'next', { fmod: 1 }),
+        nodeOf('Identity', ['next'], 'row'),
+      ],
+      inputs: ['h', 'x'].map(name => ({ name, dims: [1, WIDTH] })),
+      outputs: ['next', 'row'].map(name => ({ name, dims: [1, WIDTH] })),
+      constants: [floatsOf('factor', [], [FACTOR[layer] as number]), floatsOf('modulus', [], [MODULUS])],
+    }
+    this.nodes.push({
+      operator: 'Scan',
+      inputs: [flat, x],
+      outputs: [last, rows],
+      attributes: { body, num_scan_inputs: 1, scan_input_axes: [1], scan_output_axes: [1] },
+    })
+    const shape = this.integers(1, ...(SHAPES[`${layer}.${tensor}`] as readonly number[]))
+    this.present(layer, tensor, this.add('Reshape', [last, shape]))
+    return rows
+  }
+
+  /** The sum of keys times values of all tokens so far: `[1, tokens, width]` to the same. */
+  attention(x: string, layer: number): string {
+    const sides = {
+      key: x,
+      value: this.mod(this.add('Add', [this.add('Mul', [x, this.number(3)]), this.number(1)]), 7),
+    }
+    const [keys, values] = Object.entries(sides).map(([side, rows]) => {
+      const [past, present] = [`past_key_values.${layer}.${side}`, `present.${layer}.${side}`]
+      this.inputs.push({ name: past, dims: ['batch', 1, 'past', WIDTH] })
+      this.outputs.push({ name: present, dims: ['batch', 1, 'total', WIDTH] })
+      const own = this.add('Unsqueeze', [rows, this.integers(1)])
+      this.nodes.push(nodeOf('Concat', [past, own], present, { axis: 2 }))
+      return this.add('Squeeze', [present, this.integers(1)])
+    }) as [string, string]
+    const total = this.add('Gather', [this.add('Shape', [keys]), this.integers(1)])
+    const scalar = this.add('Squeeze', [total, this.integers(0)])
+    this.constants.push(integersOf('zero', [], [0]), integersOf('one', [], [1]))
+    const places = this.add('Unsqueeze', [this.add('Range', ['zero', scalar, 'one']), this.integers(0)])
+    const own = this.add('Unsqueeze', [this.add('Squeeze', ['position_ids', this.integers(0)]), this.integers(1)])
+    const seen = this.add('Cast', [this.add('LessOrEqual', [places, own])], { to: ELEMENT.float })
+    return this.add('MatMul', [seen, this.add('Mul', [keys, values])])
+  }
+}
+
+/** The bytes of the graph. */
+export function hybridGraph({
+  names = UNDERSCORES,
+  isHalf = false,
+  isPruned = false,
+  hasAttention = true,
+  slip,
+  change = graph => graph,
+}: HybridForm = {}): Buffer {
+  const at = new Building({ names, isHalf })
+  at.inputs.push({ name: 'input_ids', element: ELEMENT.int64, dims: ['batch', 'tokens'] })
+  if (hasAttention) at.inputs.push({ name: 'position_ids', element: ELEMENT.int64, dims: ['batch', 'tokens'] })
+  const table = Array.from({ length: VOCABULARY }, (_, id) => embedded(id)).flat()
+  const x0 = at.add('Gather', [at.floats([VOCABULARY, WIDTH], table), 'input_ids'], { axis: 0 })
+  const x1 = at.mod(at.add('Add', [x0, at.convolution(x0, 0)]), 13)
+  const seen = hasAttention ? at.add('Add', [at.convolution(x1, 1), at.attention(x1, 1)]) : at.convolution(x1, 1)
+  const x2 = at.mod(at.add('Add', [x1, seen]), 17)
+  const x3 = at.mod(at.add('Add', [x2, at.recurrence(x2, 2, 'recurrent')]), 19)
+  const x4 = at.add('Add', [at.convolution(x3, 3), at.recurrence(x3, 3, 'ssm')])
+  const sum = at.add('MatMul', [x4, at.floats([WIDTH, 1], READ)])
+  const all = at.mod(slip === undefined ? sum : at.slipped(sum, slip), VOCABULARY - 1)
+  const row = isPruned ? at.add('Slice', [all, at.integers(-1), at.integers(2 ** 31), at.integers(1)]) : all
+  const ids = at.floats(
+    [VOCABULARY],
+    Array.from({ length: VOCABULARY }, (_, id) => id),
+  )
+  at.nodes.push(nodeOf('Neg', [at.add('Abs', [at.add('Sub', [row, ids])])], 'logits'))
+  at.outputs.push({ name: 'logits', dims: ['batch', isPruned ? 1 : 'tokens', VOCABULARY] })
+  const { nodes, inputs, outputs, constants } = at
+  return modelBytes(change({ nodes, inputs, outputs, constants }))
+}
+
+const zeros = (): number[] => Array.from({ length: WIDTH }, () => 0)
+
+/** The token that follows each of a list, computed token by token in plain code. O(tokens). */
+export function following(ids: readonly number[], hasAttention = true): number[] {
+  const columns: Record<number, number[][]> = {}
+  const hashes: Record<number, number[]> = {}
+  const convolved = (x: readonly number[], layer: number): number[] => {
+    const count = COLUMNS[layer] as number
+    const before = (columns[layer] ??= Array.from({ length: count }, zeros))
+    const all = [...before, [...x]]
+    columns[layer] = all.slice(1)
+    return x.map((_, at) =>
+      all.reduce(
+        (sum, column, place) => sum + (column[at] as number) * (weights(layer, count)[at]?.[place] as number),
+        0,
+      ),
+    )
+  }
+  const recurring = (x: readonly number[], layer: number): number[] => {
+    const before = (hashes[layer] ??= zeros())
+    return (hashes[layer] = x.map(
+      (value, at) => ((before[at] as number) * (FACTOR[layer] as number) + value) % MODULUS,
+    ))
+  }
+  const attended = zeros()
+  return ids.map(id => {
+    const x0 = embedded(id)
+    const c0 = convolved(x0, 0)
+    const x1 = x0.map((value, at) => (value + (c0[at] as number)) % 13)
+    const c1 = convolved(x1, 1)
+    for (const [at, value] of x1.entries()) attended[at] = (attended[at] as number) + value * ((value * 3 + 1) % 7)
+    const x2 = x1.map((value, at) => (value + (c1[at] as number) + (hasAttention ? (attended[at] as number) : 0)) % 17)
+    const h2 = recurring(x2, 2)
+    const x3 = x2.map((value, at) => (value + (h2[at] as number)) % 19)
+    const [c3, h3] = [convolved(x3, 3), recurring(x3, 3)]
+    const sum = c3.reduce((total, value, at) => total + (value + (h3[at] as number)) * (READ[at] as number), 0)
+    return sum % (VOCABULARY - 1)
+  })
+}
+
+/** The greedy tokens behind a prompt. */
+export function greedy(prompt: readonly number[], count: number, hasAttention = true): number[] {
+  const ids = [...prompt]
+  while (ids.length < prompt.length + count) ids.push(following(ids, hasAttention).at(-1) as number)
+  return ids.slice(prompt.length)
+}
