@@ -109,21 +109,22 @@ impl Score {
     }
 }
 
-/// Runs a trace with room for `slots` states. Keys and values are never evicted.
-pub fn run(trace: &Trace, rule: Rule, slots: u32) -> Score {
+/// Runs a trace with room for `slots` states. Keys and values are never evicted. `seen` is what the scheduler remembers
+/// of each prompt: see [`seen_blocks`](super::seen::seen_blocks).
+pub fn run(trace: &Trace, seen: &[u32], rule: Rule, slots: u32) -> Score {
     let tree = &trace.tree;
     let mut cache = Checkpoints::new(slots, tree.blocks(), rule);
     let mut score = Score::default();
-    for (number, request) in (0..).zip(&trace.requests) {
+    for ((number, request), &shared) in (0..).zip(&trace.requests).zip(seen) {
         let (block, length) = request.prompt;
         // The last token is always computed.
         let last = tree.at_depth(block, (length - 1) / tree.block_size);
-        let seen = tree.deepest(last, |block| tree.is_older(block, number));
-        let found = tree.deepest(seen, |block| cache.has(block));
-        score.possible += u64::from(tree.depth(seen) * tree.block_size);
+        let cached = tree.deepest(last, |block| tree.is_older(block, number));
+        let found = tree.deepest(cached, |block| cache.has(block));
+        score.possible += u64::from(tree.depth(cached) * tree.block_size);
         score.found += u64::from(tree.depth(found) * tree.block_size);
         cache.start(found);
-        score.cuts += compute(trace, request, &mut cache, (rule, slots), [found, seen]);
+        score.cuts += compute(trace, request, &mut cache, (rule, slots), [tree.depth(found), shared]);
         cache.drop_sequence();
     }
     score.evictions = cache.blocks.evictions();
@@ -131,7 +132,8 @@ pub fn run(trace: &Trace, rule: Rule, slots: u32) -> Score {
     score
 }
 
-/// Computes a prompt from a block on, and its answer. Returns the number of steps that ended early.
+/// Computes a prompt behind `found` blocks, and its answer. The first `seen` blocks are those of a prompt before it.
+/// Returns the number of steps that ended early.
 fn compute(
     trace: &Trace,
     request: &Request,
@@ -142,7 +144,7 @@ fn compute(
     let tree = &trace.tree;
     let size = tree.block_size;
     let ((prompt_block, length), (end_block, _)) = (request.prompt, request.answered);
-    let [found, seen] = [found, seen].map(|block| tree.depth(block) * size);
+    let [found, seen] = [found, seen].map(|depth| depth * size);
     let interval = interval_of(length, slots, size);
     let placing = Placing {
         block_size: size,

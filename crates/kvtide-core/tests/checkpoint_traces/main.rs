@@ -10,6 +10,7 @@ mod cache;
 mod dice;
 mod kinds;
 mod placement;
+mod seen;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use serde_json::Value;
 use cache::{Rule, Score, run};
 use kinds::Shape;
 use placement::{Placing, checkpoints_of, interval_of};
+use seen::{GENERATION, seen_blocks};
 use trace::Trace;
 
 const REQUESTS: usize = 100_000;
@@ -39,14 +41,20 @@ const RULES: [(&str, Rule); 8] = [
     ("ends of prompt and answer", Rule::Ends),
 ];
 
-type Kind = fn(Shape) -> Trace;
+/// A kind of traces, and the shares of an unlimited cache that our rules find at least: with 10 % and 1 % of the bytes.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    make: fn(Shape) -> Trace,
+    least: [f64; 2],
+}
 
-const KINDS: [(&str, Kind); 5] = [
-    ("chats", kinds::chats),
-    ("documents", |shape| kinds::documents(shape, false)),
-    ("documents, ends named", |shape| kinds::documents(shape, true)),
-    ("agents", kinds::agents),
-    ("tenants", kinds::tenants),
+const KINDS: [Kind; 5] = [
+    Kind { name: "chats", make: kinds::chats, least: [0.999, 0.985] },
+    Kind { name: "documents", make: |shape| kinds::documents(shape, false), least: [0.95, 0.9] },
+    Kind { name: "documents, ends named", make: |shape| kinds::documents(shape, true), least: [0.999, 0.94] },
+    Kind { name: "agents", make: kinds::agents, least: [0.999, 0.995] },
+    Kind { name: "tenants", make: kinds::tenants, least: [0.999, 0.99] },
 ];
 
 /// Number of slots that take this share of the bytes that a state for each block would take.
@@ -54,27 +62,28 @@ fn slots(trace: &Trace, per_mille: usize) -> u32 {
     (trace.tree.blocks() * per_mille / 1000) as u32
 }
 
-/// The rows of a trace in the table, for each of these shares.
-fn rows_of((name, make): (&str, Kind), shares: &[(usize, &str)]) -> String {
-    let trace = make(Shape { requests: REQUESTS, block_size: 16, seed: 1 });
+/// The rows of a trace in the table, for 10 % and 1 % of the bytes.
+fn rows_of(kind: Kind) -> String {
+    let trace = (kind.make)(Shape { requests: REQUESTS, block_size: 16, seed: 1 });
+    let seen = seen_blocks(&trace, GENERATION);
     let mut rows = String::new();
-    for &(per_mille, title) in shares {
-        let slots = slots(&trace, per_mille);
-        let scores: Vec<Score> = RULES.iter().map(|&(_, rule)| run(&trace, rule, slots)).collect();
+    for ((per_mille, percent), least) in [(100, "10 %"), (10, "1 %")].into_iter().zip(kind.least) {
+        let (name, slots) = (format!("{}, {percent}", kind.name), slots(&trace, per_mille));
+        let scores: Vec<Score> = RULES.iter().map(|&(_, rule)| run(&trace, &seen, rule, slots)).collect();
         let found: Vec<String> = scores.iter().map(|score| format!("{:.3}", score.share())).collect();
-        writeln!(rows, "| {name}, {title} | {} |", found.join(" | ")).expect("a string");
-        check(&scores, per_mille, &format!("{name}, {title}"));
+        writeln!(rows, "| {name} | {} |", found.join(" | ")).expect("a string");
+        check(&scores, least, &name);
         let per_request = |count: u64| count as f64 / REQUESTS as f64;
         let (cuts, evictions) = (per_request(scores[0].cuts), per_request(scores[0].evictions));
-        println!("{name}, {title}: {slots} slots, {cuts:.2} cuts and {evictions:.2} evictions a request");
+        println!("{name}: {slots} slots, {cuts:.2} cuts and {evictions:.2} evictions a request");
     }
     rows
 }
 
 /// Checks our rules against a goal, and against the others.
-fn check(scores: &[Score], per_mille: usize, name: &str) {
+fn check(scores: &[Score], least: f64, name: &str) {
     let ours = scores[0].share();
-    assert!(per_mille < 100 || ours >= 0.9, "{name}: {ours}");
+    assert!(ours >= least, "{name}: {ours}, expected {least}");
     for (score, (other, rule)) in scores.iter().zip(RULES).skip(1) {
         // If all places of chats fit almost, their last use tells a little more than their usefulness.
         let tolerance = if rule == Rule::OursByTime { 0.002 } else { 0.0 };
@@ -90,7 +99,7 @@ fn a_cache_of_few_checkpoints_finds_almost_all() {
     thread::scope(|scope| {
         let work = || {
             while let Some((place, &kind)) = KINDS.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
-                let rows = rows_of(kind, &[(100, "10 %"), (10, "1 %")]);
+                let rows = rows_of(kind);
                 table.lock().expect("a table").insert(place, rows);
             }
         };
@@ -137,6 +146,19 @@ fn a_trace_has_the_prefixes_that_its_texts_share() {
     let seen = tree.deepest(requests[1].prompt.0, |block| tree.is_older(block, 1));
     assert_eq!((tree.depth(seen), tree.blocks()), (1, 6));
     // Every 8 tokens: the answer of the first request leaves two, and the second prompt leaves the first before them.
-    assert_eq!([4, 8].map(|n| run(&trace, Rule::Every(n), 8).found), [4, 0]);
-    assert_eq!(run(&trace, Rule::Ours, 8).possible, 4);
+    let scores = [4, 8].map(|n| run(&trace, &seen_blocks(&trace, 100), Rule::Every(n), 8));
+    assert_eq!(scores.map(|score| (score.found, score.possible)), [(4, 4), (0, 4)]);
+}
+
+#[test]
+fn a_scheduler_remembers_the_latest_prompts() {
+    let mut trace = Trace::new(1);
+    for (message, tokens) in [(1, 3), (2, 3), (1, 5), (3, 4), (1, 5), (2, 3)] {
+        let mut text = trace.empty();
+        trace.say(&mut text, message, tokens);
+        trace.ask(&mut text, 1, None, Vec::new());
+    }
+    assert_eq!(seen_blocks(&trace, 100), [0, 0, 3, 0, 5, 3]);
+    // The tables change places behind 1 1 1 2 2 2, behind 1 1 1 1 1 3, and behind 3 3 3 1 1 1.
+    assert_eq!(seen_blocks(&trace, 6), [0, 0, 3, 0, 5, 0]);
 }
