@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import test from 'ava'
 
 import { checkpointsOf, intervalOf, type Placing } from '../../lib/onnx/checkpoints.js'
-import { Cuts, type CutSequence } from '../../lib/onnx/cuts.js'
+import { Cuts } from '../../lib/onnx/cuts.js'
 import { SeenPrompts } from '../../lib/onnx/seen-prompts.js'
 import { TokenLog } from '../../lib/onnx/token-log.js'
 import { PagedKvCache } from '../../index.js'
@@ -109,32 +109,39 @@ test('2,000 random prompts have as much in common with those before them as a li
   t.true(common > 1000)
 })
 
-function sequenceOf(length: number, computed = 0, first = 0): { -readonly [K in keyof CutSequence]: CutSequence[K] } {
-  return { computed, log: new TokenLog(Uint32Array.from({ length }, (_, at) => first + at)), names: {} }
+/** A task of a prompt of consecutive ids. */
+function taskOf(length: number, computed = 0) {
+  const log = new TokenLog(idsFrom(length))
+  return { state: { computed, log, names: {} } }
 }
 
 test('the steps of a model with states end at its checkpoints, those of other models anywhere', t => {
-  const ends = (cuts: Cuts, sequence: ReturnType<typeof sequenceOf>): number[] => {
+  const ends = (cuts: Cuts, task: ReturnType<typeof taskOf>): number[] => {
     const positions: number[] = []
-    cuts.place(sequence)
-    for (let next = cuts.next(sequence); next !== undefined; next = cuts.next(sequence)) {
-      sequence.computed += next
-      positions.push(sequence.computed)
+    cuts.place(task)
+    for (let next = cuts.next(task); next !== undefined; next = cuts.next(task)) {
+      task.state.computed += next
+      positions.push(task.state.computed)
     }
     return positions
   }
   const cuts = new Cuts(groupsOf('state', 64))
-  t.deepEqual(ends(cuts, sequenceOf(700)), [336, 688])
+  t.deepEqual(ends(cuts, taskOf(700)), [336, 688])
   // The second prompt leaves the first behind 320 tokens.
-  const second = sequenceOf(500)
-  second.log.cut(325)
-  second.log.push(new Uint32Array(40).fill(5))
-  second.log.name([100, 350, 365])
+  const second = taskOf(500)
+  second.state.log.cut(325)
+  second.state.log.push(new Uint32Array(40).fill(5))
+  second.state.log.name([100, 350, 365])
   t.deepEqual(ends(cuts, second), [96, 320, 336, 352])
-  t.deepEqual(ends(cuts, { ...sequenceOf(700, 350), names: { salt: 'tenant', saltFrom: 401 } }), [400, 688])
-  t.deepEqual(ends(new Cuts(groupsOf('state', 2)), sequenceOf(4000)), [3984])
-  t.deepEqual(ends(cuts, sequenceOf(1, 0)), [])
-  for (const kind of ['full', 'sliding']) t.deepEqual(ends(new Cuts(groupsOf(kind, 64)), sequenceOf(700)), [])
+  // It was preempted, and is computed again.
+  second.state.computed = 112
+  t.deepEqual(ends(cuts, second), [320, 336, 352])
+  const tenant = taskOf(700, 350)
+  tenant.state.names = { salt: 'tenant', saltFrom: 401 }
+  t.deepEqual(ends(cuts, tenant), [400, 688])
+  t.deepEqual(ends(new Cuts(groupsOf('state', 2)), taskOf(4000)), [3984])
+  t.deepEqual(ends(cuts, taskOf(1)), [])
+  for (const kind of ['full', 'sliding']) t.deepEqual(ends(new Cuts(groupsOf(kind, 64)), taskOf(700)), [])
   using real = new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 8 }] }, capacity: 4 })
-  t.deepEqual(ends(new Cuts(real), sequenceOf(700)), [])
+  t.deepEqual(ends(new Cuts(real), taskOf(700)), [])
 })

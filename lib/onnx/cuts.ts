@@ -6,8 +6,16 @@ import { checkpointsOf, intervalOf } from './checkpoints.js'
 import { SeenPrompts } from './seen-prompts.js'
 import type { SequenceState } from './sequence-state.js'
 
-/** @internal The properties of a sequence that its checkpoints depend on. */
-export type CutSequence = Pick<SequenceState, 'computed' | 'log' | 'names'>
+/** @internal The properties of a task that its checkpoints depend on. */
+export interface CutTask {
+  readonly state: Pick<SequenceState, 'computed' | 'log' | 'names'>
+}
+
+/** The positions in a prompt, ascending, and the number of tokens that it had in common with those before it. */
+interface Placed {
+  readonly positions: readonly number[]
+  readonly seen: number
+}
 
 /** @internal The positions at which steps of prompts have to end. */
 export class Cuts {
@@ -15,8 +23,7 @@ export class Cuts {
   readonly #seen: SeenPrompts | undefined
   /** The number of states that the cache has room for. */
   readonly #slots: number
-  /** The positions in the prompt of each sequence, ascending. */
-  readonly #positions = new WeakMap<CutSequence, readonly number[]>()
+  readonly #placed = new WeakMap<CutTask, Placed>()
 
   constructor(cache: Pick<PagedKvCache, 'blockSize' | 'groups' | 'stats'>) {
     const kinds: readonly string[] = cache.groups.map(({ kind }) => kind)
@@ -29,28 +36,30 @@ export class Cuts {
   }
 
   /** Decides the positions in a prompt that is computed from its first pending token on. O(tokens of the prompt). */
-  place(state: CutSequence): void {
-    const { computed, log, names } = state
+  place(task: CutTask): void {
+    const { computed, log, names } = task.state
     if (this.#seen === undefined || log.length - computed < 2) return
     const { salt, saltFrom, extra } = readPrompt(names)
     const { length } = log
+    // A task that was preempted has seen its own prompt before.
+    const seen = this.#placed.get(task)?.seen ?? this.#seen.add(log.view(), { salt, saltFrom, extra })
     const positions = checkpointsOf({
       blockSize: this.#blockSize,
       length,
       found: computed,
-      seen: this.#seen.add(log.view(), { salt, saltFrom, extra }),
+      seen,
       saltFrom: salt.length === 0 ? undefined : saltFrom,
       named: log.named,
       interval: intervalOf(length, this.#slots, this.#blockSize),
     })
-    this.#positions.set(state, positions)
+    this.#placed.set(task, { positions, seen })
   }
 
   /** The number of pending tokens up to the next of these positions; `undefined` if none follows. */
-  next(state: CutSequence): number | undefined {
+  next(task: CutTask): number | undefined {
     if (this.#seen === undefined) return undefined
-    const { computed, log } = state
-    const next = this.#positions.get(state)?.find(position => position > computed)
+    const { computed, log } = task.state
+    const next = this.#placed.get(task)?.positions.find(position => position > computed)
     return next === undefined || next >= log.length ? undefined : next - computed
   }
 }

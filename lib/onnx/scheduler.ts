@@ -207,7 +207,7 @@ export class Scheduler {
       admit: place => {
         const task = tasks[place] as Task
         task.state.resume(task.firstRow + 1)
-        this.#cuts.place(task.state)
+        this.#cuts.place(task)
         task.isAdmitted = true
       },
       preempt: place => preempt(tasks[place] as Task),
@@ -435,7 +435,7 @@ function candidateOf(task: Task, cuts: Cuts): Candidate {
       return task.draftsMax
     },
     get nextCut() {
-      return cuts.next(task.state)
+      return cuts.next(task)
     },
   }
 }
