@@ -11,6 +11,7 @@ export { Generation, type FinishReason } from './lib/onnx/generation.js'
 export type { BackendRefusal } from './lib/onnx/load.js'
 export { type Encoded, type GenerateOptions, type OnnxAdmission, OnnxModel } from './lib/onnx/model.js'
 export type {
+  CheckpointsOption,
   EmbedsOption,
   GenerateOptionsOf,
   OnnxCacheOptions,

@@ -16,13 +16,26 @@ class Simulated {
   isRefused = false
   /** Its blocks cannot be taken: a transaction is open. */
   readonly isFixed: boolean
+  /** Positions of its prompt at which a step has to end, ascending. */
+  readonly cuts: readonly number[]
 
-  constructor(arrival: number, prompt: number, generated: number, isFixed: boolean, computed: number) {
+  constructor(
+    arrival: number,
+    prompt: number,
+    generated: number,
+    { isFixed, computed, cuts }: { isFixed: boolean; computed: number; cuts: readonly number[] },
+  ) {
     this.arrival = arrival
     this.isFixed = isFixed
     this.length = prompt + generated
     this.known = prompt
     this.computed = computed
+    this.cuts = cuts
+  }
+
+  get nextCut(): number | undefined {
+    const next = this.cuts.find(cut => cut > this.computed)
+    return next === undefined ? undefined : next - this.computed
   }
 
   get isHolding(): boolean {
@@ -38,11 +51,12 @@ class Simulated {
   }
 }
 
-const candidate = (pending: number, drafts = 0, isAdmitted = true) => ({
+const candidate = (pending: number, drafts = 0, isAdmitted = true, nextCut?: number) => ({
   pending,
   drafts,
   isAdmitted,
   isHolding: isAdmitted,
+  nextCut,
 })
 
 test('shares: one token of each that decodes first, then prompts in order, within the budget', t => {
@@ -59,6 +73,22 @@ test('shares: one token of each that decodes first, then prompts in order, withi
   t.deepEqual(sharesOf([candidate(0), candidate(0)], 4), [])
 })
 
+test('a share ends at the next cut, and what it leaves goes to the prompts behind it', t => {
+  const shares = (...candidates: ReturnType<typeof candidate>[]): number[][] =>
+    sharesOf(candidates, 10).map(({ place, tokens }) => [place, tokens])
+  t.deepEqual(shares(candidate(20, 0, true, 4), candidate(20, 0, true, 5), candidate(20)), [
+    [0, 4],
+    [1, 5],
+    [2, 1],
+  ])
+  t.deepEqual(shares(candidate(20, 0, true, 12), candidate(20, 0, true, 1)), [[0, 10]])
+  t.deepEqual(shares(candidate(7, 0, true, 9), candidate(1), candidate(5, 0, true, 1)), [
+    [1, 1],
+    [0, 7],
+    [2, 1],
+  ])
+})
+
 /** Blocks that owners keep behind the end of their tasks, or that may be reclaimed. */
 class Kept {
   blocks = 0
@@ -66,17 +96,20 @@ class Kept {
 }
 
 class Simulation {
-  readonly found = { steps: 0, preemptions: 0, overtaken: 0, refused: 0, wrong: 0 }
+  readonly found = { steps: 0, preemptions: 0, overtaken: 0, refused: 0, wrong: 0, cuts: 0, uncut: 0, overspent: 0 }
   readonly #dice: Dice
   readonly #capacity: number
   readonly #budget: number
   readonly #most: number
   readonly #kept = new Kept()
+  /** In how many prompts out of three positions are wanted. */
+  readonly #cutting: number
   #waiting: Simulated[] = []
 
   constructor(dice: Dice) {
     this.#dice = dice
     ;[this.#capacity, this.#budget, this.#most] = [4 + dice.roll(40), 1 + dice.roll(16), 1 + dice.roll(8)]
+    this.#cutting = dice.roll(4)
   }
 
   run(): this {
@@ -105,7 +138,10 @@ class Simulation {
     const dice = this.#dice
     const [prompt, isFixed] = [1 + dice.roll(dice.once(10) ? 80 : 20), dice.once(8)]
     const computed = isFixed ? Math.min(dice.roll(prompt), 4 * this.#free) : 0
-    this.#waiting.push(new Simulated(arrival, prompt, 1 + dice.roll(8), isFixed, Math.max(0, computed)))
+    const isCut = dice.roll(3) < this.#cutting
+    const cuts = Array.from({ length: prompt - 1 }, (_, place) => place + 1).filter(() => isCut && dice.once(5))
+    const rest = { isFixed, computed: Math.max(0, computed), cuts }
+    this.#waiting.push(new Simulated(arrival, prompt, 1 + dice.roll(8), rest))
   }
 
   get #free(): number {
@@ -178,8 +214,11 @@ class Simulation {
       this.#makeRoom()
       return
     }
+    const spent = shares.reduce((sum, { tokens }) => sum + tokens, 0)
+    if (spent > this.#budget) this.found.overspent += 1
     for (const { place, tokens } of shares) {
       const task = this.#waiting[place] as Simulated
+      this.#checkEnd(task, task.computed + tokens, spent)
       task.computed += tokens
       if (task.computed === task.known && task.known < task.length) task.known += 1
     }
@@ -190,6 +229,14 @@ class Simulation {
       if (owner === 1) this.#kept.spare += task.blocks()
     }
     this.#waiting = this.#waiting.filter(task => task.computed < task.length)
+  }
+
+  /** A step must not pass a cut, and ends for a cut, the budget or the end of what is known, and nothing else. */
+  #checkEnd(task: Simulated, end: number, spent: number): void {
+    const isPassed = task.cuts.some(cut => cut > task.computed && cut < end)
+    const isCut = task.cuts.includes(end)
+    if (isCut) this.found.cuts += 1
+    if (isPassed || (!isCut && end < task.known && spent < this.#budget)) this.found.uncut += 1
   }
 
   #makeRoom(): void {
@@ -204,16 +251,19 @@ class Simulation {
   }
 }
 
-test('10,000 random arrivals all end, no task waits for one that arrived later, and none is refused that fits beside what others keep', t => {
-  let [preemptions, refused] = [0, 0]
+test('10,000 random arrivals all end, no task waits for one that arrived later, none is refused that fits beside what others keep, and steps end at cuts', t => {
+  let [preemptions, refused, cuts] = [0, 0, 0]
   for (let seed = 1; seed <= 10_000; seed++) {
     const { found } = new Simulation(new Dice(seed)).run()
     preemptions += found.preemptions
     refused += found.refused
+    cuts += found.cuts
     if (found.overtaken > 0) t.fail(`seed ${seed}: ${found.overtaken} times`)
     if (found.wrong > 0) t.fail(`seed ${seed}: ${found.wrong} refused that fit`)
+    if (found.uncut + found.overspent > 0) t.fail(`seed ${seed}: ${found.uncut} steps, ${found.overspent} too long`)
     if (!t.passed) return
   }
+  t.true(cuts > 10_000)
   t.true(preemptions > 1000)
   t.true(refused > 1000)
 })

@@ -10,6 +10,7 @@ import { type Drafter, type DraftModel, LookupDrafter, ModelDrafter } from './dr
 import type { Scheduler } from './scheduler.js'
 import type { SequenceState } from './sequence-state.js'
 import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
+import { checkPositions } from './token-log.js'
 
 /** The number of tokens that are computed ahead of a slow reader. */
 const AHEAD = 16
@@ -35,6 +36,8 @@ export interface GenerationSettings {
   /** The maximum number of tokens drafted at once, and the second model; without one, prompt lookup drafts. */
   readonly draft: { readonly most: number; readonly model: DraftModel | undefined } | undefined
   readonly vocabulary: number | undefined
+  /** Positions at which later prompts may leave the sequence. */
+  readonly checkpoints: readonly number[]
   readonly limits: ModelLimits
 }
 
@@ -78,6 +81,7 @@ class GenerationTask implements Task {
     const length = state.log.length + tokens.length
     if (length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
     checkContext(length, contextLength)
+    checkPositions('checkpoints', settings.checkpoints, length)
     state.spans.check('tokens', state.log.length, tokens)
     state.spans.checkWhole(length)
     this.#most = Math.min(maxTokens, contextLength - length)
@@ -85,6 +89,7 @@ class GenerationTask implements Task {
     // The logits behind the last token are needed, so that token is computed again.
     if (state.pending + tokens.length === 0) state.redo()
     state.log.push(tokens)
+    state.log.name(settings.checkpoints)
     this.state = state
     this.arrival = arrival
     this.visible = state.log.length

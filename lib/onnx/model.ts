@@ -15,6 +15,7 @@ import { loadSequence, type LoadSequenceOptions, SEQUENCE } from '../paged/load.
 import type { SavedSource } from '../files/source.js'
 import type { Backend, BackendName } from './backend.js'
 import { checkContext } from './context.js'
+import type { Cuts } from './cuts.js'
 import type { CrossCache, CrossCacheStats } from './cross-cache.js'
 import type { DraftModel } from './drafter.js'
 import { Encoder } from './encoder.js'
@@ -41,7 +42,7 @@ import { type LongRope, namesAt } from './long-rope.js'
 import { type EmbeddingForm, namedBy, readEmbeds, Spans } from './spans.js'
 import { type SequenceKind, SequenceState } from './sequence-state.js'
 import { RunTask } from './task.js'
-import { readKnown } from './token-log.js'
+import { checkPositions, readKnown } from './token-log.js'
 
 /** Options of {@link OnnxModel.generate}. */
 export type GenerateOptions = GenerateOptionsOf<OnnxModel>
@@ -65,6 +66,8 @@ interface Loaded {
   /** Elements of a row of embeddings, if the model takes these. */
   readonly width?: number | undefined
   readonly limits: { readonly stepTokens: number; readonly sequences: number }
+  /** The ends of steps in prompts; by default those that the cache's states need. */
+  readonly cuts?: Cuts | undefined
   /** The encoder and the cross cache, for a decoder with an encoder. */
   readonly encoded?: (EncoderParts & { readonly cross: CrossCache }) | undefined
 }
@@ -115,7 +118,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
-    const { cache, backend, refusals, vocabulary, contextLength, limits, rope, width, encoded } = loaded as Loaded
+    const { cache, backend, refusals, vocabulary, contextLength, limits, cuts, rope, width, encoded } = loaded as Loaded
     settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'namespace' | 'layers' | 'vocabularySize' | 'contextLength'>(
       this,
       {
@@ -141,7 +144,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     this.#encoded = encoded
     if (encoded?.graph !== undefined)
       this.#encoder = new Encoder({ ...encoded, graph: encoded.graph, backend: backend as Required<Backend> })
-    this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
+    this.#scheduler = new Scheduler(cache, this.#shared, backend, limits, cuts)
     this.#isWindowed = cache.groups.some(group => group.kind !== 'full')
   }
 
@@ -159,9 +162,9 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** Opens a new sequence. It starts with the cached prefix of `tokens`; the rest of them is pending. */
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
-    const { tokens, prompt, embeds, encoded } = readOpen(options, this.vocabularySize, this.#embedding)
+    const { tokens, prompt, embeds, encoded, checkpoints } = readOpen(options, this.vocabularySize, this.#embedding)
     const kind = this.#kindOf(prompt, new Spans(embeds, tokens), this.#encodingOf(encoded))
-    return openSequence(this.#shared, tokens, kind)
+    return openSequence(this.#shared, tokens, kind, checkpoints)
   }
 
   /**
@@ -266,21 +269,22 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   async run(entries: readonly RunEntry<OnnxSequence>[], options: RunOptions = {}): Promise<Float32Array[]> {
     OnnxModel.#check(this)
     const { isLast, signal } = readRun(options)
-    const read = readEntries(entries, this.vocabularySize).map(({ sequence, tokens }, place) => {
+    const read = readEntries(entries, this.vocabularySize).map(({ sequence, tokens, checkpoints }, place) => {
       const state = SequenceState.of(this.#shared, `entries[${place}].sequence`, sequence)
       state.reconcile()
       state.checkFree()
       if (state.pending + tokens.length === 0)
         throw invalid(`entries[${place}].tokens.length`, 0, 'at least 1: nothing is pending')
       checkContext(state.log.length + tokens.length, this.contextLength)
+      checkPositions(`entries[${place}].checkpoints`, checkpoints, state.log.length + tokens.length)
       state.spans.check(`entries[${place}].tokens`, state.log.length, tokens)
-      return { state, tokens }
+      return { state, tokens, checkpoints }
     })
     const twice = read.findIndex(({ state }, place) => read.findIndex(other => other.state === state) < place)
     if (twice >= 0) throw invalid(`entries[${twice}].sequence`, read[twice]?.state.sequence, 'each sequence once')
     if (isAborted(signal)) throw aborted(signal)
-    const tasks = read.map(({ state, tokens }) =>
-      this.#scheduler.add(state, arrival => new RunTask(state, tokens, arrival, isLast)),
+    const tasks = read.map(({ state, ...given }) =>
+      this.#scheduler.add(state, arrival => new RunTask(state, given, arrival, isLast)),
     )
     const end = (): void => {
       for (const task of tasks) task.end()

@@ -23,8 +23,8 @@ import { BACKENDS, type BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
 import type { EncoderOutput, Encoding } from './encoding.js'
 import type { GenerationSettings } from './generation.js'
-import { type EmbeddingForm, type EmbedSpan, readEmbeds, type Span } from './spans.js'
-import { readKnown } from './token-log.js'
+import { type EmbeddingForm, type EmbedSpan, readEmbeds } from './spans.js'
+import { checkPositions, readKnown, readPositions } from './token-log.js'
 
 /** The cache of a model: all options of a `PagedKvCache` except those that follow from the graph. */
 export type OnnxCacheOptions = Omit<ModelCacheOptions, 'model' | 'dtype' | 'device' | 'maxPrefillTokens'>
@@ -70,8 +70,18 @@ export interface EmbedsOption {
   readonly embeds?: readonly EmbedSpan[]
 }
 
+/** Positions in a prompt at which later prompts may leave it. */
+export interface CheckpointsOption {
+  /**
+   * Numbers of tokens of the sequence, ascending, at most its length: ends of messages, of documents. If layers of the model keep states, these states are kept at
+   * the last whole block before each position, so that a prompt that differs from there on continues from them. Other models ignore them. The ends of prompts
+   * and answers, `saltFrom`, and positions at which prompts leave others need not be named.
+   */
+  readonly checkpoints?: readonly number[]
+}
+
 /** Options of {@link OnnxModel.open}. */
-export interface OpenOptions extends PromptOptions, EmbedsOption {
+export interface OpenOptions extends PromptOptions, EmbedsOption, CheckpointsOption {
   /** The prompt. Its cached prefix is not computed again. None by default. */
   readonly tokens?: TokenIds
   /** The encoding that a decoder with an encoder attends to: the result of {@link OnnxModel.encode}, or the output of an encoder. Required for such a model. */
@@ -79,7 +89,7 @@ export interface OpenOptions extends PromptOptions, EmbedsOption {
 }
 
 /** Tokens of one sequence to run. */
-export interface RunEntry<Sequence> {
+export interface RunEntry<Sequence> extends CheckpointsOption {
   readonly sequence: Sequence
   /** New tokens, behind those that are pending. */
   readonly tokens?: TokenIds
@@ -94,7 +104,7 @@ export interface RunOptions {
 }
 
 /** Options of {@link OnnxModel.generate}. */
-export interface GenerateOptionsOf<Model> extends SamplingOptions {
+export interface GenerateOptionsOf<Model> extends SamplingOptions, CheckpointsOption {
   /** New tokens before the generated ones: the user's next message. */
   readonly tokens?: TokenIds
   /**
@@ -124,8 +134,8 @@ const LOAD: Names<OnnxModelOptions> = {
   encoder: 0,
   crossCacheBytes: 0,
 }
-const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0, embeds: 0, encoded: 0 }
-const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0 }
+const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0, embeds: 0, encoded: 0, checkpoints: 0 }
+const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0, checkpoints: 0 }
 const RUN: Names<RunOptions> = { logits: 0, signal: 0 }
 const GENERATE: Names<GenerateOptionsOf<unknown>> = {
   ...SAMPLING_OPTIONS,
@@ -134,6 +144,7 @@ const GENERATE: Names<GenerateOptionsOf<unknown>> = {
   stop: 0,
   draft: 0,
   signal: 0,
+  checkpoints: 0,
 }
 const DRAFT: Names<{ lookup: number; model: unknown; tokens: number }> = { lookup: 0, model: 0, tokens: 0 }
 
@@ -167,14 +178,13 @@ export function readLoad(options: unknown) {
 }
 
 /** @internal Reads the options of opening a sequence. */
-export function readOpen(
-  options: unknown,
-  vocabulary: number | undefined,
-  form: EmbeddingForm | undefined,
-): { tokens: Uint32Array; prompt: PromptOptions; embeds: Span[]; encoded: unknown } {
-  const { tokens, salt, saltFrom, extra, embeds, encoded } = known<OpenOptions>('options', options, OPEN)
+export function readOpen(options: unknown, vocabulary: number | undefined, form: EmbeddingForm | undefined) {
+  const { tokens, salt, saltFrom, extra, embeds, encoded, checkpoints } = known<OpenOptions>('options', options, OPEN)
   const ids = readIds('tokens', tokens, vocabulary)
-  return { tokens: ids, prompt: promptOf({ salt, saltFrom, extra }), embeds: readEmbeds(embeds, form), encoded }
+  const positions = readPositions('checkpoints', checkpoints)
+  checkPositions('checkpoints', positions, ids.length)
+  const prompt = promptOf({ salt, saltFrom, extra })
+  return { tokens: ids, prompt, embeds: readEmbeds(embeds, form), encoded, checkpoints: positions }
 }
 
 /** @internal What a sequence sees besides its ids, apart from the other options of a call, whose names are given. Each option is read once. */
@@ -191,11 +201,12 @@ export function apart(
 export function readEntries(
   entries: unknown,
   vocabulary: number | undefined,
-): { sequence: unknown; tokens: Uint32Array }[] {
+): { sequence: unknown; tokens: Uint32Array; checkpoints: readonly number[] }[] {
   if (!isArray(entries)) throw invalid('entries', entries, 'an array of { sequence, tokens }')
   return list('entries', entries, (argument, entry) => {
-    const { sequence, tokens } = known<RunEntry<unknown>>(argument, entry, ENTRY)
-    return { sequence, tokens: readIds(`${argument}.tokens`, tokens, vocabulary) }
+    const { sequence, tokens, checkpoints } = known<RunEntry<unknown>>(argument, entry, ENTRY)
+    const ids = readIds(`${argument}.tokens`, tokens, vocabulary)
+    return { sequence, tokens: ids, checkpoints: readPositions(`${argument}.checkpoints`, checkpoints) }
   })
 }
 
@@ -220,6 +231,7 @@ export function readGenerate(
     stop: new Set(optional(readTokens, 'stop', stop)),
     sampling: readSampling(given),
     signal: optional(readSignal, 'signal', signal),
+    checkpoints: readPositions('checkpoints', given.checkpoints),
     draft: draft === undefined ? undefined : readDraft(draft, modelOf),
     vocabulary,
   }

@@ -16,6 +16,7 @@ import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
+import { Cuts } from './cuts.js'
 import { admit, type Candidate, type Share, sharesOf } from './policy.js'
 import { Room } from './room.js'
 import type { SequenceState } from './sequence-state.js'
@@ -36,6 +37,7 @@ export class Scheduler {
   readonly #backend: Backend
   readonly #limits: { readonly stepTokens: number; readonly sequences: number }
   readonly #room: Room
+  readonly #cuts: Cuts
   #tasks: Task[] = []
   /** A task that has no room. If it still has none in the next round, after a turn of the event loop, it is refused. */
   #unfit: Task | undefined
@@ -53,12 +55,14 @@ export class Scheduler {
     shared: SharedCache,
     backend: Backend,
     limits: { readonly stepTokens: number; readonly sequences: number },
+    cuts: Cuts = new Cuts(cache),
   ) {
     this.#cache = cache
     this.#shared = shared
     this.#backend = backend
     this.#limits = limits
     this.#room = new Room(cache, shared, limits.stepTokens)
+    this.#cuts = cuts
   }
 
   /** Adds a task for a sequence. Refused if another task works on it. */
@@ -196,12 +200,14 @@ export class Scheduler {
     for (const task of this.#tasks)
       if (!task.isAdmitted && this.#room.isHopeless(task)) this.#dropUnfit(task, this.#room.shortage(task, []))
     const tasks = this.#tasks
-    admit(tasks.map(candidateOf), Math.min(this.#limits.sequences, this.#limits.stepTokens), {
+    const candidates = tasks.map(task => candidateOf(task, this.#cuts))
+    admit(candidates, Math.min(this.#limits.sequences, this.#limits.stepTokens), {
       hasRoom: (place, isAlone) =>
         this.#room.shortage(tasks[place] as Task, isAlone ? [] : tasks.filter(task => task.isAdmitted)) === undefined,
       admit: place => {
         const task = tasks[place] as Task
         task.state.resume(task.firstRow + 1)
+        this.#cuts.place(task)
         task.isAdmitted = true
       },
       preempt: place => preempt(tasks[place] as Task),
@@ -213,7 +219,7 @@ export class Scheduler {
       for (const task of unfit) if (this.#tasks.includes(task)) this.#drop(task)
       return this.#choose()
     }
-    const shares = sharesOf(tasks.map(candidateOf), this.#limits.stepTokens)
+    const shares = sharesOf(candidates, this.#limits.stepTokens)
     return shares.map(share => ({ task: tasks[share.place] as Task, share }))
   }
 
@@ -414,7 +420,7 @@ function isHolding({ isAdmitted, state }: Task): boolean {
   return isAdmitted || state.computed > 0
 }
 
-function candidateOf(task: Task): Candidate {
+function candidateOf(task: Task, cuts: Cuts): Candidate {
   return {
     get pending() {
       return task.pending
@@ -427,6 +433,9 @@ function candidateOf(task: Task): Candidate {
     },
     get drafts() {
       return task.draftsMax
+    },
+    get nextCut() {
+      return cuts.next(task)
     },
   }
 }

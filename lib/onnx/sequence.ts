@@ -113,6 +113,7 @@ export class OnnxSequence extends Sequence {
     const { shared, log, visible, settled: computed } = from
     const id = shared.change(native => native.fork(this.id))
     const state = new SequenceState(shared, id, from, log.view(0, visible), shared.native.sequenceLength(id))
+    state.log.name(log.named.filter(position => position <= visible))
     const fork = new OnnxSequence(INTERNAL, state, id)
     state.limit(computed)
     return fork
@@ -210,17 +211,31 @@ function still<R>(self: OnnxSequence, read: (sequence: Sequence) => R): R | unde
 }
 
 /** @internal Opens a new sequence for a prompt, which starts with the cached prefix. */
-export function openSequence(shared: SharedCache, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
+export function openSequence(
+  shared: SharedCache,
+  ids: Uint32Array,
+  kind: SequenceKind,
+  checkpoints: readonly number[] = [],
+): OnnxSequence {
   const names = namesAt(kind.rope, kind.spans?.named(kind.prompt) ?? kind.prompt, ids.length)
   let found: PrefixMatch | undefined = findPrefix(shared, ids, names)
   if (found.length === 0) {
     found.dispose()
     found = undefined
   }
-  return sequenceOf(shared, createSequence(shared, found === undefined ? names : { prefix: found }), ids, kind)
+  const id = createSequence(shared, found === undefined ? names : { prefix: found })
+  return sequenceOf(shared, id, ids, kind, checkpoints)
 }
 
 /** @internal Makes the object of a new sequence. The tokens that it has in the cache are the first of `ids`. */
-export function sequenceOf(shared: SharedCache, id: number, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
-  return new OnnxSequence(INTERNAL, new SequenceState(shared, id, kind, ids, shared.native.sequenceLength(id)), id)
+export function sequenceOf(
+  shared: SharedCache,
+  id: number,
+  ids: Uint32Array,
+  kind: SequenceKind,
+  checkpoints: readonly number[] = [],
+): OnnxSequence {
+  const state = new SequenceState(shared, id, kind, ids, shared.native.sequenceLength(id))
+  state.log.name(checkpoints)
+  return new OnnxSequence(INTERNAL, state, id)
 }

@@ -53,6 +53,12 @@ export interface Task extends SequenceUser {
   outOfRoom(error: unknown): void
 }
 
+/** The tokens of a sequence in a call of `run`, and the positions of the sequence that the caller names. */
+interface RunTokens {
+  readonly tokens: Uint32Array
+  readonly checkpoints: readonly number[]
+}
+
 /** @internal The share of one sequence in a call of `run`: computes its logits. */
 export class RunTask implements Task {
   readonly state: SequenceState
@@ -70,11 +76,12 @@ export class RunTask implements Task {
   #resolve!: () => void
   #reject!: (error: unknown) => void
 
-  constructor(state: SequenceState, tokens: Uint32Array, arrival: number, isLast: boolean) {
+  constructor(state: SequenceState, { tokens, checkpoints }: RunTokens, arrival: number, isLast: boolean) {
     this.state = state
     this.arrival = arrival
     this.#length = state.log.length
     state.log.push(tokens)
+    state.log.name(checkpoints)
     this.firstRow = isLast ? state.log.length - 1 : state.computed
     state.user = this
     this.done = new Promise((resolve, reject) => {

@@ -1,4 +1,5 @@
-// Growing lists of token ids.
+// Growing lists of token ids, with the positions in them that callers name.
+import { count, isArray, list } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { readTokens } from '../sequences/tokens.js'
 
@@ -6,6 +7,7 @@ import { readTokens } from '../sequences/tokens.js'
 export class TokenLog {
   #ids: Uint32Array
   #length: number
+  #named: readonly number[] = []
 
   constructor(ids: Uint32Array) {
     this.#ids = ids.slice()
@@ -30,6 +32,17 @@ export class TokenLog {
   /** Drops all ids behind the first `length`. */
   cut(length: number): void {
     this.#length = Math.min(this.#length, length)
+    if (this.#named.length > 0) this.#named = this.#named.filter(position => position <= this.#length)
+  }
+
+  /** Names positions at or before the end. */
+  name(positions: readonly number[]): void {
+    if (positions.length > 0) this.#named = [...new Set([...this.#named, ...positions])]
+  }
+
+  /** The positions that were named, in no particular order. */
+  get named(): readonly number[] {
+    return this.#named
   }
 
   /** The ids from `start` to `end` in place: valid until the next change. */
@@ -45,6 +58,26 @@ export class TokenLog {
 /** @internal True if two lists have the same ids: results for one are then valid for the other. */
 export function isSameIds(one: Uint32Array, other: Uint32Array): boolean {
   return one.length === other.length && one.every((id, place) => id === other[place])
+}
+
+/** @internal Reads positions in a list of token ids: numbers of tokens, ascending. */
+export function readPositions(argument: string, positions: unknown): readonly number[] {
+  if (positions === undefined) return []
+  if (!isArray(positions)) throw invalid(argument, positions, 'an array of numbers of tokens')
+  let before = 0
+  return list(argument, positions, (name, value) => {
+    const position = count(name, value, 1)
+    if (position <= before) throw invalid(name, position, `more than ${before}, the position before it`)
+    before = position
+    return position
+  })
+}
+
+/** @internal Refuses positions behind the end of a prompt. */
+export function checkPositions(argument: string, positions: readonly number[], length: number): void {
+  const last = positions.length - 1
+  if (last >= 0 && (positions[last] as number) > length)
+    throw invalid(`${argument}[${last}]`, positions[last], `at most ${length}, the number of tokens of the prompt`)
 }
 
 /** @internal Reads token ids of the model's vocabulary. */

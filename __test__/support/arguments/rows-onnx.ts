@@ -57,6 +57,9 @@ const sampling = {
   allowed: optional({ legal: { 'a function': 'ok' } }),
 }
 
+/** Positions in a prompt: the prompt of these calls has one token, or none. */
+const checkpoints = optional({ legal: { 'an empty array': 'ok' } })
+
 /** Nothing can be passed to a model without an encoder. */
 const encoded: Kind = optional({ legal: {} })
 
@@ -66,7 +69,7 @@ const models = new Members('OnnxModel', model)
     source(await opened(model()).saveBytes()),
     fileOptions(ANY, { ...ownPrompt, embeds, encoded }),
   )
-  .method('open', some({ tokens: optional(tokenIds), embeds, encoded, ...prompt }))
+  .method('open', some({ tokens: optional(tokenIds), embeds, encoded, checkpoints, ...prompt }))
   .special('crossCache', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
   .method(
     'admit',
@@ -90,6 +93,7 @@ const models = new Members('OnnxModel', model)
       stop: optional(tokenIds),
       draft: optional({ legal: {} }),
       signal: optional(signal),
+      checkpoints,
     }),
   )
   .method(

@@ -4,6 +4,7 @@ import { type PageFormat, PagedKvCache, type PagedKvCacheOptions } from '../../.
 import { INTERNAL } from '../../../lib/border/owner.js'
 import { binding } from '../../../lib/loading/binding.js'
 import type { Backend, ModelStep } from '../../../lib/onnx/backend.js'
+import type { Cuts } from '../../../lib/onnx/cuts.js'
 import { OnnxModel } from '../../../lib/onnx/model.js'
 import type { EmbedSpan } from '../../../lib/onnx/spans.js'
 import { LentRun } from '../../../lib/sequences/lent-run.js'
@@ -265,6 +266,7 @@ export function toyModel(
     pages = 'f32',
     threshold,
     width,
+    cuts,
   }: {
     capacity: number
     blockSize?: number
@@ -277,6 +279,8 @@ export function toyModel(
     threshold?: number | undefined
     /** Elements of a row of embeddings, for a model that takes pictures. */
     width?: number | undefined
+    /** The ends of steps in prompts, as if layers kept states. */
+    cuts?: Cuts | undefined
   },
 ): OnnxModel {
   const sizes = { numKvHeads: 1, headDim: DIM }
@@ -296,6 +300,7 @@ export function toyModel(
     refusals: [],
     vocabulary,
     limits: { stepTokens, sequences },
+    cuts,
     rope,
     width,
   })

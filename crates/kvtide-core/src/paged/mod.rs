@@ -70,8 +70,8 @@ pub use planner::{
     prompt_in_groups_again, prompt_states, shortage_in_groups,
 };
 pub use pool::{
-    BlockHandle, BlockPool, BlockTable, EvictionPolicy, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable,
-    ReleasedBlock,
+    BlockHandle, BlockPool, BlockTable, EvictionPolicy, LeastUseful, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX,
+    RankTable, ReleasedBlock,
 };
 pub use sequence::{HeldContent, SavedChain};
 pub use window::Window;

@@ -13,5 +13,6 @@ mod policies;
 mod ranks;
 #[path = "../support/mod.rs"]
 mod support;
+mod usefulness;
 
 type Done = Result<(), proptest::test_runner::TestCaseError>;

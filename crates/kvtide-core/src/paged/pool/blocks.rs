@@ -5,7 +5,8 @@
 //! active     > 0      never
 //! free       0        first: longest free first                  released, without content worth keeping
 //! untouched  -        then: 0, 1, 2, ...                         never handed out
-//! cached     0        last: lowest rank first, then oldest       prompts can still find its content and revive it
+//! cached     0        last: lowest rank first, then oldest, or   prompts can still find its content and revive it
+//!                     least useful (`usefulness.rs`)
 //!
 //! active + cached + free + retired = touched       touched + untouched = capacity
 //! ```
@@ -19,12 +20,14 @@
 //! ```
 //!
 //! [`retain`](crate::paged::PagedPlanner::retain) has the complete rule. All calls are O(1), except `reserve`, which
-//! costs what it adds, calls that set, use or end a time limit (O(log limits)), and `check_invariants`. 16 bytes per
-//! block, up to the highest block handed out.
+//! costs what it adds, calls that set, use or end a time limit (O(log limits)), and `check_invariants`; if the least
+//! useful block is evicted first, calls that cache, revive or take one are O(log cached). 16 bytes per block, up to the
+//! highest block handed out.
 
 use super::order::{Block, BlockState, Order};
 use super::policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
 use super::rank::{Rank, RankChain};
+use super::usefulness::Usefulness;
 use crate::count::count;
 use crate::error::{Error, Result};
 
@@ -54,6 +57,8 @@ pub struct Blocks {
     touched: u32,
     order: Order,
     policy: Box<dyn EvictionPolicy>,
+    /// The usefulness of each block, if the policy orders blocks by it.
+    useful: Option<Usefulness>,
     /// True if all blocks have the same rank: no policy and no priority was set.
     even: bool,
     now: u64,
@@ -73,6 +78,7 @@ impl Blocks {
             touched: 0,
             order: Order::new(capacity),
             policy: Box::new(LeastRecentlyUsed),
+            useful: None,
             even: true,
             now: 0,
             active: 0,
@@ -83,8 +89,10 @@ impl Blocks {
         })
     }
 
-    /// Sets another eviction policy.
+    /// Sets another eviction policy. No block may be in use yet.
     pub fn with_policy(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
+        self.useful = policy.orders_by_usefulness().then(|| Usefulness::new(self.capacity));
+        self.order.set_by_score(self.useful.is_some());
         self.policy = policy;
         self.even = false;
         self
@@ -101,7 +109,10 @@ impl Blocks {
     pub fn reserve(&mut self, n: u32) -> Result<()> {
         let new = n.saturating_sub(self.free).min(self.capacity - self.touched);
         match (self.touched + new).checked_sub(1) {
-            Some(last) if new > 0 => self.order.reserve(last),
+            Some(last) if new > 0 => {
+                self.useful.as_mut().map_or(Ok(()), |useful| useful.reserve(last))?;
+                self.order.reserve(last)
+            }
             _ => Ok(()),
         }
     }
@@ -116,6 +127,9 @@ impl Blocks {
             TakenBlock { block: self.touched - 1, evicted: false }
         } else {
             let block = self.order.first_cached()?;
+            if let Some(useful) = &mut self.useful {
+                useful.evicted(self.order.score(block));
+            }
             self.order.unlist(block);
             self.order.limits_mut().remove(block);
             self.cached -= 1;
@@ -123,6 +137,9 @@ impl Blocks {
             TakenBlock { block, evicted: true }
         };
         self.order[taken.block] = Block { number: 1, set: BlockState::Active, ..Block::FREE };
+        if let Some(useful) = &mut self.useful {
+            useful.begin(taken.block);
+        }
         self.active += 1;
         Some(taken)
     }
@@ -144,6 +161,9 @@ impl Blocks {
             BlockState::Cached => {
                 self.order.unlist(block);
                 (self.order[block].set, self.order[block].number) = (BlockState::Active, 0);
+                if let Some(useful) = &mut self.useful {
+                    useful.request(block);
+                }
                 self.cached -= 1;
                 self.active += 1;
             }
@@ -172,6 +192,15 @@ impl Blocks {
         self.order.unlist(block);
         self.cached -= 1;
         self.set_free(block);
+    }
+
+    /// Notes that a prompt which finds a block saves this many tokens, compared with the next block before it that it
+    /// could find, and that this many prompts had the block's tokens until now. Matters from the block's next release
+    /// on, and only if the policy orders blocks by usefulness.
+    pub fn note_use(&mut self, block: u32, tokens: u32, requests: u32) {
+        if let Some(useful) = &mut self.useful {
+            useful.note(block, tokens, requests);
+        }
     }
 
     /// Frees a block whose reference count has become zero, without keeping its content.
@@ -220,8 +249,8 @@ impl Blocks {
         let held = &mut self.order[block];
         (held.priority, held.inherited) = (if over { PRIORITY_DEFAULT } else { priority }, 0);
         if is_cached {
-            let own = self.own_rank(block, None);
-            self.order.list(block, own);
+            let (own, score) = (self.own_rank(block, None), self.score(block));
+            self.order.list(block, own, score);
         }
         Ok(())
     }
@@ -254,7 +283,12 @@ impl Blocks {
         self.order[block].set = BlockState::Cached;
         self.active -= 1;
         self.cached += 1;
-        self.order.list(block, chain.0);
+        self.order.list(block, chain.0, self.score(block));
+    }
+
+    /// The score of a block that is released now; 0 if blocks are not ordered by usefulness.
+    fn score(&self, block: u32) -> u64 {
+        self.useful.as_ref().map_or(0, |useful| useful.score(block))
     }
 
     /// True if a chain's rank matters to the blocks before it that stay. It does not if all blocks have the same rank:
@@ -369,7 +403,7 @@ impl Blocks {
 
     /// Bytes of the bookkeeping of blocks, without time limits.
     pub fn bytes(&self) -> usize {
-        self.order.bytes()
+        self.order.bytes() + self.useful.as_ref().map_or(0, Usefulness::bytes)
     }
 
     /// Decrements a block's reference count. At zero, the caller must free, retire or cache the block next.

@@ -1,18 +1,18 @@
 //! Time limits of priorities: the blocks that have one, the limit that passes next, and the order of cached blocks with
-//! limits.
+//! limits. If a pool evicts the least useful first, all its cached blocks are in this order.
 //!
 //! ```text
 //! limits    block 4: own until 9, listed until 9      block 7: own until 5, not listed (in use)
 //! heap      (5, 1, 7) (7, 2, 4) (9, 3, 4)             the first two are stale: they were not removed
-//! queue     (90, 3): 4                                rank and turn
+//! queue     (90, 0, 3): 4                             rank, usefulness and turn
 //! ```
 //!
-//! A block is *listed* while it is cached with a rank that will change, or has changed. It keeps the turn of its
-//! release, and so its order among blocks of its new rank. Stale entries of the heap are skipped when they are reached,
+//! A block is *listed* while it is cached with a rank that will change, or has changed, or with a score. It keeps the
+//! score and the turn of its release, and so its order among blocks of its new rank. Stale entries of the heap are skipped when they are reached,
 //! and removed together when they are more than half.
 //!
 //! Invariants: a listed block is in the queue, and has one current entry in the heap if its rank will change. Every
-//! call is O(log limits) amortised. Only blocks with a limit use memory.
+//! call is O(log listed) amortised. Only blocks with a limit, or listed ones, use memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -28,8 +28,22 @@ pub(super) struct Limit {
     pub own: Option<u64>,
     /// The rank handed on to it by blocks behind it, if that rank will change.
     pub inherited: Option<Rank>,
-    /// The rank with which it is cached, if that rank will change or has changed, and the turn of its release.
-    listed: Option<(Rank, u32)>,
+    /// The place in the queue of a cached block.
+    listed: Option<Listed>,
+}
+
+/// The rank with which a block is listed, its score, and the turn of its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed {
+    rank: Rank,
+    score: u64,
+    turn: u32,
+}
+
+impl Listed {
+    fn place(&self) -> Place {
+        (self.rank.top, self.score, self.turn)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -64,14 +78,16 @@ impl Limits {
         fits
     }
 
-    /// Lists a cached block whose rank will change, released in its own turn. Returns false if there is no memory for
-    /// it.
-    pub(super) fn list(&mut self, block: u32, rank: Rank, turn: u32) -> bool {
+    /// Lists a cached block, released in its own turn. Returns false if there is no memory for it.
+    pub(super) fn list(&mut self, block: u32, rank: Rank, score: u64, turn: u32) -> bool {
         let fits = self.reserve(1).is_ok();
         if fits {
-            self.of.entry(block).or_default().listed = Some((rank, turn));
-            self.queue.insert((rank.top, turn), block);
-            self.heap.push(Reverse((rank.until, turn, block)));
+            let listed = Listed { rank, score, turn };
+            self.of.entry(block).or_default().listed = Some(listed);
+            self.queue.insert(listed.place(), block);
+            if !rank.is_flat() {
+                self.heap.push(Reverse((rank.until, turn, block)));
+            }
             self.compact();
         }
         fits
@@ -96,8 +112,8 @@ impl Limits {
     pub(super) fn unlist(&mut self, block: u32) -> bool {
         let mut listed = None;
         self.change(block, |limit| listed = limit.listed.take());
-        if let Some((rank, turn)) = listed {
-            self.queue.remove((rank.top, turn));
+        if let Some(listed) = &listed {
+            self.queue.remove(listed.place());
         }
         listed.is_some()
     }
@@ -110,36 +126,39 @@ impl Limits {
     /// A block whose rank has changed by now, and its new rank. It stays cached, in the turn of its release.
     pub(super) fn pop(&mut self, now: u64) -> Option<(u32, u8)> {
         while let Some(&Reverse(entry)) = self.heap.peek() {
-            let (until, turn, block) = entry;
+            let (until, _, block) = entry;
             if until > now {
                 return None;
             }
             self.heap.pop();
             let listed = self.of.get_mut(&block).and_then(|limit| limit.listed.as_mut());
-            if let Some((rank, _)) = listed.filter(|listed| is_due(listed, entry)) {
+            if let Some(listed) = listed.filter(|listed| is_due(listed, entry)) {
                 // The removed entry leaves enough memory.
-                self.queue.remove((rank.top, turn));
-                *rank = Rank::flat(rank.floor);
-                self.queue.insert((rank.top, turn), block);
-                return Some((block, rank.top));
+                self.queue.remove(listed.place());
+                listed.rank = Rank::flat(listed.rank.floor);
+                self.queue.insert(listed.place(), block);
+                return Some((block, listed.rank.top));
             }
         }
         None
     }
 
-    /// The rank with which a block is cached, if that rank will change or has changed.
-    pub(super) fn listed(&self, block: u32) -> Option<Rank> {
-        self.get(block)?.listed.map(|(rank, _)| rank)
+    /// The rank and the score with which a cached block is listed.
+    pub(super) fn listed(&self, block: u32) -> Option<(Rank, u64)> {
+        self.get(block)?.listed.map(|listed| (listed.rank, listed.score))
     }
 
-    /// The listed blocks in the order of eviction, each with its rank and turn.
+    /// The listed blocks in the order of eviction, each with its place.
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
     }
 
     /// Renumbers turns; `change` must keep their order.
     pub(super) fn change_turns(&mut self, change: impl Fn(u32) -> u32) {
-        self.of.values_mut().filter_map(|limit| limit.listed.as_mut()).for_each(|(_, turn)| *turn = change(*turn));
+        self.of
+            .values_mut()
+            .filter_map(|limit| limit.listed.as_mut())
+            .for_each(|listed| listed.turn = change(listed.turn));
         let mut entries = std::mem::take(&mut self.heap).into_vec();
         entries.iter_mut().for_each(|Reverse((_, turn, _))| *turn = change(*turn));
         self.heap = entries.into();
@@ -154,14 +173,14 @@ impl Limits {
     pub(super) fn check(&self) -> Result<(), String> {
         self.queue.check()?;
         let is_queued = |(place, block): (Place, u32)| {
-            self.of.get(&block).and_then(|limit| limit.listed).is_some_and(|(rank, turn)| place == (rank.top, turn))
+            self.of.get(&block).and_then(|limit| limit.listed).is_some_and(|listed| place == listed.place())
         };
         let listed = self.of.values().filter_map(|limit| limit.listed);
         if self.queue.len() as usize != listed.clone().count() || !self.queue.iter().all(is_queued) {
             return Err(format!("{} blocks are queued, {} are listed with a limit", self.queue.len(), listed.count()));
         }
         let current = self.heap.iter().filter(|entry| self.is_current(entry)).count();
-        let due = listed.filter(|(rank, _)| !rank.is_flat()).count();
+        let due = listed.filter(|listed| !listed.rank.is_flat()).count();
         if current != due {
             return Err(format!("{due} blocks are listed with a limit, {current} entries are current"));
         }
@@ -196,8 +215,8 @@ impl Limits {
 }
 
 /// True if an entry of the heap belongs to a block that is listed in this way.
-fn is_due((rank, listed): &(Rank, u32), (until, turn, _): (u64, u32, u32)) -> bool {
-    !rank.is_flat() && rank.until == until && *listed == turn
+fn is_due(listed: &Listed, (until, turn, _): (u64, u32, u32)) -> bool {
+    !listed.rank.is_flat() && listed.rank.until == until && listed.turn == turn
 }
 
 #[cfg(test)]
@@ -216,7 +235,7 @@ mod tests {
     fn what_is_over_waits_in_the_order_of_its_release() {
         let mut limits = Limits::default();
         for (turn, (block, top, ends)) in (1..).zip([(7, 90, 9), (3, 10, 4), (5, 60, 3), (4, 20, 9), (2, 51, 12)]) {
-            assert!(limits.list(block, Rank { top, ..until(ends) }, turn));
+            assert!(limits.list(block, Rank { top, ..until(ends) }, 0, turn));
         }
         let order = |limits: &Limits| limits.queue.iter().map(|(_, block)| block).collect::<Vec<_>>();
         assert_eq!(order(&limits), [3, 4, 2, 5, 7]);
@@ -234,13 +253,13 @@ mod tests {
     fn entries_out_of_date_are_skipped_and_thrown_out() {
         let mut limits = Limits::default();
         for round in 0..10_000 {
-            assert!(limits.list(3, until(10_000 - u64::from(round) / 2), round));
+            assert!(limits.list(3, until(10_000 - u64::from(round) / 2), 0, round));
             assert!(limits.unlist(3));
             limits.check().unwrap();
             assert!(limits.heap.len() <= STALE_FREE + 2, "{}", limits.heap.len());
         }
         assert_eq!(limits.pop(u64::MAX), None);
-        limits.list(3, until(4), 10_000);
+        limits.list(3, until(4), 0, 10_000);
         limits.unlist(3);
         limits.remove(3);
         assert_eq!((limits.pop(u64::MAX), limits.blocks().count()), (None, 0));

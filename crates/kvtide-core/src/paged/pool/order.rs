@@ -1,5 +1,5 @@
 //! The order in which blocks are taken: free ones by the time of their release, cached ones by rank, and within a rank
-//! by release.
+//! by release, or by usefulness.
 //!
 //! ```text
 //! turn        0         1             2
@@ -11,10 +11,14 @@
 //! in the queue of `limits.rs`, ordered by rank and *turn*: releasing such a block begins a turn, and blocks in lists
 //! keep the turn in which they were released, so both orders can be merged. Turns are renumbered after 2^32 of them,
 //! which costs O(cached * log limits). Every other call is O(1), or O(log limits) for blocks with a limit.
+//!
+//! If blocks are ordered by usefulness, all of them are in the queue, which is ordered by rank, score and turn. Only a
+//! block for which there was no memory in the queue is in a list, as if its score were 0.
 
 use super::limits::{Limit, Limits};
 use super::lists::BlockLists;
 use super::policy::{PRIORITY_DEFAULT, RANK_MAX};
+use super::queue::Place;
 use super::rank::Rank;
 use crate::error::Result;
 
@@ -63,6 +67,8 @@ pub(super) struct Order {
     /// A bit for each rank that has blocks.
     ranks: u128,
     limits: Limits,
+    /// True if blocks of equal rank are ordered by their scores.
+    by_score: bool,
     /// The present turn, and the last one before turns are renumbered.
     turn: u32,
     last_turn: u32,
@@ -75,6 +81,7 @@ impl Order {
             blocks: BlockLists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
             ranks: 0,
             limits: Limits::default(),
+            by_score: false,
             turn: 0,
             last_turn: u32::MAX,
         }
@@ -82,6 +89,11 @@ impl Order {
 
     pub fn set_last_turn(&mut self, last_turn: u32) {
         self.last_turn = last_turn;
+    }
+
+    /// Sets if blocks of equal rank are ordered by their scores. No block may be cached yet.
+    pub fn set_by_score(&mut self, by_score: bool) {
+        self.by_score = by_score;
     }
 
     pub fn reserve(&mut self, block: u32) -> Result<()> {
@@ -117,7 +129,7 @@ impl Order {
         let mut listed = with_blocks.flat_map(|rank| self.blocks.iter(FIRST_RANK + rank)).peekable();
         let mut queued = self.limits.queue().iter().peekable();
         std::iter::from_fn(move || {
-            let goes = |&(place, _): &_| listed.peek().is_none_or(|&block| place <= self.place(block));
+            let goes = |&(place, _): &_| listed.peek().is_none_or(|&block| place <= self.place(block, 0));
             queued.next_if(goes).map(|(_, block)| block).or_else(|| listed.next())
         })
     }
@@ -127,15 +139,16 @@ impl Order {
         let lowest = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8);
         let listed = lowest.and_then(|rank| self.blocks.first(FIRST_RANK + rank));
         match (self.limits.queue().first(), listed) {
-            (Some((place, queued)), Some(listed)) if place <= self.place(listed) => Some(queued),
+            (Some((place, queued)), Some(listed)) if place <= self.place(listed, 0) => Some(queued),
             (Some((_, queued)), None) => Some(queued),
             (_, listed) => listed,
         }
     }
 
-    /// Adds a cached block, released now, with this rank.
-    pub fn list(&mut self, block: u32, rank: Rank) {
-        if !rank.is_flat() && self.begin_turn() && self.limits.list(block, rank, self.turn) {
+    /// Adds a cached block, released now, with this rank and this score, which is 0 unless blocks are ordered by scores.
+    pub fn list(&mut self, block: u32, rank: Rank, score: u64) {
+        let is_queued = self.by_score || !rank.is_flat();
+        if is_queued && self.begin_turn() && self.limits.list(block, rank, score, self.turn) {
             (self.blocks[block].rank, self.blocks[block].number) = (rank.top, self.turn);
             return;
         }
@@ -175,9 +188,14 @@ impl Order {
         self.blocks.bytes()
     }
 
-    /// The rank of a cached block, and the turn in which it was released.
-    fn place(&self, block: u32) -> (u8, u32) {
-        (self.blocks[block].rank, self.blocks[block].number)
+    /// The rank of a cached block with this score, and the turn in which it was released.
+    fn place(&self, block: u32, score: u64) -> Place {
+        (self.blocks[block].rank, score, self.blocks[block].number)
+    }
+
+    /// The score with which a cached block is listed.
+    pub fn score(&self, block: u32) -> u64 {
+        self.limits.listed(block).map_or(0, |(_, score)| score)
     }
 
     /// Begins a turn. Returns false if none is left and there is no memory to renumber them.
@@ -195,7 +213,7 @@ impl Order {
         if begun.try_reserve_exact(self.limits.queue().len() as usize).is_err() {
             return false;
         }
-        begun.extend(self.limits.queue().iter().map(|((_, turn), _)| turn));
+        begun.extend(self.limits.queue().iter().map(|((_, _, turn), _)| turn));
         begun.sort_unstable();
         let anew = |turn: u32| begun.partition_point(|&begun| begun <= turn) as u32;
         for block in 0..self.blocks.len() {
@@ -242,15 +260,15 @@ impl Order {
         if first != next {
             return Err(format!("block {next:?} is evicted next, {first:?} is first"));
         }
-        let mut before = (0, 0);
+        let mut before = (0, 0, 0);
         for block in self.cached() {
-            let place = self.place(block);
-            if self.blocks[block].set != BlockState::Cached || place < before || place.1 > self.turn {
+            let place = self.place(block, self.score(block));
+            if self.blocks[block].set != BlockState::Cached || place < before || place.2 > self.turn {
                 return Err(format!("block {block} is at {place:?} behind {before:?} in turn {}", self.turn));
             }
             before = place;
         }
-        match self.limits.queue().iter().find(|&(place, block)| place != self.place(block)) {
+        match self.limits.queue().iter().find(|&(place, block)| place != self.place(block, place.1)) {
             Some((place, block)) => Err(format!("block {block} is queued at {place:?}: {:?}", self.blocks[block])),
             None => Ok(()),
         }
@@ -263,7 +281,7 @@ impl Order {
             let (listed, of) = (self.limits.listed(block), self.blocks[block]);
             let fits = match of.set {
                 BlockState::Active => listed.is_none(),
-                BlockState::Cached => listed.is_none_or(|rank| rank.top == of.rank),
+                BlockState::Cached => listed.is_none_or(|(rank, _)| rank.top == of.rank),
                 BlockState::Free | BlockState::Retired => false,
             };
             if !fits {

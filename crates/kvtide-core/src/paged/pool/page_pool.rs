@@ -192,6 +192,14 @@ impl PagePool {
         }
     }
 
+    /// Notes the use of a block that has a key: the tokens that a prompt saves if it finds this block instead of the next
+    /// one before it, and the number of prompts that had its tokens until now. Until then a block counts as if it saved
+    /// all tokens before its end, for one prompt. Only a policy that orders blocks by usefulness needs this.
+    #[expect(dead_code, reason = "planners of states, the only ones whose blocks are found one by one, note it")]
+    pub fn note_use(&mut self, block: u32, tokens: u32, requests: u32) {
+        self.blocks.note_use(block, tokens, requests);
+    }
+
     pub fn set_tokens(&mut self, block: u32, slot: u32, tokens: &[u32]) {
         self.index.set_tokens(block, slot, tokens);
     }
@@ -269,6 +277,7 @@ impl PagePool {
     pub fn name(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) {
         if self.index.key(block).is_none() {
             self.index.insert(block, key, parent, position, extras);
+            self.blocks.note_use(block, position + self.block_size, 1);
             // Without memory for the record, the block is offloaded when it is evicted, or not at all.
             if let Some(named) = &mut self.named
                 && named.try_reserve(1).is_ok()

@@ -52,12 +52,22 @@ pub struct ReleasedBlock {
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// Returns the block's rank, 0 to 127; the block with the lowest rank is evicted first.
     fn rank(&self, released: &ReleasedBlock) -> u8;
+
+    /// Returns true if among equal ranks the least useful block is evicted first, as [`LeastUseful`] describes it,
+    /// instead of the one released first. Asked once.
+    fn orders_by_usefulness(&self) -> bool {
+        false
+    }
 }
 
 /// Shares one policy between several caches.
 impl EvictionPolicy for Arc<dyn EvictionPolicy> {
     fn rank(&self, released: &ReleasedBlock) -> u8 {
         self.as_ref().rank(released)
+    }
+
+    fn orders_by_usefulness(&self) -> bool {
+        self.as_ref().orders_by_usefulness()
     }
 }
 
@@ -68,6 +78,48 @@ pub struct LeastRecentlyUsed;
 impl EvictionPolicy for LeastRecentlyUsed {
     fn rank(&self, released: &ReleasedBlock) -> u8 {
         released.priority
+    }
+}
+
+/// Evicts the lowest rank of another policy first, among equal ranks the least useful block: for blocks that prompts
+/// find one by one, without the blocks before them, such as checkpoints of a state.
+///
+/// The usefulness of a block is the tokens that finding it saves × the number of prompts that had its tokens. It counts
+/// from the age of the pool at the block's last release, which is the usefulness of the most useful block evicted
+/// until then: a block that was requested often and no longer is does not stay forever.
+///
+/// ```
+/// use kvtide_core::paged::{EvictionPolicy, LeastUseful, PagedPlanner};
+///
+/// assert!(LeastUseful::default().orders_by_usefulness());
+/// let states = PagedPlanner::new(64, 16, 1)?.evicting(Box::new(LeastUseful::default()));
+/// # Ok::<(), kvtide_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LeastUseful(Box<dyn EvictionPolicy>);
+
+impl LeastUseful {
+    /// Ranks blocks as another policy does.
+    #[must_use]
+    pub fn ranked_by(ranks: Box<dyn EvictionPolicy>) -> Self {
+        LeastUseful(ranks)
+    }
+}
+
+/// Ranks blocks by their priorities.
+impl Default for LeastUseful {
+    fn default() -> Self {
+        LeastUseful(Box::new(LeastRecentlyUsed))
+    }
+}
+
+impl EvictionPolicy for LeastUseful {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
+        self.0.rank(released)
+    }
+
+    fn orders_by_usefulness(&self) -> bool {
+        true
     }
 }
 

@@ -1,9 +1,9 @@
 //! An ordered queue of blocks that can be added and removed at any place: those whose rank changes when their limit
-//! passes.
+//! passes, and all cached blocks of a pool that evicts the least useful first.
 //!
 //! ```text
-//! place      (50, 3)  (50, 8)  (90, 1)  (90, 6)       rank, then the turn of the release
-//! block         4        9        2        7
+//! place      (50, 0, 3)  (50, 0, 8)  (90, 0, 1)  (90, 640, 0)       rank, usefulness, then the turn of the release
+//! block          4           9           2            7
 //! ```
 //!
 //! A tree ordered by places, balanced by weights that are computed from a node's index: expected O(log blocks) deep,
@@ -14,8 +14,8 @@
 
 use crate::error::{Error, Result};
 
-/// Rank, and turn of the release; the lowest is evicted first.
-pub(super) type Place = (u8, u32);
+/// Rank, score of usefulness, and turn of the release; the lowest is evicted first.
+pub(super) type Place = (u8, u64, u32);
 
 const NONE: u32 = u32::MAX;
 
@@ -87,7 +87,7 @@ impl Queue {
     /// Renumbers turns; `change` must keep their order.
     pub(super) fn change_turns(&mut self, change: impl Fn(u32) -> u32) {
         // The places of nodes that are not in the tree are unused.
-        self.nodes.iter_mut().for_each(|node| node.place.1 = change(node.place.1));
+        self.nodes.iter_mut().for_each(|node| node.place.2 = change(node.place.2));
     }
 
     /// The lowest entry above a place.
@@ -190,10 +190,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_order_as_a_sorted_list_has_it(changes in prop::collection::vec((any::<bool>(), 0..3u8, 0..40u32), 0..200)) {
+        fn an_order_as_a_sorted_list_has_it(changes in prop::collection::vec((any::<bool>(), 0..3u8, 0..3u64, 0..40u32), 0..200)) {
             let (mut queue, mut list) = (Queue::default(), Vec::new());
-            for (block, (is_new, rank, turn)) in (0..).zip(changes) {
-                let place = (rank, turn);
+            for (block, (is_new, rank, score, turn)) in (0..).zip(changes) {
+                let place = (rank, score, turn);
                 match list.binary_search_by_key(&place, |entry: &(Place, u32)| entry.0) {
                     Err(at) if is_new => {
                         queue.reserve(1).unwrap();
@@ -219,7 +219,7 @@ mod tests {
             let mut queue = Queue::default();
             order.for_each(|turn| {
                 queue.reserve(1).unwrap();
-                queue.insert((50, turn), turn);
+                queue.insert((50, 0, turn), turn);
             });
             let mut level = vec![queue.root];
             std::iter::from_fn(|| {
@@ -238,10 +238,10 @@ mod tests {
         let mut queue = Queue::default();
         for turn in 0..9 {
             queue.reserve(1).unwrap();
-            queue.insert((50, turn), turn);
+            queue.insert((50, 0, turn), turn);
         }
         queue.check().unwrap();
-        queue.nodes[4].place.1 = 20;
+        queue.nodes[4].place.2 = 20;
         assert!(queue.check().is_err());
     }
 }

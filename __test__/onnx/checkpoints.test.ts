@@ -1,0 +1,147 @@
+// Where checkpoints of states are taken: the rules against recorded cases, which the simulation in Rust uses as well, and against each position one by one.
+import { readFileSync } from 'node:fs'
+
+import test from 'ava'
+
+import { checkpointsOf, intervalOf, type Placing } from '../../lib/onnx/checkpoints.js'
+import { Cuts } from '../../lib/onnx/cuts.js'
+import { SeenPrompts } from '../../lib/onnx/seen-prompts.js'
+import { TokenLog } from '../../lib/onnx/token-log.js'
+import { PagedKvCache } from '../../index.js'
+import { groupsOf } from '../support/onnx/state-groups.js'
+import { Dice } from '../support/onnx/toy-model.js'
+
+interface Case extends Omit<Placing, 'saltFrom'> {
+  readonly name: string
+  readonly saltFrom: number | null
+  readonly slots: number
+  readonly positions: readonly number[]
+}
+
+const CASES = new URL('../../crates/kvtide-core/tests/checkpoint_traces/cases.json', import.meta.url)
+const idsFrom = (length: number, other = 0): Uint32Array => Uint32Array.from({ length }, (_, at) => at + other)
+const NO_SALT = { salt: new Uint8Array(0), saltFrom: 0, extra: undefined }
+
+test('each recorded case', t => {
+  const cases = JSON.parse(readFileSync(CASES, 'utf8')) as Case[]
+  t.true(cases.length >= 19)
+  for (const { name, saltFrom, slots, positions, ...placing } of cases) {
+    t.is(intervalOf(placing.length, slots, placing.blockSize), placing.interval, name)
+    t.deepEqual(checkpointsOf({ ...placing, saltFrom: saltFrom ?? undefined }), positions, name)
+  }
+})
+
+/** True if a position is one of the five kinds; those between others are checked by their distances. */
+function isGiven(position: number, { blockSize, length, seen, saltFrom, named }: Placing): boolean {
+  const last = Math.floor((length - 1) / blockSize) * blockSize
+  return [length, seen, saltFrom ?? 0, ...named].some(
+    given => Math.min(Math.floor(given / blockSize) * blockSize, last) === position,
+  )
+}
+
+test('20,000 random prompts: each given position is a checkpoint, others only where an interval would be too long', t => {
+  for (let seed = 1; seed <= 20_000; seed++) {
+    const dice = new Dice(seed)
+    const [blockSize, length] = [1 + dice.roll(40), 1 + dice.roll(dice.once(4) ? 20_000 : 300)]
+    const [found, seen] = [dice.roll(length), dice.roll(length + 1)]
+    const saltFrom = dice.once(2) ? dice.roll(length + 50) : undefined
+    const named = Array.from({ length: dice.roll(5) }, () => 1 + dice.roll(length))
+    const interval = intervalOf(length, 1 + dice.roll(100), blockSize)
+    const placing: Placing = { blockSize, length, found, seen, saltFrom, named, interval }
+    const positions = checkpointsOf(placing)
+    const given: number[] = []
+    for (let position = blockSize; position < length; position += blockSize)
+      if (position > found && isGiven(position, placing)) given.push(position)
+    const all = [Math.floor(found / blockSize) * blockSize, ...positions]
+    const holds =
+      given.every(position => positions.includes(position)) &&
+      positions.every((position, place) => {
+        const before = all[place] as number
+        return position % blockSize === 0 && position > before && position - before <= interval && position < length
+      }) &&
+      given.every((position, place) => {
+        const start = given[place - 1] ?? (all[0] as number)
+        const between = positions.filter(other => other > start && other < position).length
+        return between === Math.ceil((position - start) / interval) - 1
+      })
+    if (!holds) return t.fail(`seed ${seed}: ${JSON.stringify({ ...placing, positions })}`)
+  }
+  t.pass()
+})
+
+test('prompts that were seen: whole blocks in common, apart by salt and extras, until others take their place', t => {
+  const seen = new SeenPrompts(4, 16)
+  const key = Uint8Array.of(1)
+  t.is(seen.add(idsFrom(10), NO_SALT), 0)
+  t.is(seen.add(idsFrom(10), NO_SALT), 8)
+  t.is(seen.add(idsFrom(7), NO_SALT), 4)
+  t.is(seen.add(Uint32Array.of(0, 1, 2, 3, 9, 9, 9, 9), NO_SALT), 4)
+  t.is(seen.add(idsFrom(10), { salt: key, saltFrom: 5, extra: undefined }), 4)
+  t.is(seen.add(idsFrom(10), { salt: key, saltFrom: 5, extra: undefined }), 8)
+  t.is(seen.add(idsFrom(10), { salt: Uint8Array.of(2), saltFrom: 5, extra: undefined }), 4)
+  t.is(seen.add(idsFrom(10), { salt: key, saltFrom: 0, extra: undefined }), 0)
+  t.is(seen.add(idsFrom(10), { ...NO_SALT, extra: [{ start: 4, end: 5, key }] }), 4)
+  t.is(seen.add(idsFrom(3), NO_SALT), 0)
+  const few = new SeenPrompts(1, 16)
+  t.is(few.add(idsFrom(5), NO_SALT), 0)
+  t.is(few.add(idsFrom(5, 100), NO_SALT), 0)
+  t.is(few.add(idsFrom(5), NO_SALT), 5)
+  for (let round = 1; round < 4; round++) t.is(few.add(idsFrom(8, 1000 * round), NO_SALT), 0)
+  t.is(few.add(idsFrom(5), NO_SALT), 0)
+})
+
+test('2,000 random prompts have as much in common with those before them as a list of all prompts says', t => {
+  const dice = new Dice(7)
+  const seen = new SeenPrompts(3)
+  const prompts: Uint32Array[] = []
+  let common = 0
+  for (let round = 0; round < 2000; round++) {
+    const ids = Uint32Array.from({ length: dice.roll(20) }, () => dice.roll(2))
+    const same = (other: Uint32Array): number => {
+      const differs = ids.findIndex((id, at) => id !== other[at])
+      return Math.floor(Math.min(differs < 0 ? ids.length : differs, other.length) / 3) * 3
+    }
+    const most = prompts.reduce((best, other) => Math.max(best, same(other)), 0)
+    if (seen.add(ids, NO_SALT) !== most) return t.fail(`prompt ${round}`)
+    prompts.push(ids)
+    common += most
+  }
+  t.true(common > 1000)
+})
+
+/** A task of a prompt of consecutive ids. */
+function taskOf(length: number, computed = 0) {
+  const log = new TokenLog(idsFrom(length))
+  return { state: { computed, log, names: {} } }
+}
+
+test('the steps of a model with states end at its checkpoints, those of other models anywhere', t => {
+  const ends = (cuts: Cuts, task: ReturnType<typeof taskOf>): number[] => {
+    const positions: number[] = []
+    cuts.place(task)
+    for (let next = cuts.next(task); next !== undefined; next = cuts.next(task)) {
+      task.state.computed += next
+      positions.push(task.state.computed)
+    }
+    return positions
+  }
+  const cuts = new Cuts(groupsOf('state', 64))
+  t.deepEqual(ends(cuts, taskOf(700)), [336, 688])
+  // The second prompt leaves the first behind 320 tokens.
+  const second = taskOf(500)
+  second.state.log.cut(325)
+  second.state.log.push(new Uint32Array(40).fill(5))
+  second.state.log.name([100, 350, 365])
+  t.deepEqual(ends(cuts, second), [96, 320, 336, 352])
+  // It was preempted, and is computed again.
+  second.state.computed = 112
+  t.deepEqual(ends(cuts, second), [320, 336, 352])
+  const tenant = taskOf(700, 350)
+  tenant.state.names = { salt: 'tenant', saltFrom: 401 }
+  t.deepEqual(ends(cuts, tenant), [400, 688])
+  t.deepEqual(ends(new Cuts(groupsOf('state', 2)), taskOf(4000)), [3984])
+  t.deepEqual(ends(cuts, taskOf(1)), [])
+  for (const kind of ['full', 'sliding']) t.deepEqual(ends(new Cuts(groupsOf(kind, 64)), taskOf(700)), [])
+  using real = new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 8 }] }, capacity: 4 })
+  t.deepEqual(ends(new Cuts(real), taskOf(700)), [])
+})
