@@ -31,7 +31,7 @@ interface Plan {
   readonly groups: readonly object[]
   readonly rows: readonly {
     readonly window: number | null
-    readonly format: 'f16' | 'q8' | 'q4'
+    readonly format: 'f32' | 'f16' | 'q8' | 'q4'
     readonly bytesPerToken: number
     readonly windowBytes: number
     readonly stateBytes: number
@@ -149,8 +149,8 @@ test.serial('a plan counts the states of a sequence, and says what a checkpoint 
     ],
   )
   t.regex(lfm2.text, /^f16 +512 +3 KiB +6 +/m)
-  // 1 MiB less two slots of 3 KiB, in blocks of 16 tokens of 512 bytes; and sequences of ten blocks and two slots.
-  t.regex(lfm2.text, /^f16 .* 2,032 +11$/m)
+  // An eighth of 1 MiB is 42 checkpoints of 3 KiB, and a sequence has two slots more. The rest is blocks of 16 tokens of 512 bytes, ten for each of ten.
+  t.regex(lfm2.text, /^f16 .* 1,776 +10$/m)
   const granite = await planOf(HYBRIDS.granite, '--formats', 'f16')
   t.regex(granite.text, /^3 layers keep states: conv 288 x 3, ssm 8 x 32 x 16$/m)
   const [row] = granite.plan.rows
@@ -164,6 +164,15 @@ test.serial('a plan counts the states of a sequence, and says what a checkpoint 
       { name: 'ssm', shape: [8, 32, 16], dtype: 'f32' },
     ],
   })
+  for (const model of Object.values(HYBRIDS)) {
+    const { plan } = await planOf(model, '--formats', 'f32,q8')
+    for (const { format, largestContext, stateBytes } of plan.rows) {
+      const pages = { dtype: format === 'f32' ? format : 'f16', keyFormat: format, valueFormat: format } as const
+      using cache = new PagedKvCache({ model, ...pages, memoryBytes: 2 ** 20, maxSequences: 1 })
+      t.is(cache.groups[1]?.bytes, stateBytes)
+      t.is((cache.stats().pools[0]?.totalBlocks ?? 0) * 16, largestContext as number, `${model.model_type} ${format}`)
+    }
+  }
   const mamba = await planOf({ model_type: 'mamba', num_hidden_layers: 2, hidden_size: 64 }, '--formats', 'f16')
   t.regex(mamba.text, /^f16 +0 +[\d.]+ KiB +- +any +\d+$/m)
 })

@@ -1,7 +1,7 @@
 // Descriptions of layers with states: the group that they form, and states that are refused.
 import test from 'ava'
 
-import { type ModelCacheOptions, type ModelDescription, PagedKvCache } from '../../index.js'
+import { type ModelCacheOptions, type ModelDescription, PagedKvCache, PrefixNamer } from '../../index.js'
 import { formOf, groupsOfModel } from '../../lib/sequences/layer-group.js'
 import { throwsCode } from '../support/throws.js'
 
@@ -82,6 +82,40 @@ test('the form of a cache has its states', t => {
     groupsOfModel(model, 'f32').map(({ kind, bytes }) => [kind, bytes]),
     groupsOfModel(MODEL, 'f32').map(({ kind, bytes }) => [kind, bytes]),
   )
+})
+
+const cacheOf = (model: ModelDescription): PagedKvCache =>
+  new PagedKvCache({ model, capacity: 4, blockSize: 2, prefixKey: new Uint8Array(32) })
+
+test('a cache has the groups of its model, and its form makes another with the same keys', t => {
+  using cache = cacheOf(MODEL)
+  t.deepEqual(cache.groups, groupsOfModel(MODEL, 'f32'))
+  const tokens = [1, 2, 3, 4, 5]
+  const { form } = cache
+  using namer = new PrefixNamer({ ...form, prefixKey: new Uint8Array(32) })
+  t.deepEqual(namer.keys(tokens), cache.keys(tokens))
+  using again = cacheOf(form.model)
+  t.deepEqual(again.keys(tokens), cache.keys(tokens))
+  using without = cacheOf({ layers: [{ kind: 'full', ...SIZES }] })
+  t.notDeepEqual(without.keys(tokens), cache.keys(tokens))
+})
+
+test('calls that need keys and values name a layer without them', t => {
+  using cache = new PagedKvCache({ model: MODEL, capacity: 4 })
+  const chat = cache.openSequence()
+  const rows = { data: new Float32Array(8), shape: [2, 1, 4] }
+  using step = cache.beginStep({ sequences: [chat] })
+  for (const [layer, kept] of [
+    [0, 'a state'],
+    [2, 'nothing'],
+  ] as const) {
+    const expected = `a layer with keys and values; layer ${layer} keeps ${kept}`
+    const details = { argument: 'layer', value: layer, expected }
+    throwsCode(t, 'INVALID_ARGUMENT', () => chat.kv(layer), details)
+    throwsCode(t, 'INVALID_ARGUMENT', () => step.write(layer, rows, rows), details)
+    throwsCode(t, 'INVALID_ARGUMENT', () => step.attend(layer, rows), details)
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.readKv(chat.id, layer, 0), details)
+  }
 })
 
 test('states that cannot be are refused by name', t => {

@@ -41,6 +41,8 @@ const FORMATS: readonly PageFormat[] = ['f16', 'f8e4m3', 'q8', 'q4']
 const [BLOCK, PREFILL] = [16, 512]
 /** The slots of a sequence's states: a step writes one while the other is held. */
 const SLOTS = 2
+/** Checkpoints get one in this many bytes, and at least this many slots for each sequence. */
+const [CHECKPOINT_PART, CHECKPOINTS_MIN] = [8, 2]
 /** A slot is one page of 32-bit rows, each a multiple of 16 elements long. */
 const SLOT_UNIT = 4 * 16 * BLOCK
 const UNITS: Readonly<Record<string, number>> = { '': 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 }
@@ -186,9 +188,11 @@ function rowOf(
     const once = slide.reduce((sum, { bytes }) => sum + bytes * (PREFILL / BLOCK), 0)
     const each = slide.reduce((sum, { bytes, blocks }) => sum + bytes * blocks, 0)
     const stateBytes = states.reduce((sum, { bytes = 0 }) => sum + bytes, 0)
-    const slots = SLOTS * states.reduce((sum, { bytes = 0 }) => sum + Math.ceil(bytes / SLOT_UNIT) * SLOT_UNIT, 0)
-    const room = memory - once
-    const longest = Math.floor((room - each - slots) / full) * BLOCK
+    const slot = states.reduce((sum, { bytes = 0 }) => sum + Math.ceil(bytes / SLOT_UNIT) * SLOT_UNIT, 0)
+    const room = (sequences: number): number => memory - once - slotBytes(slot, memory, sequences, full > 0)
+    const longest = Math.floor((room(1) - each) / full) * BLOCK
+    const fits = (sequences: number): boolean =>
+      room(sequences) >= sequences * (full * Math.ceil(context / BLOCK) + each)
     return {
       window,
       format,
@@ -196,8 +200,8 @@ function rowOf(
       windowBytes: each,
       stateBytes,
       checkpointTokens: stateBytes === 0 || full === 0 ? null : Math.ceil((stateBytes * BLOCK) / full),
-      largestContext: full === 0 && room >= each + slots ? null : Math.max(0, longest),
-      largestBatch: Math.max(0, Math.floor(room / (full * Math.ceil(context / BLOCK) + each + slots))),
+      largestContext: full === 0 && room(1) >= each ? null : Math.max(0, longest),
+      largestBatch: mostThat(fits),
     }
   } catch (error) {
     if (!isKvTideError(error)) throw error
@@ -213,6 +217,26 @@ function rowOf(
       refusal: error.message,
     }
   }
+}
+
+/** The bytes of states in a cache for this many sequences: their slots, and those of checkpoints beside layers that keep all tokens. */
+function slotBytes(slot: number, memory: number, sequences: number, hasFull: boolean): number {
+  if (slot === 0 || !hasFull) return SLOTS * sequences * slot
+  const checkpoints = Math.max(Math.floor(memory / CHECKPOINT_PART / slot), CHECKPOINTS_MIN * sequences)
+  const slots = Math.min(SLOTS * sequences + checkpoints, Math.floor(memory / 2 / slot))
+  return slots < SLOTS * sequences ? Infinity : slots * slot
+}
+
+/** The largest number that passes a test which all smaller ones pass; 0 if none does. */
+function mostThat(passes: (count: number) => boolean): number {
+  let [most, failed] = [0, 1]
+  while (failed <= Number.MAX_SAFE_INTEGER / 2 && passes(failed)) [most, failed] = [failed, failed * 2]
+  while (failed - most > 1) {
+    const middle = Math.floor((most + failed) / 2)
+    if (passes(middle)) most = middle
+    else failed = middle
+  }
+  return most
 }
 
 function asText(groups: readonly LayerGroup[], rows: readonly PlanRow[], memory: number, context: number): string {

@@ -103,11 +103,12 @@ export interface UniformCacheOptions extends PageOptions {
 export interface ModelCacheOptions extends PageOptions {
   /** The model, described by hand or as its `config.json`. */
   readonly model: ModelDescription | HuggingFaceConfig
-  /** Blocks of each group: one number for all groups, or one for each in the order of {@link PagedKvCache.groups}. */
+  /** Blocks of each group: one number for all groups, or one for each in the order of {@link PagedKvCache.groups}. A block of a group of states is a slot. */
   readonly capacity?: number | readonly number[]
   /**
    * Instead of `capacity`: as many blocks as fit into this many bytes, for at most `maxSequences` at once. Sliding groups get the blocks that
-   * their windows and `maxPrefillTokens` need, but at most half. The other groups get the rest.
+   * their windows and `maxPrefillTokens` need, but at most half. A group of states gets two slots for each sequence, and an eighth of the bytes for
+   * checkpoints, at least two slots for each sequence, but at most half. The other groups get the rest.
    */
   readonly memoryBytes?: number
   /** The maximum number of sequences at once. Required with `memoryBytes`. */

@@ -104,6 +104,10 @@ pub enum PoolRoom {
     /// windows for that many sequences, two further blocks for each, and the blocks for one call's tokens, but sliding
     /// groups together get at most half of the bytes. Groups that keep all tokens get the rest, the same number of tokens
     /// each.
+    ///
+    /// Before that, a group of states gets [`PoolRoom::STEP_SLOTS`] slots for each sequence, and slots for checkpoints: one in
+    /// [`PoolRoom::CHECKPOINT_PART`] of the bytes, at least [`PoolRoom::CHECKPOINTS_MIN`] slots for each sequence; but at
+    /// most half of the bytes. If no group keeps all tokens, it gets everything that the windows leave.
     Memory {
         /// The bytes of all blocks.
         bytes: u64,
@@ -118,6 +122,12 @@ pub enum PoolRoom {
 impl PoolRoom {
     /// The default of `max_prefill_tokens`.
     pub const PREFILL_TOKENS: u32 = 512;
+    /// The slots of states that a sequence needs: a step writes one while the one from before it is held.
+    pub const STEP_SLOTS: u64 = 2;
+    /// Checkpoints of states get one in this many bytes.
+    pub const CHECKPOINT_PART: u64 = 8;
+    /// The fewest slots for checkpoints, for each sequence.
+    pub const CHECKPOINTS_MIN: u64 = 2;
 }
 
 impl PagedModelOptions {
@@ -196,67 +206,112 @@ fn window(group: &LayerGroup) -> Result<Option<Window>> {
 /// Divides memory into blocks of each group, as in [`PoolRoom::Memory`].
 struct Split {
     block_size: u32,
+    sequences: u64,
     /// The bytes of a block of each group.
     block_bytes: Vec<u64>,
-    /// The blocks for the windows of all sequences and for one call's tokens; 0 in a group that keeps all tokens.
-    window_blocks: Vec<u64>,
+    /// The tokens that each group keeps.
+    kept: Vec<Kept>,
+}
+
+/// The tokens that a group keeps, as far as its room depends on them.
+#[derive(Clone, Copy, PartialEq)]
+enum Kept {
+    /// All of them.
+    All,
+    /// A window: this many blocks for the windows of all sequences and for one call's tokens.
+    Window(u64),
+    /// None: it keeps states.
+    States,
+}
+
+impl Kept {
+    /// The fewest blocks with which a sequence can be computed.
+    fn least(self) -> u64 {
+        if self == Kept::States { PoolRoom::STEP_SLOTS } else { 1 }
+    }
 }
 
 impl Split {
     fn new(caches: &[PagedKvCacheOptions], groups: &[LayerGroup], [sequences, prefill]: [u32; 2]) -> Result<Self> {
         let block_size = caches.first().map_or(1, |of| of.block_size);
-        let of_windows = |group: &LayerGroup| match group.kind {
+        let sequences = u64::from(sequences.max(1));
+        let kept = |group: &LayerGroup| match group.kind {
             LayerKind::Sliding { window, sinks } => {
                 let block = u64::from(block_size);
                 let each = u64::from(window).div_ceil(block) + u64::from(sinks).div_ceil(block) + 2;
-                each * u64::from(sequences.max(1)) + u64::from(prefill).div_ceil(block)
+                Kept::Window(each * sequences + u64::from(prefill).div_ceil(block))
             }
-            _ => 0,
+            LayerKind::State => Kept::States,
+            _ => Kept::All,
         };
         let bytes_of = |of| Ok(PagedShape::new(of)?.pages.block_bytes() as u64);
         let block_bytes = caches.iter().map(bytes_of).collect::<Result<_>>()?;
-        Ok(Split { block_size, block_bytes, window_blocks: groups.iter().map(of_windows).collect() })
+        Ok(Split { block_size, sequences, block_bytes, kept: groups.iter().map(kept).collect() })
     }
 
-    /// The blocks of each group for this many bytes; fails if a group would get none.
+    /// The blocks of each group for this many bytes; fails if a group would get too few to compute a sequence.
     fn blocks_of(&self, bytes: u64) -> Result<Vec<u32>> {
         let blocks = self.split(bytes);
-        if blocks.contains(&0) {
+        if !self.suffices(&blocks) {
             let (least, tokens) = (self.least(), self.block_size);
-            let expected = format!("at least {least}, for a block of {tokens} tokens in each group of layers");
+            let slots = if self.kept.contains(&Kept::States) { " and two slots of states" } else { "" };
+            let expected = format!("at least {least}, for a block of {tokens} tokens in each group of layers{slots}");
             return Err(Error::argument("memoryBytes", bytes, expected));
         }
         Ok(blocks.into_iter().map(|count| count.min(COUNT_MAX.into()) as u32).collect())
     }
 
     fn split(&self, bytes: u64) -> Vec<u64> {
-        let mut blocks = self.window_blocks.clone();
-        let all_slide = blocks.iter().all(|&count| count > 0);
-        let most = if all_slide { bytes } else { bytes / 2 };
-        let sliding = self.bytes_of(&blocks);
-        if sliding > most.into() {
-            let share = |count: &mut u64| *count = (u128::from(*count) * u128::from(most) / sliding) as u64;
-            blocks.iter_mut().for_each(share);
-        }
-        let rest = u128::from(bytes).saturating_sub(self.bytes_of(&blocks)) as u64;
-        let is_full = || self.window_blocks.iter().map(|&windows| windows == 0);
-        let full: u64 = self.block_bytes.iter().zip(is_full()).filter(|(_, full)| *full).map(|(each, _)| each).sum();
-        for (count, _) in blocks.iter_mut().zip(is_full()).filter(|(_, full)| *full) {
-            *count = rest.checked_div(full).unwrap_or(0);
-        }
-        blocks
+        let [full, slot] = [Kept::All, Kept::States].map(|kept| self.row_bytes(kept));
+        let slots = if full > 0 { self.slots(bytes, slot) } else { 0 };
+        let left = bytes - (u128::from(slots) * slot) as u64;
+        let most = if full + slot == 0 { left } else { left / 2 };
+        let windows: Vec<u64> =
+            self.kept.iter().map(|of| if let Kept::Window(count) = of { *count } else { 0 }).collect();
+        let sliding = self.bytes_of(&windows);
+        let share = |count: u64| match sliding > most.into() {
+            true => (u128::from(count) * u128::from(most) / sliding) as u64,
+            false => count,
+        };
+        let windows: Vec<u64> = windows.into_iter().map(share).collect();
+        let rest = u128::from(left).saturating_sub(self.bytes_of(&windows));
+        let all = |row: u128| rest.checked_div(row).unwrap_or(0) as u64;
+        let count = |(kept, window): (&Kept, u64)| match kept {
+            Kept::Window(_) => window,
+            Kept::All => all(full),
+            Kept::States if full > 0 => slots,
+            Kept::States => all(slot),
+        };
+        self.kept.iter().zip(windows).map(count).collect()
+    }
+
+    /// The slots of each group of states beside groups that keep all tokens.
+    fn slots(&self, bytes: u64, slot: u128) -> u64 {
+        let slots_in = |bytes: u64| u128::from(bytes).checked_div(slot).unwrap_or(0) as u64;
+        let checkpoints = slots_in(bytes / PoolRoom::CHECKPOINT_PART).max(PoolRoom::CHECKPOINTS_MIN * self.sequences);
+        (PoolRoom::STEP_SLOTS * self.sequences + checkpoints).min(slots_in(bytes / 2))
+    }
+
+    /// The bytes of a block in each of the groups that keep this, together.
+    fn row_bytes(&self, kept: Kept) -> u128 {
+        self.block_bytes.iter().zip(&self.kept).filter(|(_, of)| **of == kept).map(|(each, _)| u128::from(*each)).sum()
     }
 
     fn bytes_of(&self, blocks: &[u64]) -> u128 {
         blocks.iter().zip(&self.block_bytes).map(|(count, each)| u128::from(*count) * u128::from(*each)).sum()
     }
 
-    /// The fewest bytes with which every group gets a block. O(groups) for each bit of the result.
+    /// True if a sequence can be computed with these blocks.
+    fn suffices(&self, blocks: &[u64]) -> bool {
+        blocks.iter().zip(&self.kept).all(|(&count, kept)| count >= kept.least())
+    }
+
+    /// The fewest bytes with which a sequence can be computed. O(groups) for each bit of the result.
     fn least(&self) -> u64 {
         let (mut refused, mut enough) = (0, u64::MAX);
         while enough - refused > 1 {
             let middle = refused + (enough - refused) / 2;
-            *(if self.split(middle).contains(&0) { &mut refused } else { &mut enough }) = middle;
+            *(if self.suffices(&self.split(middle)) { &mut enough } else { &mut refused }) = middle;
         }
         enough
     }

@@ -5,6 +5,7 @@ mod background;
 mod drafts;
 mod forks_in_steps;
 mod halfway;
+mod layers_without_kv;
 mod ledger;
 mod masks;
 mod memory;
