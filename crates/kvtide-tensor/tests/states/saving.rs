@@ -89,7 +89,7 @@ fn checkpoints_are_offloaded_and_restored() {
 
         let blocks = world.cache.prompt_blocks(&prompt, PromptOptions::default()).unwrap();
         let since = world.cache.forgotten();
-        let taken = shelf.0.lock().unwrap();
+        let taken = shelf.0.lock().unwrap().clone();
         let there = |group: usize, name: &BlockName<'_>| taken.contains_key(&(group, name.key));
         let returning = world.cache.begin_return(&blocks, since, there).unwrap();
         for group in 0..blocks.groups() {
@@ -98,7 +98,6 @@ fn checkpoints_are_offloaded_and_restored() {
                 returning.write(group, row, &taken[&(group, name.key)]).unwrap();
             }
         }
-        drop(taken);
         assert!(world.cache.end_return(&returning).unwrap() > 0);
         drop(returning);
         let found = world.find(&prompt);

@@ -163,6 +163,8 @@ impl World {
     }
 
     pub fn check(&mut self) {
+        // Steps that were dropped are reclaimed first.
+        self.cache.pools().unwrap();
         self.cache.check_invariants().unwrap();
         for (&id, tokens) in &self.tokens {
             assert_eq!(self.cache.sequence_length(id) as usize, tokens.len(), "the length of sequence {id}");
