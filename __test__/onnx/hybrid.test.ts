@@ -151,6 +151,9 @@ test('a reader that stops early leaves the tokens that it has read', async t => 
     if (got.length === 7) break
   }
   t.deepEqual([...chat.tokens], [...prompt, ...got])
+  using same = model.open({ tokens: chat.tokens.slice(0, chat.length), salt: 'the same tokens' })
+  await model.run([{ sequence: same }])
+  t.deepEqual(chat.states(), same.states(), 'its states are those after its length')
   t.deepEqual(await read(model, chat, 9), greedy([...prompt, ...got], 9))
 })
 

@@ -16,14 +16,8 @@ import { readDType } from '../sequences/page-format.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { Sequence } from '../paged/sequence.js'
-import {
-  type CarriedPort,
-  type LayerPorts,
-  type OnnxInputName,
-  type OnnxPorts,
-  type OnnxSession,
-  refusedPort,
-} from './ports.js'
+import type { CarriedPort, LayerPorts, OnnxInputName, OnnxPorts, OnnxSession } from './ports.js'
+import { refusedPort } from './refused-node.js'
 import { elementsOf } from './runtime.js'
 import { groupsWithRows, StateTensors } from './state-tensors.js'
 

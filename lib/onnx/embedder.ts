@@ -3,7 +3,7 @@ import type { NativeOnnxGraph } from '#binding'
 
 import type { TensorData } from '../border/host-array.js'
 import { binding } from '../loading/binding.js'
-import { refusedPort } from './ports.js'
+import { refusedPort } from './refused-node.js'
 import {
   elementsOf,
   integersOf,

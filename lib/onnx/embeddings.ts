@@ -13,7 +13,7 @@ import type { NativeOnnxGraph } from '#binding'
 import { invalid } from '../errors/errors.js'
 import { genaiEmbedding } from './config.js'
 import { openSource } from './graph-source.js'
-import { refusedPort } from './ports.js'
+import { refusedPort } from './refused-node.js'
 
 /** The input of a decoder that takes embeddings. */
 const EMBEDS = 'inputs_embeds'

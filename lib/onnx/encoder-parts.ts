@@ -11,7 +11,8 @@ import { CrossCache } from './cross-cache.js'
 import type { EncoderFacts } from './encoding.js'
 import { openSource } from './graph-source.js'
 import { plainPorts } from './plain.js'
-import { type OnnxPorts, refusedPort } from './ports.js'
+import type { OnnxPorts } from './ports.js'
+import { refusedPort } from './refused-node.js'
 
 /** @internal The encoder of a decoder. */
 export interface EncoderParts {

@@ -15,7 +15,7 @@ import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
 import { Embedder } from './embedder.js'
-import { refusedNode } from './ports.js'
+import { refusedNode } from './refused-node.js'
 import { readLogits } from './logits.js'
 import {
   integersOf,

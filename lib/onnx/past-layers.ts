@@ -2,7 +2,8 @@
 import { invalid } from '../errors/errors.js'
 import type { ModelDescription, ModelLayer, StateTensor } from '../sequences/model-description.js'
 import { isSlid } from './carried.js'
-import { type CarriedPort, type OnnxPorts, refusedPort } from './ports.js'
+import type { CarriedPort, OnnxPorts } from './ports.js'
+import { refusedPort } from './refused-node.js'
 import { type StatePort, tensorOf } from './state-ports.js'
 
 /** @internal Properties of layers that come from configs and the rewritten graph. */

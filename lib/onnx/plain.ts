@@ -25,7 +25,8 @@ import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, NO_PAS
 import { CrossTensors } from './cross-tensors.js'
 import { Embedder, GivenInputs } from './embedder.js'
 import { type LogitRows, readLogits } from './logits.js'
-import { OnnxPorts, refusedPort } from './ports.js'
+import { OnnxPorts } from './ports.js'
+import { refusedPort } from './refused-node.js'
 import { openGraph, sessionOf } from './runtime-session.js'
 import {
   elementsOf,

@@ -6,7 +6,6 @@ import { refusedPort } from './refused-node.js'
 import type { OnnxInput } from './session-input.js'
 import { readStateNames, type StateNames, type StatePort, statePorts } from './state-ports.js'
 
-export { refusedNode, refusedPort } from './refused-node.js'
 export type { OnnxInput } from './session-input.js'
 
 /** A session of onnxruntime-node: the members that are used here. */

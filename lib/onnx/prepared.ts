@@ -14,7 +14,7 @@ import { openSource } from './graph-source.js'
 import type { readLoad } from './options.js'
 import { type DeclaredLayers, pastLayers, windowsOf } from './past-layers.js'
 import { plainPorts } from './plain.js'
-import { refusedPort } from './ports.js'
+import { refusedPort } from './refused-node.js'
 import { stateInput } from './state-ports.js'
 
 /** The values of configs that are used here. */

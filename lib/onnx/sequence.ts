@@ -65,6 +65,10 @@ export class OnnxSequence extends Sequence {
     return still(this, sequence => sequence.kv(layer)) ?? super.kv(layer)
   }
 
+  override states(): Uint8Array {
+    return still(this, sequence => sequence.states()) ?? super.states()
+  }
+
   override readInto<T extends KvArrays>(out: T): T {
     return still(this, sequence => sequence.readInto(out)) ?? super.readInto(out)
   }

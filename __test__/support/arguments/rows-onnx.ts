@@ -112,11 +112,11 @@ const models = new Members('OnnxModel', model)
 
 /** The inputs and outputs of an encoder, as the addon and the runtime describe them. */
 const encoder = { inputs: () => [{ name: 'input_ids', element: 'i64', dims: ['batch', 'tokens'] }], outputs: () => [] }
-const states = { type: 'float32', data: new Float32Array(2), dims: [1, 1, 2] }
+const frames = { type: 'float32', data: new Float32Array(2), dims: [1, 1, 2] }
 
 /** A model with an encoder. */
 function encoding(): OnnxModel {
-  const backend: Backend = Object.assign(new ToyBackend(new Dice(1)), { encode: () => Promise.resolve(states) })
+  const backend: Backend = Object.assign(new ToyBackend(new Dice(1)), { encode: () => Promise.resolve(frames) })
   const facts = { type: 'float32', width: 2, hasMask: false }
   return new OnnxModel(INTERNAL, {
     cache: pages(),
@@ -145,20 +145,33 @@ const arrays = (): object => ({ k: new Float32Array(4), v: new Float32Array(4) }
 const pages = (): PagedKvCache =>
   new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] }, capacity: 8, blockSize: 2 })
 
-/** A sequence of two tokens, of a model whose cache has rows of two elements. */
-function sequence(): OnnxSequence {
+/** An empty sequence of a model over a cache. */
+function sequenceOver(cache: PagedKvCache): OnnxSequence {
   const loaded = {
-    cache: pages(),
+    cache,
     backend: new ToyBackend(new Dice(1)),
     refusals: [],
     vocabulary: VOCABULARY,
     limits: { stepTokens: 4, sequences: 4 },
   }
-  const made = new OnnxModel(INTERNAL, loaded).open()
+  return new OnnxModel(INTERNAL, loaded).open()
+}
+
+/** A sequence of two tokens, of a model whose cache has rows of two elements. */
+function sequence(): OnnxSequence {
+  const made = sequenceOver(pages())
   made.append(input() as never)
   return made
 }
 
+/** A sequence of a model whose layer keeps a state. */
+function stated(): OnnxSequence {
+  const tensors = [{ name: 'ssm', shape: [16], dtype: 'f32' }] as const
+  const layers = [{ kind: 'full', numKvHeads: 1, headDim: 2, tensors }] as const
+  return sequenceOver(new PagedKvCache({ model: { layers }, capacity: 8, blockSize: 2 }))
+}
+
+const states = new Members('OnnxSequence', stated).plain('states')
 const sequences = new Members('OnnxSequence', sequence)
   .plain('tokens', 'length', 'committedLength', 'retainedLength', 'capacity', 'fork', 'snapshot', 'drop')
   .method(
@@ -283,6 +296,7 @@ export const onnxRows: readonly Row[] = [
   ...models.rows,
   ...encoders.rows,
   ...sequences.rows,
+  ...states.rows,
   ...generations.rows,
   free(
     'new OnnxPast',
