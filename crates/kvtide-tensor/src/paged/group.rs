@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{HeldContent, Identity, PagedPlanner};
+use kvtide_core::paged::{EvictionPolicy, HeldContent, Identity, LeastUseful, PagedPlanner};
 use kvtide_cuda::KeptWords;
 
 use super::below::BelowGroup;
@@ -71,11 +71,12 @@ impl PageGroup {
         if let Some(window) = options.window {
             planner = planner.sliding(window);
         }
+        let policy = options.eviction.map(|policy| Box::new(policy) as Box<dyn EvictionPolicy>);
         if options.states {
-            planner = planner.keeping_states();
-        }
-        if let Some(policy) = options.eviction {
-            planner = planner.evicting(Box::new(policy));
+            let useful = policy.map_or_else(LeastUseful::default, LeastUseful::ranked_by);
+            planner = planner.keeping_states().evicting(Box::new(useful));
+        } else if let Some(policy) = policy {
+            planner = planner.evicting(policy);
         }
         planner.keep_events(options.events);
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);

@@ -195,7 +195,6 @@ impl PagePool {
     /// Notes the use of a block that has a key: the tokens that a prompt saves if it finds this block instead of the next
     /// one before it, and the number of prompts that had its tokens until now. Until then a block counts as if it saved
     /// all tokens before its end, for one prompt. Only a policy that orders blocks by usefulness needs this.
-    #[expect(dead_code, reason = "planners of states, the only ones whose blocks are found one by one, note it")]
     pub fn note_use(&mut self, block: u32, tokens: u32, requests: u32) {
         self.blocks.note_use(block, tokens, requests);
     }

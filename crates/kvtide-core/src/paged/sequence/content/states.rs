@@ -109,6 +109,8 @@ impl Content {
         if let Some(before) = checkpoints.pop_if(|before| is_rolling && before.is_rolling) {
             tables.pool_mut().drop_cached(before.slot, before.losses);
         }
+        let before = checkpoints.last().map_or(0, |before| before.length);
+        tables.pool_mut().note_use(slot, length - before, 1);
         checkpoints.push(Checkpoint { length, key, parent, slot, losses, is_rolling });
     }
 
