@@ -20,6 +20,14 @@ export const libraries = [...packages(LIBRARIES), ...NET]
 
 /** All crates whose tests run on any machine. */
 export const tested = [
-  ...packages([...LIBRARIES, 'decoder', 'routing', 'kvtide-bench', 'kvtide-bench-cuda', 'kvtide-bench-pool']),
+  ...packages([
+    ...LIBRARIES,
+    'decoder',
+    'routing',
+    'kvtide-bench',
+    'kvtide-bench-cuda',
+    'kvtide-bench-pool',
+    'kvtide-bench-states',
+  ]),
   ...NET,
 ]

@@ -14,7 +14,8 @@
 //! [`PrefixNamer`] computes the block keys of prompts as paged caches do, for routers that hold no cache.
 //! [`Transactional::begin`] opens a [`KvTransaction`]: a draft that leaves no trace unless it is committed.
 //!
-//! [`attention`] reads caches in place; [`pages`], [`buffers`] and [`runtime`] have the parts that engines are built from.
+//! [`attention`] reads caches in place; [`states`] computes layers that keep a state instead of keys and values; [`pages`],
+//! [`buffers`] and [`runtime`] have the parts that engines are built from.
 #![deny(unsafe_code, missing_docs)]
 
 pub mod attention;
@@ -24,6 +25,7 @@ mod device;
 mod kernels;
 mod paged;
 mod sequences;
+pub mod states;
 mod tensor;
 
 pub use base::dtype::DType;

@@ -7,6 +7,7 @@
 //! portable                      in candle's operations alone
 //! quantise/                     low-bit formats
 //! simd/, tile/                  vector instructions, and attention on a tile of keys
+//! states/                       loops over the states of recurrences and convolutions
 //! ```
 //!
 //! The device kernels are in the crate `kvtide-cuda`.
@@ -17,6 +18,7 @@ pub(crate) mod portable;
 pub(crate) mod quantise;
 mod rows;
 mod simd;
+pub(crate) mod states;
 mod stream;
 pub(crate) mod tile;
 

@@ -57,7 +57,7 @@ impl Carrier {
     }
 
     /// Non-temporal stores, if these kernels have them.
-    fn past_caches(kernels: Kernels) -> Carrier {
+    pub fn past_caches(kernels: Kernels) -> Carrier {
         match kernels {
             #[cfg(target_arch = "x86_64")]
             Kernels::Avx512 if kernels.is_supported() => Carrier(Some(x86::forward_512)),

@@ -24,6 +24,8 @@ use rows::{Bf16, ElementFormat, F8, F16, F32, I8, Nibbles, widen_nibbles};
 
 /// The tile kernels for one set of vector instructions.
 pub(crate) struct TileKernels {
+    /// The number of columns of a panel.
+    pub panel: usize,
     scores: [unsafe fn(Scores); 6],
     weigh: [unsafe fn(Weigh); 6],
     widen: [unsafe fn(*const u8, usize, *mut f32); 6],
@@ -72,6 +74,7 @@ macro_rules! form {
             }
 
             pub(super) static KERNELS: TileKernels = TileKernels {
+                panel: panels::width::<$lanes>(),
                 scores: [scores::<F32>, scores::<F16>, scores::<Bf16>, scores::<F8>, scores::<I8>, scores::<Nibbles>],
                 weigh: [weigh::<F32>, weigh::<F16>, weigh::<Bf16>, weigh::<F8>, weigh::<I8>, weigh::<Nibbles>],
                 widen: [widen::<F32>, widen::<F16>, widen::<Bf16>, widen::<F8>, widen::<I8>, widen::<Nibbles>],
