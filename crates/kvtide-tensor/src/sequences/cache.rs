@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::{LAYERS_MAX, LayerDescription, LayerKind, LayerPlace, ModelDescription};
 use kvtide_core::paged::{
-    BlockKey, Explanation, GrowthRequest, KeyOrValue, PageLayout, PagedPlanner, PromptStates, Shortage, UnseenEvents,
-    can_allocate_in_groups, explain_in_groups, prompt_states, shortage_in_groups,
+    BlockKey, Explanation, GrowthRequest, KeyOrValue, PageLayout, PagedPlanner, Shortage, UnseenEvents,
+    can_allocate_in_groups, explain_in_groups, shortage_in_groups,
 };
 
 use super::layer_place::{place, shared};
@@ -300,17 +300,6 @@ impl PagedKvCache {
         Ok(explain_in_groups(&self.planners(), tokens, &identity)?)
     }
 
-    /// The states of a prompt: how many of its tokens are found, and how many would be found with a state at each block;
-    /// [`None`] if no layer keeps a state. For operators, like [`explain`](Self::explain).
-    pub fn prompt_states(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Option<PromptStates>> {
-        self.collect()?;
-        if !self.groups.iter().any(|group| group.planner().keeps_states()) {
-            return Ok(None);
-        }
-        let identity = self.namer.identity(options)?;
-        Ok(Some(prompt_states(&self.planners(), tokens, &identity)?))
-    }
-
     /// Empties the prefix cache: prompts hit nothing that is cached now, nor blocks that are being restored from tiers or
     /// files, which get no key when they arrive.
     pub fn forget_prefixes(&mut self) -> Result<()> {
@@ -431,7 +420,7 @@ impl PagedKvCache {
         self.groups_of_tokens().position(|group| group.planner().window().is_none()).unwrap_or(0)
     }
 
-    fn planners(&self) -> Vec<&PagedPlanner> {
+    pub(super) fn planners(&self) -> Vec<&PagedPlanner> {
         self.groups.iter().map(PageGroup::planner).collect()
     }
 
