@@ -78,12 +78,14 @@ fn checkpoints_are_offloaded_and_restored() {
             while world.cache.hand_down(usize::MAX) {}
         }
         world.drop(one);
-        // Everything of the first prompt is evicted.
-        let other = world.create();
-        for first in (0..8).map(|step| 500 + step * 4) {
-            world.step(&[(other, &ids(first, 4))]).unwrap();
+        // Everything of the first prompt is evicted, though each of its checkpoints saves more tokens.
+        for round in 1..5 {
+            let other = world.create();
+            for first in (0..8).map(|step| 500 * round + step * 4) {
+                world.step(&[(other, &ids(first, 4))]).unwrap();
+            }
+            world.drop(other);
         }
-        world.drop(other);
         let prompt = ids(0, 30);
         assert_eq!(world.cache.find_prefix(&prompt, PromptOptions::default(), false).unwrap().length(), 0);
 
