@@ -234,7 +234,7 @@ test('it is refused what has no names, and takes no memory for pages', t => {
   const { usedBytes } = memoryStats()
   using namer = new PrefixNamer({ ...PAGES, capacity: 2 ** 31 - 1, numLayers: 60_000 })
   t.deepEqual([namer.blockSize, namer.keys([1, 2, 3, 4, 5]).length, memoryStats().usedBytes], [2, 2, usedBytes])
-  throwsCode(t, 'UNSUPPORTED_MODEL', () => new PrefixNamer({ model: { model_type: 'mamba' } }))
+  throwsCode(t, 'UNSUPPORTED_MODEL', () => new PrefixNamer({ model: { model_type: 'rwkv' } }))
   for (const [name, value] of [
     ['numLayers', 0],
     ['headDim', undefined],
