@@ -2,7 +2,8 @@
 
 use kvtide_core::Error;
 use kvtide_core::paged::{
-    Append, Explanation, Identity, MissReason, PagedPlanner, Writer, explain_in_groups, find_in_groups, prompt_states,
+    Append, Explanation, Identity, LeastUseful, MissReason, PagedPlanner, Writer, explain_in_groups, find_in_groups,
+    prompt_states,
 };
 
 /// Full layers and states, in blocks of four tokens.
@@ -11,7 +12,8 @@ struct Groups([PagedPlanner; 2]);
 impl Groups {
     fn new(slots: u32) -> Self {
         let full = PagedPlanner::new(64, 4, 1).unwrap();
-        Groups([full, PagedPlanner::new(slots, 4, 1).unwrap().keeping_states()])
+        let states = PagedPlanner::new(slots, 4, 1).unwrap().keeping_states();
+        Groups([full, states.evicting(Box::new(LeastUseful::default()))])
     }
 
     fn sequence(&mut self) -> u64 {
@@ -99,6 +101,24 @@ fn a_truncated_sequence_continues_from_its_checkpoint() {
     let mut edited = ids(8);
     edited.extend([50, 51, 52, 53, 54]);
     assert_eq!(groups.found(&edited), 12);
+}
+
+#[test]
+fn a_checkpoint_that_prompts_find_outlives_larger_ones() {
+    let mut groups = Groups::new(3);
+    let once = |groups: &mut Groups, prompt: &[u32]| {
+        let sequence = groups.sequence();
+        groups.step(sequence, prompt);
+        groups.0.iter_mut().for_each(|planner| planner.drop_sequence(sequence).unwrap());
+    };
+    once(&mut groups, &ids(4));
+    for _ in 0..5 {
+        assert_eq!(groups.found(&ids(5)), 4);
+    }
+    for other in [100, 200, 300] {
+        once(&mut groups, &ids(other + 8)[other as usize..]);
+    }
+    assert_eq!(groups.found(&ids(5)), 4, "it saves half as many tokens as each of the others, to six prompts");
 }
 
 #[test]

@@ -96,11 +96,12 @@ impl Content {
             return;
         }
         let (key, parent) = self.keys.last_two();
-        match tables.pool().index().key(slot) {
-            Some(own) if *own != key => return,
-            Some(_) => {}
-            None => tables.pool_mut().name(slot, &key, &parent, length - size, &self.keys.extra),
+        let named = tables.pool().index().key(slot);
+        if named.is_some_and(|own| *own != key) {
+            return;
         }
+        let is_new = named.is_none();
+        tables.pool_mut().name(slot, &key, &parent, length - size, &self.keys.extra);
         let losses = tables.pool().losses(slot);
         let Some(checkpoints) = self.checkpoints.as_mut().and_then(Arc::get_mut) else { return };
         if checkpoints.last().is_some_and(|last| last.length >= length) {
@@ -110,7 +111,10 @@ impl Content {
             tables.pool_mut().drop_cached(before.slot, before.losses);
         }
         let before = checkpoints.last().map_or(0, |before| before.length);
-        tables.pool_mut().note_use(slot, length - before, 1);
+        // Prompts that found it have been counted.
+        if is_new {
+            tables.pool_mut().note_use(slot, length - before, 1);
+        }
         checkpoints.push(Checkpoint { length, key, parent, slot, losses, is_rolling });
     }
 
