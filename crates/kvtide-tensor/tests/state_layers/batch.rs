@@ -44,6 +44,22 @@ impl Random {
     }
 }
 
+/// Logarithms of the decays of a state space model: negative numbers.
+pub fn decays(seed: u64, count: usize) -> Vec<f32> {
+    Random::new(seed).take(count).iter().map(|a| -4.0 * (a + 1.01)).collect()
+}
+
+/// Biases of times that leave the times positive: a state grows in a negative time.
+pub fn time_bias(seed: u64, count: usize, softplus: bool) -> Vec<f32> {
+    let bias = Random::new(seed).take(count);
+    bias.into_iter().map(|bias| if softplus { bias } else { bias.abs() / 4.0 }).collect()
+}
+
+/// A number of an input of a state space model, whose input 3 has the times.
+pub fn number_or_time(input: usize, random: f32, softplus: bool) -> f32 {
+    if input == 3 && !softplus { (random + 1.0) / 8.0 } else { random }
+}
+
 /// The sequences of a step: tokens, and whether they have a state before it.
 #[derive(Clone, Debug)]
 pub struct Batch {

@@ -4,7 +4,7 @@ use kvtide_tensor::Result;
 use kvtide_tensor::states::{Rows, Ssm, StepState, StepTimes, ssm};
 use proptest::prelude::*;
 
-use crate::batch::{Batch, Layer, Random, batches, check, single_tokens_agree};
+use crate::batch::{Batch, Layer, Random, batches, check, decays, number_or_time, single_tokens_agree, time_bias};
 use crate::support;
 
 #[derive(Clone, Debug)]
@@ -23,17 +23,15 @@ struct Model {
 
 impl Model {
     fn a(&self) -> Vec<f32> {
-        Random::new(self.seed).take(self.heads).iter().map(|a| -4.0 * (a + 1.01)).collect()
+        decays(self.seed, self.heads)
     }
 
     fn d(&self) -> Vec<f32> {
         Random::new(self.seed + 1).take(self.d)
     }
 
-    /// Numbers that leave times positive: a state grows in a negative time.
     fn bias(&self) -> Vec<f32> {
-        let bias = Random::new(self.seed + 2).take(self.heads);
-        bias.into_iter().map(|bias| if self.softplus { bias } else { bias.abs() / 4.0 }).collect()
+        time_bias(self.seed + 2, self.heads, self.softplus)
     }
 }
 
@@ -52,7 +50,7 @@ impl Layer for Model {
     }
 
     fn number(&self, input: usize, random: f32) -> f32 {
-        if input == 3 && !self.softplus { (random + 1.0) / 8.0 } else { random }
+        number_or_time(input, random, self.softplus)
     }
 
     fn step(
