@@ -1,6 +1,6 @@
 /**
- * Where checkpoints are taken: the positions at which steps of a prompt end, so that the states of its layers are kept there. It uses numbers only, so that it
- * can be simulated.
+ * The positions at which checkpoints are taken: steps of a prompt end there, so that the states of its layers are kept. It uses numbers only, so that it can be
+ * simulated.
  *
  * A state cannot be cut at a token, so a later prompt continues from the deepest checkpoint that it has in common with this one. Positions are whole blocks,
  * behind the tokens that the sequence starts from:

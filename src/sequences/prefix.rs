@@ -257,8 +257,13 @@ impl NativePagedKvCache {
     ) -> Result<NativeExplanation> {
         self.cache.change(env, |cache| {
             let prompt = Prompt::read(salt, salt_from, extra)?;
-            let mut explained = NativeExplanation::from(cache.explain(tokens, prompt.options())?);
-            if let Some(states) = cache.prompt_states(tokens, prompt.options())? {
+            let found = cache.explain(tokens, prompt.options())?;
+            let mut explained = NativeExplanation::from(found);
+            explained.cached = cache.keeps_states().then_some(explained.matched);
+            // Only then attention has more tokens.
+            if let Some((_, MissReason::NoStateHere)) = found.missing
+                && let Some(states) = cache.prompt_states(tokens, prompt.options())?
+            {
                 explained.cached = Some(states.cached.into());
                 explained.above = states.above.map(f64::from);
             }

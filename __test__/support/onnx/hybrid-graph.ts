@@ -39,7 +39,7 @@ const weights = (layer: number, columns: number): number[][] =>
 const COLUMNS: Readonly<Record<number, number>> = { 0: 2, 1: 3, 3: 1 }
 /** The factors of the recurrences, which make them hashes. */
 const FACTOR: Readonly<Record<number, number>> = { 2: 3, 3: 5 }
-/** What each element counts for in the hash that is the next token. */
+/** The factor of each element in the hash that is the next token. */
 const READ = Array.from({ length: WIDTH }, (_, at) => 1 + ((at * at) % 7))
 
 /** Names of pasts and presents for a layer and a tensor. */

@@ -21,17 +21,24 @@ use super::run::StepRun;
 use super::step::PagedStep;
 use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
+use crate::paged::PageGroup;
 
 impl PagedKvCache {
     /// The states of a prompt: how many of its tokens are found, and how many would be found with a state at each block;
     /// [`None`] if no layer keeps a state. For operators, like [`explain`](Self::explain).
     pub fn prompt_states(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Option<PromptStates>> {
         self.collect()?;
-        if !self.groups.iter().any(|group| group.planner().keeps_states()) {
+        if !self.keeps_states() {
             return Ok(None);
         }
         let identity = self.namer.identity(options)?;
         Ok(Some(prompt_states(&self.planners(), tokens, &identity)?))
+    }
+
+    /// True if some layer keeps a state.
+    #[must_use]
+    pub fn keeps_states(&self) -> bool {
+        self.groups.iter().any(PageGroup::keeps_states)
     }
 
     /// The bytes of all states of a sequence; 0 if no layer keeps one.

@@ -9,12 +9,12 @@
 //! Only recent evictions and salts are remembered. O(tokens), plus O(roots kept * tokens) for the block that differs,
 //! plus, for a planner, O(sequences + drafted tokens).
 
-use super::group_index::{GroupIndex, block_size};
+use super::group_index::{GroupIndex, block_size, groups_of_tokens};
 use super::identity::Prompt;
 use super::key::{BlockKey, Extras};
 use super::prefix_index::PrefixIndex;
 use super::prefix_match::PrefixMatch;
-use crate::error::{Result, reserve};
+use crate::error::Result;
 
 /// The reason why a block was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +57,11 @@ impl Explanation {
         if place == prompt.blocks_max(size) {
             return Ok(Explanation { matched, missing: None });
         }
-        let mut others = Vec::new();
-        reserve(&mut others, groups.len(), "groups of layers")?;
-        others.extend(groups.iter().filter(|group| !group.keeps_states).copied());
-        if others.len() == groups.len() || others.is_empty() {
-            others.clear();
-        } else if PrefixMatch::find(&others, prompt)?.length() > place {
+        let of_tokens = groups_of_tokens(groups)?;
+        let groups = of_tokens.as_deref().unwrap_or(groups);
+        if of_tokens.is_some() && PrefixMatch::find(groups, prompt)?.length() > place {
             return Ok(Explanation { matched, missing: Some((place as u32, MissReason::NoStateHere)) });
         }
-        let groups = if others.is_empty() { groups } else { &others[..] };
         let (parent, block) = (prompt.parent(found.keys(), place), prompt.block(place, size));
         let key = parent.child(block, matched, prompt.extras);
         let lacks = |group: &GroupIndex<'_>| group.index.find(&key, parent, block, matched, prompt.extras).is_none();

@@ -2,7 +2,7 @@
 //! one size.
 
 use super::prefix_index::PrefixIndex;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use crate::paged::window::Window;
 
 /// A group of layers: its index, and its window if it has one.
@@ -14,6 +14,18 @@ pub struct GroupIndex<'a> {
     pub window: Option<Window>,
     /// True if its blocks are states: a prefix needs the state after its last token.
     pub keeps_states: bool,
+}
+
+/// The groups that keep tokens, if there are others that keep states beside them; else [`None`].
+pub fn groups_of_tokens<'a>(groups: &[GroupIndex<'a>]) -> Result<Option<Vec<GroupIndex<'a>>>> {
+    let count = groups.iter().filter(|group| !group.keeps_states).count();
+    if count == 0 || count == groups.len() {
+        return Ok(None);
+    }
+    let mut of_tokens = Vec::new();
+    reserve(&mut of_tokens, count, "groups of layers")?;
+    of_tokens.extend(groups.iter().filter(|group| !group.keeps_states));
+    Ok(Some(of_tokens))
 }
 
 /// Number of tokens in a block of all groups.

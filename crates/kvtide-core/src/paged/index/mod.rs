@@ -27,7 +27,7 @@ mod roots;
 
 pub use events::{Event, UnseenEvents};
 pub use explain::{Explanation, MissReason};
-pub use group_index::GroupIndex;
+pub use group_index::{GroupIndex, groups_of_tokens};
 pub use identity::Identity;
 pub use key::{BlockKey, Extra, Extras};
 pub use name::BlockName;

@@ -165,7 +165,7 @@ impl CheckedWrite {
                 if state.keeps_states && own.iter().zip(first..).any(|(parent, before)| *parent != before) {
                     return Err(Error::argument("parents", "a tree", "a chain, because the model keeps states"));
                 }
-                of.drafts().check_parents(&parents[tokens.start as usize..tokens.end as usize])?;
+                of.drafts().check_parents(own)?;
             }
             write.shares.push(Share::new(seat, &target, writer, state));
         }

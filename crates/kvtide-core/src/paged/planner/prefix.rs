@@ -6,7 +6,9 @@
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Error, Result, reserve};
-use crate::paged::index::{BlockKey, Explanation, GroupIndex, Identity, PrefixMatch, PromptBlocks, UnseenEvents};
+use crate::paged::index::{
+    BlockKey, Explanation, GroupIndex, Identity, PrefixMatch, PromptBlocks, UnseenEvents, groups_of_tokens,
+};
 use crate::paged::sequence::HeldContent;
 
 const WHAT: &str = "blocks of a prompt";
@@ -198,12 +200,9 @@ fn lost_tokens(
     tokens: &[u32],
     identity: &Identity,
 ) -> Result<u64> {
-    let mut others = asked_of(planners.iter().map(|planner| &**planner))?;
-    others.retain(|group| !group.keeps_states);
-    if others.len() == planners.len() || others.is_empty() {
-        return Ok(0);
-    }
-    let cached = PrefixMatch::find(&others, identity.prompt(tokens))?.tokens();
+    let groups = asked_of(planners.iter().map(|planner| &**planner))?;
+    let Some(of_tokens) = groups_of_tokens(&groups)? else { return Ok(0) };
+    let cached = PrefixMatch::find(&of_tokens, identity.prompt(tokens))?.tokens();
     Ok(cached.saturating_sub(found.tokens()).into())
 }
 

@@ -12,7 +12,7 @@
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Error, Result};
-use crate::paged::index::{Identity, PrefixMatch};
+use crate::paged::index::{Identity, PrefixMatch, groups_of_tokens};
 use crate::paged::plan::{EndPlan, WritePlan};
 use crate::paged::sequence::{Content, KeyChain};
 use crate::paged::table::Table;
@@ -125,11 +125,10 @@ pub struct PromptStates {
 pub fn prompt_states(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Result<PromptStates> {
     let all = super::prefix::asked_of(planners.iter().copied())?;
     let found = PrefixMatch::find(&all, identity.prompt(tokens))?.tokens();
-    let others: Vec<_> = all.iter().filter(|group| !group.keeps_states).copied().collect();
-    if others.len() == all.len() || others.is_empty() {
+    let Some(of_tokens) = groups_of_tokens(&all)? else {
         return Ok(PromptStates { found, cached: found, above: None });
-    }
-    let cached = PrefixMatch::find(&others, identity.prompt(tokens))?;
+    };
+    let cached = PrefixMatch::find(&of_tokens, identity.prompt(tokens))?;
     let size = planners[0].block_size();
     let has_state = |place: &usize| {
         let key = &cached.keys()[*place];

@@ -174,10 +174,10 @@ impl PagedPlanner {
 
     /// Marks blocks of an open step as dirty: their slots may have been written without marks.
     pub(super) fn soil_step(&mut self, seat: u32) {
-        let (of, size) = (self.sequences.at(seat), self.tables.block_size());
         if self.keeps_states {
             return;
         }
+        let (of, size) = (self.sequences.at(seat), self.tables.block_size());
         for place in of.length() / size..of.end().div_ceil(size) {
             if let Some(block) = self.tables.get(of.table(), place) {
                 self.tables.pool_mut().soil(block);

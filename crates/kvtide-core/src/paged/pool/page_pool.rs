@@ -213,17 +213,19 @@ impl PagePool {
         self.index.copy_tokens(source, target, kept);
     }
 
-    /// Removes the key of a block that is cached and not held, which becomes free, if it lost its key `losses` times
-    /// until now. Returns true if it did.
-    pub fn drop_cached(&mut self, block: u32, losses: u32) -> bool {
-        if self.losses(block) != losses || !self.blocks.is_cached(block) {
-            return false;
+    /// Makes a block free that is cached and not held, unless it has lost its key since it had done so `losses` times.
+    pub fn drop_cached(&mut self, block: u32, losses: u32) {
+        if self.losses(block) == losses && self.blocks.is_cached(block) {
+            self.lose(block);
+            self.forget_cached(block);
         }
-        self.lose(block);
+    }
+
+    /// Makes a cached block free, whose loss of its key is counted.
+    fn forget_cached(&mut self, block: u32) {
         self.blocks.forget(block);
         self.index.remove(block);
         self.empty(block);
-        true
     }
 
     /// Copies the state of the first `kept` slots of a block to another one, which was just handed out. `staged` are
@@ -355,9 +357,7 @@ impl PagePool {
         for block in 0..self.blocks.touched() {
             self.lose(block);
             if self.blocks.is_cached(block) {
-                self.blocks.forget(block);
-                self.index.remove(block);
-                self.empty(block);
+                self.forget_cached(block);
             }
         }
         self.index.clear();
