@@ -37,7 +37,7 @@ opaque! {
     Value;
     /// The device and allocator of tensors.
     MemoryInfo;
-    /// An allocator for strings that the library returns.
+    /// An allocator; it begins with an [`AllocatorTable`].
     Allocator;
     /// A tensor's element type and dimensions.
     TensorInfo;
@@ -64,7 +64,8 @@ pub mod number {
     pub const WARNING: c_int = 2;
     /// The level of messages that end the process. kvtide causes none of these.
     pub const FATAL: c_int = 4;
-    /// An arena allocator.
+    /// An allocator without an arena, and one with.
+    pub const DEVICE_ALLOCATOR: c_int = 0;
     pub const ARENA: c_int = 1;
     /// Ordinary CPU memory.
     pub const DEFAULT_MEMORY: c_int = 0;
@@ -150,6 +151,7 @@ functions! {
     101 ReleaseCustomOpDomain release_domain(domain: *mut CustomOpDomain);
     130 AddSessionConfigEntry add_config(options: *mut SessionOptions, key: *const c_char, value: *const c_char) -> Status;
     162 KernelInfoGetAttributeArray_float attribute_floats(info: *const KernelInfo, name: *const c_char, out: *mut f32, count: *mut usize) -> Status;
+    176 RegisterAllocator register_allocator(env: *mut Env, allocator: *mut Allocator) -> Status;
     274 KernelContext_ParallelFor parallel_for(context: *const KernelContext, work: unsafe extern "C" fn(*mut c_void, usize), count: usize, batches: usize, data: *mut c_void) -> Status;
 }
 
@@ -158,6 +160,15 @@ functions! {
 pub struct ApiBase {
     pub get_api: unsafe extern "system" fn(version: u32) -> *const c_void,
     pub version: unsafe extern "system" fn() -> *const c_char,
+}
+
+/// The start of `OrtAllocator`. A library of a later version reads no further than its version says. Allocation may throw.
+#[repr(C)]
+pub struct AllocatorTable {
+    pub version: u32,
+    pub alloc: unsafe extern "C-unwind" fn(allocator: *mut Allocator, bytes: usize) -> *mut c_void,
+    pub free: unsafe extern "C-unwind" fn(allocator: *mut Allocator, memory: *mut c_void),
+    pub info: unsafe extern "C-unwind" fn(allocator: *const Allocator) -> *const MemoryInfo,
 }
 
 type OfOperator<T> = unsafe extern "system" fn(operator: *const CustomOp) -> T;

@@ -28,6 +28,8 @@ pub(super) struct Library {
     /// True once a session has registered kvtide's operator domain. The library adds the domain to a process-wide list
     /// and does not support two sessions doing so at once.
     knows_domain: Mutex<bool>,
+    /// True if sessions can use kvtide's allocator.
+    pub has_memory: bool,
 }
 
 // SAFETY: the functions may be called from any thread, and the environment was made for all threads.
@@ -107,13 +109,22 @@ impl Library {
         }
         // SAFETY: the table is that of this version.
         let api = unsafe { Api::read(table) }.ok_or_else(old)?;
-        let mut library = Library { api, env: null_mut(), version, knows_domain: Mutex::new(false) };
+        let mut library = Library { api, env: null_mut(), version, knows_domain: Mutex::new(false), has_memory: false };
         let mut env = null_mut();
         // The environment logs at onnxruntime-node's level; sessions that kvtide makes are silent.
         // SAFETY: the name is a string, and the output pointer points to a local.
         library.check(unsafe { (library.api.create_env)(number::WARNING, c"kvtide".as_ptr(), &mut env) })?;
         library.env = env;
+        library.has_memory = library.register_memory();
         Ok(library)
+    }
+
+    /// Registers kvtide's allocator. Without it, sessions use the library's own.
+    fn register_memory(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return super::allocator::SessionMemory::register(self).is_ok();
+        #[cfg(not(target_os = "linux"))]
+        false
     }
 
     pub fn takes_folder(&self) -> bool {

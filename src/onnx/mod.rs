@@ -6,6 +6,7 @@
 //! open_graph.rs a parsed graph                             graph.rs       the same for JavaScript
 //! rewritten.rs  a rewritten graph
 //! library.rs    an onnxruntime that the process has loaded api.rs         the table of its functions
+//! allocator.rs  memory of sessions in huge pages
 //! operator.rs   kvtide::Attention                          kernel.rs      one attention node and its computation
 //! rotary.rs     rotates its queries and keys
 //! shared.rs     state that the kernels of a session share
@@ -13,6 +14,8 @@
 //! embeddings.rs the model of its embeddings                native_session.rs   the same for JavaScript
 //! ```
 
+#[cfg(target_os = "linux")]
+mod allocator;
 mod api;
 mod embeddings;
 mod graph;

@@ -127,6 +127,9 @@ impl Session {
             (c"session.inter_op.allow_spinning", c"0"),
             (c"session.force_spinning_stop", c"1"),
         ];
+        if library.has_memory {
+            config.push((c"session.use_env_allocators", c"1"));
+        }
         if let Some(folder) = &options.folder {
             config.push((library.folder_key()?, folder));
         }

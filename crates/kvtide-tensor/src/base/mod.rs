@@ -1,5 +1,6 @@
 //! Foundations of the crate: dtypes, sizes, memory and its limits, threads, errors.
 
+pub(crate) mod chunks;
 pub(crate) mod dims;
 pub(crate) mod dtype;
 pub(crate) mod error;

@@ -37,7 +37,7 @@ pub(crate) fn zeroed_vec<T: Zeroable>(len: usize) -> Option<Vec<T>> {
 
 /// Asks for huge pages in large memory that was not touched yet. If the system refuses, only speed suffers.
 #[cfg(target_os = "linux")]
-fn advise_huge_pages(memory: *mut u8, bytes: usize) {
+pub(super) fn advise_huge_pages(memory: *mut u8, bytes: usize) {
     /// A smaller allocation has at most a few huge pages and is not worth a system call.
     const LARGE: usize = 4 << 20;
     const PAGE: usize = 4096;
@@ -50,7 +50,7 @@ fn advise_huge_pages(memory: *mut u8, bytes: usize) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn advise_huge_pages(_: *mut u8, _: usize) {}
+pub(super) fn advise_huge_pages(_: *mut u8, _: usize) {}
 
 #[cfg(test)]
 mod tests {
