@@ -108,5 +108,8 @@ highest. Measured on ${cpus()[0]?.model}, ${cpus().length} cores, shared with ot
 - onnxruntime-genai 0.18 runs the same graph. Several chats are one static batch: all prompts have the same length and start together.
 - llama.cpp (node-llama-cpp 3.22) runs the same weights in f32, or the Q4_1 file that the int4 graph was made of.
 
+Behind short prompts, a token costs little more than one row times all weights. onnxruntime computes these products for kvtide and onnxruntime-genai; llama.cpp reads
+weights faster there, most of all in f32. Behind longer prompts, with several chats, and for prompts themselves, attention and the larger products decide.
+
 ${sections.join('\n')}`
 }
