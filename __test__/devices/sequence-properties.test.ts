@@ -10,7 +10,7 @@ import { check, refused, route, same } from '../support/properties.js'
 type Name = (typeof NAMES)[number]
 interface Step {
   readonly name: Name
-  /** Which sequence. */
+  /** The sequence, by its place in the list. */
   readonly which: number
   readonly n: number
   /** Ids of tokens, parents, choices of a path. */

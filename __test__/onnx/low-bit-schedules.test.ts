@@ -24,8 +24,8 @@ const PROMISED: Readonly<Record<BackendName, readonly Deed[]>> = {
 }
 
 /**
- * How far logits may be off, whose deviation is 2.4, and half of them: products of another shape end in other last bits, by which a value at the
- * border of two codes gets one or the other, now and then. Pages that are read in another form put all of them off.
+ * The largest difference of any logit, and of half of the logits, whose deviation is 2.4. Products of another shape differ in their last bits, so now and then a
+ * value at the border of two codes gets the other code. Pages that are read in another form change all logits.
  */
 const APART: Readonly<Record<Format, readonly [most: number, half: number]>> = {
   f32: [0, 0],

@@ -81,7 +81,7 @@ export interface AttendOptions {
   readonly treeOffsets?: Int32Array | readonly number[]
   /** The first slot that each row of the batch may see. Slots before it are padding. */
   readonly starts?: Int32Array | readonly number[]
-  /** The position of each query: of one sequence and used for all, or of all sequences. By default the queries are the last tokens. */
+  /** The position of each query: one list that all sequences use, or the lists of all sequences. By default the queries are the last tokens. */
   readonly positions?: Int32Array | readonly number[]
   /** The start of each sequence's queries in `[tokens, heads, headDim]`, and the end of the last ones. By default each sequence has one query. */
   readonly qOffsets?: Int32Array | readonly number[]

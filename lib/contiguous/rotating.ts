@@ -115,8 +115,8 @@ export abstract class Rotating extends Owner {
   }
 
   /**
-   * True if `n` more tokens can follow `snapshot` in this cache: the cache has had as many tokens, has the same window and sinks, and
-   * the tokens fit into them. The tokens themselves are not compared.
+   * True if `n` more tokens can follow `snapshot` in this cache: as many tokens were appended to both, both have the same window and sinks,
+   * and `n` tokens fit into these. The tokens themselves are not compared.
    */
   canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
     return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))

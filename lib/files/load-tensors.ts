@@ -10,7 +10,7 @@ import { readSource } from './source.js'
 export interface LayerLoadOptions extends FileOptions {
   /** The device, `'cpu'` by default. */
   readonly device?: string
-  /** The most bytes that it may use, with snapshots and copies. */
+  /** The memory limit of the cache in bytes, snapshots and copies included. */
   readonly memoryLimitBytes?: number
 }
 

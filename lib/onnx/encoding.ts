@@ -48,7 +48,7 @@ export interface EncodedStates {
   readonly mask: Uint8Array | undefined
 }
 
-/** @internal What a decoder expects of its encoder. */
+/** @internal A decoder's expectations of its encoder. */
 export interface EncoderFacts {
   readonly type: 'float32' | 'float16'
   /** The number of elements of a state, if the graph declares it. */
@@ -63,8 +63,8 @@ const KINDS = { float32: ['Float32Array'], float16: ['Uint16Array', 'Float16Arra
 let readStates: (value: unknown) => EncodedStates | undefined
 
 /**
- * The result of {@link OnnxModel.encode}: the states that an encoder has computed of an audio or a text. Any number of sequences can be opened with it. It has no
- * native memory, and need not be disposed of.
+ * The result of {@link OnnxModel.encode}: the states that an encoder has computed from an audio or a text. Any number of sequences can be opened with it. It has
+ * no native memory, and need not be disposed of.
  */
 export class Encoding {
   /** The hash of its states and mask, in hexadecimal digits. Sequences share cached prefixes only if their keys are the same. */

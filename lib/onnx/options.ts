@@ -42,8 +42,8 @@ export interface OnnxModelOptions {
    */
   readonly cache?: OnnxCacheOptions
   /**
-   * The model of the embeddings of a decoder that takes `inputs_embeds`: a path, or its bytes. By default `embed_tokens.onnx` next to the decoder, with
-   * the same suffix or without one, or the one of onnxruntime-genai.
+   * The model that computes the embeddings of token ids, for a decoder that takes `inputs_embeds`: a path, or its bytes. By default `embed_tokens.onnx` next
+   * to the decoder, with the same suffix or without one, or the one of onnxruntime-genai.
    */
   readonly embeddings?: string | Uint8Array
   /** The number of threads that a step uses; by default kvtide's number of threads. */
@@ -58,8 +58,8 @@ export interface OnnxModelOptions {
    */
   readonly encoder?: string | Uint8Array
   /**
-   * The maximum number of bytes of the cross cache: of encodings with their keys and values, which are kept for later sequences; 1 GiB by default. Those that a step
-   * uses are kept until it ends, even if they exceed it.
+   * The limit of the cross cache in bytes; 1 GiB by default. The cross cache keeps encodings with their keys and values for later sequences. Encodings that a
+   * step uses are kept until the step ends, even if they exceed the limit.
    */
   readonly crossCacheBytes?: number
 }
@@ -70,12 +70,12 @@ export interface EmbedsOption {
   readonly embeds?: readonly EmbedSpan[]
 }
 
-/** Positions in a prompt at which later prompts may leave it. */
+/** Positions in a prompt at which later prompts may start to differ. */
 export interface CheckpointsOption {
   /**
-   * Numbers of tokens of the sequence, ascending, at most its length: ends of messages, of documents. If layers of the model keep states, these states are kept at
-   * the last whole block before each position, so that a prompt that differs from there on continues from them. Other models ignore them. The ends of prompts
-   * and answers, `saltFrom`, and positions at which prompts leave others need not be named.
+   * Positions in tokens of the sequence, ascending, at most its length: ends of messages, of documents. If layers of the model keep states, a checkpoint of the
+   * states is kept at the last whole block before each position. A later prompt that differs from there on continues from the checkpoint. Other models ignore
+   * the positions. The ends of prompts and answers, `saltFrom`, and positions at which prompts differed before need not be named.
    */
   readonly checkpoints?: readonly number[]
 }
@@ -187,7 +187,7 @@ export function readOpen(options: unknown, vocabulary: number | undefined, form:
   return { tokens: ids, prompt, embeds: readEmbeds(embeds, form), encoded, checkpoints: positions }
 }
 
-/** @internal What a sequence sees besides its ids, apart from the other options of a call, whose names are given. Each option is read once. */
+/** @internal Separates the images and the encoding from the other options of a call, whose names are given. Each option is read once. */
 export function apart(
   options: unknown,
   names: Readonly<Record<string, 0>>,

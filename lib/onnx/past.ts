@@ -129,8 +129,8 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
    *
    * @param outputs the result of `session.run(feeds)`
    * @param tokens the tokens to keep, a prefix of those that were computed; all by default. The caller decides which drafted tokens to keep, from the rows of
-   * logits that the graph returns; a pruned head returns only that of the last token. If layers keep states, there is none between two calls: then either all
-   * tokens are kept, or none, and `length` tells from where the next `resume` computes
+   * logits that the graph returns; a pruned head returns only that of the last token. If layers keep states, there is no state between two tokens of a call:
+   * then either all tokens are kept or none, and the next `resume` computes the tokens behind `length`
    * @throws KvTideError `OUT_OF_BLOCKS`; the sequence is then unchanged, and `commit` may be called again
    */
   commit(outputs: Readonly<Record<string, T>>, tokens?: TokenIds): void {

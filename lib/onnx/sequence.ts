@@ -26,7 +26,7 @@ const idsOf = new WeakMap<Snapshot, { readonly ids: Uint32Array; readonly isLong
  * computed, the others are *pending*: the next `generate` or `run` computes them first.
  *
  * While a generation or a call of `run` works on the sequence, changes are refused with `BUSY`. Reads, forks, snapshots and files have the tokens
- * that were given out so far. Disposing of the sequence always succeeds, and ends the generation with `DISPOSED`.
+ * that were returned so far. Disposing of the sequence always succeeds, and ends the generation with `DISPOSED`.
  */
 export class OnnxSequence extends Sequence {
   readonly #state: SequenceState
@@ -85,8 +85,8 @@ export class OnnxSequence extends Sequence {
   }
 
   /**
-   * Drops all tokens behind the first `len`, computed or pending. If layers keep a state that cannot be taken back to `len`, it is taken back further: computed
-   * tokens from there on are pending, which `length` shows.
+   * Drops all tokens behind the first `len`, computed or pending. If layers keep states and there is none at `len`, the sequence goes back to the last state
+   * before it, which `length` shows; the tokens from there to `len` are pending.
    */
   override truncate(len: number): void {
     const state = settled(this)

@@ -58,14 +58,14 @@ interface AppendOptions {
   readonly tokens?: TokenIds
 }
 
-/** A sequence that was admitted, whose `length` is the number of prompt tokens that were cached, or the shortage. */
+/** The result of admission: a sequence, whose `length` is the number of prompt tokens that were cached, or the shortage. */
 export type Admission =
   | { readonly sequence: Sequence; readonly lacking?: undefined }
   | { readonly sequence?: undefined; readonly lacking: Lacking }
 
 /**
  * Keys and values of many sequences in all layers, in blocks that sequences share. The layers are uniform, or those of a model, which may
- * keep all tokens or a window, or share those of another layer. A step, a transaction and a snapshot cover all layers together.
+ * keep all tokens, a window or states, or share the keys and values of another layer. A step, a transaction and a snapshot cover all layers together.
  *
  * @example
  * ```ts
@@ -270,7 +270,7 @@ export class PagedKvCache extends Owner {
   }
 
   /**
-   * Returns the longest cached prefix of a prompt that is cached in all layers, in full blocks. The match holds these blocks. The last token of
+   * Returns the longest prefix of a prompt that is cached in all layers, in full blocks. The match holds these blocks. The last token of
    * the prompt is never matched, since its logits are needed. In a sliding group, the sinks, the tokens that the next token sees and the
    * last matched token must be cached.
    */
@@ -333,8 +333,8 @@ export class PagedKvCache extends Owner {
 
   /**
    * The changes of the prefix cache as events, for routers. They are those of the first group that keeps all tokens or, if all groups
-   * slide, of the first group. The option `events` is the number of events that the cache keeps. A reader that is slower misses the
-   * oldest ones, and learns how many.
+   * slide, of the first group. The option `events` is the number of events that the cache keeps. A reader that is too slow misses the
+   * oldest events, and learns how many.
    */
   events(options: EventsOptions = {}): CacheEvents {
     return readEvents(own(this), options)

@@ -136,8 +136,8 @@ export class Sequence extends Owner {
 
   /**
    * Sets the ids of tokens that were appended without ids. `tokens` are the ids of the sequence from its first token on, as far as they are known. Full
-   * blocks are then added to the prefix cache. Returns the number of tokens that have ids afterwards. That is fewer than were given if a fork, a snapshot
-   * or a match holds a block for which other ids may be known, and none of the tokens from before a call of `forgetPrefixes` get ids.
+   * blocks are then added to the prefix cache. Returns the number of tokens that have ids afterwards. Some given ids may not be set: those of a block for
+   * which a fork, a snapshot or a match may know other ids, and those of tokens from before a call of `forgetPrefixes`.
    *
    * @throws KvTideError `INVALID_ARGUMENT` for an id other than the known one; `TRANSACTION_OPEN` while a transaction or a step is open
    */

@@ -306,7 +306,7 @@ export class DynamoRouter extends Owner {
     return best && { worker: best.worker, blocks: best.blocks }
   }
 
-  /** Returns the workers that have some of a prompt, with the number of blocks, the longest prefix first. */
+  /** Returns the workers that have cached a prefix of a prompt, with the number of blocks, the longest prefix first. */
   async lengths(tokens: TokenIds): Promise<Route[]> {
     const indexer = own(this)
     const blocks = await indexer.query(readTokens('tokens', tokens))

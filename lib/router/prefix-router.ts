@@ -202,7 +202,7 @@ export class PrefixRouter extends Owner {
    * Returns the worker for a prompt, given the keys of its blocks; `undefined` if there are no workers.
    *
    * If prompts never match a block although workers store blocks, their keys differ: the process then emits one warning per router, with the code
-   * `KVTIDE_ROUTER_MISMATCH` (64 prompts matched nothing, and none of 256 blocks that workers stored after the first 32 belongs to these prompts).
+   * `KVTIDE_ROUTER_MISMATCH` (32 prompts matched nothing, workers then stored 256 blocks of which none belongs to them, and 32 more prompts matched nothing).
    */
   route(keys: readonly string[] | BigUint64Array, options: RouteOptions = {}): Route | undefined {
     const routing = nativeThis<Routing>(this, PrefixRouter)
@@ -216,7 +216,7 @@ export class PrefixRouter extends Owner {
     return { worker: found.worker, blocks: found.blocks }
   }
 
-  /** Returns the workers that have some of a prompt, with the number of blocks, the longest prefix first. */
+  /** Returns the workers that have cached a prefix of a prompt, with the number of blocks, the longest prefix first. */
   lengths(keys: readonly string[]): Route[] {
     const routing = nativeThis<Routing>(this, PrefixRouter)
     if (!isArray(keys)) throw invalid('keys', keys, 'an array of block keys')

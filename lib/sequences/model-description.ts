@@ -53,7 +53,7 @@ export interface StateLayer {
   readonly tensors: readonly StateTensor[]
 }
 
-/** A layer that keeps nothing: neither K and V nor a state, as the feed-forward layers that Nemotron-H counts as layers. */
+/** A layer that keeps neither K and V nor a state, such as the feed-forward layers that Nemotron-H counts as layers. */
 export interface EmptyLayer {
   readonly kind: 'empty'
 }

@@ -97,8 +97,8 @@ export interface UniformCacheOptions extends PageOptions {
 }
 
 /**
- * Options of a {@link PagedKvCache} for a model. Its layers may keep all tokens or a window, or share those of another layer. Layers of
- * the same kind and sizes form a group with one pool.
+ * Options of a {@link PagedKvCache} for a model. Its layers may keep all tokens, a window or states, or share the keys and values of another
+ * layer. Layers of the same kind and sizes form a group with one pool.
  */
 export interface ModelCacheOptions extends PageOptions {
   /** The model, described by hand or as its `config.json`. */
@@ -106,9 +106,9 @@ export interface ModelCacheOptions extends PageOptions {
   /** Blocks of each group: one number for all groups, or one for each in the order of {@link PagedKvCache.groups}. A block of a group of states is a slot. */
   readonly capacity?: number | readonly number[]
   /**
-   * Instead of `capacity`: as many blocks as fit into this many bytes, for at most `maxSequences` at once. Sliding groups get the blocks that
-   * their windows and `maxPrefillTokens` need, but at most half. A group of states gets two slots for each sequence, and an eighth of the bytes for
-   * checkpoints, at least two slots for each sequence, but at most half. The other groups get the rest.
+   * Instead of `capacity`: the size of the cache in bytes, for at most `maxSequences` at once. Sliding groups get the blocks that their windows
+   * and `maxPrefillTokens` need, but at most half of the bytes. A group of states gets two slots for each sequence, and for checkpoints an eighth of
+   * the bytes, at least two more slots for each sequence: together at most half of the bytes. The other groups get the rest.
    */
   readonly memoryBytes?: number
   /** The maximum number of sequences at once. Required with `memoryBytes`. */

@@ -91,9 +91,9 @@ export interface AllocationOptions extends PromptOptions {
 export interface Explanation {
   /** The number of cached tokens, in full blocks. */
   readonly matched: number
-  /** In a cache with states, the number of tokens that attention has cached. The tokens behind `matched` are lost for want of a checkpoint. */
+  /** In a cache with states, the number of tokens with cached keys and values. Those behind `matched` are computed again, for lack of a checkpoint. */
   readonly cached?: number
-  /** The first block that was a miss; omitted if everything was matched that can be. */
+  /** The first block that was a miss; omitted if there was none. */
   readonly missing?: {
     /** The index of the block in the prompt. */
     readonly block: number
@@ -102,7 +102,7 @@ export interface Explanation {
      * - `evicted`: it was evicted recently.
      * - `other-salt`: it is cached under another salt, or with other extras.
      * - `window-gone`: it is cached, but a sliding group has dropped tokens that the next token would see, or the block of the last token.
-     * - `no-state-here`: attention has it, but there is no checkpoint of the states behind it, nor behind a later block of the prompt.
+     * - `no-state-here`: its keys and values are cached, but there is no checkpoint of the states at its end, nor at the end of a later block of the prompt.
      * - `never-seen`: none of these. Tokens of an open step count as never seen, since they have no keys before its end.
      */
     readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen' | 'window-gone' | 'no-state-here'

@@ -26,7 +26,7 @@ export interface PagedStats extends CacheStats, PoolStats {
   readonly promptTokens: number
   /** The prompt tokens that were cache hits. */
   readonly hitTokens: number
-  /** Prompt tokens that attention has cached, and that had to be computed again for want of a checkpoint of the states. */
+  /** Prompt tokens whose keys and values were cached, but that had to be computed again because there was no checkpoint of the states. */
   readonly lostTokens: number
   /** The cache hit rate, `hitTokens / promptTokens`; 0 before the first prompt. */
   readonly hitRate: number

@@ -68,7 +68,7 @@ export function page(everything) {
   )
   return `# Models
 
-Which ONNX models run, on which [backend](onnx.md#backends). \`npx kvtide inspect model.onnx\` answers the same for your file.
+This page lists the ONNX models that run, and the [backend](onnx.md#backends) that runs them. \`npx kvtide inspect model.onnx\` answers the same for your file.
 
 The table is made by \`scripts/onnx/matrix\`: tiny random models of each family, exported in each form, and run alone and together
 with prompts of other lengths. Their tokens are compared with those of transformers; graphs of int4 and dynamically quantised
@@ -103,14 +103,14 @@ with the tokens of transformers; gemma2 cannot be exported. \`make.py --mobius\`
 
 ## Hybrid models
 
-Layers with a state beside layers with attention run on \`plain\`, with the tokens of transformers. \`scripts/onnx/matrix/hybrid.py\` makes
+Models that mix layers with states and layers with attention run on \`plain\`, and give the same tokens as transformers. \`scripts/onnx/matrix/hybrid.py\` makes
 the models. Each is run alone, with others, and in short steps; forked, drafted for, truncated, resumed, found by a second prompt, saved and
 loaded. The bytes are those of a sequence's states, and of a checkpoint.
 
 ${[row(['family', 'form', 'backend', 'bytes', 'as expected']), row(['---', '---', '---', '---', '---']), ...hybridRows(hybrids)].join('\n')}
 
 The builder's graph of Qwen3.5 passes three rows of positions to RotaryEmbedding, which onnxruntime 1.30 and 1.31 refuse on a CPU; with the first row
-alone it runs. Its graphs of half floats (LFM2) fail in onnxruntime behind a past. mobius-onnx exports neither Mamba 2 nor Granite 4.
+alone it runs. Its graphs of half floats (LFM2) fail in onnxruntime as soon as there is a past. mobius-onnx exports neither Mamba 2 nor Granite 4.
 
 ## Graphs that neither \`graph\` nor \`parts\` runs, and the reason
 

@@ -1,4 +1,4 @@
-//! Where checkpoints of states are taken, and which are kept: runs traces of 100,000 requests through the rules and
+//! Positions of checkpoints of states, and their eviction: runs traces of 100,000 requests through the rules and
 //! through the pool, beside fixed intervals and ends of prompts. `docs/hybrid.md` has the table that
 //! `a_cache_of_few_checkpoints_finds_almost_all` prints:
 //!
@@ -32,7 +32,7 @@ const REQUESTS: usize = 100_000;
 /// All rules, ours first.
 const RULES: [(&str, Rule); 8] = [
     ("kvtide", Rule::Ours),
-    ("kvtide's places, LRU", Rule::OursByTime),
+    ("kvtide's positions, LRU", Rule::OursByTime),
     ("every 256", Rule::Every(256)),
     ("every 512", Rule::Every(512)),
     ("every 1024", Rule::Every(1024)),

@@ -14,7 +14,7 @@ impl Codec {
     ///
     /// # Panics
     ///
-    /// When the CPU has no memory to stand in for a device.
+    /// If the CPU has no memory to stand in for a device.
     pub(super) fn encode_launched(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         let mut page = vec![0; codes.len().next_multiple_of(4) + scales.len()];
         let rows = Span::of(bytemuck::cast_slice(values));

@@ -68,7 +68,7 @@ pub(super) struct Mamba2 {
 /// The number of all heads' channels.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Width {
-    /// That of the heads.
+    /// The channels of the heads: heads × dimension.
     OfHeads,
     /// This factor times `hidden_size`.
     Expanded(Count),

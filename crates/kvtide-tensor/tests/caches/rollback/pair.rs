@@ -49,7 +49,7 @@ pub struct Pair {
     committed: usize,
     /// The positions of the tentative tokens' parents; -1 is before the first token.
     parents: Vec<i64>,
-    /// When each position was written last, also those behind the end.
+    /// The time at which each position was written last, also behind the end.
     written: Vec<u64>,
     time: u64,
     marks: Vec<Marked>,
