@@ -337,7 +337,7 @@ test('what is wrong with tiers is said, and nothing is made', async t =>
       {
         argument: 'prefixKey',
         value: 'none',
-        expected: '32 bytes, the same for all who share blocks: names are made under it',
+        expected: '32 bytes, the same in all processes that share blocks: block keys depend on it',
       },
     )
     await writeFile(join(folder, 'file'), '')

@@ -28,7 +28,7 @@ impl Tiers {
     /// key was made at random: no other process could find its blocks.
     pub fn attach(cache: &mut PagedKvCache, options: TiersOptions) -> Result<Self> {
         if !options.lower.is_empty() && cache.namer().own_key().is_some() {
-            let expected = "32 bytes, the same for all who share blocks: names are made under it";
+            let expected = "32 bytes, the same in all processes that share blocks: block keys depend on it";
             return Err(Error::argument("prefixKey", "none", expected));
         }
         let inner = Arc::new(Inner::new(cache, options));
