@@ -314,17 +314,20 @@ test('states in a tier below count, as long as they are there', async t => {
   }
 })
 
+// The indexer loses the blocks behind one that is removed and stored again, so only states are evicted here.
 withDynamo("Dynamo counts attention's blocks, whatever happens to states", async t => {
   const random = drawn(t)
   const indexer = await Indexer.start()
   t.teardown(() => indexer.stop())
-  using cache = hybridCache(FEW)
+  using cache = hybridCache({ capacity: [4000, 6], events: EVENTS })
   using publisher = await publishEvents(cache, LOOPBACK)
   using dynamo = new DynamoRouter({ url: indexer.url, blockSize: BLOCK, model: 'm', deadline: 10_000 })
   await dynamo.addWorker('one', followed(publisher))
   const prompts = Array.from({ length: 20 }, () => prompt(random))
-  for (let round = 0; round < 5; round++) {
-    for (let at = 0; at < 12; at++) turn(cache, random, prompts)
+  let hidden = 0
+  for (let round = 0; round < 8; round++) {
+    for (let at = 0; at < 20; at++) turn(cache, random, prompts)
+    hidden += lost(cache, prompts)
     const differ = async (): Promise<number[][]> => {
       const asked = prompts.map(async tokens => {
         const [longest] = await dynamo.lengths(tokens)
@@ -333,6 +336,6 @@ withDynamo("Dynamo counts attention's blocks, whatever happens to states", async
       return (await Promise.all(asked)).filter(([, routed, own]) => routed !== own)
     }
     t.true(await until(async () => (await differ()).length === 0, 50), JSON.stringify(await differ()))
-    t.true(lost(cache, prompts) > 0 || cache.stats().evictions > 0)
   }
+  t.true(hidden > 0 && (cache.stats().pools[1]?.evictions ?? 0) > 0)
 })
