@@ -325,10 +325,13 @@ withDynamo("Dynamo counts attention's blocks, whatever happens to states", async
   await dynamo.addWorker('one', followed(publisher))
   const prompts = Array.from({ length: 20 }, () => prompt(random))
   let hidden = 0
+  let marks = 1_000_000
   for (let round = 0; round < 8; round++) {
     for (let at = 0; at < 20; at++) turn(cache, random, prompts)
     hidden += lost(cache, prompts)
     const differ = async (): Promise<number[][]> => {
+      // A subscriber that connects late learns of a gap from the next message.
+      compute(cache, span((marks += BLOCK), marks + BLOCK)).dispose()
       const asked = prompts.map(async tokens => {
         const [longest] = await dynamo.lengths(tokens)
         return [tokens.length, longest?.blocks ?? 0, (cache.explain(tokens).cached ?? 0) / BLOCK]
