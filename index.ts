@@ -49,7 +49,7 @@ export {
   type RoutedEvent,
 } from './lib/router/prefix-router.js'
 export type { RouteOptions } from './lib/router/route-options.js'
-export type { CacheEvent, CacheEvents, CacheReplay } from './lib/sequences/cache-events.js'
+export type { CacheEvent, CacheEvents, CacheReplay, KeptContent } from './lib/sequences/cache-events.js'
 export type { EvictionPolicy } from './lib/sequences/eviction.js'
 export type { CacheForm, LayerGroup, StatePlace } from './lib/sequences/layer-group.js'
 export type {

@@ -14,6 +14,7 @@ import {
   Tensor,
 } from '../../index.js'
 import { collected } from '../support/garbage.js'
+import { drawn } from '../support/numbers.js'
 import { rejected, throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 import { until } from '../support/until.js'
@@ -30,22 +31,6 @@ function prompt(random: () => number): number[] {
     for (let token = 0; token < BLOCK; token++) tokens.push(1 + branch * 100 + block * BLOCK + token)
   }
   return [...tokens, 7]
-}
-
-/** Numbers that follow from a seed. */
-function numbers(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0
-    return state / 2 ** 32
-  }
-}
-
-/** A seed that is printed; `KVTIDE_SEED` repeats a run. */
-function seeded(t: ExecutionContext): () => number {
-  const seed = Number(process.env['KVTIDE_SEED'] ?? Date.now() & 0x7fffffff)
-  t.log(`KVTIDE_SEED=${seed}`)
-  return numbers(seed)
 }
 
 function compute(cache: PagedKvCache, tokens: readonly number[]): void {
@@ -88,7 +73,7 @@ const followed = ({ endpoint, replayEndpoint }: EventPublisher): { endpoint: str
 })
 
 test('what is there is published first, then what comes, what makes room and what is forgotten', async t => {
-  const random = seeded(t)
+  const random = drawn(t)
   using cache = new PagedKvCache(SIZES)
   using router = new PrefixRouter()
   router.addWorker('one')
@@ -115,7 +100,7 @@ test('what is there is published first, then what comes, what makes room and wha
 })
 
 test('who comes late gets everything by a replay, and who has no replay what comes', async t => {
-  const random = seeded(t)
+  const random = drawn(t)
   using cache = new PagedKvCache(SIZES)
   using router = new PrefixRouter()
   for (const worker of ['early', 'late', 'deaf']) router.addWorker(worker)
@@ -141,7 +126,7 @@ test('who comes late gets everything by a replay, and who has no replay what com
 })
 
 test('a log that is too short begins anew', async t => {
-  const random = seeded(t)
+  const random = drawn(t)
   using cache = new PagedKvCache({ ...SIZES, events: 4 })
   using router = new PrefixRouter()
   router.addWorker('one')
@@ -157,7 +142,7 @@ test('a log that is too short begins anew', async t => {
 })
 
 test('a publisher that comes again on the same endpoint, with nothing of what it said before', async t => {
-  const random = seeded(t)
+  const random = drawn(t)
   using router = new PrefixRouter()
   router.addWorker('one')
   const prompts = Array.from({ length: 40 }, () => prompt(random))
@@ -197,7 +182,7 @@ async function bound(cache: PagedKvCache, options: PublishOptions): Promise<Even
 }
 
 test('a worker that is removed and added again has what comes then, and nothing of the one before', async t => {
-  const random = seeded(t)
+  const random = drawn(t)
   using router = new PrefixRouter()
   using cache = new PagedKvCache(SIZES)
   using other = new PagedKvCache(SIZES)

@@ -29,6 +29,11 @@ export function prefixTree(tables: BlockMap['tables']): readonly Branch[] {
   return branches([...tables], 0)
 }
 
+/** @internal The sequences without a tree, for a cache without keys and values: their states have no common blocks. */
+export function listed(tables: BlockMap['tables']): readonly Branch[] {
+  return [...tables.keys()].map(id => ({ from: 0, to: 0, sequences: [id], children: [] }))
+}
+
 function branches(of: readonly (readonly [id: number, blocks: Int32Array])[], from: number): Branch[] {
   const byBlock = new Map<number, (readonly [number, Int32Array])[]>()
   for (const entry of of) {

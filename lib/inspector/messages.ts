@@ -25,6 +25,8 @@ export interface Sample {
   readonly evictions: number
   readonly promptTokens: number
   readonly hitTokens: number
+  /** Prompt tokens that were computed again for want of a checkpoint. */
+  readonly lostTokens: number
 }
 
 /** A message to the page. */
@@ -41,7 +43,15 @@ export type Message =
   /** The codes that changed: pairs of 32 bits, the block and its code, in base64. */
   | { readonly kind: 'changes'; readonly pairs: string }
   | { readonly kind: 'sample'; readonly sample: Sample; readonly limitBytes: number | null }
-  | { readonly kind: 'tree'; readonly tree: readonly Branch[]; readonly lengths: Readonly<Record<number, number>> }
+  | {
+      readonly kind: 'tree'
+      readonly tree: readonly Branch[]
+      readonly lengths: Readonly<Record<number, number>>
+      /** In a cache with states: the lengths of each sequence at which there is a checkpoint. */
+      readonly checkpoints?: Readonly<Record<number, readonly number[]>>
+    }
+  /** For each slot of a group of states: the number of tokens before a checkpoint, 32 bits in base64; 0 for other slots and for unknown numbers. */
+  | { readonly kind: 'ends'; readonly ends: string }
   | { readonly kind: 'ended' }
 
 export interface GroupShape {
@@ -49,4 +59,6 @@ export interface GroupShape {
   readonly layers: number
   readonly window?: number
   readonly blocks: number
+  /** The bytes of one slot, in a group of states. */
+  readonly bytes?: number
 }

@@ -30,6 +30,12 @@ const METRICS: readonly Metric[] = [
     help: 'Prompt tokens that were cache hits',
     of: stats => stats.hitTokens,
   },
+  {
+    name: 'lost_tokens_total',
+    type: 'counter',
+    help: 'Prompt tokens that were computed again for want of a checkpoint of the states',
+    of: stats => stats.lostTokens,
+  },
   { name: 'evictions_total', type: 'counter', help: 'Cached blocks that were evicted', of: stats => stats.evictions },
   {
     name: 'copies_on_write_total',

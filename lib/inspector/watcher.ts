@@ -4,8 +4,8 @@ import type { ServerResponse } from 'node:http'
 import { isKvTideError } from '../errors/errors.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
-import { blockMap, prefixTree } from './blocks.js'
-import type { GroupShape, Message, Sample } from './messages.js'
+import { blockMap, type BlockMap, listed, prefixTree } from './blocks.js'
+import type { Branch, GroupShape, Message, Sample } from './messages.js'
 
 /** An open page. */
 interface Follower {
@@ -13,6 +13,7 @@ interface Follower {
   readonly group: number
   codes: Uint16Array | undefined
   tree: string
+  ends: string
 }
 
 const [SAMPLE_MS, FRAME_MS, HISTORY] = [1000, 25, 600]
@@ -55,13 +56,15 @@ export class Watcher {
   follow(response: ServerResponse, group: number, headers: Readonly<Record<string, string>>): void {
     response.writeHead(200, { ...headers, 'content-type': 'text/event-stream' })
     const { groups, blockSize } = this.#cache
-    const follower: Follower = { response, group: groups[group] === undefined ? 0 : group, codes: undefined, tree: '' }
+    const place = groups[group] === undefined ? 0 : group
+    const follower: Follower = { response, group: place, codes: undefined, tree: '', ends: '' }
     const pools = this.#asked(() => this.#cache.stats().pools) ?? []
-    const shapes = groups.map(({ kind, layers, window }, place): GroupShape => ({
+    const shapes = groups.map(({ kind, layers, window, bytes }, at): GroupShape => ({
       kind,
       layers: layers.length,
       ...(window !== undefined && { window }),
-      blocks: pools[place]?.totalBlocks ?? 0,
+      blocks: pools[at]?.totalBlocks ?? 0,
+      ...(bytes !== undefined && { bytes }),
     }))
     tell(follower, { kind: 'hello', name: this.#name, blockSize, groups: shapes, history: this.#history })
     this.#followers.add(follower)
@@ -77,7 +80,8 @@ export class Watcher {
   #sample(): void {
     const stats = this.#asked(() => this.#cache.stats())
     if (stats === undefined) return
-    const { usedBytes, activeBlocks, cachedBlocks, freeBlocks, evictions, promptTokens, hitTokens, limitBytes } = stats
+    const { usedBytes, activeBlocks, cachedBlocks, freeBlocks, evictions, limitBytes } = stats
+    const { promptTokens, hitTokens, lostTokens } = stats
     const sample = {
       time: Date.now(),
       usedBytes,
@@ -87,6 +91,7 @@ export class Watcher {
       evictions,
       promptTokens,
       hitTokens,
+      lostTokens,
     }
     this.#history.push(sample)
     if (this.#history.length > HISTORY) this.#history.shift()
@@ -104,13 +109,39 @@ export class Watcher {
         if (follower.group !== group || follower.response.writableNeedDrain) continue
         tellBlocks(follower, map.codes)
         if (follower.tree === '' || this.#frames % TREE_FRAMES === 0) {
-          const lengths = Object.fromEntries([...map.tables.keys()].map(id => [id, this.#cache.sequenceLength(id)]))
-          const tree = JSON.stringify({ kind: 'tree', tree: prefixTree(map.tables), lengths } satisfies Message)
+          const tree = this.#asked(() => this.#tree(group, map.tables))
+          if (tree === undefined) return
           if (tree !== follower.tree) follower.response.write(`data: ${tree}\n\n`)
           follower.tree = tree
+          this.#tellEnds(follower)
         }
       }
     }
+  }
+
+  /** The message with the tree of sequences. Sequences share blocks, never states: for a group of states, it is that of the first group. */
+  #tree(group: number, tables: BlockMap['tables']): string {
+    const { groups } = this.#cache
+    const isState = groups[group]?.kind === 'state'
+    let tree: readonly Branch[]
+    if (!isState) tree = prefixTree(tables)
+    else if (groups[0]?.kind === 'state') tree = listed(tables)
+    else tree = prefixTree(blockMap(this.#shared, 0).tables)
+    const ids = [...tables.keys()]
+    const lengths = Object.fromEntries(ids.map(id => [id, this.#cache.sequenceLength(id)]))
+    const hasStates = groups.at(-1)?.kind === 'state'
+    const of = (id: number): readonly [number, number[]] => [id, [...this.#shared.native.checkpointsOf(id)]]
+    const checkpoints = hasStates ? { checkpoints: Object.fromEntries(ids.map(of)) } : {}
+    return JSON.stringify({ kind: 'tree', tree, lengths, ...checkpoints } satisfies Message)
+  }
+
+  /** Sends the positions of checkpoints to a page that shows a group of states. */
+  #tellEnds(follower: Follower): void {
+    if (this.#cache.groups[follower.group]?.kind !== 'state') return
+    const ends = this.#asked(() => base64(this.#shared.native.stateEnds(follower.group)))
+    if (ends === undefined || ends === follower.ends) return
+    follower.ends = ends
+    tell(follower, { kind: 'ends', ends })
   }
 
   /** The answer of the cache; `undefined` while it is busy. If the cache was disposed of, all pages get the message `ended`. */

@@ -333,8 +333,8 @@ export class PagedKvCache extends Owner {
 
   /**
    * The changes of the prefix cache as events, for routers. They are those of the first group that keeps all tokens or, if all groups
-   * slide, of the first group. The option `events` is the number of events that the cache keeps. A reader that is too slow misses the
-   * oldest events, and learns how many.
+   * slide, of the first group; and those of states, if layers keep any. The option `events` is the number of events that the cache
+   * keeps. A reader that is too slow misses the oldest events, and learns how many.
    */
   events(options: EventsOptions = {}): CacheEvents {
     return readEvents(own(this), options)
@@ -355,7 +355,8 @@ export class PagedKvCache extends Owner {
 
   /** Returns the keys of all blocks in the prefix cache, for a router that starts to follow events or has missed some. O(blocks). */
   indexedKeys(): PrefixKeys {
-    return own(this).native.indexedKeys()
+    const { keys, states, next } = own(this).native.indexedKeys()
+    return { keys, ...(states !== undefined && { states }), next }
   }
 
   /** Allocates the blocks that each sequence needs for this many tokens in total, or throws `OUT_OF_BLOCKS` and allocates none. */

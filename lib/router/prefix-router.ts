@@ -20,6 +20,7 @@ import { invalid } from '../errors/errors.js'
 import { INTERNAL, nativeThis, Owner } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
+import type { KeptContent } from '../sequences/cache-events.js'
 import { readEndpoint } from './endpoint.js'
 import { readRouteOptions, type RouteOptions } from './route-options.js'
 
@@ -27,7 +28,7 @@ import { readRouteOptions, type RouteOptions } from './route-options.js'
 export interface Route {
   /** The worker. */
   readonly worker: string
-  /** The number of the prompt's blocks that it has. */
+  /** The number of the prompt's blocks that it has; up to a state, if its model keeps states. */
   readonly blocks: number
 }
 
@@ -100,10 +101,11 @@ class Followed {
 /** The part of a {@link CacheEvent} that a router needs: no tokens. */
 export type RoutedEvent =
   | { readonly type: 'stored'; readonly key: string; readonly parent: string; readonly isFirst: boolean }
-  | { readonly type: 'removed'; readonly key: string }
-  | { readonly type: 'cleared' }
+  | { readonly type: 'removed' | 'state-stored' | 'state-removed'; readonly key: string }
+  | { readonly type: 'cleared'; readonly keeps?: KeptContent }
 
-const EVENTS: readonly string[] = ['stored', 'removed', 'cleared']
+const EVENTS: readonly string[] = ['stored', 'removed', 'cleared', 'state-stored', 'state-removed']
+const KEPT: ReadonlySet<unknown> = new Set(['tokens', 'states'])
 
 /** Checks the key of a block. */
 function readName(argument: string, value: unknown): string {
@@ -112,17 +114,28 @@ function readName(argument: string, value: unknown): string {
 }
 
 function readEvent(argument: string, value: unknown): NativeCacheEvent {
-  const { type, key, parent, isFirst } = fields<{ type: string; key: string; parent: string; isFirst: boolean }>(
-    argument,
-    value,
-  )
+  const { type, key, parent, isFirst, keeps } = fields<{
+    type: string
+    key: string
+    parent: string
+    isFirst: boolean
+    keeps: string[]
+  }>(argument, value)
   if (typeof type !== 'string' || !EVENTS.includes(type))
     throw invalid(`${argument}.type`, type, EVENTS.map(name => `'${name}'`).join(' or '))
-  if (type === 'cleared') return { kind: type } as NativeCacheEvent
+  const none = { key: undefined, parent: undefined, keeps: undefined }
+  if (type === 'cleared') return { ...none, kind: type, keeps: optional(readKept, `${argument}.keeps`, keeps) }
   const name = readName(`${argument}.key`, key)
-  if (type === 'removed') return { kind: type, key: name, parent: undefined }
+  if (type !== 'stored') return { ...none, kind: type as NativeCacheEvent['kind'], key: name }
   const before = readName(`${argument}.parent`, parent)
-  return { kind: 'stored', key: name, parent: flag(`${argument}.isFirst`, isFirst) ? undefined : before }
+  return { ...none, kind: type, key: name, parent: flag(`${argument}.isFirst`, isFirst) ? undefined : before }
+}
+
+function readKept(argument: string, value: unknown): KeptContent {
+  const kept = isArray(value) ? [...value] : []
+  if (kept.length === 0 || !kept.every(of => KEPT.has(of)))
+    throw invalid(argument, value, "['tokens', 'states'] or ['states']")
+  return kept as ('tokens' | 'states')[]
 }
 
 /**

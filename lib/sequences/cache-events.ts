@@ -30,14 +30,27 @@ interface RemovedEvent {
   readonly key: string
 }
 
-/** Prompts can no longer reuse any block. */
+/** Prompts can no longer reuse any block, or any state. */
 interface ClearedEvent {
   readonly number: number
   readonly type: 'cleared'
+  /** The content of the cache, if it keeps states: a prompt is continued only where there is a state. */
+  readonly keeps?: KeptContent
 }
 
-/** A change of a cached block, or of all of them. Events are numbered without gaps. */
-export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
+/** The content of a cache whose layers keep states: `['tokens', 'states']`, or `['states']` without attention. */
+export type KeptContent = readonly ('tokens' | 'states')[]
+
+/** In a cache whose layers keep states: there is a state (a checkpoint) at the end of a block from now on, or no longer. */
+interface StateEvent {
+  readonly number: number
+  readonly type: 'state-stored' | 'state-removed'
+  /** The key of the block. */
+  readonly key: string
+}
+
+/** A change of a cached block or state, or of all of them. Events are numbered without gaps. */
+export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent | StateEvent
 
 /**
  * The events of a cache, as they happen. Waiting for one takes no polling, and does not keep the process alive.
@@ -149,14 +162,14 @@ class Reader implements Waiting {
   #fetch(): void {
     const { missed, first, events } = this.#shared.native.events(this.#next, EVENTS_MAX)
     this.missed += missed
-    this.#events = events.map((event, place) => eventOf(first + place, event))
+    this.#events = events.map((event, place) => eventOf(this.#shared, first + place, event))
     this.#place = 0
     if (events.length > 0) this.#next = first + events.length
     else this.#next += missed
   }
 }
 
-function eventOf(number: number, { kind, key, parent, tokens, isFirst }: NativeEvent): CacheEvent {
+function eventOf(shared: SharedCache, number: number, { kind, key, parent, tokens, isFirst }: NativeEvent): CacheEvent {
   if (kind === 'stored')
     return {
       number,
@@ -166,12 +179,24 @@ function eventOf(number: number, { kind, key, parent, tokens, isFirst }: NativeE
       isFirst,
       tokens: new Uint32Array(tokens as number[]),
     }
-  return kind === 'removed' ? { number, type: kind, key: key as string } : { number, type: kind }
+  return kind === 'cleared' ? cleared(shared, number) : { number, type: kind, key: key as string }
+}
+
+function cleared(shared: SharedCache, number: number): ClearedEvent {
+  const keeps = keptContent(shared)
+  return { number, type: 'cleared', ...(keeps !== undefined && { keeps }) }
+}
+
+/** @internal The content of a cache with states; `undefined` for a cache of tokens alone. */
+export function keptContent({ native }: SharedCache): KeptContent | undefined {
+  const states = native.groups().findIndex(({ tensors }) => tensors !== undefined)
+  if (states < 0) return undefined
+  return states > 0 ? ['tokens', 'states'] : ['states']
 }
 
 /** The content of a prefix cache as events, and the number of the next event. */
 export interface CacheReplay {
-  /** A `cleared`, and a `stored` for each block, each behind its parent's. All have the number `next`. */
+  /** A `cleared`, a `stored` for each block, each behind its parent's, and a `state-stored` for each state. All have the number `next`. */
   readonly events: readonly CacheEvent[]
   /** `events({ from: next })` continues from there. */
   readonly next: number
@@ -180,7 +205,7 @@ export interface CacheReplay {
 /** @internal */
 export function readReplay(shared: SharedCache): CacheReplay {
   const { first: next, events } = shared.native.foundEvents()
-  return { events: [{ number: next, type: 'cleared' }, ...events.map(event => eventOf(next, event))], next }
+  return { events: [cleared(shared, next), ...events.map(event => eventOf(shared, next, event))], next }
 }
 
 class Events extends Owner implements CacheEvents {

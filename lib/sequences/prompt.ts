@@ -190,6 +190,8 @@ export function readAllocation(shared: SharedCache, tokens: unknown, options: un
 export interface PrefixKeys {
   /** The keys of the blocks, 64 hexadecimal digits each, in no particular order. */
   readonly keys: string[]
+  /** In a cache whose layers keep states, the keys of the blocks at whose end there is one. */
+  readonly states?: string[]
   /** The number of the next event: `events({ from: next })` continues from this list. */
   readonly next: number
 }

@@ -3,6 +3,8 @@
 
 mod prefix_router;
 #[cfg(feature = "net")]
+mod published;
+#[cfg(feature = "net")]
 mod publisher;
 #[cfg(feature = "net")]
 mod worker_events;

@@ -81,12 +81,24 @@ pub struct NativeRoute {
 /// A cache event, in the form that JavaScript passes.
 #[napi(object, object_to_js = false)]
 pub struct NativeCacheEvent {
-    #[napi(ts_type = "'stored' | 'removed' | 'cleared'")]
+    #[napi(ts_type = "'stored' | 'removed' | 'cleared' | 'state-stored' | 'state-removed'")]
     pub kind: String,
     #[napi(ts_type = "string | undefined")]
     pub key: Option<String>,
     #[napi(ts_type = "string | undefined")]
     pub parent: Option<String>,
+    /// What the cache keeps: `'tokens'`, `'states'`.
+    #[napi(ts_type = "readonly ('tokens' | 'states')[] | undefined")]
+    pub keeps: Option<Vec<String>>,
+}
+
+/// The groups of a cache with states, in events of its own form.
+const TOKENS: (u32, &str) = (0, "full_attention");
+const STATES: (u32, &str) = (1, "mamba");
+
+fn stored_in((group, kind): (u32, &str), hashes: Vec<BlockHash>) -> Event {
+    let (group, spec_kind) = (Some(group), Some(kind.to_owned()));
+    Event::Stored(StoredBlocks { hashes, group, spec_kind, ..StoredBlocks::default() })
 }
 
 /// The first eight bytes of a key, given as hexadecimal digits.
@@ -98,16 +110,31 @@ fn short(digits: &str) -> Outcome<u64> {
 }
 
 impl NativeCacheEvent {
-    fn read(&self) -> Outcome<Event> {
+    /// The events that say this: several for a beginning, which also says what the cache keeps.
+    fn read(&self) -> Outcome<Vec<Event>> {
         let key = || short(self.key.as_deref().unwrap_or_default()).map(BlockHash::from);
         Ok(match &*self.kind {
-            "stored" => Event::Stored(StoredBlocks {
+            "stored" => vec![Event::Stored(StoredBlocks {
                 hashes: vec![key()?],
                 parent: self.parent.as_deref().map(short).transpose()?.map(BlockHash::from),
                 ..StoredBlocks::default()
-            }),
-            "removed" => Event::Removed(RemovedBlocks { hashes: vec![key()?], ..RemovedBlocks::default() }),
-            _ => Event::Cleared,
+            })],
+            "removed" => vec![Event::Removed(RemovedBlocks { hashes: vec![key()?], ..RemovedBlocks::default() })],
+            "state-stored" => vec![stored_in(STATES, vec![key()?])],
+            "state-removed" => {
+                let (group, kind) = STATES;
+                let (group, spec_kind) = (Some(group), Some(kind.to_owned()));
+                vec![Event::Removed(RemovedBlocks {
+                    hashes: vec![key()?],
+                    group,
+                    spec_kind,
+                    ..RemovedBlocks::default()
+                })]
+            }
+            _ => {
+                let of = |kept: &String| stored_in(if kept == "states" { STATES } else { TOKENS }, Vec::new());
+                std::iter::once(Event::Cleared).chain(self.keeps.iter().flatten().map(of)).collect()
+            }
         })
     }
 }
@@ -166,7 +193,7 @@ impl NativePrefixRouter {
     pub fn apply(&self, env: &Env, name: String, events: Vec<NativeCacheEvent>) -> Result<()> {
         self.change(env, |routing| {
             let events = events.iter().map(NativeCacheEvent::read).collect::<Outcome<Vec<_>>>()?;
-            routing.apply(&name, &events)
+            routing.apply(&name, &events.concat())
         })
     }
 

@@ -2,7 +2,7 @@
 
 use kvtide_core::Error;
 use kvtide_core::paged::PoolStats;
-use napi::bindgen_prelude::{Int32Array, Uint8Array};
+use napi::bindgen_prelude::{Int32Array, Uint8Array, Uint32Array};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -48,6 +48,18 @@ impl NativePagedKvCache {
     #[napi]
     pub fn block_states(&mut self, env: &Env, group: f64) -> Result<Uint8Array> {
         self.cache.change(env, |cache| Ok(cache.block_states(count("group", group)? as usize)?.into()))
+    }
+
+    /// The number of tokens before each state of a group that prompts can find; 0 if they cannot, or if it is unknown.
+    #[napi]
+    pub fn state_ends(&mut self, env: &Env, group: f64) -> Result<Uint32Array> {
+        self.cache.change(env, |cache| Ok(cache.state_ends(count("group", group)? as usize)?.into()))
+    }
+
+    /// The lengths of a sequence at which there is a checkpoint, ascending.
+    #[napi]
+    pub fn checkpoints_of(&mut self, env: &Env, sequence: f64) -> Result<Uint32Array> {
+        self.cache.change(env, |cache| Ok(cache.checkpoints_of(whole("seq", sequence)?)?.into()))
     }
 
     /// The blocks of a sequence in a group; -1 for a block that has left the window.

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use kvtide_core::Error;
 use kvtide_core::paged::{
-    AdmissionRequest, BlockKey, Event, Explanation, Extra, Growth, GrowthRequest, Lacking, MissReason, UnseenEvents,
+    AdmissionRequest, BlockKey, Event, Explanation, Extra, Growth, GrowthRequest, Lacking, MissReason,
 };
-use kvtide_tensor::{PagedPrefix, PrefixNamer, PromptOptions};
+use kvtide_tensor::{BlockContent, PagedPrefix, PrefixNamer, PromptOptions, UnseenCacheEvents};
 use napi::bindgen_prelude::Uint8Array;
 use napi::{Env, Result};
 use napi_derive::napi;
@@ -292,7 +292,7 @@ fn name(reason: MissReason) -> &'static str {
 
 #[napi(object, object_from_js = false)]
 pub struct NativeEvent {
-    #[napi(ts_type = "'stored' | 'removed' | 'cleared'")]
+    #[napi(ts_type = "'stored' | 'removed' | 'cleared' | 'state-stored' | 'state-removed'")]
     pub kind: &'static str,
     #[napi(ts_type = "string | undefined")]
     pub key: Option<String>,
@@ -317,6 +317,9 @@ pub struct NativeEvents {
 #[napi(object, object_from_js = false)]
 pub struct NativePrefixKeys {
     pub keys: Vec<String>,
+    /// The keys of the blocks at whose end there is a state, in a cache with states.
+    #[napi(ts_type = "string[] | undefined")]
+    pub states: Option<Vec<String>>,
     /// The number of the next event.
     pub next: f64,
 }
@@ -339,7 +342,10 @@ impl NativePagedKvCache {
     /// The keys of all cached blocks.
     #[napi]
     pub fn indexed_keys(&self, env: &Env) -> Result<NativePrefixKeys> {
-        self.cache.read(env, |cache| Ok(NativePrefixKeys::of(&cache.indexed_keys()?, &cache.events(0))))
+        self.cache.read(env, |cache| {
+            let states = cache.state_keys()?.map(|keys| names(&keys));
+            Ok(NativePrefixKeys { keys: names(&cache.indexed_keys()?), states, next: number(cache.events(0).next) })
+        })
     }
 
     /// The events from a number on, at most `most`.
@@ -356,24 +362,21 @@ impl NativePagedKvCache {
     pub fn found_events(&mut self, env: &Env) -> Result<NativeEvents> {
         self.cache.change(env, |cache| {
             let (events, next) = cache.found_events()?;
-            Ok(NativeEvents { missed: 0.0, first: number(next), events: events.iter().map(native).collect() })
+            Ok(NativeEvents {
+                missed: 0.0,
+                first: number(next),
+                events: events.iter().map(|(kept, event)| native(*kept, event)).collect(),
+            })
         })
     }
 }
 
 impl NativeEvents {
     /// The unseen events, at most `most`.
-    fn of(unseen: UnseenEvents<'_>, most: f64) -> Outcome<Self> {
+    fn of(unseen: UnseenCacheEvents<'_>, most: f64) -> Outcome<Self> {
         let most = count("most", most)? as usize;
-        let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
+        let events = unseen.iter().take(most).map(|(kept, event)| native(kept, event)).collect();
         Ok(NativeEvents { missed: number(unseen.missed), first: number(unseen.first), events })
-    }
-}
-
-impl NativePrefixKeys {
-    /// These keys, and the number of the event that follows them.
-    fn of(keys: &[BlockKey], events: &UnseenEvents<'_>) -> Self {
-        NativePrefixKeys { keys: names(keys), next: number(events.next) }
     }
 }
 
@@ -382,9 +385,15 @@ pub(crate) fn names(keys: &[BlockKey]) -> Vec<String> {
     keys.iter().map(hex).collect()
 }
 
-fn native(event: &Event) -> NativeEvent {
+fn native(kept: BlockContent, event: &Event) -> NativeEvent {
     let none = NativeEvent { kind: "cleared", key: None, parent: None, tokens: None, is_first: false };
     match event {
+        Event::Stored { key, .. } if kept == BlockContent::States => {
+            NativeEvent { kind: "state-stored", key: Some(hex(key)), ..none }
+        }
+        Event::Removed { key } if kept == BlockContent::States => {
+            NativeEvent { kind: "state-removed", key: Some(hex(key)), ..none }
+        }
         Event::Stored { key, parent, tokens, is_first } => NativeEvent {
             kind: "stored",
             key: Some(hex(key)),

@@ -103,8 +103,8 @@ pub struct NativeTiers {
 
 #[cfg(feature = "net")]
 impl NativeTiers {
-    pub(crate) fn follow(&self, group: usize) {
-        self.tiers.follow(group);
+    pub(crate) fn follow(&self, groups: impl IntoIterator<Item = usize>) {
+        self.tiers.follow(groups);
     }
 
     /// Returns the events since the last call. Lost events are not reported: followers keep their old state.

@@ -1,4 +1,4 @@
-//! Compares the index with a naive model: one set of keys per worker and tier.
+//! Compares the index with a naive model: one set of keys per worker and tier, and one of states.
 
 mod support;
 
@@ -17,7 +17,17 @@ struct Oracle {
 #[derive(Default)]
 struct Worker {
     held: HashSet<(u64, Tier)>,
+    states: HashSet<(u64, Tier)>,
+    keeps: Keeps,
     load: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Keeps {
+    #[default]
+    Tokens,
+    Both,
+    States,
 }
 
 impl Oracle {
@@ -25,8 +35,17 @@ impl Oracle {
         Tier::ALL.into_iter().find(|&tier| self.workers[&worker].held.contains(&(key, tier)))
     }
 
+    /// The blocks of a prompt from which a worker can continue.
     fn length(&self, worker: WorkerId, keys: &[u64]) -> usize {
-        keys.iter().take_while(|&&key| self.tier(worker, key).is_some()).count()
+        let held = keys.iter().take_while(|&&key| self.tier(worker, key).is_some()).count();
+        let Worker { states, keeps, .. } = &self.workers[&worker];
+        let has_state = |&blocks: &usize| Tier::ALL.iter().any(|&tier| states.contains(&(keys[blocks - 1], tier)));
+        let deepest = |blocks: usize| (1..=blocks).rev().find(has_state).unwrap_or(0);
+        match keeps {
+            Keeps::Tokens => held,
+            Keeps::Both => deepest(held),
+            Keeps::States => deepest(keys.len()),
+        }
     }
 
     fn ids(&self) -> Vec<WorkerId> {
@@ -58,19 +77,33 @@ impl Oracle {
 enum Step {
     Store { worker: usize, tier: usize, from: usize, to: usize },
     Remove { worker: usize, tier: usize, keys: Vec<usize> },
+    StoreStates { worker: usize, tier: usize, keys: Vec<usize> },
+    RemoveStates { worker: usize, tier: usize, keys: Vec<usize> },
+    Keep { worker: usize, keeps: Keeps },
     Clear { worker: usize },
     Leave { worker: usize },
     Join,
     Load { worker: usize, load: u8 },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+/// Random steps; with a weight of 0, no worker keeps states.
+fn steps(states: u32) -> impl Strategy<Value = Vec<Step>> {
     let worker = 0..8usize;
+    let keys = || prop::collection::vec(0..40usize, 1..6);
+    let keeps = prop_oneof![1 => Just(Keeps::Tokens), 2 => Just(Keeps::Both), 1 => Just(Keeps::States)];
+    let of_states = prop_oneof![
+        4 => (worker.clone(), 0..3usize, keys())
+            .prop_map(|(worker, tier, keys)| Step::StoreStates { worker, tier, keys }),
+        2 => (worker.clone(), 0..3usize, keys())
+            .prop_map(|(worker, tier, keys)| Step::RemoveStates { worker, tier, keys }),
+        2 => (worker.clone(), keeps).prop_map(|(worker, keeps)| Step::Keep { worker, keeps }),
+    ];
     let step = prop_oneof![
         8 => (worker.clone(), 0..3usize, 0..6usize, 0..40usize)
             .prop_map(|(worker, tier, from, to)| Step::Store { worker, tier, from, to }),
-        6 => (worker.clone(), 0..3usize, prop::collection::vec(0..40usize, 1..6))
+        6 => (worker.clone(), 0..3usize, keys())
             .prop_map(|(worker, tier, keys)| Step::Remove { worker, tier, keys }),
+        states => of_states,
         1 => worker.clone().prop_map(|worker| Step::Clear { worker }),
         1 => worker.clone().prop_map(|worker| Step::Leave { worker }),
         1 => Just(Step::Join),
@@ -180,10 +213,32 @@ fn take(
             let held = &mut oracle.workers.get_mut(&worker).unwrap().held;
             held.retain(|&(key, of)| of != Tier::ALL[tier] || !keys.contains(&key));
         }
+        Step::StoreStates { worker, tier, keys } => {
+            let Some(worker) = pick(worker) else { return };
+            let keys: Vec<u64> = keys.into_iter().map(key).collect();
+            index.store_states(worker, Tier::ALL[tier], &keys).unwrap();
+            let states = &mut oracle.workers.get_mut(&worker).unwrap().states;
+            states.extend(keys.iter().map(|&key| (key, Tier::ALL[tier])));
+        }
+        Step::RemoveStates { worker, tier, keys } => {
+            let Some(worker) = pick(worker) else { return };
+            let keys: Vec<u64> = keys.into_iter().map(key).collect();
+            index.remove_states(worker, Tier::ALL[tier], &keys).unwrap();
+            let states = &mut oracle.workers.get_mut(&worker).unwrap().states;
+            states.retain(|&(key, of)| of != Tier::ALL[tier] || !keys.contains(&key));
+        }
+        Step::Keep { worker, keeps } => {
+            let Some(worker) = pick(worker) else { return };
+            let (tokens, states) = (!matches!(keeps, Keeps::States), !matches!(keeps, Keeps::Tokens));
+            index.keep(worker, tokens, states).unwrap();
+            oracle.workers.get_mut(&worker).unwrap().keeps = keeps;
+        }
         Step::Clear { worker } => {
             let Some(worker) = pick(worker) else { return };
             index.clear(worker).unwrap();
-            oracle.workers.get_mut(&worker).unwrap().held.clear();
+            let of = oracle.workers.get_mut(&worker).unwrap();
+            of.held.clear();
+            of.states.clear();
         }
         Step::Leave { worker } => {
             let Some(worker) = pick(worker) else { return };
@@ -204,12 +259,18 @@ fn take(
 
 #[test]
 fn finds_what_loops_over_sets_find() {
-    run("index", 300, (any::<u64>(), steps()), |(shape, steps)| follow(0, shape, steps));
+    run("index", 300, (any::<u64>(), steps(0)), |(shape, steps)| follow(0, shape, steps));
+}
+
+#[test]
+fn workers_with_states_continue_where_a_state_is() {
+    run("states", 300, (any::<u64>(), steps(8)), |(shape, steps)| follow(0, shape, steps));
 }
 
 #[test]
 fn finds_the_same_with_numbers_over_several_words() {
-    run("wide index", 60, (any::<u64>(), steps(), 60..200usize), |(shape, steps, first)| follow(first, shape, steps));
+    let wide = (any::<u64>(), prop_oneof![steps(0), steps(8)], 60..200usize);
+    run("wide index", 60, wide, |(shape, steps, first)| follow(first, shape, steps));
 }
 
 #[test]
@@ -267,6 +328,39 @@ fn each_length_of_a_long_prompt_is_found() {
 }
 
 #[test]
+fn a_state_before_the_longest_prefix_decides() {
+    let keys: Vec<u64> = (0..1000).map(|block| mix(block + 1)).collect();
+    let mut index = WorkerIndex::new();
+    let [plain, hybrid, lone] = std::array::from_fn(|_| index.add_worker().unwrap());
+    index.keep(hybrid, true, true).unwrap();
+    index.keep(lone, false, true).unwrap();
+    index.store(hybrid, Tier::Gpu, None, &keys).unwrap();
+    assert_eq!(index.find(&keys).blocks, 0, "nothing to continue from");
+    index.store_states(hybrid, Tier::Cpu, &[keys[699], keys[6]]).unwrap();
+    index.store_states(lone, Tier::Gpu, &[keys[99]]).unwrap();
+    index.store(plain, Tier::Gpu, None, &keys[..100]).unwrap();
+    let mut lengths = Vec::new();
+    index.lengths(&keys, &mut lengths);
+    let of = |worker, blocks| WorkerPrefix { worker, blocks };
+    assert_eq!(lengths, [of(hybrid, 700), of(plain, 100), of(lone, 100)]);
+    assert_eq!(index.find(&keys[..699]).workers.collect::<Vec<_>>(), [plain, lone]);
+    // A hole in the blocks hides the states behind it.
+    index.remove(hybrid, Tier::Gpu, &keys[6..7]).unwrap();
+    index.lengths(&keys, &mut lengths);
+    assert_eq!(lengths, [of(plain, 100), of(lone, 100)]);
+    let usage = index.usage();
+    assert_eq!((usage.blocks, usage.states), (1000, 3));
+    for worker in [plain, hybrid, lone] {
+        index.remove_worker(worker).unwrap();
+    }
+    let usage = index.usage();
+    assert_eq!((usage.blocks, usage.states, usage.sets), (0, 0, 1));
+    let again = index.add_worker().unwrap();
+    index.store(again, Tier::Gpu, None, &keys).unwrap();
+    assert_eq!(index.find(&keys).blocks, 1000, "a new worker keeps tokens alone");
+}
+
+#[test]
 fn blocks_may_come_before_their_parents() {
     let mut index = WorkerIndex::new();
     let worker = index.add_worker().unwrap();
@@ -318,6 +412,9 @@ fn refuses_workers_that_are_not_there() {
     let outcomes = [
         index.store(unknown, Tier::Gpu, None, &[1]),
         index.remove(unknown, Tier::Gpu, &[1]),
+        index.store_states(unknown, Tier::Gpu, &[1]),
+        index.remove_states(unknown, Tier::Gpu, &[1]),
+        index.keep(unknown, true, true),
         index.clear(unknown),
         index.remove_worker(unknown),
         index.set_load(unknown, 1.0),

@@ -38,8 +38,8 @@ pub use contiguous::rotating::{Rotating, RotatingCache, RotatingKvCache, Rotatin
 pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
 pub use paged::{PagedKvCacheOptions, StepTokens};
 pub use sequences::{
-    PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom, PrefixNamer,
-    PromptOptions, StepRun, Tokens, TokensKv,
+    BlockContent, FollowedGroups, PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence, PagedSnapshot,
+    PagedStep, PoolRoom, PrefixNamer, PromptOptions, StepRun, Tokens, TokensKv, UnseenCacheEvents,
 };
 pub use tensor::host::HostTensor;
 pub use tensor::view::{Kv, View};

@@ -1,4 +1,4 @@
-//! Events of blocks in the tiers, for followers of a cache. One group of layers is followed.
+//! Events of blocks in the tiers, for followers of a cache. Only some groups of layers are followed.
 //!
 //! The log is bounded. If it is full, events are lost, and the next call says so.
 
@@ -14,6 +14,8 @@ const KEPT_MAX: usize = 1 << 16;
 pub struct TierEvent {
     /// The place of the tier; memory has place 0.
     pub place: usize,
+    /// The group of layers.
+    pub group: usize,
     /// The block's key.
     pub key: BlockKey,
     /// Its tokens, if it is now in the tier.
@@ -26,7 +28,7 @@ pub(crate) struct TierLog(Mutex<Option<Log>>);
 
 #[derive(Debug)]
 struct Log {
-    group: u16,
+    groups: Vec<u16>,
     events: Vec<TierEvent>,
     has_lost: bool,
 }
@@ -36,9 +38,9 @@ impl TierLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Logs events of a group from now on.
-    pub fn follow(&self, group: u16) {
-        *self.log() = Some(Log { group, events: Vec::new(), has_lost: false });
+    /// Logs events of these groups from now on.
+    pub fn follow(&self, groups: Vec<u16>) {
+        *self.log() = Some(Log { groups, events: Vec::new(), has_lost: false });
     }
 
     pub fn stored(&self, place: usize, key: &StoreKey, tokens: &[u32]) {
@@ -51,12 +53,13 @@ impl TierLog {
 
     fn note(&self, place: usize, key: &StoreKey, tokens: Option<&[u32]>) {
         let mut log = self.log();
-        let Some(log) = log.as_mut().filter(|log| log.group == key.group) else { return };
+        let Some(log) = log.as_mut().filter(|log| log.groups.contains(&key.group)) else { return };
         if log.events.len() >= KEPT_MAX || log.events.try_reserve(1).is_err() {
             log.has_lost = true;
             return;
         }
-        log.events.push(TierEvent { place, key: key.block, tokens: tokens.map(<[u32]>::to_vec) });
+        let (group, tokens) = (key.group.into(), tokens.map(<[u32]>::to_vec));
+        log.events.push(TierEvent { place, group, key: key.block, tokens });
     }
 
     /// Returns the events since the last call, in order, and true if some were lost.

@@ -91,9 +91,9 @@ impl Tiers {
         self.inner.lower.iter().find_map(Tier::next_event)
     }
 
-    /// Logs, from now on, what happens in the tiers to blocks of a group of layers.
-    pub fn follow(&self, group: usize) {
-        self.inner.log.follow(group as u16);
+    /// Logs, from now on, what happens in the tiers to blocks of these groups of layers.
+    pub fn follow(&self, groups: impl IntoIterator<Item = usize>) {
+        self.inner.log.follow(groups.into_iter().map(|group| group as u16).collect());
     }
 
     /// Returns the events since the last call, in order, and true if some were lost. Entries that other processes

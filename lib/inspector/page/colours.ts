@@ -49,13 +49,23 @@ export function describe(block: number, code: number | undefined): string {
   return `block ${block}: ${code < OWNED ? STATES[code] : `of sequence ${code - OWNED}`}`
 }
 
-export function legend(into: HTMLElement): void {
+/** Describes a slot of states. `end` is the number of tokens before a checkpoint; 0 if there is none, or if it is unknown. */
+export function describeSlot(slot: number, code: number | undefined, end: number): string {
+  if (code === undefined || code === 0) return code === undefined ? '' : `slot ${slot}: free`
+  const behind = end > 0 ? ` behind ${end.toLocaleString('en')} tokens` : ''
+  if (code === 1)
+    return `slot ${slot}: a checkpoint${behind || ', loaded and not found since'}: prompts can continue here`
+  const held = code < OWNED ? STATES[code] : `the state of sequence ${code - OWNED}`
+  return `slot ${slot}: ${held}${end > 0 ? `, and a checkpoint${behind}` : ''}`
+}
+
+export function legend(into: HTMLElement, isState = false): void {
   const shown = [
     ['free', 0],
-    ['cached', 1],
+    [isState ? 'a checkpoint' : 'cached', 1],
     ['held', 2],
     ['shared', 3],
-    ['a colour for each sequence', OWNED],
+    [isState ? 'a colour for the state of each sequence' : 'a colour for each sequence', OWNED],
   ] as const
   into.replaceChildren(
     ...shown.map(([words, code]) => {

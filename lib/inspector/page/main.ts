@@ -1,7 +1,7 @@
 // The script of the inspector's page: receives the cache's events and draws the map, the charts and the tree.
-import type { Message, Sample } from '../messages.js'
+import { BLOCK, type GroupShape, type Message, type Sample } from '../messages.js'
 import { charts } from './charts.js'
-import { colourOf, describe, legend } from './colours.js'
+import { colourOf, describe, describeSlot, legend } from './colours.js'
 import { explainForm } from './explain.js'
 import { BlockGrid } from './grid.js'
 import { byId, element } from './html.js'
@@ -9,12 +9,29 @@ import { drawTree } from './tree.js'
 
 const status = byId('status')
 const grid = new BlockGrid(byId<HTMLCanvasElement>('map'), block => {
-  byId('block').textContent = describe(block, grid.codeOf(block))
+  const code = grid.codeOf(block)
+  byId('block').textContent = isState() ? describeSlot(block, code, ends[block] ?? 0) : describe(block, code)
 })
 const over = charts(byId('charts'))
 let history: Sample[] = []
 let sequences = 0
+let groups: readonly GroupShape[] = []
+/** The tokens before each checkpoint, while a group of states is shown. */
+let ends = new Uint32Array(0)
 let events: EventSource | undefined
+
+const shownGroup = (): GroupShape | undefined => groups[Number(byId<HTMLSelectElement>('group').value)]
+const isState = (): boolean => shownGroup()?.kind === 'state'
+
+/** Shows the number of checkpoints in the group of states that is shown, and their bytes. */
+function summary(): void {
+  if (!isState()) return void (byId('states').textContent = '')
+  const { blocks = 0, bytes: each = 0 } = shownGroup() ?? {}
+  let count = 0
+  for (let slot = 0; slot < blocks; slot++) if (grid.codeOf(slot) === BLOCK.cached || (ends[slot] ?? 0) > 0) count += 1
+  byId('states').textContent =
+    `${count.toLocaleString('en')} checkpoints, ${bytes(count * each)}, in ${blocks.toLocaleString('en')} slots of ${bytes(each)}`
+}
 
 /** The share of prompt tokens that were hits between two samples; `null` if none was looked up. */
 function hitRate(before: Sample, now: Sample): number | null {
@@ -45,6 +62,8 @@ function tiles(limitBytes: number | null): void {
     ['used', bytes(now.usedBytes), limitBytes === null ? 'in use' : `in use of ${bytes(limitBytes)}`],
     ['evictions', now.evictions.toLocaleString('en'), 'evictions'],
   ]
+  if (groups.some(({ kind }) => kind === 'state'))
+    shown.push(['lost', now.lostTokens.toLocaleString('en'), 'lost tokens, for want of a checkpoint'])
   byId('tiles').replaceChildren(
     ...shown.map(([id, value, words]) =>
       element('div', { className: 'tile', id: `tile-${id}` }, element('b', {}, value), element('span', {}, words)),
@@ -80,6 +99,7 @@ function told(message: Message): void {
       byId('name').textContent = message.name
       document.title = `kvtide ${message.name}`
       history = [...message.history]
+      groups = message.groups
       const select = byId<HTMLSelectElement>('group')
       const options = message.groups.map(({ kind, layers, window }, at) =>
         element(
@@ -89,18 +109,25 @@ function told(message: Message): void {
         ),
       )
       if (select.options.length !== options.length) select.replaceChildren(...options)
-      return
+      ends = new Uint32Array(0)
+      legend(byId('legend'), isState())
+      return summary()
     }
     case 'blocks':
-      return grid.set(new Uint16Array(decoded(message.codes)))
+      grid.set(new Uint16Array(decoded(message.codes)))
+      return summary()
     case 'changes':
-      return grid.change(new Uint32Array(decoded(message.pairs)))
+      grid.change(new Uint32Array(decoded(message.pairs)))
+      return summary()
     case 'sample':
       return sampled(message.sample, message.limitBytes)
     case 'tree': {
       sequences = Object.keys(message.lengths).length
-      return drawTree(byId('tree'), message.tree, message.lengths, id => grid.highlight(id))
+      return drawTree(byId('tree'), message.tree, message, id => grid.highlight(id))
     }
+    case 'ends':
+      ends = new Uint32Array(decoded(message.ends))
+      return summary()
     case 'ended':
       status.textContent = 'the cache was disposed of'
       events?.close()
@@ -121,7 +148,7 @@ function follow(group: string): void {
 
 byId<HTMLSelectElement>('group').addEventListener('change', event => follow((event.target as HTMLSelectElement).value))
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
-  legend(byId('legend'))
+  legend(byId('legend'), isState())
   grid.redraw()
   over.restyle()
 })
@@ -131,5 +158,10 @@ follow('0')
 
 // For scripts that test the page: the number of frames, the code of a block, and the colour of a code.
 Object.assign(window, {
-  kvtide: { frames: () => grid.frames, codeOf: (block: number) => grid.codeOf(block), colourOf },
+  kvtide: {
+    frames: () => grid.frames,
+    codeOf: (block: number) => grid.codeOf(block),
+    endOf: (slot: number) => ends[slot] ?? 0,
+    colourOf,
+  },
 })

@@ -6,11 +6,31 @@ import { element } from './html.js'
 /** The maximum number of sequences that are drawn: more would cost time, and are not readable. */
 const SHOWN_MAX = 500
 
+/** The maximum number of checkpoints of a sequence that are listed. */
+const CHECKPOINTS_MAX = 8
+
+/** The numbers of each sequence: its length, and the lengths at which it has a checkpoint. */
+interface Lengths {
+  readonly lengths: Readonly<Record<number, number>>
+  readonly checkpoints?: Readonly<Record<number, readonly number[]>>
+}
+
+/** The length of a sequence, and its checkpoints: the latest ones, if there are many. */
+function lengthsOf(id: number, { lengths, checkpoints }: Lengths): string {
+  const tokens = `${(lengths[id] ?? 0).toLocaleString('en')} tokens`
+  const of = checkpoints?.[id]
+  if (of === undefined) return tokens
+  if (of.length === 0) return `${tokens}, no checkpoints`
+  const hidden = Math.max(0, of.length - CHECKPOINTS_MAX)
+  const shown = of.slice(hidden).map(length => length.toLocaleString('en'))
+  return `${tokens}, checkpoints at ${hidden > 0 ? `${hidden} more, ` : ''}${shown.join(', ')}`
+}
+
 /** Draws the tree of sequences. `pick` is called with the sequence under the pointer, or with `undefined`. */
 export function drawTree(
   into: HTMLElement,
   tree: readonly Branch[],
-  lengths: Readonly<Record<number, number>>,
+  lengths: Lengths,
   pick: (sequence: number | undefined) => void,
 ): void {
   const closed = new Set([...into.querySelectorAll('details:not([open])')].map(of => of.getAttribute('data-place')))
@@ -19,13 +39,7 @@ export function drawTree(
   const leaf = (id: number): HTMLLIElement => {
     const box = element('i', {})
     box.style.background = css(OWNED + id)
-    const item = element(
-      'li',
-      {},
-      box,
-      `sequence ${id} `,
-      element('small', {}, `${(lengths[id] ?? 0).toLocaleString('en')} tokens`),
-    )
+    const item = element('li', {}, box, `sequence ${id} `, element('small', {}, lengthsOf(id, lengths)))
     item.addEventListener('pointerenter', () => pick(id))
     item.addEventListener('pointerleave', () => pick(undefined))
     return item

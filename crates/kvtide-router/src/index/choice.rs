@@ -7,7 +7,8 @@
 //!
 //! Ties are broken by a hash of the prompt's first block. So prompts spread over the workers even before any load is
 //! reported, and prompts with the same start go to the same worker. Cost besides the search: O(workers of the longest
-//! prefix); by cost O(workers), and one search for each shorter length that could still win.
+//! prefix); by cost O(workers), and one search for each shorter length that could still win. If some workers keep states,
+//! see resumable.
 
 use kvtide_core::Error as CoreError;
 
@@ -34,7 +35,7 @@ pub enum Policy {
 pub struct Choice {
     /// The worker.
     pub worker: WorkerId,
-    /// Length of its cached prefix of the prompt, in blocks.
+    /// Length of the prefix of the prompt from which it can continue, in blocks.
     pub blocks: usize,
     /// Blocks to compute; with `Cost`, plus the load in blocks.
     pub cost: f64,
@@ -51,6 +52,9 @@ impl WorkerIndex {
                 return Err(CoreError::argument("loadWeight", given, "a finite number, 0 or more").into());
             }
         };
+        if self.has_states() {
+            return Ok(self.choose_resumable(keys, weight));
+        }
         let longest = self.longest(keys);
         let Some(weight) = weight else {
             let chosen = if longest.blocks > 0 {
@@ -92,7 +96,7 @@ impl WorkerIndex {
     }
 
     /// The least loaded worker; ties are broken by a hash of the prompt's first block.
-    fn least_busy(&self, workers: impl Iterator<Item = WorkerId>, keys: &[u64]) -> Option<(WorkerId, f64)> {
+    pub(super) fn least_busy(&self, workers: impl Iterator<Item = WorkerId>, keys: &[u64]) -> Option<(WorkerId, f64)> {
         let mut best: Option<(WorkerId, f64)> = None;
         for worker in workers {
             let load = self.load(worker).unwrap_or(0.0);

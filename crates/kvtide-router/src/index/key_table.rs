@@ -157,6 +157,11 @@ impl KeyTable {
     }
 
     /// All slots in use.
+    pub(super) fn taken(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.node != NONE)
+    }
+
+    /// All slots in use.
     pub(super) fn taken_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         self.slots.iter_mut().filter(|slot| slot.node != NONE)
     }

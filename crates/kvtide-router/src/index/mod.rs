@@ -2,8 +2,8 @@
 //! the index; only events do.
 //!
 //! ```text
-//! worker_index -> node_tree -> key_table, worker_sets       changed by events
-//! search, choice                                            lookups of prompts; they change nothing
+//! worker_index -> node_tree, state_marks -> key_table, worker_sets       changed by events
+//! search, choice, resumable                                 lookups of prompts; they change nothing
 //! feed                                                      applies a worker's events
 //! name_check                                                detects workers that compute other block keys
 //! ```
@@ -13,7 +13,9 @@ mod feed;
 mod key_table;
 mod name_check;
 mod node_tree;
+mod resumable;
 mod search;
+mod state_marks;
 mod tier;
 mod worker_id;
 mod worker_index;

@@ -17,6 +17,7 @@
 use kvtide_core::Error as CoreError;
 
 use super::key_table::{KeyTable, NONE};
+use super::state_marks::StateMarks;
 use super::tier::Tier;
 use super::worker_id::WorkerId;
 use super::worker_sets::{SetId, WorkerSets};
@@ -53,6 +54,8 @@ pub(super) struct NodeTree {
     /// the processor's caches.
     pub(super) milestones: [KeyTable; 2],
     pub(super) sets: WorkerSets,
+    /// The states that workers keep at blocks, which need not be in the tree.
+    pub(super) states: StateMarks,
     /// Nodes still to visit; empty between calls.
     pending: Vec<u32>,
 }
@@ -62,7 +65,8 @@ impl NodeTree {
         let root = Node { key: 0, parent: NONE, child: NONE, next: NONE, previous: NONE, depth: 0, held: NO_WORKERS };
         let (table, milestones) = (KeyTable::new(), MILESTONES.map(|_| KeyTable::new()));
         let (free, pending) = (Vec::new(), Vec::new());
-        NodeTree { nodes: vec![root], free, table, milestones, sets: WorkerSets::new(), pending }
+        let (sets, states) = (WorkerSets::new(), StateMarks::new());
+        NodeTree { nodes: vec![root], free, table, milestones, sets, states, pending }
     }
 
     /// Allocates memory for so many additional blocks, each with a holder.
@@ -248,7 +252,7 @@ impl NodeTree {
         }
     }
 
-    /// Releases all blocks of a worker. O(blocks of all workers + sets), since there is no list of a worker's own
+    /// Releases all blocks and states of a worker. O(blocks of all workers + sets), since there is no list of a worker's own
     /// blocks.
     pub(super) fn release_all(&mut self, worker: WorkerId) -> Result<()> {
         let without = self.sets.without(worker)?;
@@ -259,6 +263,7 @@ impl NodeTree {
         for node in &mut self.nodes {
             node.held.iter_mut().for_each(|set| self.sets.take_over(set, &without));
         }
+        self.states.release_all(&mut self.sets, &without);
         self.sets.end(without);
         for node in 1..self.nodes.len() as u32 {
             // Free nodes are not in the table.
@@ -276,7 +281,12 @@ impl NodeTree {
     pub(super) fn bytes(&self) -> usize {
         let milestones = self.milestones.iter().map(KeyTable::bytes).sum::<usize>();
         let numbers = self.free.capacity() + self.pending.capacity();
-        self.nodes.capacity() * size_of::<Node>() + numbers * 4 + self.table.bytes() + milestones + self.sets.bytes()
+        self.nodes.capacity() * size_of::<Node>()
+            + numbers * 4
+            + self.table.bytes()
+            + milestones
+            + self.sets.bytes()
+            + self.states.bytes()
     }
 
     /// Asserts the invariants. O(blocks · workers).
@@ -313,6 +323,7 @@ impl NodeTree {
             }
         }
         assert_eq!(self.milestones.each_ref().map(KeyTable::len), milestones);
+        mentioned.extend(self.states.check(&self.sets));
         self.sets.check(mentioned.into_iter().filter(|set| !set.is_empty()));
     }
 }

@@ -8,16 +8,18 @@
 //!
 //! A search reads eight positions of the remaining range at once and continues between two of them: first among the
 //! milestones (every 64th block, then every eighth), which have their own tables, then among the seven blocks after the
-//! last milestone. O(log blocks) for the longest prefix, and the same again for each further length.
+//! last milestone. O(log blocks) for the longest prefix, and the same again for each further length. Workers that keep
+//! states are searched by resumable.
 
 use super::key_table::{AT_ONCE, KeyTable};
 use super::node_tree::{MILESTONE, MILESTONES};
+use super::resumable::Lengths;
 use super::tier::Tier;
 use super::worker_id::WorkerId;
 use super::worker_index::WorkerIndex;
 use super::worker_sets::{SetId, Workers};
 
-/// The longest prefix that some worker has completely.
+/// The longest prefix from which some worker can continue.
 #[derive(Clone, Debug)]
 pub struct HeldPrefix<'a> {
     /// Its length in blocks.
@@ -31,7 +33,7 @@ pub struct HeldPrefix<'a> {
 pub struct WorkerPrefix {
     /// The worker.
     pub worker: WorkerId,
-    /// Number of leading blocks that it has.
+    /// Number of leading blocks that it has; up to a state, for a worker that keeps states.
     pub blocks: usize,
 }
 
@@ -54,17 +56,30 @@ pub(super) struct Step {
 }
 
 impl WorkerIndex {
-    /// The longest prefix of a prompt, given the keys of its blocks. O(log keys).
+    /// The longest prefix of a prompt, given the keys of its blocks. O(log keys); O(keys) if some workers keep states.
     #[must_use]
     pub fn find(&self, keys: &[u64]) -> HeldPrefix<'_> {
+        if self.has_states() {
+            return match Lengths::new(self, keys).next(0) {
+                Some(group) => HeldPrefix { blocks: group.blocks, workers: group.into_workers() },
+                None => HeldPrefix { blocks: 0, workers: Workers::of_words(&[]) },
+            };
+        }
         let Step { blocks, complete } = self.longest(keys);
         HeldPrefix { blocks, workers: self.tree.sets.members(complete) }
     }
 
     /// Lists the prefix length of each worker that has a hit, the longest first. Replaces the content of `lengths`.
-    /// O(log keys) per distinct length, and O(workers).
+    /// O(log keys) per distinct length, and O(workers); also O(keys) if some workers keep states.
     pub fn lengths(&self, keys: &[u64], lengths: &mut Vec<WorkerPrefix>) {
         lengths.clear();
+        if self.has_states() {
+            let mut found = Lengths::new(self, keys);
+            while let Some(group) = found.next(0) {
+                lengths.extend(group.workers().map(|worker| WorkerPrefix { worker, blocks: group.blocks }));
+            }
+            return;
+        }
         let mut before = SetId::EMPTY;
         let mut step = self.longest(keys);
         while step.blocks > 0 {

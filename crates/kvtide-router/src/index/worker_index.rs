@@ -6,6 +6,9 @@
 //!
 //! Events may arrive in any order: a block whose parent is unknown counts once the parent arrives. If a worker sends
 //! wrong events, only the results for that worker are wrong.
+//!
+//! A worker whose model keeps states (short convolutions, Mamba, gated delta nets) continues a prompt only at a block at
+//! whose end it has a state: the blocks behind the last such block do not count.
 
 use kvtide_core::Error as CoreError;
 
@@ -22,6 +25,8 @@ pub struct IndexUsage {
     pub workers: usize,
     /// Number of distinct blocks, including those only mentioned as parents.
     pub blocks: usize,
+    /// Number of distinct blocks at whose end some worker keeps a state.
+    pub states: usize,
     /// Number of distinct sets of workers.
     pub sets: usize,
     /// Bytes of memory, without the index's own struct.
@@ -38,11 +43,15 @@ pub struct WorkerIndex {
     pub(super) present: Vec<u64>,
     /// The lowest load of all workers.
     pub(super) least: Option<f64>,
+    /// The workers that keep states, and those that keep blocks of tokens, as the words of sets.
+    pub(super) of_states: Vec<u64>,
+    pub(super) of_tokens: Vec<u64>,
 }
 
 impl Default for WorkerIndex {
     fn default() -> Self {
-        WorkerIndex { tree: NodeTree::new(), loads: Vec::new(), present: Vec::new(), least: None }
+        let (present, of_states, of_tokens) = (Vec::new(), Vec::new(), Vec::new());
+        WorkerIndex { tree: NodeTree::new(), loads: Vec::new(), present, least: None, of_states, of_tokens }
     }
 }
 
@@ -63,10 +72,13 @@ impl WorkerIndex {
         self.tree.sets.make_room(worker)?;
         if index == self.loads.len() {
             self.loads.push(None);
-            self.present.resize(index / 64 + 1, 0);
+            for words in [&mut self.present, &mut self.of_states, &mut self.of_tokens] {
+                words.resize(index / 64 + 1, 0);
+            }
         }
         self.loads[index] = Some(0.0);
         self.present[index / 64] |= 1 << (index % 64);
+        self.set_kept(worker, true, false);
         self.least = self.least_load();
         Ok(worker)
     }
@@ -74,6 +86,7 @@ impl WorkerIndex {
     /// Removes a worker and all its blocks. O(blocks of all workers).
     pub fn remove_worker(&mut self, worker: WorkerId) -> Result<()> {
         self.clear(worker)?;
+        self.set_kept(worker, false, false);
         self.loads[worker.index()] = None;
         self.present[worker.index() / 64] &= !(1 << (worker.index() % 64));
         self.least = self.least_load();
@@ -140,7 +153,48 @@ impl WorkerIndex {
         Ok(())
     }
 
-    /// Removes all blocks of a worker, in all tiers. O(blocks of all workers).
+    /// Records what a worker keeps: blocks of tokens alone, as at first, blocks and states, or states alone. O(1).
+    pub fn keep(&mut self, worker: WorkerId, tokens: bool, states: bool) -> Result<()> {
+        self.check_worker(worker)?;
+        self.set_kept(worker, tokens, states);
+        Ok(())
+    }
+
+    fn set_kept(&mut self, worker: WorkerId, tokens: bool, states: bool) {
+        let (word, bit) = (worker.index() / 64, 1 << (worker.index() % 64));
+        for (words, is_kept) in [(&mut self.of_tokens, tokens), (&mut self.of_states, states)] {
+            if is_kept {
+                words[word] |= bit;
+            } else {
+                words[word] &= !bit;
+            }
+        }
+    }
+
+    /// True if some worker keeps states.
+    pub(super) fn has_states(&self) -> bool {
+        self.of_states.iter().any(|&word| word != 0)
+    }
+
+    /// Records that a worker keeps states at the ends of blocks in a tier. O(keys). If memory runs out, it returns an
+    /// error and changes nothing.
+    pub fn store_states(&mut self, worker: WorkerId, tier: Tier, keys: &[u64]) -> Result<()> {
+        self.check_worker(worker)?;
+        self.tree.states.reserve(keys.len())?;
+        self.tree.sets.reserve(keys.len() * 2)?;
+        keys.iter().for_each(|&key| self.tree.states.hold(&mut self.tree.sets, key, worker, tier));
+        Ok(())
+    }
+
+    /// Records that a worker no longer keeps states in a tier; states that it did not keep are ignored. O(keys).
+    pub fn remove_states(&mut self, worker: WorkerId, tier: Tier, keys: &[u64]) -> Result<()> {
+        self.check_worker(worker)?;
+        self.tree.sets.reserve(keys.len() * 2)?;
+        keys.iter().for_each(|&key| self.tree.states.release(&mut self.tree.sets, key, worker, tier));
+        Ok(())
+    }
+
+    /// Removes all blocks and states of a worker, in all tiers. O(blocks of all workers).
     pub fn clear(&mut self, worker: WorkerId) -> Result<()> {
         self.check_worker(worker)?;
         self.tree.release_all(worker)
@@ -150,8 +204,10 @@ impl WorkerIndex {
     #[must_use]
     pub fn usage(&self) -> IndexUsage {
         let workers = self.workers().count_all();
-        let bytes = self.tree.bytes() + self.loads.capacity() * 16 + self.present.capacity() * 8;
-        IndexUsage { workers, blocks: self.tree.len(), sets: self.tree.sets.len(), bytes }
+        let words = self.present.capacity() + self.of_states.capacity() + self.of_tokens.capacity();
+        let bytes = self.tree.bytes() + self.loads.capacity() * 16 + words * 8;
+        let (blocks, states) = (self.tree.len(), self.tree.states.len());
+        IndexUsage { workers, blocks, states, sets: self.tree.sets.len(), bytes }
     }
 
     /// Asserts the invariants, for tests. O(blocks · workers).

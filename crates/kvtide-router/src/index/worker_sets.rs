@@ -10,6 +10,7 @@
 //! with its last reference. The hash of a set is the exclusive or of one random number per member. Adding or removing a
 //! member is O(stride), and `stride` is one for up to 64 workers.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
@@ -36,7 +37,7 @@ impl SetId {
     }
 }
 
-const STRIDE_MAX: usize = WORKERS_MAX / 64;
+pub(super) const STRIDE_MAX: usize = WORKERS_MAX / 64;
 
 #[derive(Debug)]
 pub(super) struct WorkerSets {
@@ -192,7 +193,7 @@ impl WorkerSets {
 
     /// The members of a set, in order.
     pub(super) fn members(&self, set: SetId) -> Workers<'_> {
-        Workers { words: self.words(set), word: 0, bits: self.words(set).first().copied().unwrap_or(0) }
+        Workers::of_words(self.words(set))
     }
 
     /// The number of workers that fit into the sets.
@@ -237,14 +238,19 @@ fn reserved<T>(count: usize) -> Result<Vec<T>> {
 /// The workers of a set, in order.
 #[derive(Clone, Debug)]
 pub struct Workers<'a> {
-    words: &'a [u64],
+    words: Cow<'a, [u64]>,
     word: usize,
     bits: u64,
 }
 
 impl<'a> Workers<'a> {
     pub(super) fn of_words(words: &'a [u64]) -> Self {
-        Workers { words, word: 0, bits: words.first().copied().unwrap_or(0) }
+        Workers { words: Cow::Borrowed(words), word: 0, bits: words.first().copied().unwrap_or(0) }
+    }
+
+    pub(super) fn of_owned(words: Vec<u64>) -> Self {
+        let bits = words.first().copied().unwrap_or(0);
+        Workers { words: Cow::Owned(words), word: 0, bits }
     }
 
     /// The number of workers in the whole set. O(1) for each 64 workers.

@@ -101,6 +101,11 @@ impl PageGroup {
         &self.planner
     }
 
+    /// Numbers its events together with those of another group.
+    pub fn join_events(&mut self, other: &PagedPlanner) {
+        self.planner.join_events(other);
+    }
+
     /// The bookkeeping after dropped handles were reclaimed; unchanged if there is no memory for that.
     pub fn current(&mut self) -> &PagedPlanner {
         let _ = self.collect();

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::{LAYERS_MAX, LayerDescription, LayerKind, LayerPlace, ModelDescription};
 use kvtide_core::paged::{
-    BlockKey, Explanation, GrowthRequest, KeyOrValue, PageLayout, PagedPlanner, Shortage, UnseenEvents,
-    can_allocate_in_groups, explain_in_groups, shortage_in_groups,
+    BlockKey, Explanation, GrowthRequest, KeyOrValue, PageLayout, PagedPlanner, Shortage, can_allocate_in_groups,
+    explain_in_groups, shortage_in_groups,
 };
 
+use super::events::join_events;
 use super::layer_place::{place, shared};
 use super::options::PagedModelOptions;
 use super::prefix_namer::{PrefixNamer, PromptOptions};
@@ -99,7 +100,8 @@ impl PagedKvCache {
     pub fn of_model(options: PagedModelOptions) -> Result<Self> {
         let devices = options.cache_devices()?;
         let budgets = devices.iter().map(|of| of.budget.clone()).collect();
-        let groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
+        let mut groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
+        join_events(&mut groups);
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
         Ok(PagedKvCache { groups, model: Arc::new(options.model), budgets, namer, id: next_id(), has_below: false })
     }
@@ -313,22 +315,10 @@ impl PagedKvCache {
         self.first().planner().forgotten()
     }
 
-    /// The cache events from a number on: those of the first group that keeps all tokens, which limits prompts most, or of
-    /// the first group if all slide.
-    #[must_use]
-    pub fn events(&self, since: u64) -> UnseenEvents<'_> {
-        self.followed().events(since)
-    }
-
     /// The keys of a prompt's full blocks, whether they are cached or not; the same in all groups.
     /// [`PrefixNamer`](crate::PrefixNamer) says what keys depend on, and computes them without a cache.
     pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
         self.namer.keys(tokens, options)
-    }
-
-    /// The keys of all cached blocks in the group of [`PagedKvCache::events`], in no order. O(blocks).
-    pub fn indexed_keys(&self) -> Result<Vec<BlockKey>> {
-        Ok(self.followed().indexed_keys()?)
     }
 
     /// The cache's costs.
@@ -407,17 +397,6 @@ impl PagedKvCache {
                 format!("layer by layer, because the layers form {groups} groups"),
             )),
         }
-    }
-
-    /// The group that limits most how much of a prompt is cached.
-    fn followed(&self) -> &PagedPlanner {
-        self.groups[self.followed_group()].planner()
-    }
-
-    /// The group of [`PagedKvCache::events`].
-    #[must_use]
-    pub fn followed_group(&self) -> usize {
-        self.groups_of_tokens().position(|group| group.planner().window().is_none()).unwrap_or(0)
     }
 
     pub(super) fn planners(&self) -> Vec<&PagedPlanner> {

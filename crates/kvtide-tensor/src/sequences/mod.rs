@@ -7,6 +7,7 @@
 //! states    states of layers, as bytes
 //! draft     transactions                                hold.rs: snapshots, matches
 //! read      tokens by position                          layer_pages.rs: pages in place, with the model's rules
+//! events    events of the prefix cache, for followers
 //! saved     saving and loading prefixes and sequences   below.rs: offloading and restoring single blocks
 //! options   a model's layers, and the room of each group
 //! ```
@@ -19,6 +20,7 @@ mod append;
 mod below;
 mod cache;
 mod draft;
+mod events;
 mod hold;
 mod layer_pages;
 mod layer_place;
@@ -36,6 +38,7 @@ pub use append::{Tokens, TokensKv};
 pub use below::Returning;
 pub use cache::PagedKvCache;
 pub use draft::PagedSequence;
+pub use events::{BlockContent, FollowedGroups, UnseenCacheEvents};
 pub use hold::{PagedPrefix, PagedSnapshot};
 pub use layer_pages::LayerPages;
 pub use options::{PagedModelOptions, PoolRoom};

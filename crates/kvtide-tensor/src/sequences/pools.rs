@@ -46,6 +46,22 @@ impl PagedKvCache {
         Ok(self.numbered(group)?.planner().blocks_of(sequence)?)
     }
 
+    /// For each slot of a group of states, the number of tokens before its state, as in
+    /// [`PagedPlanner::state_ends`](kvtide_core::paged::PagedPlanner::state_ends); zeros for other groups.
+    pub fn state_ends(&mut self, group: usize) -> Result<Vec<u32>> {
+        self.collect()?;
+        Ok(self.numbered(group)?.planner().state_ends()?)
+    }
+
+    /// The lengths of a sequence at which there is a checkpoint of its states, ascending; none without states.
+    pub fn checkpoints_of(&mut self, sequence: u64) -> Result<Vec<u32>> {
+        self.collect()?;
+        match self.groups.iter().find(|group| group.keeps_states()) {
+            Some(group) => Ok(group.planner().checkpoints_of(sequence)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
     fn numbered(&self, group: usize) -> Result<&PageGroup> {
         let expected = || format!("below {}, the number of groups", self.groups.len());
         self.groups.get(group).ok_or_else(|| Error::argument("group", group as u64, expected()))

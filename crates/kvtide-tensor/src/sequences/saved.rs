@@ -9,9 +9,9 @@
 //! The cache stays in use meanwhile: other calls wait at most for single pieces of 1 MiB. O(blocks) here, O(bytes) for the
 //! reads and writes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use kvtide_core::paged::{BlockKey, BlockName, Event, PageLayout, SavedContent, SavedRow};
+use kvtide_core::paged::{BlockKey, BlockName, PageLayout, SavedContent, SavedRow};
 
 use super::cache::PagedKvCache;
 use super::prefix_namer::{PrefixNamer, PromptOptions};
@@ -57,7 +57,7 @@ impl BlockNames {
     }
 
     /// The indices of all names, none before its parent: followers of the prefix cache get their events in this order.
-    fn in_order(&self) -> Vec<u32> {
+    pub(super) fn in_order(&self) -> Vec<u32> {
         let places: HashMap<&BlockKey, usize> = self.keys.iter().zip(0..).collect();
         let (mut order, mut done) = (Vec::with_capacity(self.len()), vec![false; self.len()]);
         let mut line = Vec::new();
@@ -80,7 +80,7 @@ impl BlockNames {
         self.extras.push(name.extras.to_vec());
     }
 
-    fn iter(&self, block_size: usize) -> impl ExactSizeIterator<Item = BlockName<'_>> {
+    pub(super) fn iter(&self, block_size: usize) -> impl ExactSizeIterator<Item = BlockName<'_>> {
         let lists = self.keys.iter().zip(&self.parents).zip(self.tokens.chunks_exact(block_size)).zip(&self.extras);
         lists.map(|(((key, parent), tokens), extras)| BlockName { key: *key, parent: *parent, tokens, extras })
     }
@@ -101,6 +101,11 @@ pub struct FoundBlocks {
 }
 
 impl FoundBlocks {
+    /// Takes the names of a group out, and its blocks with the number of times that each had lost its key.
+    pub(super) fn take_group(&mut self, group: usize) -> (BlockNames, Vec<(u32, u32)>) {
+        (std::mem::take(&mut self.names[group]), std::mem::take(&mut self.blocks[group]))
+    }
+
     /// Replaces tags by whole parent keys, found among the keys of all groups and the roots. If a window has dropped the
     /// parent, its tag stays.
     fn find_parents(&mut self, block_size: usize) {
@@ -220,28 +225,6 @@ impl PagedKvCache {
         }
         found.find_parents(self.block_size() as usize);
         Ok(found)
-    }
-
-    /// The cached blocks as events, each after its parent, without blocks whose parent is not cached; and the number of the
-    /// next event. For the group of [`PagedKvCache::events`]. O(blocks).
-    pub fn found_events(&mut self) -> Result<(Vec<Event>, u64)> {
-        let (size, group) = (self.block_size() as usize, self.followed_group());
-        let mut found = self.found_blocks()?;
-        let (names, blocks) = (found.names.swap_remove(group), found.blocks.swap_remove(group));
-        let order = names.in_order();
-        let planner = self.groups[group].planner();
-        let firsts: Vec<bool> = order.iter().map(|&row| planner.is_first_block(blocks[row as usize].0)).collect();
-        let names = names.at(&order, size);
-        let mut told: HashSet<BlockKey> = HashSet::new();
-        let mut events = Vec::new();
-        for (name, is_first) in names.iter(size).zip(firsts) {
-            if is_first || told.contains(&name.parent) {
-                told.insert(name.key);
-                let BlockName { key, parent, tokens, .. } = name;
-                events.push(Event::Stored { key, parent, tokens: tokens.into(), is_first });
-            }
-        }
-        Ok((events, self.events(0).next))
     }
 
     /// The rows of each group that are no longer cached, or were cached anew: bytes that were read of them may be wrong.

@@ -8,8 +8,13 @@
 //! A reader keeps the number behind the last event that it has seen. A reader that missed events starts again from the
 //! index's content. With a capacity of 0, no event is kept or numbered. An event for which there is no memory counts as
 //! missed. O(1) per event and its tokens.
+//!
+//! Logs of several indexes can be joined: they draw their numbers from one counter, so that their events have one order.
+//! Each log then has gaps in its numbers, and together they have none.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::key::BlockKey;
 
@@ -47,6 +52,15 @@ pub struct UnseenEvents<'a> {
     pub events: [&'a [Event]; 2],
     /// The number to pass to the next call.
     pub next: u64,
+    /// The number of each event, in as many slices, which may be cut elsewhere.
+    numbers: [&'a [u64]; 2],
+}
+
+impl<'a> UnseenEvents<'a> {
+    /// The events with their numbers, oldest first.
+    pub fn numbered(&self) -> impl Iterator<Item = (u64, &'a Event)> + use<'a> {
+        self.numbers.into_iter().flatten().copied().zip(self.events.into_iter().flatten())
+    }
 }
 
 /// A bounded log of events.
@@ -54,7 +68,14 @@ pub struct UnseenEvents<'a> {
 pub struct EventLog {
     capacity: usize,
     events: VecDeque<Event>,
-    next: u64,
+    /// The number of each event.
+    numbers: VecDeque<u64>,
+    /// The number behind the last event that is gone.
+    gone: u64,
+    /// The number of the next event; joined logs share it.
+    next: Arc<AtomicU64>,
+    /// True if another log says when all blocks were removed.
+    is_joined: bool,
 }
 
 impl EventLog {
@@ -63,20 +84,29 @@ impl EventLog {
         EventLog { capacity: capacity as usize, ..Self::default() }
     }
 
+    /// Numbers the events of this empty log together with those of another one. `Cleared` is left to the other log: both
+    /// indexes are cleared at once.
+    pub fn join(&mut self, other: &EventLog) {
+        assert!(self.events.is_empty(), "events have numbers already");
+        (self.next, self.is_joined) = (other.next.clone(), true);
+    }
+
     /// The number that the next event will have.
     pub fn next(&self) -> u64 {
-        self.next
+        self.next.load(Ordering::Relaxed)
     }
 
     /// Returns the events from a number on; none if the number is beyond all events.
     pub fn since(&self, number: u64) -> UnseenEvents<'_> {
-        let oldest = self.next - self.events.len() as u64;
-        let first = number.clamp(oldest, self.next);
-        let skip = (first - oldest) as usize;
-        let (front, back) = self.events.as_slices();
-        let cut = skip.min(front.len());
-        let events = [&front[cut..], &back[skip - cut..]];
-        UnseenEvents { missed: oldest.saturating_sub(number), first, events, next: self.next }
+        let (gone, next) = (self.gone, self.next());
+        let skip = self.numbers.partition_point(|&own| own < number);
+        UnseenEvents {
+            missed: gone.saturating_sub(number),
+            first: number.clamp(gone, next),
+            events: after(&self.events, skip),
+            next,
+            numbers: after(&self.numbers, skip),
+        }
     }
 
     pub(super) fn stored(&mut self, key: &BlockKey, parent: &BlockKey, tokens: &[u32], is_first: bool) {
@@ -94,13 +124,20 @@ impl EventLog {
     }
 
     pub(super) fn cleared(&mut self) {
-        self.push(Event::Cleared);
+        if !self.is_joined {
+            self.push(Event::Cleared);
+        }
     }
 
     /// Counts an event that is lost at once, and drops the events before it, so that numbers have no gaps.
     fn miss(&mut self) {
         self.events.clear();
-        self.next += 1;
+        self.numbers.clear();
+        self.gone = self.take_number() + 1;
+    }
+
+    fn take_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     fn push(&mut self, event: Event) {
@@ -109,13 +146,21 @@ impl EventLog {
         }
         if self.events.len() == self.capacity {
             self.events.pop_front();
+            self.gone = self.numbers.pop_front().map_or(self.gone, |number| number + 1);
         }
-        if self.events.try_reserve(1).is_err() {
+        if self.events.try_reserve(1).is_err() || self.numbers.try_reserve(1).is_err() {
             return self.miss();
         }
+        self.numbers.push_back(self.take_number());
         self.events.push_back(event);
-        self.next += 1;
     }
+}
+
+/// The elements behind the first `skip`, in two consecutive slices.
+fn after<T>(all: &VecDeque<T>, skip: usize) -> [&[T]; 2] {
+    let (front, back) = all.as_slices();
+    let cut = skip.min(front.len());
+    [&front[cut..], &back[skip - cut..]]
 }
 
 #[cfg(test)]
@@ -179,5 +224,23 @@ mod tests {
         log.removed(&key(3));
         let unseen = log.since(0);
         assert_eq!((unseen.missed, removed(&unseen), unseen.next), (2, vec![3], 3));
+    }
+
+    #[test]
+    fn joined_logs_have_one_order() {
+        let (mut first, mut second) = (EventLog::new(2), EventLog::new(3));
+        second.join(&first);
+        second.removed(&key(0));
+        for name in 1..4 {
+            first.removed(&key(name));
+        }
+        second.removed(&key(4));
+        second.cleared();
+        first.cleared();
+        let numbers = |log: &EventLog, since| log.since(since).numbered().map(|(number, _)| number).collect::<Vec<_>>();
+        assert_eq!((numbers(&first, 0), first.since(0).missed, first.since(3).missed), (vec![3, 5], 3, 0));
+        assert_eq!((numbers(&second, 0), second.since(0).missed), (vec![0, 4], 0));
+        assert_eq!((numbers(&first, 4), numbers(&second, 4), numbers(&second, 5)), (vec![5], vec![4], vec![]));
+        assert_eq!((first.next(), second.next()), (6, 6));
     }
 }

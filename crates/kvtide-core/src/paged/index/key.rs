@@ -88,7 +88,7 @@ impl BlockKey {
 
     /// True if only those bits are set.
     #[must_use]
-    pub(crate) fn is_tag(&self) -> bool {
+    pub fn is_tag(&self) -> bool {
         *self == self.tag()
     }
 

@@ -87,6 +87,11 @@ impl PrefixIndex {
         self.events = EventLog::new(capacity);
     }
 
+    /// Numbers events together with those of another index.
+    pub fn join_events(&mut self, other: &PrefixIndex) {
+        self.events.join(&other.events);
+    }
+
     /// Compares only the first bits of keys, so that a test can provoke collisions.
     #[doc(hidden)]
     pub fn with_key_bits(mut self, bits: u32) -> Self {

@@ -58,6 +58,12 @@ impl PagedPlanner {
         self.tables.pool_mut().keep_events(capacity);
     }
 
+    /// Numbers events together with those of another planner, which is emptied at the same time and alone says so. Called
+    /// before there are any.
+    pub fn join_events(&mut self, other: &PagedPlanner) {
+        self.tables.pool_mut().join_events(other.tables.pool().index());
+    }
+
     /// Returns an error if ids differ from those that are known of a sequence's leading tokens, or if there are more
     /// ids than tokens.
     pub fn check_identify(&self, sequence: u64, tokens: &[u32]) -> Result<()> {

@@ -11,9 +11,10 @@
 //! nothing is ever copied. Slots at the end of a block are found by prompts: see `sequence/content/states.rs`.
 
 use super::paged_planner::PagedPlanner;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use crate::paged::index::{Identity, PrefixMatch, groups_of_tokens};
 use crate::paged::plan::{EndPlan, WritePlan};
+use crate::paged::pool::PagePool;
 use crate::paged::sequence::{Content, KeyChain};
 use crate::paged::table::Table;
 use crate::paged::window::Window;
@@ -23,6 +24,7 @@ impl PagedPlanner {
     #[must_use]
     pub fn keeping_states(mut self) -> Self {
         self.keeps_states = true;
+        self.tables = self.tables.with_pool(PagePool::keeping_states);
         // A prefix needs the state after its last token alone.
         self.window = Window::new(1, 0).ok();
         self
@@ -37,6 +39,22 @@ impl PagedPlanner {
     /// The slot of a sequence's state, without an open step; [`None`] for a sequence without tokens.
     pub fn state_slot(&self, sequence: u64) -> Result<Option<u32>> {
         Ok(self.sequences.find(sequence)?.content().state(&self.tables))
+    }
+
+    /// For each slot, the number of tokens before a state that prompts can find; 0 if they cannot, or if it was loaded and
+    /// not found since. O(slots).
+    pub fn state_ends(&self) -> Result<Vec<u32>> {
+        let (pool, mut ends) = (self.tables.pool(), Vec::new());
+        reserve(&mut ends, pool.blocks().capacity() as usize, "states of blocks")?;
+        ends.extend((0..pool.blocks().capacity()).map(|block| pool.end(block)));
+        Ok(ends)
+    }
+
+    /// The lengths of a sequence at which there is a checkpoint, ascending. O(checkpoints).
+    pub fn checkpoints_of(&self, sequence: u64) -> Result<Vec<u32>> {
+        let mut lengths: Vec<u32> = self.sequences.find(sequence)?.content().checkpoint_lengths(&self.tables).collect();
+        lengths.reverse();
+        Ok(lengths)
     }
 
     /// The greatest length up to `length` to which a sequence can be truncated.

@@ -52,6 +52,9 @@ pub struct PagePool {
     announced: usize,
     /// Blocks that got a key since the last call of `take_named`; [`None`] if they are not recorded.
     named: Option<Vec<u32>>,
+    /// Number of tokens before the end of each state that got a key from a sequence, for people who look at the cache;
+    /// [`None`] if blocks are no states.
+    ends: Option<PerBlock<u32>>,
     num_layers: u32,
     block_size: u32,
     /// True if pages are staged until they are full.
@@ -73,6 +76,7 @@ impl PagePool {
             losses: PerBlock::new(capacity, 1, 0),
             announced: 0,
             named: None,
+            ends: None,
             num_layers,
             block_size,
             low_bit: false,
@@ -82,6 +86,11 @@ impl PagePool {
 
     pub fn staging_pages(mut self) -> Self {
         self.low_bit = true;
+        self
+    }
+
+    pub fn keeping_states(mut self) -> Self {
+        self.ends = Some(PerBlock::new(self.blocks.capacity(), 1, 0));
         self
     }
 
@@ -134,6 +143,9 @@ impl PagePool {
                 self.dirty.reserve(block, 0)?;
                 self.index.reserve(block)?;
                 self.losses.reserve(block)?;
+                if let Some(ends) = &mut self.ends {
+                    ends.reserve(block)?;
+                }
                 highest = block;
             }
         }
@@ -313,6 +325,20 @@ impl PagePool {
         self.write_saved(block, None, self.block_size);
         self.index.set_tokens(block, 0, name.tokens);
         self.index.insert_encoded(block, &name.key, &name.parent, Some(extras));
+        self.note_end(block, 0);
+    }
+
+    /// Notes the number of tokens before the end of a state; 0 if it is unknown.
+    pub fn note_end(&mut self, block: u32, tokens: u32) {
+        if let Some(ends) = self.ends.as_mut().filter(|ends| block < ends.rows()) {
+            ends[block] = tokens;
+        }
+    }
+
+    /// The number of tokens before the end of a state that prompts can find; 0 for any other block.
+    pub fn end(&self, block: u32) -> u32 {
+        let ends = self.ends.as_ref().filter(|ends| block < ends.rows() && self.index.is_indexed(block));
+        ends.map_or(0, |ends| ends[block])
     }
 
     /// Marks the first `kept` slots of a block that was handed out as they were saved; all of them if `marks` is
@@ -365,6 +391,10 @@ impl PagePool {
 
     pub fn keep_events(&mut self, capacity: u32) {
         self.index.keep_events(capacity);
+    }
+
+    pub fn join_events(&mut self, other: &PrefixIndex) {
+        self.index.join_events(other);
     }
 
     /// Sets the priority of blocks; of none if there is no memory for their limits.

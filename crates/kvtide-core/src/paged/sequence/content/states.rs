@@ -102,6 +102,7 @@ impl Content {
         }
         let is_new = named.is_none();
         tables.pool_mut().name(slot, &key, &parent, length - size, &self.keys.extra);
+        tables.pool_mut().note_end(slot, length);
         let losses = tables.pool().losses(slot);
         let Some(checkpoints) = self.checkpoints.as_mut().and_then(Arc::get_mut) else { return };
         if checkpoints.last().is_some_and(|last| last.length >= length) {
@@ -134,6 +135,11 @@ impl Content {
     fn checkpoints<'a>(&'a self, tables: &'a Tables) -> impl Iterator<Item = (&'a Checkpoint, u32)> {
         let all = self.checkpoints.iter().flat_map(|all| all.iter().rev());
         all.filter_map(|checkpoint| Some((checkpoint, self.slot_of(checkpoint, tables)?)))
+    }
+
+    /// The lengths at which there is a checkpoint of these tokens, the greatest first.
+    pub fn checkpoint_lengths<'a>(&'a self, tables: &'a Tables) -> impl Iterator<Item = u32> {
+        self.checkpoints(tables).map(|(at, _)| at.length).filter(|&at| at <= self.length)
     }
 
     /// The greatest length up to `length` at which there is a state.
