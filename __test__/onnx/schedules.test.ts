@@ -179,7 +179,7 @@ for (const backend of ['graph', 'parts', 'plain'] as const) {
       isWhole: true,
       alone: ((tokens, count) => linearGreedy(tokens, count)) satisfies Alone,
     }
-    await schedules(t, Math.max(20, Math.ceil(CASES / 200)), (dice, name) => talk(t, world, dice, name), [
+    await schedules(t, Math.max(20, Math.ceil(CASES / 500)), (dice, name) => talk(t, world, dice, name), [
       'length',
       'stop',
       'left',

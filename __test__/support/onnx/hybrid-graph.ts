@@ -282,8 +282,10 @@ export function convolutions(): (x: readonly number[], layer: number) => number[
 export const tokenOf = (last: readonly number[]): number =>
   last.reduce((total, value, at) => total + value * (READ[at] as number), 0) % (VOCABULARY - 1)
 
-/** The token that follows each of a list, computed token by token in plain code. O(tokens). */
-export function following(ids: readonly number[], hasAttention = true): number[] {
+/** The decoder in plain code: takes token by token, and returns the one that follows. */
+export type Stepping = (hasAttention?: boolean) => (id: number) => number
+
+const stepping: Stepping = (hasAttention = true) => {
   const hashes: Record<number, number[]> = {}
   const convolved = convolutions()
   const recurring = (x: readonly number[], layer: number): number[] => {
@@ -293,7 +295,7 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     ))
   }
   const attended = zeros()
-  return ids.map(id => {
+  return id => {
     const x0 = embedded(id)
     const c0 = convolved(x0, 0)
     const x1 = x0.map((value, at) => (value + (c0[at] as number)) % 13)
@@ -304,22 +306,29 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     const x3 = x2.map((value, at) => (value + (h2[at] as number)) % 19)
     const [c3, h3] = [convolved(x3, 3), recurring(x3, 3)]
     return tokenOf(c3.map((value, at) => value + (h3[at] as number)))
-  })
+  }
 }
 
-/** The greedy tokens behind a prompt. */
-export function greedy(prompt: readonly number[], count: number, hasAttention = true): number[] {
-  return greedyBy(following, prompt, count, hasAttention)
-}
+/** The token that follows each of a list. O(tokens). */
+export const followingBy =
+  (steps: Stepping) =>
+  (ids: readonly number[], hasAttention = true): number[] => {
+    const next = steps(hasAttention)
+    return ids.map(id => next(id))
+  }
 
-/** The greedy tokens behind a prompt, by a function of this kind. */
-export function greedyBy(
-  next: typeof following,
-  prompt: readonly number[],
-  count: number,
-  hasAttention = true,
-): number[] {
-  const ids = [...prompt]
-  while (ids.length < prompt.length + count) ids.push(next(ids, hasAttention).at(-1) as number)
-  return ids.slice(prompt.length)
-}
+/** The greedy tokens behind a prompt. O(tokens). */
+export const greedyBy =
+  (steps: Stepping) =>
+  (prompt: readonly number[], count: number, hasAttention = true): number[] => {
+    const next = steps(hasAttention)
+    let token = prompt.reduce((_, id) => next(id), 0)
+    return Array.from({ length: count }, () => {
+      const said = token
+      token = next(said)
+      return said
+    })
+  }
+
+export const following: ReturnType<typeof followingBy> = followingBy(stepping)
+export const greedy: ReturnType<typeof greedyBy> = greedyBy(stepping)

@@ -12,9 +12,11 @@ import {
   convolutions,
   embedded,
   embeddedTokens,
+  followingBy,
   greedyBy,
   type HybridForm,
   type Shapes,
+  type Stepping,
   tokenOf,
   UNDERSCORES,
   WIDTH,
@@ -99,8 +101,7 @@ export function linearGraph(form: HybridForm = {}): Buffer {
   return withHead(at, at.add('Add', [at.convolution(x3, 3), at.mod(at.linear(x3, 3, 'ssm'), 89)]), form)
 }
 
-/** The token that follows each of a list, computed token by token in plain code. O(tokens). */
-export function linearFollowing(ids: readonly number[], hasAttention = true): number[] {
+const stepping: Stepping = (hasAttention = true) => {
   const convolved = convolutions()
   const states: Record<number, number[][]> = {}
   const linear = (x: readonly number[], layer: number): number[] => {
@@ -119,7 +120,7 @@ export function linearFollowing(ids: readonly number[], hasAttention = true): nu
     })
   }
   const sums = zeros()
-  return ids.map(id => {
+  return id => {
     const x0 = embedded(id)
     const c0 = convolved(x0, 0)
     const x1 = x0.map((value, at) => (value + (c0[at] as number)) % 13)
@@ -130,9 +131,8 @@ export function linearFollowing(ids: readonly number[], hasAttention = true): nu
     const x3 = x2.map((value, at) => (value + ((l2[at] as number) % 97)) % 7)
     const [c3, l3] = [convolved(x3, 3), linear(x3, 3)]
     return tokenOf(c3.map((value, at) => value + ((l3[at] as number) % 89)))
-  })
+  }
 }
 
-/** The greedy tokens behind a prompt. */
-export const linearGreedy = (prompt: readonly number[], count: number, hasAttention = true): number[] =>
-  greedyBy(linearFollowing, prompt, count, hasAttention)
+export const linearFollowing: ReturnType<typeof followingBy> = followingBy(stepping)
+export const linearGreedy: ReturnType<typeof greedyBy> = greedyBy(stepping)

@@ -46,11 +46,18 @@ const sum = (numbers: readonly number[]): number => numbers.reduce((total, numbe
 /** The elements of a head in a row. */
 const part = (row: readonly number[], at: number, dim: number): number[] => row.slice(at * dim, (at + 1) * dim)
 
+interface Convolution {
+  readonly kernel?: number
+  readonly columns?: number
+  readonly isActivated?: boolean
+  readonly hasBias?: boolean
+}
+
 /** A convolution with some order of dimensions. */
 function convolution(
   channelsFirst: 0 | 1,
   stateChannelsFirst: 0 | 1,
-  { kernel = 4, columns = kernel - 1, isActivated = false, hasBias = true } = {},
+  { kernel = 4, columns = kernel - 1, isActivated = false, hasBias = true }: Convolution = {},
 ): StateCase {
   const channels = 6
   const [weight, bias] = [weights(5, channels * kernel), hasBias ? weights(6, channels) : undefined]
