@@ -1,6 +1,7 @@
-// Models whose layers keep states beside keys and values: every sequence gets the tokens that it gets alone, token by token, however it came to where it is.
+// Models whose layers keep states beside keys and values: every sequence gets the tokens that it gets alone, token by token, however it came to where it is, on every
+// backend.
 import { isKvTideError } from '../../index.js'
-import { type OnnxModelOptions, OnnxModel } from '../../onnx.js'
+import { type BackendName, type OnnxModelOptions, OnnxModel } from '../../onnx.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { read } from '../support/onnx/chat.js'
 import { argmax } from '../support/onnx/graphs.js'
@@ -14,17 +15,36 @@ import {
   STATES,
   VOCABULARY,
 } from '../support/onnx/hybrid-graph.js'
+import { linearFollowing, linearGraph, linearGreedy } from '../support/onnx/linear-graph.js'
 
 const tokensOf = (seed: number, length: number): number[] =>
   Array.from({ length }, (_, at) => (at * at * (seed + 1) + at * 5 + seed) % (VOCABULARY - 1))
 const prompt = tokensOf(1, 45)
 
-const load = (form: HybridForm = {}, options: OnnxModelOptions = {}): Promise<OnnxModel> =>
-  OnnxModel.load(hybridGraph(form), {
+/** A graph, and its tokens in plain code. */
+interface Toy {
+  readonly graph: typeof hybridGraph
+  readonly following: typeof following
+  readonly greedy: typeof greedy
+}
+
+/** Its recurrences are hashes, which plain alone computes. */
+const HASHES: Toy = { graph: hybridGraph, following, greedy }
+/** Its recurrences are linear attentions. */
+const LINEAR: Toy = { graph: linearGraph, following: linearFollowing, greedy: linearGreedy }
+
+const ON: Readonly<Record<string, { readonly toy: Toy; readonly backend: BackendName }>> = {
+  'hashes on plain': { toy: HASHES, backend: 'plain' },
+  'linear attention on parts': { toy: LINEAR, backend: 'parts' },
+  'linear attention on graph': { toy: LINEAR, backend: 'graph' },
+}
+
+const loadToy = (toy: Toy, form: HybridForm = {}, { cache, ...options }: OnnxModelOptions = {}): Promise<OnnxModel> =>
+  OnnxModel.load(toy.graph(form), {
     threads: 1,
     maxStepTokens: 16,
     ...options,
-    cache: { blockSize: 8, capacity: 200, ...options.cache },
+    cache: { blockSize: 8, capacity: 200, ...cache },
   })
 
 const forms: Readonly<Record<string, HybridForm>> = {
@@ -34,8 +54,8 @@ const forms: Readonly<Record<string, HybridForm>> = {
   'no attention': { hasAttention: false },
 }
 
-test('a graph with states runs on plain, and the others name the first state', async t => {
-  await using model = await load()
+test('a graph with states of an unknown form runs on plain, and the others name the node', async t => {
+  await using model = await loadToy(HASHES)
   t.is(model.backend, 'plain')
   t.deepEqual(
     model.refusals.map(({ backend }) => backend),
@@ -43,180 +63,217 @@ test('a graph with states runs on plain, and the others name the first state', a
   )
   for (const { error } of model.refusals) {
     t.true(isKvTideError(error) && error.code === 'UNSUPPORTED_GRAPH')
-    const { node, kind } = error.details as { node: string; kind: string }
-    t.deepEqual([node, kind], ['past_conv.0', 'state'])
+    t.is((error.details as { kind: string }).kind, 'state')
   }
-  const states = model.layers.at(-1) as unknown as {
-    kind: string
-    bytes: number
-    tensors: { layer: number; name: string }[]
-  }
-  t.is(states.kind, 'state')
-  t.deepEqual(
-    states.tensors.map(({ layer, name }) => `${layer} ${name}`),
-    ['0 conv', '1 conv', '2 recurrent', '3 conv', '3 ssm'],
-  )
-  await t.throwsAsync(load({}, { backend: 'graph' }), {
+  await t.throwsAsync(loadToy(HASHES, {}, { backend: 'graph' }), {
     code: 'UNSUPPORTED_GRAPH',
-    message: /past_conv\.0 .*it is a state of a layer/,
+    message: /past_recurrent\.2/,
   })
 })
 
-for (const [title, form] of Object.entries(forms)) {
-  const says = (ids: readonly number[], count: number): number[] => greedy(ids, count, form.hasAttention)
-
-  test(`alone, beside others, forked, truncated, resumed and found: ${title}`, async t => {
-    await using model = await load(form)
-    const chat = model.open({ tokens: prompt })
-    const [rows] = (await model.run([{ sequence: chat }], { logits: 'all' })) as [Float32Array]
-    const each = Array.from({ length: prompt.length }, (_, at) =>
-      argmax(rows.subarray(at * VOCABULARY, (at + 1) * VOCABULARY)),
+test('all backends have the same layers, states and blocks', async t => {
+  for (const form of Object.values(forms)) {
+    const [first, ...others] = await Promise.all(
+      ([undefined, 'graph', 'parts', 'plain'] as const).map(backend =>
+        loadToy(LINEAR, form, backend === undefined ? {} : { backend }),
+      ),
     )
-    t.deepEqual(each, following(prompt, form.hasAttention))
-    t.deepEqual(await read(model, chat, 20), says(prompt, 20))
-    const all = [...chat.tokens]
-
-    // Beside others, of other lengths, in steps that are too short for all of them.
-    const prompts = [3, 20, 31, 50, 1].map((length, seed) => tokensOf(seed + 2, length))
-    const chats = prompts.map(tokens => model.open({ tokens }))
-    const fork = chat.fork()
-    const said = await Promise.all([...chats, fork].map(one => read(model, one, 15)))
+    t.is(first?.backend, 'graph')
+    const states = first?.layers.at(-1) as unknown as { kind: string; tensors: { layer: number; name: string }[] }
+    t.is(states.kind, 'state')
     t.deepEqual(
-      said,
-      [...prompts, all].map(tokens => says(tokens, 15)),
+      states.tensors.map(({ layer, name }) => `${layer} ${name}`),
+      ['0 conv', '1 conv', '2 recurrent', '3 conv', '3 ssm'],
     )
-    t.deepEqual(await read(model, chat, 4), says(all, 4), 'the fork has changed nothing')
-
-    // Between two steps there is no state: the sequence goes back further, and computes from there.
-    const now = [...chat.tokens]
-    for (const length of [now.length - 2, 50, 33, 32, 7, 0]) {
-      const cut = chat.fork()
-      cut.truncate(length)
-      t.true(cut.length <= length)
-      t.deepEqual([...cut.tokens], now.slice(0, length))
-      const more = tokensOf(9, 3)
-      t.deepEqual(
-        await read(model, cut, 8, { tokens: more }),
-        says([...now.slice(0, length), ...more], 8),
-        `cut at ${length}`,
-      )
-      cut.dispose()
+    for (const other of others) {
+      t.deepEqual(other.layers, first?.layers as never)
+      t.deepEqual(other.cache.form, first?.cache.form as never)
+      await other.dispose()
     }
+    await first?.dispose()
+  }
+})
 
-    const edited = [...now.slice(0, 40), 5, 6, 7, 8]
-    t.true(chat.resume(edited) <= 40)
-    t.deepEqual(await read(model, chat, 8), says(edited, 8))
+for (const [where, { toy, backend }] of Object.entries(ON)) {
+  const load = (form: HybridForm = {}, options: OnnxModelOptions = {}): Promise<OnnxModel> =>
+    loadToy(toy, form, { backend, ...options })
+  const behind = (ids: readonly number[], count: number): number[] => toy.greedy(ids, count)
 
-    // A second prompt finds the states of the last step that ended with a block.
-    const { hitTokens } = model.cache.stats()
-    const again = [...prompt.slice(0, 40), ...tokensOf(11, 9)]
-    const second = model.open({ tokens: again })
-    t.true(second.length >= 32, `${second.length} tokens are found`)
-    t.true(model.cache.stats().hitTokens > hitTokens)
-    t.deepEqual(await read(model, second, 12), says(again, 12))
-    for (const one of [chat, fork, second, ...chats]) one.dispose()
+  for (const [title, form] of Object.entries(forms)) {
+    const says = (ids: readonly number[], count: number): number[] => toy.greedy(ids, count, form.hasAttention)
+
+    test(`${where}: alone, beside others, forked, truncated, resumed and found: ${title}`, async t => {
+      await using model = await load(form)
+      const chat = model.open({ tokens: prompt })
+      const [rows] = (await model.run([{ sequence: chat }], { logits: 'all' })) as [Float32Array]
+      const each = Array.from({ length: prompt.length }, (_, at) =>
+        argmax(rows.subarray(at * VOCABULARY, (at + 1) * VOCABULARY)),
+      )
+      t.deepEqual(each, toy.following(prompt, form.hasAttention))
+      t.deepEqual(await read(model, chat, 20), says(prompt, 20))
+      const all = [...chat.tokens]
+
+      // Beside others, of other lengths, in steps that are too short for all of them.
+      const prompts = [3, 20, 31, 50, 1].map((length, seed) => tokensOf(seed + 2, length))
+      const chats = prompts.map(tokens => model.open({ tokens }))
+      const fork = chat.fork()
+      const said = await Promise.all([...chats, fork].map(one => read(model, one, 15)))
+      t.deepEqual(
+        said,
+        [...prompts, all].map(tokens => says(tokens, 15)),
+      )
+      t.deepEqual(await read(model, chat, 4), says(all, 4), 'the fork has changed nothing')
+
+      // Between two steps there is no state: the sequence goes back further, and computes from there.
+      const now = [...chat.tokens]
+      for (const length of [now.length - 2, 50, 33, 32, 7, 0]) {
+        const cut = chat.fork()
+        cut.truncate(length)
+        t.true(cut.length <= length)
+        t.deepEqual([...cut.tokens], now.slice(0, length))
+        const more = tokensOf(9, 3)
+        t.deepEqual(
+          await read(model, cut, 8, { tokens: more }),
+          says([...now.slice(0, length), ...more], 8),
+          `cut at ${length}`,
+        )
+        cut.dispose()
+      }
+
+      const edited = [...now.slice(0, 40), 5, 6, 7, 8]
+      t.true(chat.resume(edited) <= 40)
+      t.deepEqual(await read(model, chat, 8), says(edited, 8))
+
+      // A second prompt finds the states of the last step that ended with a block.
+      const { hitTokens } = model.cache.stats()
+      const again = [...prompt.slice(0, 40), ...tokensOf(11, 9)]
+      const second = model.open({ tokens: again })
+      t.true(second.length >= 32, `${second.length} tokens are found`)
+      t.true(model.cache.stats().hitTokens > hitTokens)
+      t.deepEqual(await read(model, second, 12), says(again, 12))
+      for (const one of [chat, fork, second, ...chats]) one.dispose()
+      model.cache.checkInvariants()
+      t.is(model.cache.sequenceIds().length, 0)
+    })
+  }
+
+  test(`${where}: drafts: what is accepted of them counts, whichever part it is`, async t => {
+    await using model = await load()
+    for (const slip of [2, 3, 7, undefined]) {
+      await using draft = await load(slip === undefined ? {} : { slip })
+      const prompts = [9, 20, 33].map((length, seed) => tokensOf(seed + 4, length))
+      const chats = prompts.map(tokens => model.open({ tokens, salt: `${slip}` }))
+      const said = await Promise.all(chats.map(chat => read(model, chat, 24, { draft })))
+      t.deepEqual(
+        said,
+        prompts.map(ids => behind(ids, 24)),
+        `one in ${slip} of the drafts is wrong`,
+      )
+      const looked = await Promise.all(chats.map(chat => read(model, chat, 12, { draft: { lookup: 4 } })))
+      t.deepEqual(
+        looked,
+        prompts.map((ids, at) => behind([...ids, ...(said[at] as number[])], 12)),
+      )
+      for (const chat of chats) chat.dispose()
+    }
     model.cache.checkInvariants()
-    t.is(model.cache.sequenceIds().length, 0)
+  })
+
+  test(`${where}: a reader that stops early leaves the tokens that it has read`, async t => {
+    await using model = await load()
+    using chat = model.open({ tokens: prompt })
+    const got: number[] = []
+    for await (const token of model.generate(chat, { maxTokens: 30, draft: { lookup: 3 } })) {
+      got.push(token)
+      if (got.length === 7) break
+    }
+    t.deepEqual([...chat.tokens], [...prompt, ...got])
+    using same = model.open({ tokens: chat.tokens.slice(0, chat.length), salt: 'the same tokens' })
+    await model.run([{ sequence: same }])
+    t.deepEqual(chat.states(), same.states(), 'its states are those after its length')
+    t.deepEqual(await read(model, chat, 9), behind([...prompt, ...got], 9))
+  })
+
+  test(`${where}: transactions and snapshots bring back tokens with their states`, async t => {
+    await using model = await load()
+    using chat = model.open({ tokens: prompt })
+    const first = await read(model, chat, 5)
+    const before = [...prompt, ...first]
+    const snapshot = chat.snapshot()
+    const draft = chat.begin()
+    await model.run([{ sequence: chat, tokens: [1, 2, 3] }])
+    draft.rollback()
+    t.deepEqual([...chat.tokens], before)
+    t.deepEqual(await read(model, chat, 6), behind(before, 6))
+    chat.restore(snapshot)
+    t.deepEqual([...chat.tokens], before)
+    using kept = chat.begin()
+    await model.run([{ sequence: chat, tokens: [4, 5] }])
+    kept.commit()
+    t.deepEqual(await read(model, chat, 6), behind([...before, 4, 5], 6))
+  })
+
+  test(`${where}: a state that is not a number refuses its sequence alone`, async t => {
+    await using model = await load()
+    const [good, bad] = [model.open({ tokens: prompt }), model.open({ tokens: [...prompt.slice(0, 30), POISON] })]
+    const [said, error] = await Promise.all([
+      read(model, good, 20),
+      read(model, bad, 20).then(
+        () => undefined,
+        (refusal: unknown) => refusal,
+      ),
+    ])
+    t.deepEqual(said, behind(prompt, 20))
+    t.true(isKvTideError(error) && error.code === 'RUNTIME_FAILED', String(error))
+    t.regex((error as Error).message, /conv.*0 has a value that is not a number/)
+    bad.truncate(30)
+    t.deepEqual(await read(model, bad, 9), behind(prompt.slice(0, 30), 9), 'it goes on without the token')
+  })
+
+  test(`${where}: too few blocks: sequences wait for each other, and lose nothing`, async t => {
+    await using model = await load({}, { cache: { blockSize: 4, capacity: 40 } })
+    const prompts = Array.from({ length: 8 }, (_, seed) => tokensOf(seed, 10 + 5 * seed))
+    const chats = prompts.map(tokens => model.open({ tokens }))
+    const said = await Promise.all(
+      chats.map(async (chat, at) => {
+        const got = await read(model, chat, 25)
+        t.deepEqual(got, behind(prompts[at] as number[], 25))
+        chat.dispose()
+        return got.length
+      }),
+    )
+    t.deepEqual(new Set(said), new Set([25]))
+    model.cache.checkInvariants()
+  })
+
+  test(`${where}: a sequence with states is saved and loaded`, async t => {
+    await using model = await load()
+    using chat = model.open({ tokens: prompt })
+    const said = await read(model, chat, 10)
+    const bytes = await chat.saveBytes()
+    await using other = await load()
+    using loaded = await other.loadSequence(bytes)
+    t.deepEqual([...loaded.tokens], [...prompt, ...said])
+    t.true(loaded.length >= 40)
+    t.deepEqual(await read(other, loaded, 9), behind([...prompt, ...said], 9))
   })
 }
 
-test('drafts: what is accepted of them counts, whichever part it is', async t => {
-  await using model = await load()
-  for (const slip of [2, 3, 7, undefined]) {
-    await using draft = await load(slip === undefined ? {} : { slip })
-    const prompts = [9, 20, 33].map((length, seed) => tokensOf(seed + 4, length))
-    const chats = prompts.map(tokens => model.open({ tokens, salt: `${slip}` }))
-    const said = await Promise.all(chats.map(chat => read(model, chat, 24, { draft })))
-    t.deepEqual(
-      said,
-      prompts.map(tokens => greedy(tokens, 24)),
-      `one in ${slip} of the drafts is wrong`,
-    )
-    const looked = await Promise.all(chats.map(chat => read(model, chat, 12, { draft: { lookup: 4 } })))
-    t.deepEqual(
-      looked,
-      prompts.map((tokens, at) => greedy([...tokens, ...(said[at] as number[])], 12)),
-    )
-    for (const chat of chats) chat.dispose()
-  }
-  model.cache.checkInvariants()
-})
-
-test('a reader that stops early leaves the tokens that it has read', async t => {
-  await using model = await load()
-  using chat = model.open({ tokens: prompt })
-  const got: number[] = []
-  for await (const token of model.generate(chat, { maxTokens: 30, draft: { lookup: 3 } })) {
-    got.push(token)
-    if (got.length === 7) break
-  }
-  t.deepEqual([...chat.tokens], [...prompt, ...got])
-  using same = model.open({ tokens: chat.tokens.slice(0, chat.length), salt: 'the same tokens' })
-  await model.run([{ sequence: same }])
-  t.deepEqual(chat.states(), same.states(), 'its states are those after its length')
-  t.deepEqual(await read(model, chat, 9), greedy([...prompt, ...got], 9))
-})
-
-test('transactions and snapshots bring back tokens with their states', async t => {
-  await using model = await load()
-  using chat = model.open({ tokens: prompt })
-  const first = await read(model, chat, 5)
-  const before = [...prompt, ...first]
-  const snapshot = chat.snapshot()
-  const draft = chat.begin()
-  await model.run([{ sequence: chat, tokens: [1, 2, 3] }])
-  draft.rollback()
-  t.deepEqual([...chat.tokens], before)
-  t.deepEqual(await read(model, chat, 6), greedy(before, 6))
-  chat.restore(snapshot)
-  t.deepEqual([...chat.tokens], before)
-  using kept = chat.begin()
-  await model.run([{ sequence: chat, tokens: [4, 5] }])
-  kept.commit()
-  t.deepEqual(await read(model, chat, 6), greedy([...before, 4, 5], 6))
-})
-
-test('a state that is not a number refuses its sequence alone', async t => {
-  await using model = await load()
-  const [good, bad] = [model.open({ tokens: prompt }), model.open({ tokens: [...prompt.slice(0, 30), POISON] })]
-  const [said, error] = await Promise.all([
-    read(model, good, 20),
-    read(model, bad, 20).then(
-      () => undefined,
-      (refusal: unknown) => refusal,
-    ),
-  ])
-  t.deepEqual(said, greedy(prompt, 20))
-  t.true(isKvTideError(error) && error.code === 'RUNTIME_FAILED', String(error))
-  t.regex((error as Error).message, /present_conv\.0 has a value that is not a number/)
-  bad.truncate(30)
-  t.deepEqual(await read(model, bad, 9), greedy(prompt.slice(0, 30), 9), 'it goes on without the token')
-})
-
-test('too few blocks: sequences wait for each other, and lose nothing', async t => {
-  await using model = await load({}, { cache: { blockSize: 4, capacity: 40 } })
-  const prompts = Array.from({ length: 8 }, (_, seed) => tokensOf(seed, 10 + 5 * seed))
-  const chats = prompts.map(tokens => model.open({ tokens }))
-  const said = await Promise.all(
-    chats.map(async (chat, at) => {
-      const tokens = await read(model, chat, 25)
-      t.deepEqual(tokens, greedy(prompts[at] as number[], 25))
-      chat.dispose()
-      return tokens.length
-    }),
+test('what one backend has saved goes on with the others', async t => {
+  const models = await Promise.all(
+    (['graph', 'parts', 'plain'] as const).map(backend => loadToy(LINEAR, {}, { backend })),
   )
-  t.deepEqual(new Set(said), new Set([25]))
-  model.cache.checkInvariants()
-})
-
-test('a sequence with states is saved and loaded', async t => {
-  await using model = await load()
-  using chat = model.open({ tokens: prompt })
-  const said = await read(model, chat, 10)
-  const bytes = await chat.saveBytes()
-  await using other = await load()
-  using loaded = await other.loadSequence(bytes)
-  t.deepEqual([...loaded.tokens], [...prompt, ...said])
-  t.true(loaded.length >= 40)
-  t.deepEqual(await read(other, loaded, 9), greedy([...prompt, ...said], 9))
+  for (const from of models) {
+    using chat = from.open({ tokens: prompt, salt: from.backend })
+    const said = await read(from, chat, 10)
+    const bytes = await chat.saveBytes()
+    for (const to of models) {
+      using loaded = await to.loadSequence(bytes, { salt: from.backend })
+      t.deepEqual([...loaded.tokens], [...prompt, ...said])
+      t.true(loaded.length >= 40)
+      const more = LINEAR.greedy([...prompt, ...said], 9)
+      t.deepEqual(await read(to, loaded, 9), more, `${from.backend} to ${to.backend}`)
+    }
+  }
+  for (const model of models) await model.dispose()
 })

@@ -5,6 +5,8 @@ import test, { type ExecutionContext } from 'ava'
 import type { PageFormat } from '../../index.js'
 import { OnnxModel } from '../../onnx.js'
 import { onnxTest } from '../support/onnx/available.js'
+import { POISON as HYBRID_POISON, VOCABULARY as HYBRID_VOCABULARY } from '../support/onnx/hybrid-graph.js'
+import { linearGraph, linearGreedy } from '../support/onnx/linear-graph.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
 import { Pins } from '../support/onnx/pins.js'
 import { Client, type ClientWorld } from '../support/onnx/schedule-client.js'
@@ -158,3 +160,33 @@ onnxTest('random schedules over a whole model', async t => {
     'ABORTED',
   ])
 })
+
+for (const backend of ['graph', 'parts', 'plain'] as const) {
+  onnxTest(`random schedules over a model with states on ${backend}`, async t => {
+    const capacity = 120
+    await using model = await OnnxModel.load(linearGraph(), {
+      backend,
+      threads: 1,
+      maxStepTokens: 24,
+      cache: { capacity, blockSize: 4 },
+    })
+    const world = {
+      model,
+      vocabulary: HYBRID_VOCABULARY,
+      poison: HYBRID_POISON,
+      pins: new Pins(model, capacity),
+      drafts: 6,
+      isWhole: true,
+      alone: ((tokens, count) => linearGreedy(tokens, count)) satisfies Alone,
+    }
+    await schedules(t, Math.max(20, Math.ceil(CASES / 500)), (dice, name) => talk(t, world, dice, name), [
+      'length',
+      'stop',
+      'left',
+      'run',
+      'rolled back',
+      'ABORTED',
+      'poison',
+    ])
+  })
+}

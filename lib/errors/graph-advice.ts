@@ -27,7 +27,8 @@ export const GRAPH_ADVICE: Readonly<Record<GraphRefusal, string>> = {
   past: 'export it with a past, for instance with the task text-generation-with-past of optimum-onnx',
   'quantised-past': 'export it with a past of floats; the option cache quantises pages: keyFormat, valueFormat',
   scores: 'export it without outputs of attention scores',
-  state: 'use the backend plain, which computes one sequence after the other',
+  state:
+    "export it with onnxruntime-genai's model builder; the backend plain runs other forms, one sequence after the other",
   subgraph: 'export it without branches and loops around attentions, for instance as decoder_with_past_model.onnx',
   type: 'export it in float32 or float16',
   windows: 'pass the config.json of this model as the option config',

@@ -1,12 +1,13 @@
-// The backend `parts`: the graph is cut into subgraphs at its attentions. Sessions of onnxruntime-node compute the subgraphs, kvtide computes the attentions between
-// them. It needs only onnxruntime-node's public interface.
+// The backend `parts`: the graph is cut into subgraphs at its attentions, and at the layers that keep a state. Sessions of onnxruntime-node compute the subgraphs,
+// kvtide computes what is between them. It needs only onnxruntime-node's public interface.
 //
-//     ids, positions -> subgraph 0 -> q, k, v -> attention -> subgraph 1 -> ... -> logits
+//     ids, positions -> subgraph 0 -> q, k, v -> attention -> subgraph 1 -> x, weights -> convolution -> subgraph 2 -> ... -> logits
 //
-// Tensors are passed from subgraph to subgraph without a copy, and are released behind the last subgraph that takes them.
+// Tensors are passed from subgraph to subgraph without a copy, and are released behind the last one that takes them. A subgraph without inputs gives weights: it
+// is computed once.
 import { basename, dirname } from 'node:path'
 
-import type { NativeOnnxLayer, NativeOnnxPort, NativeOnnxRewritten } from '#binding'
+import type { NativeOnnxLayer, NativeOnnxPort, NativeOnnxRewritten, NativeStateNode } from '#binding'
 
 import type { AttendOptions } from '../attention/attend-call.js'
 import { KvTideError } from '../errors/errors.js'
@@ -18,6 +19,7 @@ import { Embedder } from './embedder.js'
 import { refusedNode } from './refused-node.js'
 import { readLogits } from './logits.js'
 import {
+  elementsOf,
   integersOf,
   type OnnxRuntimeModule,
   onnxRuntime,
@@ -39,11 +41,23 @@ interface Attention {
   readonly options: AttendOptions
 }
 
+/** A node of a layer that keeps a state. */
+interface StateStep {
+  readonly node: NativeStateNode
+  /** The names of its inputs; empty for one that is left out. */
+  readonly inputs: readonly string[]
+  readonly out: string
+  /** True if the output has the dimensions of the first input. */
+  readonly isAlike: boolean
+}
+
 interface Subgraph {
-  readonly session: RuntimeSession
+  /** `undefined` for one that computes nothing, or weights alone. */
+  readonly session: RuntimeSession | undefined
   readonly inputs: readonly string[]
   readonly outputs: readonly string[]
   readonly attentions: readonly Attention[]
+  readonly states: readonly StateStep[]
   /** Tensors that are not needed behind it. */
   readonly last: readonly string[]
 }
@@ -51,9 +65,12 @@ interface Subgraph {
 /** @internal Refuses layers of elements for which JavaScript has no tensors. */
 export function checkElements(rewritten: NativeOnnxRewritten): void {
   for (const { element, node, form } of rewritten.layers()) {
-    if (TYPES[element] === undefined)
-      throw refusedNode(node, form, `onnxruntime-node has no tensors of ${element} in JavaScript`, 'type')
+    if (TYPES[element] === undefined) throw withoutTensors(node, form, element)
   }
+}
+
+function withoutTensors(node: string, operator: string, element: string): KvTideError {
+  return refusedNode(node, operator, `onnxruntime-node has no tensors of ${element} in JavaScript`, 'type')
 }
 
 /** @internal The subgraphs of a graph, each in its own session. */
@@ -61,6 +78,8 @@ export class Parts implements Sessions {
   readonly #calling: RuntimeCall
   readonly #module: OnnxRuntimeModule
   readonly #parts: readonly Subgraph[]
+  /** Weights that nodes between subgraphs take. */
+  readonly #weights: ReadonlyMap<string, RuntimeTensor>
   readonly #inputs: readonly NativeOnnxPort[]
   readonly #logits: string
   readonly #embedder: Embedder | undefined
@@ -68,11 +87,12 @@ export class Parts implements Sessions {
   private constructor(
     calling: RuntimeCall,
     module: OnnxRuntimeModule,
-    parts: readonly Subgraph[],
+    { parts, weights }: { readonly parts: readonly Subgraph[]; readonly weights: ReadonlyMap<string, RuntimeTensor> },
     rewritten: NativeOnnxRewritten,
     embedder: Embedder | undefined,
   ) {
     this.#embedder = embedder
+    this.#weights = weights
     this.#calling = calling
     this.#module = module
     this.#parts = parts
@@ -103,16 +123,25 @@ export class Parts implements Sessions {
       extra: { session: config },
     }
     const parts: Subgraph[] = []
+    const weights = new Map<string, RuntimeTensor>()
     const embedder = await Embedder.open(embeddings, { threads, takesFolder }, module, calling)
     try {
-      for (const [place, { bytes, inputs, outputs, attentions }] of written.entries()) {
-        const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
-        const last = written.flatMap(part => part.inputs).filter(name => lastUse(written, name) === place)
+      for (const [place, { bytes, inputs, outputs, attentions, states }] of written.entries()) {
+        const last = lastUsed(written, place)
+        const steps = stateSteps(states, threads)
+        const session =
+          outputs.length === 0
+            ? undefined
+            : await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
+        const isConstant = inputs.length === 0
+        if (session !== undefined && isConstant)
+          for (const [name, weight] of await constantsOf(session, outputs, calling)) weights.set(name, weight)
         parts.push({
-          session,
+          session: isConstant ? undefined : session,
           inputs,
           outputs,
           last,
+          states: steps,
           attentions: attentions.map(({ layer, ...names }) => ({
             ...names,
             layer: layers.get(layer) as NativeOnnxLayer,
@@ -121,27 +150,30 @@ export class Parts implements Sessions {
         })
       }
     } catch (error) {
-      for (const { session } of parts) await calling(() => session.release())
+      for (const { session } of parts) await calling(() => session?.release())
       await embedder?.release()
       throw error
     }
-    return new Parts(calling, module, parts, rewritten, embedder)
+    return new Parts(calling, module, { parts, weights }, rewritten, embedder)
   }
 
   async compute(run: LentRun, step: SessionStep): Promise<void> {
     const held = this.#feeds(step, await this.#embedder?.embed(step.ids, step.embeds))
-    for (const { session, inputs, outputs, attentions, last } of this.#parts) {
-      const feeds = Object.fromEntries(inputs.map(name => [name, held.get(name) as RuntimeTensor]))
-      const made = await ran(inputs[0], () => this.#calling(() => session.run(feeds, outputs)))
-      for (const name of outputs) held.set(name, made[name] as RuntimeTensor)
+    for (const { session, inputs, outputs, attentions, states, last } of this.#parts) {
+      if (session !== undefined) {
+        const feeds = Object.fromEntries(inputs.map(name => [name, held.get(name) as RuntimeTensor]))
+        const made = await ran(inputs[0], () => this.#calling(() => session.run(feeds, outputs)))
+        for (const name of outputs) held.set(name, made[name] as RuntimeTensor)
+      }
       for (const attention of attentions) this.#attend(run, attention, held, step.ids.length)
+      for (const state of states) this.#computeStates(run, state, held, step.ids.length)
       for (const name of last) held.delete(name)
     }
     keepLogits(run, held.get(this.#logits) as RuntimeTensor, step.rows.length)
   }
 
   async release(): Promise<void> {
-    for (const { session } of this.#parts) await this.#calling(() => session.release())
+    for (const { session } of this.#parts) await this.#calling(() => session?.release())
     await this.#embedder?.release()
   }
 
@@ -163,7 +195,23 @@ export class Parts implements Sessions {
     return feeds
   }
 
-  /** Computes an attention behind a subgraph. Its output becomes a tensor, its inputs are released. */
+  /** Computes the states of a layer behind a subgraph. The output becomes a tensor. */
+  #computeStates(
+    run: LentRun,
+    { node, inputs, out, isAlike }: StateStep,
+    held: Map<string, RuntimeTensor>,
+    tokens: number,
+  ): void {
+    const given = inputs.map(name => held.get(name) ?? this.#weights.get(name))
+    const { type, dims } = given[0] as RuntimeTensor
+    const answer = run.computeStates(
+      node,
+      given.map(tensor => (tensor === undefined ? undefined : elementsOf(tensor))),
+    )
+    held.set(out, new this.#module.Tensor(type, answer, isAlike ? dims : [1, tokens, answer.length / tokens]))
+  }
+
+  /** Computes an attention behind a subgraph. Its output becomes a tensor. */
   #attend(
     run: LentRun,
     { layer, q, k, v, out, options }: Attention,
@@ -186,7 +234,6 @@ export class Parts implements Sessions {
         : ([rows(q, numHeads, headDim), rows(q, numHeads, headDim)] as const)),
       options,
     )
-    for (const name of [q, k, v]) held.delete(name)
     const dims = headsFirst ? [1, numHeads, tokens, valueHeadDim] : [1, tokens, numHeads * valueHeadDim]
     held.set(out, new this.#module.Tensor(TYPES[layer.element] as string, answer, dims))
   }
@@ -206,9 +253,38 @@ function failed(reason: string, node: string): KvTideError<'RUNTIME_FAILED'> {
 
 type WrittenParts = Awaited<ReturnType<NativeOnnxRewritten['parts']>>
 
-/** The index of the last subgraph that takes a tensor. */
-function lastUse(parts: WrittenParts, name: string): number {
-  return parts.findLastIndex(part => part.inputs.includes(name))
+/** The outputs of a subgraph without inputs, whose session is not needed afterwards. */
+async function constantsOf(
+  session: RuntimeSession,
+  outputs: readonly string[],
+  calling: RuntimeCall,
+): Promise<(readonly [name: string, tensor: RuntimeTensor])[]> {
+  try {
+    const made = await ran(undefined, () => calling(() => session.run({}, outputs)))
+    return outputs.map(name => [name, made[name] as RuntimeTensor])
+  } finally {
+    await calling(() => session.release())
+  }
+}
+
+/** The tensors that a subgraph takes, and those that nodes behind it take. */
+function usedBy({ inputs, attentions, states }: WrittenParts[number]): string[] {
+  return [...inputs, ...attentions.flatMap(({ q, k, v }) => [q, k, v]), ...states.flatMap(state => state.inputs)]
+}
+
+/** The tensors that no subgraph behind this one needs. O(subgraphs). */
+function lastUsed(parts: WrittenParts, place: number): string[] {
+  const later = new Set(parts.slice(place + 1).flatMap(usedBy))
+  return usedBy(parts[place] as WrittenParts[number]).filter(name => !later.has(name))
+}
+
+/** The nodes of layers that keep a state. */
+function stateSteps(states: WrittenParts[number]['states'], threads: number): StateStep[] {
+  return states.map(({ node, operator, attributes, inputs, output: out, element }) => {
+    if (TYPES[element] === undefined) throw withoutTensors(node, operator, element)
+    const made = binding.NativeStateNode.of(operator, attributes, element, threads)
+    return { node: made, inputs, out, isAlike: operator === 'ShortConv' }
+  })
 }
 
 function optionsOf({ scale, softcap, window, sinks, alibiSlopes }: NativeOnnxLayer): AttendOptions {

@@ -1,8 +1,8 @@
 // A model before a backend is chosen: its graph, the graphs beside it, what its config declares, and the layers of a cache for each backend. No session is made.
-import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
+import type { NativeOnnxGraph, NativeOnnxLayer, NativeOnnxRewritten } from '#binding'
 
 import { invalid, isKvTideError, type KvTideError } from '../errors/errors.js'
-import type { ModelLayer } from '../sequences/model-description.js'
+import type { ModelDescription, ModelLayer } from '../sequences/model-description.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import type { BackendName } from './backend.js'
 import { isSlid } from './carried.js'
@@ -15,7 +15,6 @@ import type { readLoad } from './options.js'
 import { type DeclaredLayers, pastLayers, windowsOf } from './past-layers.js'
 import { plainPorts } from './plain.js'
 import { refusedPort } from './refused-node.js'
-import { stateInput } from './state-ports.js'
 
 /** The values of configs that are used here. */
 type Config = DeclaredLayers & ConfigSizes
@@ -52,9 +51,6 @@ export async function layersFor(
   { declared, graph, embeddings, rewritten }: PreparedModel,
   backend: BackendName,
 ): Promise<Refused<CacheLayers>> {
-  const state = backend === 'plain' ? undefined : stateInput(graph.inputs().map(({ name }) => name))
-  if (state !== undefined)
-    return { refusal: refusedPort(state, 'input', 'it is a state of a layer, which plain alone keeps', 'state') }
   if (backend !== 'plain' && rewritten.refusal !== undefined && !hasEncoder(graph)) return rewritten
   return refusing(async () => {
     if (backend !== 'plain' && hasEncoder(graph))
@@ -114,15 +110,31 @@ function layersOf(
     const isHalf = ports.layers.some(([key]) => key.input.type === 'float16')
     return { model: { layers }, dtype: isHalf ? 'f16' : 'f32' }
   }
-  const found = rewritten.layers()
-  const layers = found.map(({ window, numKvHeads, headDim, valueHeadDim, source }): ModelLayer => {
-    const sizes = { numKvHeads, headDim, valueHeadDim }
-    if (source !== undefined) return { kind: 'shared', with: source, ...sizes }
-    return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
+  return rewrittenLayers(rewritten)
+}
+
+/** The layers of a rewritten graph: keys and values, states, or both. */
+function rewrittenLayers(rewritten: NativeOnnxRewritten): CacheLayers {
+  const [found, states] = [rewritten.layers(), rewritten.states()]
+  const attentions = new Map(found.map(layer => [layer.layer, layer]))
+  const count = 1 + Math.max(...[...found, ...states].map(({ layer }) => layer))
+  const layers = Array.from({ length: count }, (_, layer): ModelDescription['layers'][number] => {
+    const own = states.filter(state => state.layer === layer)
+    const tensors = own.map(({ name, shape, element }) => ({ name, shape, dtype: element as 'f32' }))
+    const attention = attentions.get(layer)
+    if (attention === undefined) return { kind: 'state', tensors }
+    return tensors.length === 0 ? attentionLayer(attention) : { ...attentionLayer(attention), tensors }
   })
   const [first] = found
-  const attention = { numQueryHeads: first?.numHeads ?? 1, sinkLogits: found.some(layer => layer.sinks !== undefined) }
-  return { model: { layers, attention }, dtype: (first?.element ?? 'f32') as 'f32' }
+  if (first === undefined) return { model: { layers }, dtype: 'f32' }
+  const attention = { numQueryHeads: first.numHeads, sinkLogits: found.some(layer => layer.sinks !== undefined) }
+  return { model: { layers, attention }, dtype: first.element as 'f32' }
+}
+
+function attentionLayer({ window, numKvHeads, headDim, valueHeadDim, source }: NativeOnnxLayer): ModelLayer {
+  const sizes = { numKvHeads, headDim, valueHeadDim }
+  if (source !== undefined) return { kind: 'shared', with: source, ...sizes }
+  return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
 }
 
 /**

@@ -91,11 +91,6 @@ export function statePorts({ inputs, outputs, isKeyOrValue }: NamedPorts, names?
   return found
 }
 
-/** @internal The first input that is named like a state, by the names that exporters use. */
-export function stateInput(inputs: readonly string[]): string | undefined {
-  return inputs.find(name => KNOWN.some(({ past }) => TENSORS.test(matchOf(past, name)?.tensor ?? '')))
-}
-
 /** @internal The tensor of a state. `undefined` if the session does not describe its inputs. */
 export function tensorOf({ name, past, input: { type, shape } }: StatePort): StateTensor | undefined {
   if (type === undefined || shape === undefined) return undefined

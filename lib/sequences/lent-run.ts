@@ -1,5 +1,5 @@
 // The other end of a step run: the thread that computes a step reads and writes the pages of the cache through it.
-import type { NativeLentRun } from '#binding'
+import type { NativeLentRun, NativeStateNode } from '#binding'
 
 import { AttendCall, type AttendOptions } from '../attention/attend-call.js'
 import { count } from '../errors/check.js'
@@ -67,6 +67,14 @@ export class LentRun {
     return call.cross((queries, numbers, lists) =>
       this.#native.attend(queries, put(keys, 1, numbers), put(values, 2, numbers), numbers, lists),
     )
+  }
+
+  /**
+   * Computes the states of a layer for all sequences of the step, in their slots, and returns the layer's output. The inputs have the rows of all tokens, as floats or as
+   * the bits of half floats.
+   */
+  computeStates(node: NativeStateNode, inputs: readonly (TensorData | undefined)[]): TensorData {
+    return node.compute(this.#native, [...inputs])
   }
 
   /** Copies the states that a sequence of the step had before it, as `step.readStates`. */

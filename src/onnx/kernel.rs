@@ -1,25 +1,20 @@
 //! One attention node of a graph: its attributes, and its computation. All inputs and outputs are in onnxruntime's
 //! memory.
-#![expect(unsafe_code, reason = "attributes and tensors are read from a C library, and work is shared on its threads")]
 
-use std::borrow::Cow;
-use std::ffi::{CStr, c_int, c_void};
-use std::ptr::null_mut;
+use std::ffi::{CStr, c_int};
 use std::sync::Arc;
 
-use kvtide_core::{Code, details};
 use kvtide_tensor::attention::AttendOptions;
 use kvtide_tensor::buffers::SequenceLayout;
-use kvtide_tensor::runtime::{Budget, with_host};
+use kvtide_tensor::runtime::with_host;
 use kvtide_tensor::{DType, HostTensor, StepRun};
 
-use super::api::{KernelContext, KernelInfo};
-use super::library::Library;
+use super::api::KernelContext;
+use super::call::{Call, Input, no_step, refused, room};
+use super::info::{Attributes, Info};
 use super::operator::{COSINES, POSITIONS, SINES};
 use super::rotary::{Heads, Tables, lay};
 use super::shared::{ELEMENTS, Shared, State};
-use super::tensor::{dims, memory};
-use crate::border::handle::catch;
 use crate::border::refusal::{Outcome, Refusal};
 
 /// One attention node.
@@ -45,17 +40,12 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    pub fn read(shared: &Arc<Shared>, element: c_int, info: *const KernelInfo) -> Outcome<Self> {
-        let library = shared.library;
-        // SAFETY: the info is that of this call, and the output pointer points to a local.
-        let int = |name: &CStr| library.ask(|out| unsafe { (library.api.attribute_int)(info, name.as_ptr(), out) });
-        // SAFETY: as above.
-        let float = |name: &CStr| library.ask(|out| unsafe { (library.api.attribute_float)(info, name.as_ptr(), out) });
+    pub fn read(shared: &Arc<Shared>, element: c_int, info: &Info) -> Outcome<Self> {
         let whole = |name: &CStr| -> Outcome<u32> {
-            let value: i64 = int(name)?;
-            let text = name.to_string_lossy();
-            let refused = |_| wrong(format!("{text} is {value}, expected a whole number of at least 0"));
-            u32::try_from(value).map_err(refused)
+            let found = info.int(name);
+            let text = found.map_or("missing".into(), |value| value.to_string());
+            let reason = || format!("{} is {text}, expected a whole number of at least 0", name.to_string_lossy());
+            found.and_then(|value| u32::try_from(value).ok()).ok_or_else(|| wrong(reason()))
         };
         let dtype = ELEMENTS.iter().find(|entry| entry.0 == element).map_or(DType::F32, |entry| entry.1);
         Ok(Kernel {
@@ -67,15 +57,14 @@ impl Kernel {
             dim: whole(c"head_dim")? as usize,
             value_dim: whole(c"value_dim")? as usize,
             heads_first: whole(c"heads_first")? == 1,
-            packed: whole(c"packed").is_ok_and(|packed| packed == 1),
+            packed: info.is_set(c"packed"),
             rotary_dim: whole(c"rotary_dim").ok().map(|dims| dims as usize),
-            interleaved: whole(c"interleaved").is_ok_and(|interleaved| interleaved == 1),
-            scale: float(c"scale")?,
-            // The library reports a missing attribute as an error; here that means that the node does not set it.
-            softcap: float(c"softcap").ok(),
-            window: int(c"window").ok().and_then(|window: i64| u32::try_from(window).ok()),
-            sinks: floats(library, info, c"sinks")?,
-            alibi_slopes: floats(library, info, c"alibi_slopes")?,
+            interleaved: info.is_set(c"interleaved"),
+            scale: info.float(c"scale").ok_or_else(|| wrong("scale is missing, expected a number".into()))?,
+            softcap: info.float(c"softcap"),
+            window: info.int(c"window").and_then(|window| u32::try_from(window).ok()),
+            sinks: info.floats(c"sinks")?,
+            alibi_slopes: info.floats(c"alibi_slopes")?,
         })
     }
 
@@ -93,27 +82,16 @@ impl Kernel {
     }
 }
 
-fn floats(library: &Library, info: *const KernelInfo, name: &CStr) -> Outcome<Option<Vec<f32>>> {
-    // SAFETY: the info is that of this call; a null list asks for the length only.
-    let asked = library.ask(|out| unsafe { (library.api.attribute_floats)(info, name.as_ptr(), null_mut(), out) });
-    let Ok(mut count) = asked else { return Ok(None) };
-    let mut list = vec![0f32; count];
-    // SAFETY: the list has the length that the library reported.
-    library.check(unsafe { (library.api.attribute_floats)(info, name.as_ptr(), list.as_mut_ptr(), &mut count) })?;
-    Ok(Some(list))
-}
-
 fn none() -> Refusal {
-    wrong("no step is being computed".into())
+    no_step(OPERATOR)
 }
 
 pub(super) fn wrong(reason: String) -> Refusal {
-    Refusal {
-        code: Code::RuntimeFailed,
-        message: format!("kvtide::Attention: {reason}"),
-        details: details![reason: reason],
-    }
+    refused(OPERATOR, reason)
 }
+
+/// The name of the operator.
+const OPERATOR: &str = "Attention";
 
 /// One call of a kernel.
 pub(super) struct KernelCall<'a> {
@@ -121,23 +99,9 @@ pub(super) struct KernelCall<'a> {
     pub context: *mut KernelContext,
 }
 
-/// An input tensor in onnxruntime's memory.
-struct Input<'a> {
-    dims: Vec<i64>,
-    bytes: &'a [u8],
-}
-
-impl<'a> Input<'a> {
-    /// Its numbers. Weights that the library maps from a file may not be aligned.
-    fn floats(&self) -> Cow<'a, [f32]> {
-        let aligned = bytemuck::try_cast_slice(self.bytes).map(Cow::Borrowed);
-        aligned.unwrap_or_else(|_| self.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
-    }
-}
-
 impl KernelCall<'_> {
-    fn library(&self) -> &'static Library {
-        self.kernel.shared.library
+    fn call(&self) -> Call {
+        Call { library: self.kernel.shared.library, context: self.context, operator: OPERATOR }
     }
 
     pub fn compute(&self) -> Outcome<()> {
@@ -209,7 +173,8 @@ impl KernelCall<'_> {
         to: &'b mut Vec<f32>,
     ) -> Outcome<&'b [u8]> {
         let to = room(to, 4 * tokens * heads.count * heads.dim)?;
-        let share = |count, job: &(dyn Fn(usize) + Sync)| share(self.library(), self.context, count, job);
+        let call = self.call();
+        let share = |count, job: &(dyn Fn(usize) + Sync)| call.share(count, job);
         lay(heads, tables, bytemuck::cast_slice_mut(to), self.kernel.shared.threads, share);
         Ok(to)
     }
@@ -218,7 +183,7 @@ impl KernelCall<'_> {
     fn tables(&self, tokens: usize) -> Outcome<Option<Tables<'_>>> {
         let Some(dims) = self.kernel.rotary_dim else { return Ok(None) };
         let [cos, sin] = [self.input(COSINES)?, self.input(SINES)?].map(|table| table.floats());
-        let positions = self.input_of(POSITIONS, 8)?.map(|input| bytemuck::cast_slice(input.bytes));
+        let positions = self.call().input(POSITIONS, 8)?.map(|input| bytemuck::cast_slice(input.bytes));
         let tables = Tables { positions, cos, sin, dims, interleaved: self.kernel.interleaved };
         tables.check(self.kernel.dim, tokens)?;
         Ok(Some(tables))
@@ -276,74 +241,24 @@ impl KernelCall<'_> {
         let kernel = self.kernel;
         let options = kernel.options(kernel.shared.threads);
         let work = || run.attend_layer_with(kernel.layer, q, &options, |_| Ok((out, &mut [])));
-        let (library, context) = (self.library(), self.context);
-        Ok(with_host(kernel.shared.threads, move |count, job| share(library, context, count, job), work)?)
+        let call = self.call();
+        Ok(with_host(kernel.shared.threads, move |count, job| call.share(count, job), work)?)
     }
 
     fn input<'b>(&self, index: usize) -> Outcome<Input<'b>> {
         let missing = || wrong(format!("its input {index} is missing"));
-        self.input_of(index, self.kernel.dtype.bytes())?.ok_or_else(missing)
-    }
-
-    /// An input whose elements have so many bytes, if the node has it.
-    fn input_of<'b>(&self, index: usize, bytes: usize) -> Outcome<Option<Input<'b>>> {
-        let library = self.library();
-        let mut value = std::ptr::null();
-        // SAFETY: the context is that of this call, and the output pointer points to a local.
-        library.check(unsafe { (library.api.kernel_input)(self.context, index, &mut value) })?;
-        if value.is_null() {
-            return Ok(None);
-        }
-        let dims = dims(library, value)?;
-        let count = dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?));
-        let count = count.ok_or_else(|| wrong(format!("input {index} has the dimensions {dims:?}")))?;
-        // SAFETY: a tensor with these dimensions and elements of the operator's type, or positions; it lives as long as
-        // the call.
-        Ok(Some(Input { dims, bytes: unsafe { memory(library, value.cast_mut(), count * bytes)? } }))
+        self.call().input(index, self.kernel.dtype.bytes())?.ok_or_else(missing)
     }
 
     /// Allocates the output and returns its memory.
     fn output<'b>(&self, tokens: usize) -> Outcome<&'b mut [u8]> {
-        let (library, kernel) = (self.library(), self.kernel);
-        let [batch, tokens_of, heads, dim] = [1, tokens, kernel.heads, kernel.value_dim].map(|size| size as i64);
-        let heads_first = [batch, heads, tokens_of, dim];
-        let packed = [batch, tokens_of, heads * dim];
+        let kernel = self.kernel;
+        let [batch, tokens, heads, dim] = [1, tokens, kernel.heads, kernel.value_dim].map(|size| size as i64);
+        let heads_first = [batch, heads, tokens, dim];
+        let packed = [batch, tokens, heads * dim];
         let dims: &[i64] = if kernel.heads_first { &heads_first } else { &packed };
-        // SAFETY: the context is that of this call.
-        let value = library
-            .make(|out| unsafe { (library.api.kernel_output)(self.context, 0, dims.as_ptr(), dims.len(), out) })?;
-        let bytes = tokens * kernel.heads * kernel.value_dim * kernel.dtype.bytes();
-        // SAFETY: the tensor was just made with these dimensions, and nothing else accesses it during this call.
-        unsafe { memory(library, value, bytes) }
+        self.call().output(dims, kernel.dtype.bytes())
     }
-}
-
-/// Calls `job` with each number below `count`, on the library's threads and this one.
-fn share(library: &Library, context: *mut KernelContext, count: usize, job: &(dyn Fn(usize) + Sync)) {
-    let data = (&raw const job).cast_mut().cast();
-    // SAFETY: the context is that of the running call. The library returns only after it has called for every number,
-    // so `job` outlives all calls.
-    let shared = unsafe { (library.api.parallel_for)(context, call, count, 0, data) };
-    // If the library skips a number, the caller of this function does that work.
-    let _ = library.check(shared);
-}
-
-unsafe extern "C" fn call(data: *mut c_void, index: usize) {
-    // SAFETY: `share` passed this pointer and waits for this call.
-    let job = unsafe { *data.cast::<&(dyn Fn(usize) + Sync)>() };
-    // The code that provided the job catches its own panics; this makes sure that none reaches the library.
-    let _ = catch(|| job(index));
-}
-
-/// A scratch buffer of so many bytes, kept for the next call.
-fn room(list: &mut Vec<f32>, bytes: usize) -> Outcome<&mut [u8]> {
-    let floats = bytes.div_ceil(4);
-    if list.len() < floats {
-        let more = floats - list.len();
-        list.try_reserve_exact(more).map_err(|_| Budget::process().refusal(4 * more as u64))?;
-        list.resize(floats, 0.);
-    }
-    Ok(&mut bytemuck::cast_slice_mut(list)[..bytes])
 }
 
 /// Transposes `[outer, inner, row]` to `[inner, outer, row]`, rows in bytes.

@@ -1,16 +1,17 @@
-//! The operator `kvtide::Attention`, called by onnxruntime.
+//! The operators of the domain `kvtide`, called by onnxruntime: attention, and the layers that keep a state.
 //!
 //! ```text
 //! Run                                    on the calling thread
 //!   kernel of layer 0                    queries, keys and values in onnxruntime's memory
 //!     write K and V to the step's pages
 //!     attend into onnxruntime's output   shared through onnxruntime's own threads
-//!   kernel of layer 1 ..
+//!   kernel of layer 1                    inputs in onnxruntime's memory
+//!     compute the states in their slots, and onnxruntime's output
 //! ```
 //!
-//! A kernel (`kernel.rs`) finds the step being computed in the state that its session's kernels share. `kvtide-onnx`
-//! writes the attributes of its nodes. There is one operator per element type: onnxruntime asks each operator which
-//! type it takes.
+//! A kernel (`kernel.rs`, `state_kernel.rs`) finds the step being computed in the state that its session's kernels share.
+//! `kvtide-onnx` writes the attributes of its nodes. There is one operator per name and element type: onnxruntime asks
+//! each operator which type it takes.
 //!
 //! No panic reaches onnxruntime. A kernel's error is stored in the shared state: onnxruntime reports it in its own
 //! words, and the caller gets the original.
@@ -20,8 +21,11 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::api::{CustomOp, KernelContext, KernelInfo, Status, VERSION, number};
+use super::info::Info;
 use super::kernel::{Kernel, KernelCall};
 use super::shared::{ELEMENTS, Shared};
+use super::state_kernel::StateKernel;
+use super::state_node::StateOperator;
 use crate::border::handle::catch;
 
 /// An operator of one element type, and the state of its session. Its address must not change as long as the session
@@ -30,8 +34,21 @@ use crate::border::handle::catch;
 pub(super) struct Operator {
     /// The first field, so that a pointer to it is a pointer to the whole struct.
     pub table: CustomOp,
+    kind: Kind,
     pub element: c_int,
     pub shared: Arc<Shared>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Attention,
+    State(StateOperator),
+}
+
+/// A node of a session.
+enum NodeKernel {
+    Attention(Kernel),
+    State(StateKernel),
 }
 
 // SAFETY: the table consists of functions.
@@ -40,9 +57,13 @@ unsafe impl Send for Operator {}
 unsafe impl Sync for Operator {}
 
 impl Operator {
-    /// One operator per element type. Their addresses are stable as long as the slice lives.
+    /// One operator per name and element type. Their addresses are stable as long as the slice lives.
     pub fn all(shared: &Arc<Shared>) -> Box<[Operator]> {
-        ELEMENTS.iter().map(|&(element, _)| Operator { table: TABLE, element, shared: shared.clone() }).collect()
+        let kinds = std::iter::once(Kind::Attention).chain(StateOperator::ALL.map(Kind::State));
+        let of = |kind| {
+            ELEMENTS.iter().map(move |&(element, _)| Operator { table: TABLE, kind, element, shared: shared.clone() })
+        };
+        kinds.flat_map(of).collect()
     }
 
     /// # Safety
@@ -85,8 +106,12 @@ const TABLE: CustomOp = CustomOp {
     get_end_version: last_version,
 };
 
-unsafe extern "system" fn name(_: *const CustomOp) -> *const c_char {
-    c"Attention".as_ptr()
+unsafe extern "system" fn name(operator: *const CustomOp) -> *const c_char {
+    // SAFETY: the library passes the pointer that it was given.
+    match unsafe { Operator::of(operator) }.kind {
+        Kind::Attention => c"Attention".as_ptr(),
+        Kind::State(operator) => operator.name().as_ptr(),
+    }
 }
 
 /// No name means the CPU provider.
@@ -100,24 +125,34 @@ unsafe extern "system" fn element(operator: *const CustomOp, _: usize) -> c_int 
 }
 
 unsafe extern "system" fn input_element(operator: *const CustomOp, index: usize) -> c_int {
-    if index == POSITIONS {
-        return number::INT64;
-    }
     // SAFETY: the library passes the pointer that it was given.
-    unsafe { element(operator, index) }
+    let operator = unsafe { Operator::of(operator) };
+    match operator.kind {
+        Kind::Attention if index == POSITIONS => number::INT64,
+        _ => operator.element,
+    }
 }
 
-unsafe extern "system" fn inputs(_: *const CustomOp) -> usize {
-    SINES + 1
+unsafe extern "system" fn inputs(operator: *const CustomOp) -> usize {
+    // SAFETY: the library passes the pointer that it was given.
+    match unsafe { Operator::of(operator) }.kind {
+        Kind::Attention => SINES + 1,
+        Kind::State(operator) => operator.inputs().len(),
+    }
 }
 
 unsafe extern "system" fn one(_: *const CustomOp) -> usize {
     1
 }
 
-/// Queries may contain keys and values, and only some nodes rotate.
-unsafe extern "system" fn needed(_: *const CustomOp, index: usize) -> c_int {
-    if index == 0 { number::REQUIRED } else { number::OPTIONAL }
+unsafe extern "system" fn needed(operator: *const CustomOp, index: usize) -> c_int {
+    // SAFETY: the library passes the pointer that it was given.
+    let required = match unsafe { Operator::of(operator) }.kind {
+        // Queries may contain keys and values, and only some nodes rotate.
+        Kind::Attention => 1,
+        Kind::State(operator) => operator.required(),
+    };
+    if index < required { number::REQUIRED } else { number::OPTIONAL }
 }
 
 unsafe extern "system" fn required(_: *const CustomOp, _: usize) -> c_int {
@@ -145,7 +180,13 @@ unsafe extern "system" fn create(
     // SAFETY: the library passes the pointer that it was given.
     let operator = unsafe { Operator::of(operator) };
     operator.shared.answer(|| {
-        let kernel = Kernel::read(&operator.shared, operator.element, info)?;
+        let (shared, element) = (&operator.shared, operator.element);
+        // SAFETY: the info lives as long as this call.
+        let info = unsafe { Info::of(shared.library, info) };
+        let kernel = match operator.kind {
+            Kind::Attention => NodeKernel::Attention(Kernel::read(shared, element, &info)?),
+            Kind::State(operator) => NodeKernel::State(StateKernel::read(shared, element, operator, &info)?),
+        };
         // SAFETY: the library provides the place for its kernel.
         unsafe { *out = Box::into_raw(Box::new(kernel)).cast() };
         Ok(())
@@ -154,13 +195,15 @@ unsafe extern "system" fn create(
 
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
     // SAFETY: `create` made it, and the library does not use it after this call.
-    let kernel = unsafe { Box::from_raw(kernel.cast::<Kernel>()) };
+    let kernel = unsafe { Box::from_raw(kernel.cast::<NodeKernel>()) };
     // A panic here is ignored: the kernel is dropped in any case.
     let _ = catch(|| drop(kernel));
 }
 
 unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut KernelContext) -> Status {
     // SAFETY: `create` made it.
-    let kernel = unsafe { &*kernel.cast::<Kernel>() };
-    kernel.shared.answer(|| KernelCall { kernel, context }.compute())
+    match unsafe { &*kernel.cast::<NodeKernel>() } {
+        NodeKernel::Attention(kernel) => kernel.shared.answer(|| KernelCall { kernel, context }.compute()),
+        NodeKernel::State(kernel) => kernel.shared.answer(|| kernel.compute(context)),
+    }
 }

@@ -57,10 +57,28 @@ pub struct NativeOnnxLayer {
     pub presents: Vec<String>,
 }
 
+/// A state of a layer.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxState {
+    pub layer: u32,
+    /// `conv`, `ssm` or `recurrent`.
+    pub name: String,
+    /// The dimensions without the batch.
+    pub shape: Vec<u32>,
+    /// `f32`, `f16` or `bf16`.
+    pub element: String,
+    /// The node by which it was recognised.
+    pub node: String,
+    /// The graph's former input and output.
+    pub past: String,
+    pub present: String,
+}
+
 /// The findings and changes of a rewrite.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxInspection {
     pub layers: Vec<NativeOnnxLayer>,
+    pub states: Vec<NativeOnnxState>,
     pub inputs: Vec<NativeOnnxPort>,
     pub outputs: Vec<NativeOnnxPort>,
     pub dropped_inputs: Vec<String>,
@@ -86,7 +104,7 @@ pub struct NativeLongRope {
     pub offset: f64,
 }
 
-/// A subgraph, and the attentions to compute after it.
+/// A subgraph, and the attentions and states to compute after it.
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxPart {
     #[napi(ts_type = "Uint8Array")]
@@ -94,6 +112,7 @@ pub struct NativeOnnxPart {
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
     pub attentions: Vec<NativeOnnxPartAttention>,
+    pub states: Vec<NativeOnnxPartState>,
 }
 
 /// The tensor names of one attention.
@@ -106,12 +125,49 @@ pub struct NativeOnnxPartAttention {
     pub out: String,
 }
 
+/// One node of a layer that keeps a state.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxPartState {
+    pub node: String,
+    /// `ShortConv`, `LinearAttention` or `StateSpace`.
+    pub operator: String,
+    pub attributes: Vec<NativeOnnxAttribute>,
+    /// The names of its inputs; empty for one that is left out.
+    pub inputs: Vec<String>,
+    pub output: String,
+    /// `f32`, `f16` or `bf16`.
+    pub element: String,
+}
+
+/// An attribute: a list of numbers, or one.
+#[napi(object)]
+pub struct NativeOnnxAttribute {
+    pub name: String,
+    pub values: Vec<f64>,
+}
+
 /// A subgraph, written in the background.
 pub struct WrittenPart {
     bytes: Vec<u8>,
     inputs: Vec<String>,
     outputs: Vec<String>,
     attentions: Vec<kvtide_onnx::PartAttention>,
+    states: Vec<kvtide_onnx::PartState>,
+}
+
+impl From<kvtide_onnx::PartState> for NativeOnnxPartState {
+    fn from(state: kvtide_onnx::PartState) -> Self {
+        let kvtide_onnx::PartState { node, operator, attributes, inputs, output, element } = state;
+        let attribute = |(name, values)| NativeOnnxAttribute { name, values };
+        NativeOnnxPartState {
+            node,
+            operator,
+            attributes: attributes.into_iter().map(attribute).collect(),
+            inputs: inputs.into_iter().map(Option::unwrap_or_default).collect(),
+            output,
+            element: element.to_string(),
+        }
+    }
 }
 
 impl From<WrittenPart> for NativeOnnxPart {
@@ -128,6 +184,7 @@ impl From<WrittenPart> for NativeOnnxPart {
             inputs: part.inputs,
             outputs: part.outputs,
             attentions: part.attentions.into_iter().map(attention).collect(),
+            states: part.states.into_iter().map(NativeOnnxPartState::from).collect(),
         }
     }
 }
@@ -137,7 +194,8 @@ impl RewrittenGraph {
         let source = &self.graph.source.as_ref();
         let part = |part: kvtide_onnx::GraphPart| {
             let bytes = part.model.to_bytes(source, weights)?;
-            Ok(WrittenPart { bytes, inputs: part.inputs, outputs: part.outputs, attentions: part.attentions })
+            let kvtide_onnx::GraphPart { inputs, outputs, attentions, states, .. } = part;
+            Ok(WrittenPart { bytes, inputs, outputs, attentions, states })
         };
         self.rewritten.parts(source)?.into_iter().map(part).collect()
     }
@@ -167,6 +225,11 @@ impl NativeOnnxRewritten {
         self.rewritten.rewritten.layers().iter().map(NativeOnnxLayer::from).collect()
     }
 
+    #[napi(catch_unwind)]
+    pub fn states(&self) -> Vec<NativeOnnxState> {
+        self.rewritten.rewritten.states().iter().map(NativeOnnxState::from).collect()
+    }
+
     /// The most tokens that the tables of its masks have rows for, if there are any.
     #[napi(catch_unwind)]
     pub fn context_length(&self) -> Option<u32> {
@@ -186,6 +249,7 @@ impl NativeOnnxRewritten {
         let ports = |ports: &[Port]| ports.iter().cloned().map(NativeOnnxPort::from).collect();
         NativeOnnxInspection {
             layers: self.layers(),
+            states: self.states(),
             inputs: ports(&found.inputs),
             outputs: ports(&found.outputs),
             dropped_inputs: found.dropped_inputs.clone(),
@@ -237,6 +301,13 @@ impl NativeOnnxRewritten {
         let of = self.rewritten.clone();
         let show = |parts: Vec<WrittenPart>| parts.into_iter().map(NativeOnnxPart::from).collect();
         PoolTask::of(move || of.parts(weights(external.as_deref(), embedded.unwrap_or(false))), show)
+    }
+}
+
+impl From<&kvtide_onnx::State> for NativeOnnxState {
+    fn from(state: &kvtide_onnx::State) -> Self {
+        let kvtide_onnx::State { layer, name, shape, element, node, past, present, .. } = state.clone();
+        NativeOnnxState { layer, name, shape, element: element.to_string(), node, past, present }
     }
 }
 

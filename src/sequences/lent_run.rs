@@ -117,7 +117,7 @@ impl Output {
 }
 
 impl NativeLentRun {
-    fn with<R>(&self, env: &Env, work: impl FnOnce(&mut LentRun) -> Outcome<R>) -> Result<R> {
+    pub(crate) fn with<R>(&self, env: &Env, work: impl FnOnce(&mut LentRun) -> Outcome<R>) -> Result<R> {
         // A panic in the middle of a layer concerns only the run: the run itself knows whether a write was cut short.
         guard(env, || work(self.run.borrow_mut().get_mut()?))
     }

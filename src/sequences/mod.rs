@@ -4,7 +4,7 @@
 mod attend;
 pub(crate) mod cache;
 mod draft;
-mod lent_run;
+pub(crate) mod lent_run;
 mod model;
 mod options;
 mod pool;

@@ -26,7 +26,7 @@ export const POISON: number = VOCABULARY - 1
 const MODULUS = 1009
 
 /** The numbers of a token before the first layer. */
-const embedded = (id: number): number[] =>
+export const embedded = (id: number): number[] =>
   Array.from({ length: WIDTH }, (_, at) => (id === POISON ? Number.NaN : (id * 7 + at * 5 + ((id * at) % 3)) % 11))
 
 /** The weights of a convolution, the oldest column first. */
@@ -57,7 +57,7 @@ export const BUILDER: HybridNames = (layer, tensor) => [`past.${layer}.${tensor}
 
 export interface HybridForm {
   readonly names?: HybridNames
-  /** True for states in half floats. */
+  /** True for states in half floats; in the form that kvtide rewrites, for those of convolutions. */
   readonly isHalf?: boolean
   /** True for a head that gives the logits of the last token only. */
   readonly isPruned?: boolean
@@ -69,24 +69,28 @@ export interface HybridForm {
   readonly change?: (graph: GraphOf) => GraphOf
 }
 
-/** The numbers of a state, without the batch. */
-const SHAPES: Readonly<Record<string, readonly number[]>> = {
-  ...Object.fromEntries(Object.entries(COLUMNS).map(([layer, columns]) => [`${layer}.conv`, [WIDTH, columns]])),
-  '2.recurrent': [WIDTH],
-  '3.ssm': [2, WIDTH / 2],
-}
+/** The dimensions of states without the batch, by layer and tensor. */
+export type Shapes = Readonly<Record<string, readonly number[]>>
+
+/** The states of convolutions. */
+export const CONVOLUTIONS: Shapes = Object.fromEntries(
+  Object.entries(COLUMNS).map(([layer, columns]) => [`${layer}.conv`, [WIDTH, columns]]),
+)
+const SHAPES: Shapes = { ...CONVOLUTIONS, '2.recurrent': [WIDTH], '3.ssm': [2, WIDTH / 2] }
 
 /** A graph that is being put together. */
-class Building {
+export class Building {
   readonly nodes: NodeOf[] = []
   readonly constants: ConstantOf[] = []
   readonly inputs: PortOf[] = []
   readonly outputs: PortOf[] = []
-  readonly #form: Required<Pick<HybridForm, 'names' | 'isHalf'>>
+  readonly #form: Required<Pick<HybridForm, 'names'>> & { readonly isHalf: (tensor: string) => boolean }
+  readonly #shapes: Shapes
   #count = 0
 
-  constructor(form: Required<Pick<HybridForm, 'names' | 'isHalf'>>) {
-    this.#form = form
+  constructor(names: HybridNames, isHalf: (tensor: string) => boolean, shapes: Shapes) {
+    this.#form = { names, isHalf }
+    this.#shapes = shapes
   }
 
   add(operator: string, inputs: readonly string[], attributes?: NodeOf['attributes']): string {
@@ -107,6 +111,13 @@ class Building {
     return name
   }
 
+  /** A number that chooses along an axis, which then is gone. */
+  index(value: number): string {
+    const name = `c${(this.#count += 1)}`
+    this.constants.push(integersOf(name, [], [value]))
+    return name
+  }
+
   number(value: number): string {
     return this.floats([], [value])
   }
@@ -124,17 +135,26 @@ class Building {
   /** The state of a layer in floats. */
   past(layer: number, tensor: string): string {
     const [name] = this.#form.names(layer, tensor)
-    const element = this.#form.isHalf ? ELEMENT.half : ELEMENT.float
-    this.inputs.push({ name, element, dims: ['batch', ...(SHAPES[`${layer}.${tensor}`] as readonly number[])] })
-    return this.#form.isHalf ? this.add('Cast', [name], { to: ELEMENT.float }) : name
+    const isHalf = this.#form.isHalf(tensor)
+    this.inputs.push({
+      name,
+      element: isHalf ? ELEMENT.half : ELEMENT.float,
+      dims: ['batch', ...this.shape(layer, tensor)],
+    })
+    return isHalf ? this.add('Cast', [name], { to: ELEMENT.float }) : name
   }
 
   present(layer: number, tensor: string, value: string): void {
     const [, name] = this.#form.names(layer, tensor)
-    const element = this.#form.isHalf ? ELEMENT.half : ELEMENT.float
-    this.outputs.push({ name, element, dims: ['batch', ...(SHAPES[`${layer}.${tensor}`] as readonly number[])] })
-    if (this.#form.isHalf) this.nodes.push(nodeOf('Cast', [value], name, { to: element }))
+    const isHalf = this.#form.isHalf(tensor)
+    const element = isHalf ? ELEMENT.half : ELEMENT.float
+    this.outputs.push({ name, element, dims: ['batch', ...this.shape(layer, tensor)] })
+    if (isHalf) this.nodes.push(nodeOf('Cast', [value], name, { to: element }))
     else this.nodes.push(nodeOf('Identity', [value], name))
+  }
+
+  shape(layer: number, tensor: string): readonly number[] {
+    return this.#shapes[`${layer}.${tensor}`] as readonly number[]
   }
 
   /** A depthwise convolution over the columns before: `[1, tokens, width]` to the same. */
@@ -169,7 +189,7 @@ class Building {
       outputs: [last, rows],
       attributes: { body, num_scan_inputs: 1, scan_input_axes: [1], scan_output_axes: [1] },
     })
-    const shape = this.integers(1, ...(SHAPES[`${layer}.${tensor}`] as readonly number[]))
+    const shape = this.integers(1, ...this.shape(layer, tensor))
     this.present(layer, tensor, this.add('Reshape', [last, shape]))
     return rows
   }
@@ -198,45 +218,53 @@ class Building {
   }
 }
 
-/** The bytes of the graph. */
-export function hybridGraph({
-  names = UNDERSCORES,
-  isHalf = false,
-  isPruned = false,
-  hasAttention = true,
-  slip,
-  change = graph => graph,
-}: HybridForm = {}): Buffer {
-  const at = new Building({ names, isHalf })
+/** The inputs of a graph that is being put together, and the numbers of its tokens. */
+export function embeddedTokens(at: Building, hasPositions: boolean): string {
   at.inputs.push({ name: 'input_ids', element: ELEMENT.int64, dims: ['batch', 'tokens'] })
-  if (hasAttention) at.inputs.push({ name: 'position_ids', element: ELEMENT.int64, dims: ['batch', 'tokens'] })
+  if (hasPositions) at.inputs.push({ name: 'position_ids', element: ELEMENT.int64, dims: ['batch', 'tokens'] })
   const table = Array.from({ length: VOCABULARY }, (_, id) => embedded(id)).flat()
-  const x0 = at.add('Gather', [at.floats([VOCABULARY, WIDTH], table), 'input_ids'], { axis: 0 })
-  const x1 = at.mod(at.add('Add', [x0, at.convolution(x0, 0)]), 13)
-  const seen = hasAttention ? at.add('Add', [at.convolution(x1, 1), at.attention(x1, 1)]) : at.convolution(x1, 1)
-  const x2 = at.mod(at.add('Add', [x1, seen]), 17)
-  const x3 = at.mod(at.add('Add', [x2, at.recurrence(x2, 2, 'recurrent')]), 19)
-  const x4 = at.add('Add', [at.convolution(x3, 3), at.recurrence(x3, 3, 'ssm')])
-  const sum = at.add('MatMul', [x4, at.floats([WIDTH, 1], READ)])
+  return at.add('Gather', [at.floats([VOCABULARY, WIDTH], table), 'input_ids'], { axis: 0 })
+}
+
+/** Adds a head, whose most probable token is a sum of the numbers of the last layer, and returns the bytes of the graph. */
+export function withHead(
+  at: Building,
+  last: string,
+  { slip, isPruned = false, change = graph => graph }: HybridForm,
+): Buffer {
+  const sum = at.add('MatMul', [last, at.floats([WIDTH, 1], READ)])
   const all = at.mod(slip === undefined ? sum : at.slipped(sum, slip), VOCABULARY - 1)
-  const row = isPruned ? at.add('Slice', [all, at.integers(-1), at.integers(2 ** 31), at.integers(1)]) : all
   const ids = at.floats(
     [VOCABULARY],
     Array.from({ length: VOCABULARY }, (_, id) => id),
   )
-  at.nodes.push(nodeOf('Neg', [at.add('Abs', [at.add('Sub', [row, ids])])], 'logits'))
+  const each = at.add('Cast', [at.add('Equal', [all, ids])], { to: ELEMENT.float })
+  const row = isPruned ? at.add('Slice', [each, at.integers(-1), at.integers(2 ** 31), at.integers(1)]) : each
+  const same = Array.from({ length: VOCABULARY ** 2 }, (_, place) => (place % (VOCABULARY + 1) === 0 ? 1 : 0))
+  at.nodes.push(nodeOf('MatMul', [row, at.floats([VOCABULARY, VOCABULARY], same)], 'logits'))
   at.outputs.push({ name: 'logits', dims: ['batch', isPruned ? 1 : 'tokens', VOCABULARY] })
   const { nodes, inputs, outputs, constants } = at
   return modelBytes(change({ nodes, inputs, outputs, constants }))
 }
 
-const zeros = (): number[] => Array.from({ length: WIDTH }, () => 0)
+/** The bytes of the graph. */
+export function hybridGraph(form: HybridForm = {}): Buffer {
+  const { names = UNDERSCORES, isHalf = false, hasAttention = true } = form
+  const at = new Building(names, () => isHalf, SHAPES)
+  const x0 = embeddedTokens(at, hasAttention)
+  const x1 = at.mod(at.add('Add', [x0, at.convolution(x0, 0)]), 13)
+  const seen = hasAttention ? at.add('Add', [at.convolution(x1, 1), at.attention(x1, 1)]) : at.convolution(x1, 1)
+  const x2 = at.mod(at.add('Add', [x1, seen]), 17)
+  const x3 = at.mod(at.add('Add', [x2, at.recurrence(x2, 2, 'recurrent')]), 19)
+  return withHead(at, at.add('Add', [at.convolution(x3, 3), at.recurrence(x3, 3, 'ssm')]), form)
+}
 
-/** The token that follows each of a list, computed token by token in plain code. O(tokens). */
-export function following(ids: readonly number[], hasAttention = true): number[] {
+export const zeros = (): number[] => Array.from({ length: WIDTH }, () => 0)
+
+/** Convolutions in plain code, token by token. */
+export function convolutions(): (x: readonly number[], layer: number) => number[] {
   const columns: Record<number, number[][]> = {}
-  const hashes: Record<number, number[]> = {}
-  const convolved = (x: readonly number[], layer: number): number[] => {
+  return (x, layer) => {
     const count = COLUMNS[layer] as number
     const before = (columns[layer] ??= Array.from({ length: count }, zeros))
     const all = [...before, [...x]]
@@ -248,6 +276,18 @@ export function following(ids: readonly number[], hasAttention = true): number[]
       ),
     )
   }
+}
+
+/** The token that the numbers of the last layer stand for. */
+export const tokenOf = (last: readonly number[]): number =>
+  last.reduce((total, value, at) => total + value * (READ[at] as number), 0) % (VOCABULARY - 1)
+
+/** The decoder in plain code: takes token by token, and returns the one that follows. */
+export type Stepping = (hasAttention?: boolean) => (id: number) => number
+
+const stepping: Stepping = (hasAttention = true) => {
+  const hashes: Record<number, number[]> = {}
+  const convolved = convolutions()
   const recurring = (x: readonly number[], layer: number): number[] => {
     const before = (hashes[layer] ??= zeros())
     return (hashes[layer] = x.map(
@@ -255,7 +295,7 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     ))
   }
   const attended = zeros()
-  return ids.map(id => {
+  return id => {
     const x0 = embedded(id)
     const c0 = convolved(x0, 0)
     const x1 = x0.map((value, at) => (value + (c0[at] as number)) % 13)
@@ -265,14 +305,30 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     const h2 = recurring(x2, 2)
     const x3 = x2.map((value, at) => (value + (h2[at] as number)) % 19)
     const [c3, h3] = [convolved(x3, 3), recurring(x3, 3)]
-    const sum = c3.reduce((total, value, at) => total + (value + (h3[at] as number)) * (READ[at] as number), 0)
-    return sum % (VOCABULARY - 1)
-  })
+    return tokenOf(c3.map((value, at) => value + (h3[at] as number)))
+  }
 }
 
-/** The greedy tokens behind a prompt. */
-export function greedy(prompt: readonly number[], count: number, hasAttention = true): number[] {
-  const ids = [...prompt]
-  while (ids.length < prompt.length + count) ids.push(following(ids, hasAttention).at(-1) as number)
-  return ids.slice(prompt.length)
-}
+/** The token that follows each of a list. O(tokens). */
+export const followingBy =
+  (steps: Stepping) =>
+  (ids: readonly number[], hasAttention = true): number[] => {
+    const next = steps(hasAttention)
+    return ids.map(id => next(id))
+  }
+
+/** The greedy tokens behind a prompt. O(tokens). */
+export const greedyBy =
+  (steps: Stepping) =>
+  (prompt: readonly number[], count: number, hasAttention = true): number[] => {
+    const next = steps(hasAttention)
+    let token = prompt.reduce((_, id) => next(id), 0)
+    return Array.from({ length: count }, () => {
+      const said = token
+      token = next(said)
+      return said
+    })
+  }
+
+export const following: ReturnType<typeof followingBy> = followingBy(stepping)
+export const greedy: ReturnType<typeof greedyBy> = greedyBy(stepping)

@@ -1,7 +1,7 @@
 /** Writes ONNX models as bytes: the few fields of protobuf messages that a graph needs. */
 
 /** Element types of tensors, by their numbers in ONNX. */
-export const ELEMENT = { float: 1, int64: 7, half: 10, int8: 3 } as const
+export const ELEMENT = { float: 1, int8: 3, int32: 6, int64: 7, half: 10 } as const
 
 /** An input or output of a graph. Without dimensions, its rank is not declared. */
 export interface PortOf {
@@ -17,12 +17,20 @@ export interface ConstantOf {
   readonly data: Float32Array | BigInt64Array
 }
 
-/** A value of an attribute: integers, a list of them, or the body of a loop. */
-type AttributeOf = number | readonly number[] | GraphOf
+/** A value of an attribute: an integer or a list of them, a float or a list of them, text, or the body of a loop. */
+export type AttributeOf =
+  | number
+  | string
+  | readonly number[]
+  | { readonly float: number }
+  | { readonly floats: readonly number[] }
+  | GraphOf
 
 /** A node of a graph. */
 export interface NodeOf {
   readonly operator: string
+  /** The domain of the operator; by default that of ONNX. */
+  readonly domain?: string
   readonly inputs: readonly string[]
   readonly outputs: readonly string[]
   readonly attributes?: Readonly<Record<string, AttributeOf>>
@@ -58,8 +66,11 @@ export const integersOf = (name: string, dims: readonly number[], values: readon
   data: BigInt64Array.from(values, BigInt),
 })
 
+const FLOAT = 1
 const INT = 2
+const STRING = 3
 const GRAPH = 5
+const FLOATS = 6
 const INTS = 7
 
 function varint(value: number): number[] {
@@ -83,17 +94,24 @@ function field(number: number, bytes: Uint8Array | string): Buffer {
   return Buffer.concat([Uint8Array.from([...varint(number * 8 + 2), ...varint(content.length)]), content])
 }
 
-function attribute([name, value]: readonly [string, AttributeOf]): Buffer {
-  const content =
-    typeof value === 'number'
-      ? [whole(3, value), whole(20, INT)]
-      : Array.isArray(value)
-        ? [...(value as readonly number[]).map(one => whole(8, one)), whole(20, INTS)]
-        : [field(6, graph(value as GraphOf)), whole(20, GRAPH)]
-  return field(5, Buffer.concat([field(1, name), ...content]))
+function float(number: number, value: number): Uint8Array {
+  return Buffer.concat([Uint8Array.from([number * 8 + 5]), new Uint8Array(Float32Array.of(value).buffer)])
 }
 
-function node({ operator, inputs, outputs, attributes = {} }: NodeOf): Buffer {
+function attribute([name, value]: readonly [string, AttributeOf]): Buffer {
+  return field(5, Buffer.concat([field(1, name), ...valueOf(value)]))
+}
+
+function valueOf(value: AttributeOf): Uint8Array[] {
+  if (typeof value === 'number') return [whole(3, value), whole(20, INT)]
+  if (typeof value === 'string') return [field(4, value), whole(20, STRING)]
+  if ('nodes' in value) return [field(6, graph(value)), whole(20, GRAPH)]
+  if ('float' in value) return [float(2, value.float), whole(20, FLOAT)]
+  if ('floats' in value) return [...value.floats.map(one => float(7, one)), whole(20, FLOATS)]
+  return [...value.map(one => whole(8, one)), whole(20, INTS)]
+}
+
+function node({ operator, domain, inputs, outputs, attributes = {} }: NodeOf): Buffer {
   return field(
     1,
     Buffer.concat([
@@ -102,6 +120,7 @@ function node({ operator, inputs, outputs, attributes = {} }: NodeOf): Buffer {
       field(3, `node/${outputs[0]}`),
       field(4, operator),
       ...Object.entries(attributes).map(attribute),
+      ...(domain === undefined ? [] : [field(7, domain)]),
     ]),
   )
 }
@@ -135,7 +154,9 @@ function graph({ nodes, inputs, outputs, constants = [] }: GraphOf): Buffer {
   ])
 }
 
-/** The bytes of a model of opset 17. */
+/** The bytes of a model of opset 17, and of version 1 of other domains. */
 export function modelBytes(of: GraphOf): Buffer {
-  return Buffer.concat([whole(1, 8), field(7, graph(of)), field(8, whole(2, 17))])
+  const domains = new Set(of.nodes.flatMap(({ domain }) => domain ?? []))
+  const imports = Array.from(domains, domain => field(8, Buffer.concat([field(1, domain), whole(2, 1)])))
+  return Buffer.concat([whole(1, 8), field(7, graph(of)), field(8, whole(2, 17)), ...imports])
 }

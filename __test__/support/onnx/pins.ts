@@ -8,9 +8,10 @@ export class Pins {
   readonly #of = new Map<object, { readonly blocks: number; readonly isDrafting: boolean }>()
   readonly #asked = new Set<{ most: number; readonly isDraft: boolean }>()
 
-  constructor(model: OnnxModel) {
+  /** `capacity` is the number of blocks for tokens, if there are others beside them. */
+  constructor(model: OnnxModel, capacity: number = model.cache.totalCount) {
     this.blockSize = model.cache.blockSize
-    this.capacity = model.cache.totalCount
+    this.capacity = capacity
   }
 
   /** The most blocks that so many tokens take: one is a copy of a shared one. */

@@ -342,9 +342,9 @@ export class Client {
     const isCrossing = this.#world.threshold !== undefined && code === 'TRANSACTION_OPEN'
     const isAllowed =
       (isKvTideError(error) && (ALLOWED.has(code) || isCrossing)) ||
-      (isPoisoned && (error as Error).message === 'poison')
+      (isPoisoned && ((error as Error).message === 'poison' || code === 'RUNTIME_FAILED'))
     if (!isAllowed) throw error
-    note(isKvTideError(error) ? code : 'poison')
+    note(isKvTideError(error) && code !== 'RUNTIME_FAILED' ? code : 'poison')
   }
 
   #look(when: string): void {

@@ -90,7 +90,7 @@ pub enum RefusalKind {
     /// A node has a form that is not recognised.
     #[default]
     Form,
-    /// No attention has a past.
+    /// No attention has a past, and no layer keeps a state.
     Past,
     /// An attention is in a branch or a loop.
     Subgraph,
@@ -106,6 +106,8 @@ pub enum RefusalKind {
     Input,
     /// An output is missing or has another form.
     Output,
+    /// A layer keeps a state in a form that is not recognised.
+    State,
 }
 
 impl RefusalKind {
@@ -121,6 +123,7 @@ impl RefusalKind {
             Self::Windows => "windows",
             Self::Input => "input",
             Self::Output => "output",
+            Self::State => "state",
         }
     }
 }

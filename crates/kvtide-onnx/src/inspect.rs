@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::find::Layer;
+use crate::find::{Layer, State};
 use crate::proto::{Graph, Model, Place, Port, ValueInfo, port};
 
 /// The findings and changes of a rewrite.
@@ -10,6 +10,8 @@ use crate::proto::{Graph, Model, Place, Port, ValueInfo, port};
 pub struct Inspection {
     /// Attention layers, by number.
     pub layers: Vec<Layer>,
+    /// States of layers, by number in the names and by tensor.
+    pub states: Vec<State>,
     /// Inputs of the new graph.
     pub inputs: Vec<Port>,
     /// Outputs of the new graph.
@@ -33,7 +35,13 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    pub(crate) fn new(old: &Model, new: &Model, layers: Vec<Layer>, vocabulary: Option<u32>) -> Self {
+    pub(crate) fn new(
+        old: &Model,
+        new: &Model,
+        layers: Vec<Layer>,
+        states: Vec<State>,
+        vocabulary: Option<u32>,
+    ) -> Self {
         let (before, after) = (&old.graph, &new.graph);
         let missing = |from: &[ValueInfo], to: &[ValueInfo]| {
             let names = from.iter().filter(|value| !to.iter().any(|other| other.name == value.name));
@@ -41,6 +49,7 @@ impl Inspection {
         };
         let mut inspection = Self {
             layers,
+            states,
             inputs: after.inputs.iter().map(port).collect(),
             outputs: after.outputs.iter().map(port).collect(),
             dropped_inputs: missing(&before.inputs, &after.inputs),
@@ -84,6 +93,13 @@ impl fmt::Display for Inspection {
                 "{number:>6}   {form:<20} {num_heads:>5} {kv_num_heads:>3} {head_dim:>4}  {element:<4}  {}",
                 rules(layer)
             )?;
+        }
+        if !self.states.is_empty() {
+            writeln!(to, "states   form                 tensor     type  dimensions")?;
+        }
+        for state in &self.states {
+            let (form, element) = (state.form.to_string(), state.element.to_string());
+            writeln!(to, "{:>6}   {form:<20} {:<9}  {element:<4}  {:?}", state.layer, state.name, state.shape)?;
         }
         for (title, ports) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
             writeln!(to, "{title}")?;

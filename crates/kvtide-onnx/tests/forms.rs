@@ -466,9 +466,9 @@ fn inputs_that_a_step_does_not_give_are_refused_by_name() {
 fn a_past_that_no_attention_reads_is_refused_by_name() {
     let mut graph = plain(Plain::default());
     let dims = [Size::Named("batch"), Size::Is(2), Size::Named("past"), Size::Is(DIM)];
-    graph.input("past_conv.0", F32, &dims);
-    graph.node_to("Identity", &["past_conv.0"], &["conv"], &[]);
+    graph.input("past_other.0", F32, &dims);
+    graph.node_to("Identity", &["past_other.0"], &["conv"], &[]);
     let (node, operator, reason) = refused(&graph, 18);
     assert_eq!((node.as_str(), operator.as_str()), ("node of conv", "Identity"));
-    assert!(reason.contains("past_conv.0"), "{reason}");
+    assert!(reason.contains("past_other.0"), "{reason}");
 }

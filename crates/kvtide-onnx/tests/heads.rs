@@ -193,6 +193,31 @@ fn row(graph: &mut Graph, rows: &str, at: i64) -> String {
     graph.node("Unsqueeze", &[&row, &axis], &[])
 }
 
+/// Logits that are distances of one number of a row to those of a weight, of all rows or of the last one.
+fn distances(rows: Size) -> Graph {
+    decoder(rows, move |graph, hidden, _| {
+        let weight = graph.weight(&[WIDTH, 1], 1.);
+        let one = graph.node("MatMul", &[hidden, &weight], &[]);
+        let modulus = graph.floats(&[], &[1000.]);
+        let mut one = graph.node("Mod", &[&one, &modulus], &[Attr::Int("fmod", 1)]);
+        if matches!(rows, Size::Is(LAST)) {
+            one = kept(graph, &one, None);
+        }
+        let others: Vec<f32> = (0..VOCABULARY).map(|id| id as f32 / 4.).collect();
+        let others = graph.floats(&[VOCABULARY], &others);
+        let apart = graph.node("Sub", &[&one, &others], &[]);
+        let size = graph.node("Abs", &[&apart], &[]);
+        graph.node_to("Neg", &[&size], &["logits"], &[]);
+    })
+}
+
+#[test]
+fn a_weight_that_is_larger_than_the_rows_is_not_taken_for_them() {
+    accepted("distances", &distances(Size::Named(ALL)), &distances(Size::Named(ALL)));
+    // Names of weights differ by those of a slice, so the graphs are compared with themselves: a pruned one with its rows.
+    accepted("last distance", &distances(Size::Is(LAST)), &distances(Size::Is(LAST)));
+}
+
 #[test]
 fn rows_are_chosen_instead_of_those_that_lengths_say() {
     let plain = decoder(Size::Named(ALL), product);

@@ -6,7 +6,7 @@ use kvtide_onnx::{Model, Options, Rewritten};
 use proptest::prelude::*;
 use support::build::{Attr, Decoder, HEADS};
 
-const OPERATORS: [&str; 40] = [
+const OPERATORS: [&str; 44] = [
     "Shape",
     "Size",
     "Reshape",
@@ -47,9 +47,30 @@ const OPERATORS: [&str; 40] = [
     "com.microsoft.GatherBlockQuantized",
     "com.microsoft.SkipSimplifiedLayerNormalization",
     "Max",
+    "Conv",
+    "com.microsoft.CausalConvWithState",
+    "com.microsoft.LinearAttention",
+    "com.microsoft.LinearAttentionGate",
 ];
-const NAMES: [&str; 12] =
-    ["axis", "axes", "perm", "to", "start", "end", "keepdims", "N", "bits", "upper", "exclusive", "split"];
+const NAMES: [&str; 17] = [
+    "axis",
+    "axes",
+    "perm",
+    "to",
+    "start",
+    "end",
+    "keepdims",
+    "N",
+    "bits",
+    "upper",
+    "exclusive",
+    "split",
+    "strides",
+    "dilations",
+    "pads",
+    "q_num_heads",
+    "kv_num_heads",
+];
 const NUMBERS: [i64; 14] = [0, 1, 2, 3, 4, 5, 7, 8, -1, -2, -3, i64::MAX, i64::MIN, 1 << 40];
 
 #[derive(Clone, Debug)]

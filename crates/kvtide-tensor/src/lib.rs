@@ -65,7 +65,7 @@ pub mod pages {
 pub mod runtime {
     pub use crate::base::chunks::Chunks;
     pub use crate::base::memory::{Budget, Lease};
-    pub use crate::base::threads::{set_threads, threads, with_host};
+    pub use crate::base::threads::{set_threads, threads, with_host, with_threads};
     pub use crate::device::form::{Kernels, with_kernels};
     pub use crate::device::{device, device_name, full_name};
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::Known;
 use crate::proto::{Dim, ElementType, Graph, Node, ValueInfo};
+use crate::state_names::is_state;
 
 /// Inputs with the number of last tokens whose logits are wanted.
 const LOGITS_TO_KEEP: [&str; 2] = ["num_logits_to_keep", "logits_to_keep"];
@@ -106,9 +107,11 @@ impl Roles {
         let dims = input.dims.as_ref()?;
         let (is_past, is_positions) = (is_past(input), self.positions.as_ref() == Some(&input.name));
         let before = usize::from(is_pair(input));
+        let is_state = is_state(&input.name);
         dims.iter()
             .enumerate()
             .map(|(index, dim)| match (index.wrapping_sub(before), dim) {
+                (0, Dim::Name(_) | Dim::Unknown) if is_state => Some(sizes.batch),
                 (_, Dim::Name(_) | Dim::Unknown) if self.caches.get(&input.name) == Some(&index) => {
                     Some(sizes.total() + SPARE)
                 }
@@ -162,14 +165,16 @@ fn rank(input: &ValueInfo) -> Option<usize> {
 }
 
 /// True if an input has the form of cached keys or values: floats or codes, `[batch, heads, past, head dimension]`, or a
-/// pair of them.
+/// pair of them. States of layers have names of their own.
 pub(crate) fn is_past(input: &ValueInfo) -> bool {
     let is_stored = |element: ElementType| element.is_float() || element.code_bits().is_some();
-    input.element.is_some_and(is_stored) && rank(input) == Some(4) || is_pair(input)
+    let is_whole = input.element.is_some_and(is_stored) && rank(input) == Some(4) && !is_state(&input.name);
+    is_whole || is_pair(input)
 }
 
 /// True if an input has cached keys and values in one tensor of floats, `[2, batch, heads, past, head dimension]`.
 pub(crate) fn is_pair(input: &ValueInfo) -> bool {
     input.element.is_some_and(ElementType::is_float)
         && matches!(input.dims.as_deref(), Some([Dim::Size(2), _, _, _, _]))
+        && !is_state(&input.name)
 }

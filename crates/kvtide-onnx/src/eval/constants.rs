@@ -28,7 +28,7 @@ impl<'a> Constants<'a> {
         Self { source, bands: RefCell::default() }
     }
 
-    pub(super) fn tensor(&self, tensor: &Tensor) -> Result<Known> {
+    pub fn tensor(&self, tensor: &Tensor) -> Result<Known> {
         let is_table = matches!(tensor.dims.as_slice(), [.., _, 1, _]);
         let max = match (tensor.element.is_float(), is_table) {
             (true, true) => TABLES_MAX,

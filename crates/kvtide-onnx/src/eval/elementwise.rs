@@ -25,6 +25,11 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         }
         return Some(vec![mapped(value, Some(to), |number| cast(number, to))]);
     }
+    if operator == "CastLike" {
+        let [value, like] = inputs else { return None };
+        let to = like.element?;
+        return Some(vec![mapped(value, Some(to), |number| cast(number, to))]);
+    }
     if same_shape(operator) {
         let value = inputs.first()?;
         let dims = value.dims.clone()?;

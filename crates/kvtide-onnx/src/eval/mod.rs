@@ -13,6 +13,7 @@ mod elementwise;
 mod indexed;
 mod known;
 mod movement;
+mod stateful;
 
 pub(crate) use bind::{Roles, Sizes, is_pair, is_past};
 pub(crate) use constants::Constants;
@@ -152,6 +153,11 @@ impl Evaluation {
         {
             return Ok(outputs);
         }
+        if node.is("", "Scan")
+            && let Some(outputs) = self.scanned(node, constants, given)?
+        {
+            return Ok(outputs);
+        }
         let inputs: Vec<&Known> =
             node.inputs.iter().map(|name| given.get(name).unwrap_or_else(|| self.get(name))).collect();
         let made =
@@ -213,6 +219,7 @@ fn operators(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         .or_else(|| movement::apply(node, inputs))
         .or_else(|| indexed::apply(node, inputs))
         .or_else(|| contraction::apply(node, inputs))
+        .or_else(|| stateful::apply(node, inputs))
 }
 
 /// The inputs of an operator of attention that are the pasts of keys and of values.

@@ -1,5 +1,5 @@
 //! Finds the attentions of a graph by its structure. Each form has one file; all of them return a [`FoundAttention`].
-//! O(nodes), plus the evaluations of masks.
+//! Layers that keep a state are in `states`. O(nodes), plus the evaluations of masks.
 
 mod cached;
 mod contrib;
@@ -11,17 +11,21 @@ mod mask;
 mod mha;
 mod plain;
 mod scattered;
+mod states;
 
 pub(crate) use found_attention::{FoundAttention, HeadNorms, Operands, Output};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{Lookup, SIZES, unrecognised};
+pub(crate) use states::{FoundState, StateInput, states};
+pub use states::{State, StateForm};
 
 use crate::error::{Error, RefusalKind, Result};
 use crate::eval::is_past;
 use crate::proto::ValueInfo;
 
-/// Finds all attentions with a past, in the order of layers. `O(nodes)`.
-pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
+/// Finds all attentions with a past, in the order of layers, and numbers the layers together with those of states.
+/// `O(nodes)`.
+pub(crate) fn attentions(lookup: &Lookup<'_>, states: &mut [FoundState]) -> Result<Vec<FoundAttention>> {
     let mut all = Vec::new();
     for (index, node) in lookup.graph().nodes.iter().enumerate() {
         match (node.domain.as_str(), node.operator.as_str()) {
@@ -37,7 +41,7 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
         }
         inside(node)?;
     }
-    if all.is_empty() {
+    if all.is_empty() && states.is_empty() {
         let reason = "it contains no attention with a past";
         return Err(Error::unrecognised(RefusalKind::Past, "nodes", "graph", reason));
     }
@@ -49,7 +53,7 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
     }
     let sources = share(lookup, &all)?;
     claim(lookup, &all, &sources)?;
-    number(&mut all, &sources);
+    number(lookup, &mut all, &sources, states)?;
     Ok(all)
 }
 
@@ -118,27 +122,53 @@ fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>])
 
 /// Numbers the layers: by the last number in the names of their pasts if all of these differ, else by their order in
 /// the graph. Layers without keys and values of their own follow, in the order of the graph.
-fn number(all: &mut [FoundAttention], sources: &[Option<usize>]) {
+///
+/// A graph with states numbers all layers together: each layer's number is its place among all numbers in names, as for the
+/// unmodified graph.
+fn number(
+    lookup: &Lookup<'_>,
+    all: &mut [FoundAttention],
+    sources: &[Option<usize>],
+    states: &mut [FoundState],
+) -> Result<()> {
     let own = all.iter().enumerate().filter(|&(index, _)| sources[index].is_none());
     let mut order: Vec<(Option<u32>, usize)> =
         own.map(|(index, found)| (number_in(&found.layer.pasts[0]), index)).collect();
     let mut numbers: Vec<_> = order.iter().map(|entry| entry.0).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    if numbers.len() == order.len() && numbers.iter().all(Option::is_some) {
+    let are_named = numbers.len() == order.len() && numbers.iter().all(Option::is_some);
+    if are_named {
         order.sort_unstable();
     }
+    if let (false, false, Some(found)) = (states.is_empty(), are_named, all.first()) {
+        let reason = "the names of pasts do not have the numbers of their layers, but those of states do";
+        return Err(unrecognised(lookup.node(found.index), reason).of(RefusalKind::State));
+    }
+    let mut places: Vec<Option<u32>> = states.iter().map(|found| Some(found.state.number)).chain(numbers).collect();
+    places.sort_unstable();
+    places.dedup();
+    let place_of = |number: Option<u32>| places.iter().position(|&place| place == number).unwrap_or(0);
+    let first = if states.is_empty() { order.len() } else { places.len() };
+    for (place, &(number, index)) in order.iter().enumerate() {
+        all[index].layer.layer = if states.is_empty() { place } else { place_of(number) } as u32;
+    }
+    for found in states {
+        found.state.layer = place_of(Some(found.state.number)) as u32;
+    }
     let shared = (0..all.len()).filter(|&index| sources[index].is_some());
-    for (layer, index) in order.iter().map(|&(_, index)| index).chain(shared).enumerate() {
+    for (layer, index) in (first..).zip(shared) {
         all[index].layer.layer = layer as u32;
     }
     for (index, source) in sources.iter().enumerate() {
         all[index].layer.source = source.map(|at| all[at].layer.layer);
     }
     all.sort_unstable_by_key(|found| found.layer.layer);
+    Ok(())
 }
 
-fn number_in(name: &str) -> Option<u32> {
+/// The last number in a name.
+pub(crate) fn number_in(name: &str) -> Option<u32> {
     let digits = |part: &&str| !part.is_empty();
     name.split(|letter: char| !letter.is_ascii_digit()).rfind(digits)?.parse().ok()
 }

@@ -280,6 +280,8 @@ pub(crate) enum AttributeValue {
     Int(i64),
     Text(String),
     Ints(Vec<i64>),
+    /// Floats of an attribute that a rewrite made.
+    Floats(Vec<f32>),
     Tensor(Box<Tensor>),
     Graphs(Vec<Graph>),
     Other,
@@ -317,7 +319,7 @@ impl Attribute {
             message.float(7, value);
         }
         message.int(20, 6);
-        Self { name: name.into(), value: AttributeValue::Other, encoded: Encoded::Own(message) }
+        Self { name: name.into(), value: AttributeValue::Floats(values.to_vec()), encoded: Encoded::Own(message) }
     }
 
     pub fn ints(name: &str, values: &[i64]) -> Self {

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::find::{FoundAttention, HeadNorms, Layer, Layout, Operands, Output, Rotary, SIZES};
 use crate::proto::{Attribute, ElementType, Node};
 
-/// The domain of `Attention`.
-const DOMAIN: &str = "kvtide";
+/// The domain of kvtide's operators.
+pub(super) const DOMAIN: &str = "kvtide";
 
 impl GraphEdit<'_> {
     /// Replaces an attention that was found by `kvtide::Attention`.

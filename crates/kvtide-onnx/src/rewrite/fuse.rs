@@ -7,12 +7,15 @@
 //! x * cos + turned x * sin              the same, by a row of cosines and a row of sines for each token
 //! Reshape -> Transpose to heads first   the operator reads and writes tokens first
 //! ```
+//! Nodes around a short convolution are in `short_conv.rs`.
+//!
 //! Nodes that nothing else reads are dropped. Half floats stay as they are: the runtime rounds between the nodes.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use super::GraphEdit;
+use super::attention::DOMAIN;
+use super::{GraphEdit, short_conv};
 use crate::error::Result;
 use crate::eval::Evaluation;
 use crate::find::{Layer, Layout, SIZES};
@@ -28,9 +31,9 @@ struct Rotation {
 }
 
 /// The nodes of a graph, and their sizes.
-struct Nodes<'a> {
+pub(super) struct Nodes<'a> {
     makers: HashMap<&'a str, &'a Node>,
-    readers: HashMap<&'a str, Vec<&'a Node>>,
+    pub readers: HashMap<&'a str, Vec<&'a Node>>,
     /// Names of the graph's own inputs and outputs.
     inputs: Vec<String>,
     outputs: Vec<String>,
@@ -51,16 +54,26 @@ impl<'a> Nodes<'a> {
         Ok(Self { makers, readers, inputs, outputs, sizes: [edit.lookup.at(SIZES[0])?, edit.lookup.at(SIZES[1])?] })
     }
 
-    fn maker(&self, name: &str, domain: &str, operator: &str) -> Option<&'a Node> {
+    pub fn maker(&self, name: &str, domain: &str, operator: &str) -> Option<&'a Node> {
         self.makers.get(name).copied().filter(|node| node.is(domain, operator))
     }
 
     /// The node with this operator that is the only reader of a tensor.
-    fn reader(&self, name: &str, operator: &str) -> Option<&'a Node> {
+    pub fn reader(&self, name: &str, operator: &str) -> Option<&'a Node> {
         match self.readers.get(name)?.as_slice() {
-            [node] if node.is("", operator) && !self.outputs.iter().any(|output| output == name) => Some(node),
+            [node] if node.is("", operator) && !self.is_output(name) => Some(node),
             _ => None,
         }
+    }
+
+    /// True for an output of the graph.
+    pub fn is_output(&self, name: &str) -> bool {
+        self.outputs.iter().any(|output| output == name)
+    }
+
+    /// The type of a tensor's numbers.
+    pub fn element(&self, name: &str) -> Option<ElementType> {
+        self.sizes[0].get(name).element
     }
 
     /// True if a tensor has these dimensions, given as functions of the number of sequences and of tokens.
@@ -172,23 +185,29 @@ fn is_last(node: &Node) -> bool {
 }
 
 impl GraphEdit<'_> {
-    /// Replaces each attention by one that does the work of the nodes around it.
+    /// Replaces each attention, and each short convolution, by one that does the work of the nodes around it.
     pub(super) fn fuse(&mut self, layers: &[Layer]) -> Result<()> {
         let before = self.graph.nodes.clone();
         let nodes = Nodes::of(self, &before)?;
         let mut replaced = HashSet::new();
+        let is_own = |layer: &&Layer| layer.element == ElementType::F32 && layer.source.is_none();
         for (place, node) in before.iter().enumerate() {
-            let layer = layers.iter().find(|layer| node.int("layer") == Some(layer.layer.into()));
-            let is_own = |layer: &&Layer| layer.element == ElementType::F32 && layer.source.is_none();
-            let Some(layer) = layer.filter(is_own) else { continue };
-            if let Some(made) = node.is("kvtide", "Attention").then(|| fused(&nodes, layer, node)).flatten() {
-                let output = made.outputs[0].clone();
-                self.graph.nodes[place] = made;
-                self.declare(&output, &output, ElementType::F32)?;
-                replaced.insert(output);
-            }
+            let made = if node.is(DOMAIN, "Attention") {
+                let layer = layers.iter().find(|layer| node.int("layer") == Some(layer.layer.into()));
+                layer.filter(is_own).and_then(|layer| fused(&nodes, layer, node))
+            } else if node.is(DOMAIN, "ShortConv") {
+                short_conv::fused(&nodes, node)
+            } else {
+                None
+            };
+            let Some(made) = made else { continue };
+            let output = made.outputs[0].clone();
+            let element = nodes.element(&output).unwrap_or(ElementType::F32);
+            self.graph.nodes[place] = made;
+            self.declare(&output, &output, element)?;
+            replaced.insert(output);
         }
-        let is_old = |node: &Node| node.domain != "kvtide" && node.outputs.iter().any(|name| replaced.contains(name));
+        let is_old = |node: &Node| node.domain != DOMAIN && node.outputs.iter().any(|name| replaced.contains(name));
         self.graph.nodes.retain(|node| !is_old(node));
         Ok(())
     }

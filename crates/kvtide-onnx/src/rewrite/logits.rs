@@ -37,13 +37,15 @@ const PRODUCTS: [&str; 10] = [
 ];
 
 /// Operators that compute each row from the same row. `DynamicQuantizeLinear` has one scale for all rows that it is given.
-const BY_ROW: [&str; 19] = [
+const BY_ROW: [&str; 21] = [
     "Identity",
+    "Abs",
     "Cast",
     "Add",
     "Sub",
     "Mul",
     "Div",
+    "Mod",
     "Neg",
     "Tanh",
     "Sigmoid",
@@ -187,8 +189,8 @@ impl GraphEdit<'_> {
                     node.inputs.first()
                 }
                 "Add" | "Sub" | "Mul" | "Div" | "Min" | "Max" => {
-                    // Of two that are as large, the one that comes first.
-                    node.inputs.iter().rev().max_by_key(elements)
+                    // Of two that are as large, the one that comes first. A weight is not a row.
+                    node.inputs.iter().rev().max_by_key(|input| (makers.contains_key(input.as_str()), elements(input)))
                 }
                 "Where" => node.inputs[1..].iter().rev().max_by_key(elements),
                 _ if BY_ROW.contains(&operator) || MOVES.contains(&operator) => node.inputs.first(),

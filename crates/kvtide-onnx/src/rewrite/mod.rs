@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! attention        -> kvtide::Attention, with the same output name       attention.rs
+//! layer with a state -> kvtide::ShortConv, LinearAttention, StateSpace   states.rs
 //! positions        -> from the input position_ids                        positions.rs
 //! head             -> only the requested rows, as an option              logits.rs
 //! tables by length -> one table, of which each sequence reads its part   long_rope.rs
 //! lengths          -> refused if the longest sequence decides for all    length.rs
+//! tokens           -> refused if a graph with states mixes them itself   mixing.rs
 //! merged decoders  -> the branch with a past                             merged.rs
-//! nodes around an attention -> into its operator, in a second graph      fuse.rs
-//! unused: pasts, presents, masks, and nodes that only served them        prune.rs
+//! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
+//! unused: pasts, presents, states, masks, and nodes that only served them        prune.rs
 //! ```
 //! Tensors keep their names: a tensor that replaces another one has its name, so its readers do not change.
 //!
@@ -20,17 +22,23 @@ mod length;
 mod logits;
 mod long_rope;
 mod merged;
+mod mixing;
 mod positions;
 mod prune;
+mod short_conv;
+mod states;
+mod windows;
 
 use std::collections::HashSet;
 
 use self::length::check_lengths;
 pub use self::long_rope::LongRope;
 use self::long_rope::check_positions;
+use self::mixing::check_tokens;
 use self::prune::prune;
+use self::windows::declare_windows;
 use crate::error::{Error, RefusalKind, Result};
-use crate::find::{FoundAttention, Layer, Lookup, SIZES, attentions, unrecognised};
+use crate::find::{Layer, Lookup, SIZES, State, attentions, states};
 use crate::inspect::Inspection;
 use crate::parts::{GraphPart, cut};
 use crate::proto::{Dim, ElementType, Graph, Model, Node, ValueInfo, checked};
@@ -41,15 +49,16 @@ use crate::source::Source;
 pub struct Options {
     /// Computes logits only for the rows that the input `logit_rows` selects.
     pub logit_rows: bool,
-    /// The window of each layer as a config declares it. If a graph has a window too, they must agree. A window that is
-    /// too long to be found in a mask has to be declared here.
+    /// The window of each layer as a config declares it: of each attention, or, in a graph with states, of each number of a
+    /// layer. If a graph has a window too, they must agree. A window that is too long to be found in a mask has to be
+    /// declared here.
     pub windows: Option<Vec<Option<u32>>>,
     /// Inputs of floats that a step gives for each token, besides positions: `inputs_embeds` and the like. They are
     /// outputs of the model of embeddings.
     pub embedded: Vec<String>,
 }
 
-/// A model whose attentions run on kvtide.
+/// A model whose attentions and states run on kvtide.
 #[derive(Clone, Debug)]
 pub struct Rewritten {
     model: Model,
@@ -72,16 +81,18 @@ struct GraphEdit<'a> {
 }
 
 impl Rewritten {
-    /// Finds all attentions and replaces them, or returns an error that names the node that is not recognised.
-    /// `O(graph)`.
+    /// Finds all attentions and all layers with a state, and replaces them, or returns an error that names the node that
+    /// is not recognised. `O(graph)`.
     pub fn new(source: &dyn Source, model: &Model, options: &Options) -> Result<Self> {
         let (given, alone) = (model, merged::unmerged(model)?);
         let model = alone.as_ref().unwrap_or(given);
         let lookup = Lookup::new(model, source)?;
-        let mut all = attentions(&lookup)?;
-        declare_windows(&lookup, &mut all, options)?;
+        let mut kept = states(&lookup)?;
+        let mut all = attentions(&lookup, &mut kept)?;
+        declare_windows(&lookup, &mut all, &kept, options)?;
         let mut edit = GraphEdit::new(&lookup);
-        let replaced: HashSet<usize> = all.iter().map(|found| found.index).collect();
+        let indices = all.iter().map(|found| found.index).chain(kept.iter().map(|found| found.index));
+        let replaced: HashSet<usize> = indices.collect();
         edit.graph.nodes = model
             .graph
             .nodes
@@ -94,14 +105,19 @@ impl Rewritten {
         for found in &all {
             edit.attend(found)?;
         }
+        for (place, found) in kept.iter().enumerate() {
+            edit.keep_state(place, found)?;
+        }
         let layers: Vec<Layer> = all.into_iter().map(|found| found.layer).collect();
-        let presents: HashSet<&String> = layers.iter().flat_map(|layer| layer.presents.iter().flatten()).collect();
+        let states: Vec<State> = kept.into_iter().map(|found| found.state).collect();
+        let presents = layers.iter().flat_map(|layer| layer.presents.iter().flatten());
+        let presents: HashSet<&String> = presents.chain(states.iter().map(|state| &state.present)).collect();
         edit.graph.outputs.retain(|output| !presents.contains(&output.name));
         // Rows of the head are chosen first: nodes that chose them by the mask are not needed then.
         if options.logit_rows {
             edit.choose_rows()?;
         }
-        edit.replace_positions(&layers)?;
+        edit.replace_positions(&layers, &states)?;
         let tokens = lookup.roles.tokens.as_str();
         prune(&mut edit.graph, tokens);
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
@@ -109,6 +125,9 @@ impl Rewritten {
         rewritten.graph = checked(edit.graph.clone())?;
         check_inputs(&rewritten.graph, tokens, &edit.positions, &options.embedded)?;
         check_lengths(&rewritten.graph, &edit.positions)?;
+        if !states.is_empty() {
+            check_tokens(&lookup, &rewritten.graph)?;
+        }
         if long_rope.is_some() {
             check_positions(&rewritten.graph, &edit.positions)?;
         }
@@ -121,7 +140,7 @@ impl Rewritten {
         let mut fused = rewritten.clone();
         fused.graph = checked(edit.graph)?;
         let vocabulary = vocabulary(&lookup, &rewritten.graph)?;
-        let inspection = Inspection::new(given, &rewritten, layers, vocabulary);
+        let inspection = Inspection::new(given, &rewritten, layers, states, vocabulary);
         Ok(Self { model: rewritten, fused, inspection, long_rope })
     }
 
@@ -146,9 +165,14 @@ impl Rewritten {
         self.long_rope
     }
 
-    /// The layers, by number.
+    /// The layers with attention, by number. If the graph has states, numbers of other layers are left out.
     pub fn layers(&self) -> &[Layer] {
         &self.inspection.layers
+    }
+
+    /// The states, by number in the names and by tensor: attributes `state` of nodes are places in this list.
+    pub fn states(&self) -> &[State] {
+        &self.inspection.states
     }
 
     /// The most tokens that the tables of masks have rows for; [`None`] if no table limits them. Tables of positions are
@@ -158,7 +182,7 @@ impl Rewritten {
         self.layers().iter().filter_map(|layer| layer.context_length).min()
     }
 
-    /// Returns the same graph as subgraphs, cut at its attentions.
+    /// Returns the same graph as subgraphs, cut at its attentions and at its layers with a state.
     pub fn parts(&self, source: &dyn Source) -> Result<Vec<GraphPart>> {
         cut(&self.model, source)
     }
@@ -211,34 +235,6 @@ fn vocabulary(lookup: &Lookup<'_>, graph: &Graph) -> Result<Option<u32>> {
     let [one, other] = [lookup.at(SIZES[0])?, lookup.at(SIZES[1])?];
     let [one, other] = [&one, &other].map(|at| at.dims(&logits.name).and_then(|dims| dims.last().copied()));
     Ok(one.filter(|_| one == other).and_then(|size| u32::try_from(size).ok()))
-}
-
-/// Combines the windows that a config declares with those that were found.
-fn declare_windows(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Options) -> Result<()> {
-    let Some(windows) = &options.windows else { return Ok(()) };
-    if windows.len() != all.len() {
-        let reason = format!("the config declares {} layers, the graph has {}", windows.len(), all.len());
-        return Err(Error::unrecognised(RefusalKind::Windows, "nodes", "graph", reason));
-    }
-    for (found, &declared) in all.iter_mut().zip(windows) {
-        if found.layer.source.is_some() {
-            continue;
-        }
-        match (found.layer.window, declared) {
-            (None, declared) => found.layer.window = declared,
-            (Some(own), Some(declared)) if own == declared => (),
-            (Some(own), declared) => {
-                let declared = declared.map_or("none".into(), |window| window.to_string());
-                let reason = format!("its window is {own}, the config declares {declared}");
-                return Err(unrecognised(lookup.node(found.index), reason).of(RefusalKind::Windows));
-            }
-        }
-    }
-    let own: Vec<Option<u32>> = all.iter().map(|found| found.layer.window).collect();
-    for found in all {
-        found.layer.window = found.layer.source.map_or(found.layer.window, |source| own[source as usize]);
-    }
-    Ok(())
 }
 
 impl<'a> GraphEdit<'a> {

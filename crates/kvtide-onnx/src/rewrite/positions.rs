@@ -4,10 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::GraphEdit;
-use crate::error::Result;
+use crate::error::{RefusalKind, Result};
 use crate::eval::{Known, Sizes};
-use crate::find::{Layer, SIZES, unrecognised};
+use crate::find::{Layer, SIZES, State, unrecognised};
 use crate::proto::{Attribute, ElementType, Node, Tensor};
+use crate::state_names::is_state;
 
 /// A past that is long enough to reveal limits in a graph.
 const LONG: Sizes = Sizes { batch: 1, past: (1 << 16) - 1, new: 1 };
@@ -24,8 +25,9 @@ enum Meaning {
 
 impl GraphEdit<'_> {
     /// Replaces every position or length that is computed from dropped inputs.
-    pub(super) fn replace_positions(&mut self, layers: &[Layer]) -> Result<()> {
+    pub(super) fn replace_positions(&mut self, layers: &[Layer], states: &[State]) -> Result<()> {
         let mut dropped: HashSet<String> = layers.iter().flat_map(|layer| layer.pasts.clone()).collect();
+        dropped.extend(states.iter().map(|state| state.past.clone()));
         dropped.extend(self.lookup.roles.mask.clone());
         dropped.extend(self.lookup.roles.counts().map(str::to_owned));
         let nodes = self.graph.nodes.clone();
@@ -51,7 +53,8 @@ impl GraphEdit<'_> {
             }
             for read in maker.reads() {
                 if dropped.contains(read) {
-                    return Err(unrecognised(maker, format!("it reads {read}, which the rewrite drops")));
+                    let kind = if is_state(read) { RefusalKind::State } else { RefusalKind::Form };
+                    return Err(unrecognised(maker, format!("it reads {read}, which the rewrite drops")).of(kind));
                 }
                 if depends.contains(read) {
                     todo.push(read);

@@ -68,9 +68,15 @@ const attendOne = (layer, query, keys, values, { sink, slope }) => {
   return out
 }
 
+const noRows = () =>
+  Object.fromEntries(
+    plan.layers.map(({ layer, kv_num_heads }) => [layer, Array.from({ length: kv_num_heads }, () => [])]),
+  )
+
 class Sequence {
-  keys = plan.layers.map(({ kv_num_heads }) => Array.from({ length: kv_num_heads }, () => []))
-  values = plan.layers.map(({ kv_num_heads }) => Array.from({ length: kv_num_heads }, () => []))
+  keys = noRows()
+  values = noRows()
+  states = plan.states.map(({ shape }) => new Float64Array(shape.reduce((product, size) => product * size, 1)))
   length = 0
   /** The position of its first token: long sequences read another part of rotary tables. */
   start = 0
@@ -104,6 +110,103 @@ const attend = (layer, tensorsOf, owners) => {
     }
   }
   return like(tensorsOf[0], out, first ? [1, heads, tokens, valueDim] : [1, tokens, heads * valueDim])
+}
+
+/** A short convolution over all tokens of a call. */
+const convolve = (a, [x, weight, bias], owners) => {
+  const { channels, kernel, columns } = a
+  const tokens = owners.length
+  const at = (channel, token) => (a.channels_first ? channel * tokens + token : token * channels + channel)
+  const place = (channel, column) => (a.state_channels_first ? channel * columns + column : column * channels + channel)
+  const out = new Float32Array(channels * tokens)
+  for (const [token, owner] of owners.entries()) {
+    const state = owner.states[a.state]
+    for (let channel = 0; channel < channels; channel++) {
+      const seen = Array.from({ length: columns }, (_, column) => state[place(channel, column)])
+      seen.push(x[at(channel, token)])
+      const sum = seen
+        .slice(-kernel)
+        .reduce((total, value, column) => total + value * weight[channel * kernel + column], bias?.[channel] ?? 0)
+      out[at(channel, token)] = a.silu ? sum / (1 + Math.exp(-sum)) : sum
+      for (let column = 0; column < columns; column++) state[place(channel, column)] = seen[column + 1]
+    }
+  }
+  return out
+}
+
+/** A linear attention over all tokens of a call: `S = e^g S + k x b (v - e^g S^T k)`, `o = S^T q * scale`. */
+const recur = (a, [query, key, value, decay, beta], owners) => {
+  const { q_heads: qHeads, k_heads: kHeads, v_heads: vHeads, k_dim: kDim, v_dim: vDim } = a
+  const heads = Math.max(qHeads, vHeads)
+  const [perDecay, perBeta] = [decay, beta].map(gate => (gate === undefined ? 0 : gate.length / owners.length))
+  const out = new Float32Array(owners.length * heads * vDim)
+  for (const [token, owner] of owners.entries()) {
+    for (let head = 0; head < vHeads; head++) {
+      const state = owner.states[a.state].subarray(head * kDim * vDim, (head + 1) * kDim * vDim)
+      const k = key.subarray((token * kHeads + Math.floor(head / (vHeads / kHeads))) * kDim)
+      const v = value.subarray((token * vHeads + head) * vDim)
+      const rate = beta?.[token * perBeta + (perBeta === 1 ? 0 : head)]
+      for (let i = 0; i < kDim; i++) {
+        const g = decay?.[token * perDecay + (perDecay === vHeads ? head : head * kDim + i)]
+        for (let j = 0; j < vDim; j++) state[i * vDim + j] *= g === undefined ? 1 : Math.exp(g)
+      }
+      for (let j = 0; j < vDim; j++) {
+        let kept = 0
+        for (let i = 0; i < kDim; i++) kept += state[i * vDim + j] * k[i]
+        const written = rate === undefined ? v[j] : rate * (v[j] - kept)
+        for (let i = 0; i < kDim; i++) state[i * vDim + j] += k[i] * written
+      }
+      for (let one = 0; one < heads / vHeads; one++) {
+        const to = (head * heads) / vHeads + one
+        const q = query.subarray((token * qHeads + Math.floor((to * qHeads) / heads)) * kDim)
+        for (let j = 0; j < vDim; j++) {
+          let sum = 0
+          for (let i = 0; i < kDim; i++) sum += state[i * vDim + j] * q[i]
+          out[(token * heads + to) * vDim + j] = sum * a.scale
+        }
+      }
+    }
+  }
+  return out
+}
+
+/** A state space model over all tokens of a call: `S = e^(dt A) S + dt x B`, `y = S C + D x`. */
+const scan = (a, [x, b, c, dt, decay, d, bias], owners) => {
+  const { heads, head_dim: dim, groups, state_size: size } = a
+  const out = new Float32Array(owners.length * heads * dim)
+  for (const [token, owner] of owners.entries()) {
+    for (let head = 0; head < heads; head++) {
+      const raw = dt[token * heads + head] + (bias?.[head] ?? 0)
+      const soft = a.softplus ? Math.log1p(Math.exp(raw)) : raw
+      const step = a.limits ? Math.min(Math.max(soft, a.limits[0]), a.limits[1]) : soft
+      const group = (token * groups + Math.floor(head / (heads / groups))) * size
+      for (let i = 0; i < dim; i++) {
+        const own = x[(token * heads + head) * dim + i]
+        const state = owner.states[a.state].subarray((head * dim + i) * size, (head * dim + i + 1) * size)
+        let sum = d === undefined ? 0 : d[d.length === heads ? head : head * dim + i] * own
+        for (let n = 0; n < size; n++) {
+          state[n] = Math.exp(step * decay[head]) * state[n] + step * own * b[group + n]
+          sum += state[n] * c[group + n]
+        }
+        out[(token * heads + head) * dim + i] = sum
+      }
+    }
+  }
+  return out
+}
+
+const OPERATORS = { ShortConv: convolve, LinearAttention: recur, StateSpace: scan }
+
+/** A layer with a state over all tokens of a call. */
+const keepState = ({ operator, attributes, inputs }, known, owners) => {
+  const numbers = Object.fromEntries(
+    Object.entries(attributes).map(([name, list]) => [name, list.length === 1 ? list[0] : list]),
+  )
+  const given = inputs.map(name => (name === null ? undefined : floats(known[name])))
+  const out = OPERATORS[operator](numbers, given, owners)
+  const first = known[inputs[0]]
+  const dims = operator === 'ShortConv' ? first.dims : [1, owners.length, out.length / owners.length]
+  return like(first, out, dims)
 }
 
 const options = {
@@ -141,11 +244,12 @@ const run = async (batch, rows) => {
       Object.assign(known, await sessions[index].run(Object.fromEntries(part.inputs.map(name => [name, known[name]]))))
     for (const call of part.attentions) {
       known[call.output] = attend(
-        plan.layers[call.layer],
+        plan.layers.find(({ layer }) => layer === call.layer),
         call.inputs.map(name => known[name]),
         owners,
       )
     }
+    for (const call of part.states) known[call.output] = keepState(call, known, owners)
   }
   for (const { sequence, tokens } of batch) sequence.length += tokens.length
   return floats(known.logits)
@@ -192,6 +296,9 @@ for (const [name, prompt] of Object.entries(expected.prompts)) {
   }
 }
 
+/** Logits of the graph as it was, for each prompt. */
+const originals = []
+
 // The graph as it was, with an empty past.
 if (plan.original) {
   const session = await ort.InferenceSession.create(join(folder, plan.original), options)
@@ -210,7 +317,11 @@ if (plan.original) {
       // The numbers of a static cache: of tokens before the call, and of all tokens.
       else if (name === 'write_indices') feeds[name] = ints([0], [1])
       else if (name === 'nonpad_kv_seqlen') feeds[name] = ints([prompt.length], [1])
-      else {
+      else if (plan.states.some(({ past }) => past === name)) {
+        const dims = [1, ...plan.states.find(({ past }) => past === name).shape]
+        const count = dims.reduce((product, size) => product * size, 1)
+        feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(count), dims)
+      } else {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
         // A past that the graph slides by itself has a fixed number of rows.
         const rows = layer.form === 'GroupQueryAttention' && String(shape[2]).includes('sliding') ? 64 : 0
@@ -231,10 +342,28 @@ if (plan.original) {
     const rows = floats(logits)
     const last = other => other.slice(other.length - rows.length)
     result.original = Math.max(result.original ?? 0, difference(last(all), rows))
+    originals.push({ prompt, rows })
     if (own) {
       const name = Object.keys(expected.prompts).find(other => expected.prompts[other] === prompt)
       result.itself = Math.max(result.itself ?? 0, difference(rows, last(own(`logits.${name}`))))
     }
+  }
+}
+
+// States of sequences in one call must not mix: the prompts are cut in two calls, at different places.
+if (plan.states.length > 0 && originals.length > 0 && !plan.rows) {
+  const sequences = originals.map(({ prompt }) => ({ prompt, sequence: new Sequence(prompt.length) }))
+  const cut = ({ length }) => length - (length >> 1)
+  const first = await run(sequences.map(({ prompt, sequence }) => ({ sequence, tokens: prompt.slice(0, cut(prompt)) })))
+  const rest = sequences.filter(({ prompt }) => prompt.length > cut(prompt))
+  const second = await run(rest.map(({ prompt, sequence }) => ({ sequence, tokens: prompt.slice(cut(prompt)) })))
+  let [at, behind] = [0, 0]
+  for (const { prompt, rows } of originals) {
+    const [some, others] = [cut(prompt) * width, (prompt.length - cut(prompt)) * width]
+    const own = [...first.slice(at, at + some), ...second.slice(behind, behind + others)]
+    result.ragged = Math.max(result.ragged, difference(own.slice(own.length - rows.length), rows))
+    at += some
+    behind += others
   }
 }
 

@@ -17,4 +17,5 @@ pub fn bytes(graph: &str) -> Vec<u8> {
 }
 
 pub mod build;
+pub mod hybrid;
 pub mod runtime;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvtide_onnx::{FileSource, Layout, Model, Options, Rewritten, Source, Weights};
+use kvtide_onnx::{FileSource, Layout, Model, Options, PartState, Rewritten, Source, Weights};
 use serde_json::{Value, json};
 
 fn runtime() -> PathBuf {
@@ -39,8 +39,10 @@ fn plan(rewritten: &Rewritten, options: &Options) -> Value {
             })
         })
         .collect();
+    let states = rewritten.states().iter().map(|state| json!({ "past": state.past, "shape": state.shape }));
+    let states: Vec<Value> = states.collect();
     let rope = rewritten.long_rope().map(|rope| json!({ "threshold": rope.threshold, "offset": rope.offset }));
-    json!({ "layers": layers, "rope": rope, "rows": options.logit_rows, "tokens": "input_ids", "logits": "references", "steps": 64 })
+    json!({ "layers": layers, "states": states, "rope": rope, "rows": options.logit_rows, "tokens": "input_ids", "logits": "references", "steps": 64 })
 }
 
 /// Writes the parts of a model and runs them against references.
@@ -81,8 +83,16 @@ fn parts(folder: &Path, rewritten: &Rewritten, source: &dyn Source, weights: Wei
             .iter()
             .map(|call| json!({ "layer": call.layer, "inputs": call.inputs, "output": call.output }))
             .collect();
+        let state = |call: &PartState| {
+            let attributes: serde_json::Map<String, Value> =
+                call.attributes.iter().map(|(name, numbers)| (name.clone(), json!(numbers))).collect();
+            json!({ "operator": call.operator, "attributes": attributes, "inputs": call.inputs, "output": call.output })
+        };
+        let states: Vec<Value> = part.states.iter().map(state).collect();
         let empty = part.outputs.is_empty();
-        parts.push(json!({ "file": file, "inputs": part.inputs, "outputs": part.outputs, "attentions": attentions, "empty": empty }));
+        parts.push(json!({
+            "file": file, "inputs": part.inputs, "outputs": part.outputs, "attentions": attentions, "states": states, "empty": empty,
+        }));
     }
     parts
 }
@@ -126,4 +136,5 @@ pub fn same_as(name: &str, other: &[u8], bytes: &[u8], rewritten: &Rewritten, op
     plan["original"] = "model.onnx".into();
     let result = run(name, &folder, &plan, &folder);
     assert!(result["original"].as_f64() < Some(1e-4), "{name}: {result}");
+    assert!(result["ragged"].as_f64() < Some(1e-4), "{name}: {result}");
 }

@@ -8,7 +8,7 @@
 //! panic on a lent thread never reaches the host: it continues in the calling thread.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,12 +40,25 @@ pub fn set_threads(count: usize) -> Result<()> {
 }
 
 /// The number of threads that large operations use, including the caller's: inside [`with_host`] the number given there,
-/// else that of [`set_threads`], else `KVTIDE_THREADS`, else the number of CPUs that the machine gives this process.
+/// else that of [`set_threads`], else `KVTIDE_THREADS`, else the number of CPUs that the machine gives this process; inside
+/// [`with_threads`] at most the number given there.
 pub fn threads() -> Result<usize> {
     match present() {
         Some(host) => Ok(host.threads),
-        None => Ok(pool()?.size()),
+        None => Ok(pool()?.size().min(MOST.get())),
     }
+}
+
+/// Runs `work`; inside it, calls of this thread use at most `most` threads of the pool, including the caller's.
+pub fn with_threads<R>(most: usize, work: impl FnOnce() -> R) -> R {
+    struct Before(usize);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            MOST.set(self.0);
+        }
+    }
+    let _before = Before(MOST.replace(most.max(1)));
+    work()
 }
 
 /// A function of the host: calls its argument with each number below the count, each once and on any thread, and returns
@@ -59,6 +72,8 @@ struct Host {
 }
 
 thread_local! {
+    /// The most threads of the pool that calls of this thread use.
+    static MOST: Cell<usize> = const { Cell::new(usize::MAX) };
     static HOST: RefCell<Option<Rc<Host>>> = const { RefCell::new(None) };
 }
 
@@ -307,6 +322,19 @@ mod tests {
             // Nested calls run on the thread that makes them.
             share(8, 8, |_| assert_eq!(threads().unwrap(), 1)).unwrap();
         });
+        assert_eq!(threads().unwrap(), outside);
+    }
+
+    #[test]
+    fn a_thread_can_use_fewer_threads_for_a_while() {
+        let outside = threads().unwrap();
+        with_threads(1, || {
+            assert_eq!(threads().unwrap(), 1);
+            with_host(3, scoped, || assert_eq!(threads().unwrap(), 3));
+            assert!(std::panic::catch_unwind(|| with_threads(0, || panic!("inside"))).is_err());
+            assert_eq!(threads().unwrap(), 1);
+        });
+        with_threads(usize::MAX, || assert_eq!(threads().unwrap(), outside));
         assert_eq!(threads().unwrap(), outside);
     }
 

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -40,6 +41,28 @@ pub(crate) fn edit(target: &Tensor, sources: &[&Tensor], work: impl Fn(&mut [u8]
         }
         Ok(())
     })
+}
+
+/// Runs `work` on the bytes of `target` and returns its result. A panic is passed on after candle's lock was released, which
+/// would be unusable otherwise. Fails for an empty target.
+pub(crate) fn edit_once<T>(target: &Tensor, work: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+    check_bytes(target.device())?;
+    let (work, outcome) = (RefCell::new(Some(work)), RefCell::new(None));
+    change(target, &[], |storages| {
+        match (storages, work.take()) {
+            (Storages::Cpu(target, _), Some(work)) => {
+                let bytes = bytes_mut(target)?;
+                outcome.replace(Some(catch_unwind(AssertUnwindSafe(|| work(bytes)))));
+            }
+            _ => unreachable!("a target on the CPU, changed once"),
+        }
+        Ok(())
+    })?;
+    match outcome.into_inner() {
+        Some(Ok(result)) => Ok(result),
+        Some(Err(panic)) => resume_unwind(panic),
+        None => Err(elsewhere()),
+    }
 }
 
 /// Runs `work`, which launches kernels, on the memory of `target` and of `sources`, which must not share storage with it.

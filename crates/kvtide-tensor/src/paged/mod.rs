@@ -5,7 +5,7 @@
 //! slabs     pages, as in PageLayout; low-bit pages that are not full, in floats
 //! write     checked, planned with copies on write, carried out        rows.rs, pages.rs, copy.rs
 //! step      the same layer by layer; run.rs: on another thread        draft.rs: transactions
-//! states    slots of states                                           in groups of states, in place of layers
+//! states    slots of states, in groups of states in place of layers     state_compute.rs: one state of a step run
 //! read      pages -> rows of the caller                               page_rows.rs: pages in place, for attention
 //! hold      blocks of snapshots and prefixes                          saved.rs: pages saved and loaded; offload.rs, below.rs
 //! pages     on bytes (page.rs), with a device's kernels (launched/), with candle's operations alone (portable.rs)
@@ -50,6 +50,7 @@ mod run;
 mod saved;
 mod scratch;
 mod slabs;
+mod state_compute;
 mod states;
 mod step;
 mod write;
@@ -62,6 +63,7 @@ pub use page_rows::PageRows;
 pub(crate) use run::GroupRun;
 pub use saved::{PageReader, PageWriter, StagedPage};
 pub(crate) use slabs::{PagedShape, Slab};
+pub(crate) use state_compute::StatePlace;
 pub(crate) use step::GroupStep;
 pub use step::StepTokens;
 pub(crate) use write::{PlannedWrite, check_ids};

@@ -37,6 +37,9 @@ pub(crate) struct GroupRun {
     pub(super) budget: Arc<Budget>,
     pub(super) plan: Arc<WritePlan>,
     pub(super) written: Box<[bool]>,
+    /// In a group of states, for each sequence with tokens and each state, true if the run has computed it; empty before
+    /// the first one.
+    pub(super) states_written: Vec<bool>,
     /// In a group of states, the slot that each sequence had before the step.
     pub(super) slots: Vec<Option<u32>>,
     /// The pages of any layer, with none of them staged.
@@ -73,7 +76,18 @@ impl PageGroup {
         self.planner.lend_step(&plan)?;
         let before = before.iter().map(|page| page.tokens).collect();
         let (life, slabs, written) = (self.life.clone(), self.slabs.clone(), step.written.clone());
-        Ok(GroupRun { life, slabs, budget: self.budget.clone(), plan, written, slots, pages, staged, before })
+        Ok(GroupRun {
+            life,
+            slabs,
+            budget: self.budget.clone(),
+            plan,
+            written,
+            states_written: Vec::new(),
+            slots,
+            pages,
+            staged,
+            before,
+        })
     }
 
     /// Marks the layers that a run has written.

@@ -14,7 +14,7 @@ use super::options::PagedKvCacheOptions;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::{Budget, Lease};
-use crate::device::edit::{edit, first_byte, inspect, launch};
+use crate::device::edit::{edit, edit_once, first_byte, inspect, launch};
 use crate::device::form::{Form, is_seen};
 use crate::device::memory::zeroed;
 use crate::kernels::quantise::Codec;
@@ -163,6 +163,12 @@ impl Slab {
     pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
         let bytes = self.bytes() as usize;
         edit(&self.flat, sources, |storage, sources| work(&mut storage[self.base..self.base + bytes], sources))
+    }
+
+    /// Runs `work` on its blocks, and returns its result. Fails if there are no blocks.
+    pub fn edit_once<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let bytes = self.bytes() as usize;
+        edit_once(&self.flat, |storage| work(&mut storage[self.base..self.base + bytes]))
     }
 
     /// The implementation that moves its pages.

@@ -12,16 +12,18 @@
 
 use std::ops::Range;
 
-use kvtide_core::model::{LayerKind, ModelDescription};
+use kvtide_core::model::{LayerKind, ModelDescription, StateDType};
 use kvtide_core::paged::{PromptStates, prompt_states};
 
 use super::cache::PagedKvCache;
 use super::prefix_namer::PromptOptions;
 use super::run::StepRun;
 use super::step::PagedStep;
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
-use crate::paged::PageGroup;
+use crate::paged::{PageGroup, StatePlace};
+use crate::states::StepState;
 
 impl PagedKvCache {
     /// The states of a prompt: how many of its tokens are found, and how many would be found with a state at each block;
@@ -124,6 +126,22 @@ impl StepRun {
         groups.zip(slots).try_for_each(|((group, _), slot)| group.write_states(index, &bytes[slot]))
     }
 
+    /// Computes one state of all sequences that get tokens, by its index among [`ModelDescription::states`].
+    ///
+    /// `work` is called with the first token of each of these sequences, followed by the number of tokens, and with their
+    /// states: before the step, and memory for those after it, which it writes whole. If it fails, the state counts as not
+    /// written. A sequence's states count as written once all of them are; the step cannot be committed before that.
+    ///
+    /// Short steps on the CPU compute 32-bit floats in place. While they do, other threads wait that read states of the cache.
+    pub fn compute_state<E: From<Error>>(
+        &mut self,
+        state: u32,
+        work: impl FnOnce(&[usize], &mut [StepState<'_>]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (group, place) = place_of(&self.model, state)?;
+        self.groups[group].compute_state(place, work)
+    }
+
     /// Like [`PagedKvCache::read_states`].
     pub fn read_states(&self, index: usize) -> Result<Vec<u8>> {
         with_room(&self.model, |out| self.read_states_into(index, out))
@@ -135,6 +153,35 @@ impl StepRun {
         let groups = self.groups.iter().zip(self.model.groups()).filter(|(_, of)| of.kind == LayerKind::State);
         groups.zip(slots).try_for_each(|((group, _), slot)| group.read_states(index, &mut out[slot]))
     }
+}
+
+/// The group of a state, and its place in the slots of that group.
+fn place_of(model: &ModelDescription, index: u32) -> Result<(usize, StatePlace)> {
+    let (states, layout) = (model.states(), model.state_layout());
+    let state = states.get(index as usize).ok_or_else(|| {
+        Error::argument("state", index, format!("below {}, the number of states of the model", states.len()))
+    })?;
+    let first = layout.offsets[index as usize];
+    let slot = layout.slots.iter().position(|slot| slot.contains(&first)).expect("a slot that has the state");
+    let of_slot = || layout.offsets.iter().copied().filter(|offset| layout.slots[slot].contains(offset));
+    let next = of_slot().filter(|&offset| offset > first).min().unwrap_or(layout.slots[slot].end);
+    let groups = model.groups().iter().enumerate().filter(|(_, group)| group.kind == LayerKind::State);
+    let (group, _) = groups.clone().nth(slot).expect("a group for each slot");
+    let begin = layout.slots[slot].start;
+    let dtype = match state.dtype {
+        StateDType::F32 => DType::F32,
+        StateDType::F16 => DType::F16,
+        StateDType::BF16 => DType::BF16,
+    };
+    let place = StatePlace {
+        index: of_slot().filter(|&offset| offset < first).count(),
+        count: of_slot().count(),
+        start: (first - begin) as usize,
+        end: (next - begin) as usize,
+        dtype,
+        elements: state.bytes() as usize / dtype.bytes(),
+    };
+    Ok((group, place))
 }
 
 /// The bytes of each group of states; fails if `bytes` are not those of all states, or if no layer keeps one.

@@ -36,3 +36,4 @@ pub use rows::Rows;
 pub use short_conv::{Order, ShortConv, short_conv};
 pub use ssm::{Ssm, StepTimes, ssm};
 pub use step::StepState;
+pub(crate) use step::zeros;

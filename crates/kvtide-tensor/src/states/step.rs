@@ -170,7 +170,7 @@ pub(super) fn reserved<T>(count: usize) -> Result<Vec<T>> {
 }
 
 /// `count` zeros.
-pub(super) fn zeros(count: usize) -> Result<Vec<f32>> {
+pub(crate) fn zeros(count: usize) -> Result<Vec<f32>> {
     let mut floats = reserved(count)?;
     floats.resize(count, 0.0);
     Ok(floats)

@@ -1,0 +1,86 @@
+//! Attributes of a node: of one for which the library makes a kernel, or of one between two subgraphs.
+#![expect(unsafe_code, reason = "attributes are read from a C library")]
+
+use std::ffi::CStr;
+use std::ptr::null_mut;
+
+use super::api::KernelInfo;
+use super::library::Library;
+use crate::border::refusal::Outcome;
+
+/// The attributes of a node. A missing one is `None`.
+pub(super) trait Attributes {
+    fn int(&self, name: &CStr) -> Option<i64>;
+    fn float(&self, name: &CStr) -> Option<f32>;
+    fn floats(&self, name: &CStr) -> Outcome<Option<Vec<f32>>>;
+
+    /// An attribute of 1 or 0; false if it is missing.
+    fn is_set(&self, name: &CStr) -> bool {
+        self.int(name) == Some(1)
+    }
+}
+
+/// The attributes of a node of a session.
+pub(super) struct Info {
+    library: &'static Library,
+    info: *const KernelInfo,
+}
+
+impl Info {
+    /// # Safety
+    ///
+    /// `info` lives as long as the result.
+    pub unsafe fn of(library: &'static Library, info: *const KernelInfo) -> Self {
+        Info { library, info }
+    }
+}
+
+// The library reports a missing attribute as an error.
+impl Attributes for Info {
+    fn int(&self, name: &CStr) -> Option<i64> {
+        let (api, info) = (&self.library.api, self.info);
+        // SAFETY: the info lives, and the output pointer points to a local.
+        self.library.ask(|out| unsafe { (api.attribute_int)(info, name.as_ptr(), out) }).ok()
+    }
+
+    fn float(&self, name: &CStr) -> Option<f32> {
+        let (api, info) = (&self.library.api, self.info);
+        // SAFETY: as above.
+        self.library.ask(|out| unsafe { (api.attribute_float)(info, name.as_ptr(), out) }).ok()
+    }
+
+    fn floats(&self, name: &CStr) -> Outcome<Option<Vec<f32>>> {
+        let (library, api, info) = (self.library, &self.library.api, self.info);
+        // SAFETY: the info lives; a null list asks for the length only.
+        let asked = library.ask(|out| unsafe { (api.attribute_floats)(info, name.as_ptr(), null_mut(), out) });
+        let Ok(mut count) = asked else { return Ok(None) };
+        let mut list = vec![0f32; count];
+        // SAFETY: the list has the length that the library reported.
+        library.check(unsafe { (api.attribute_floats)(info, name.as_ptr(), list.as_mut_ptr(), &mut count) })?;
+        Ok(Some(list))
+    }
+}
+
+/// Attributes as lists of numbers, by their names.
+pub(super) struct Listed(pub Vec<(String, Vec<f64>)>);
+
+impl Listed {
+    fn of(&self, name: &CStr) -> Option<&[f64]> {
+        let found = self.0.iter().find(|(own, _)| own.as_bytes() == name.to_bytes());
+        found.map(|(_, values)| values.as_slice())
+    }
+}
+
+impl Attributes for Listed {
+    fn int(&self, name: &CStr) -> Option<i64> {
+        self.of(name)?.first().map(|&value| value as i64)
+    }
+
+    fn float(&self, name: &CStr) -> Option<f32> {
+        self.of(name)?.first().map(|&value| value as f32)
+    }
+
+    fn floats(&self, name: &CStr) -> Outcome<Option<Vec<f32>>> {
+        Ok(self.of(name).map(|values| values.iter().map(|&value| value as f32).collect()))
+    }
+}
