@@ -257,6 +257,32 @@ for (const [where, { toy, backend }] of Object.entries(ON)) {
     t.true(loaded.length >= 40)
     t.deepEqual(await read(other, loaded, 9), behind([...prompt, ...said], 9))
   })
+
+  test(`${where}: another question about a long text continues right before the first one, and short turns find what came before`, async t => {
+    await using model = await load({}, { maxStepTokens: 1024 })
+    const text = tokensOf(1, 600)
+    const [one, two] = [tokensOf(2, 12), tokensOf(3, 12)].map(question => [...text, 0, ...question]) as [
+      number[],
+      number[],
+    ]
+    using first = model.open({ tokens: one })
+    t.deepEqual(await read(model, first, 1), behind(one, 1))
+    using second = model.open({ tokens: two })
+    t.is(second.length, 592)
+    t.deepEqual(await read(model, second, 3), behind(two, 3))
+
+    // Tokens of runs leave no checkpoints of answers.
+    using notes = model.open({ salt: 'notes' })
+    const all: number[] = []
+    for (let turn = 0; turn < 8; turn++) {
+      const tokens = tokensOf(turn, 45)
+      all.push(...tokens)
+      await model.run([{ sequence: notes, tokens }])
+      using again = model.open({ tokens: all, salt: 'notes' })
+      t.true(again.length >= all.length - 128 - 8, `${again.length} of ${all.length} tokens are found`)
+    }
+    t.deepEqual(await read(model, notes, 3, { tokens: [1] }), behind([...all, 1], 3))
+  })
 }
 
 test('what one backend has saved goes on with the others', async t => {
