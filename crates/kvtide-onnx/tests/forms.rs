@@ -206,6 +206,8 @@ struct Plain {
     sinks: bool,
     no_mask: bool,
     tiled: bool,
+    /// The KV head of each query head, if heads are repeated by a Gather.
+    gathered: Option<[i64; 4]>,
     bias: Option<Bias>,
 }
 
@@ -275,6 +277,11 @@ fn plain(form: Plain) -> Graph {
             let new = decoder.heads_first(name, 2);
             let graph = &mut decoder.graph;
             graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
+            if let Some(heads) = form.gathered {
+                let heads = graph.ints(&[HEADS], &heads);
+                cached.push(graph.node("Gather", &[&presents[side], &heads], &[Attr::Int("axis", 1)]));
+                continue;
+            }
             let (axis, shape) =
                 (graph.ints(&[1], &[if form.tiled { 1 } else { 2 }]), graph.ints(&[4], &[0, HEADS, -1, DIM]));
             let repeats = graph.ints(&[5], &if form.tiled { [1, 2, 1, 1, 1] } else { [1, 1, 2, 1, 1] });
@@ -356,6 +363,8 @@ fn plain_attention_in_its_varieties() {
     let layer = accepted("plain.softcap", &plain(form), 18, Form::Plain);
     assert_eq!((layer.window, layer.softcap), (Some(3), Some(1.5)));
     assert!((layer.scale - 0.6).abs() < 1e-6);
+    let gathered = Plain { gathered: Some([0, 0, 1, 1]), ..Plain::default() };
+    assert_eq!(accepted("plain.gathered", &plain(gathered), 18, Form::Plain).kv_num_heads, 2);
     let layer = accepted("plain.sinks", &plain(Plain { sinks: true, ..Plain::default() }), 18, Form::Plain);
     assert_eq!(layer.sinks, Some(vec![0.5, -1., 2., 0.]));
     let long = Plain { window: Some(4096), by_where: true, ..Plain::default() };
@@ -367,8 +376,11 @@ fn plain_attention_that_is_another_one_is_refused() {
     let (_, operator, reason) = refused(&plain(Plain { no_mask: true, ..Plain::default() }), 18);
     assert_eq!(operator, "Softmax");
     assert!(reason.contains("nothing hides later tokens"), "{reason}");
-    let (_, _, reason) = refused(&plain(Plain { tiled: true, ..Plain::default() }), 18);
-    assert!(reason.contains("repeated in order"), "{reason}");
+    for form in [Plain { tiled: true, ..Plain::default() }, Plain { gathered: Some([0, 1, 0, 1]), ..Plain::default() }]
+    {
+        let (_, _, reason) = refused(&plain(form), 18);
+        assert!(reason.contains("repeated in order"), "{reason}");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(super) struct Cached<'a> {
 fn view<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<&'a str>> {
     let first = node.input(0);
     Ok(match node.operator.as_str() {
-        "Unsqueeze" | "Expand" | "Reshape" | "Transpose" | "Cast" | "Squeeze" | "Identity" | "Tile" => first,
+        "Unsqueeze" | "Expand" | "Reshape" | "Transpose" | "Cast" | "Squeeze" | "Identity" | "Tile" | "Gather" => first,
         "Mul" | "Div" => scaled(lookup, node)?.map(|(name, _)| name),
         _ => None,
     })

@@ -219,7 +219,13 @@ const sessions = []
 for (const part of plan.parts)
   sessions.push(part.empty ? undefined : await ort.InferenceSession.create(join(folder, part.file), options))
 
-const types = new Map(sessions.flatMap(session => session?.inputMetadata ?? []).map(({ name, type }) => [name, type]))
+const described = sessions.flatMap(session => session?.inputMetadata ?? [])
+const types = new Map(described.map(({ name, type }) => [name, type]))
+/** Positions as a graph takes them: some have a row for time, height and width each, which are alike for text. */
+const positionsOf = (positions, { type, shape }) =>
+  shape?.length === 3
+    ? ints([...positions, ...positions, ...positions], [3, 1, positions.length], type)
+    : ints(positions, [1, positions.length], type)
 const ints = (numbers, dims, type) =>
   type === 'int32'
     ? new ort.Tensor('int32', Int32Array.from(numbers), dims)
@@ -233,11 +239,8 @@ const run = async (batch, rows) => {
   )
   const ids = batch.flatMap(({ tokens }) => tokens)
   const known = {}
-  for (const [name, numbers] of [
-    [plan.tokens, ids],
-    ['position_ids', positions],
-  ])
-    known[name] = ints(numbers, [1, ids.length], types.get(name))
+  known[plan.tokens] = ints(ids, [1, ids.length], types.get(plan.tokens))
+  known.position_ids = positionsOf(positions, described.find(({ name }) => name === 'position_ids') ?? {})
   if (plan.rows) known.logit_rows = ints(rows ?? ids.map((_, index) => index), [(rows ?? ids).length])
   for (const [index, part] of plan.parts.entries()) {
     if (sessions[index])
@@ -306,7 +309,7 @@ if (plan.original) {
     const feeds = {}
     for (const { name, type, shape } of session.inputMetadata) {
       if (name === plan.tokens) feeds[name] = ints(prompt, [1, prompt.length], type)
-      else if (name === 'position_ids') feeds[name] = ints(prompt.keys(), [1, prompt.length], type)
+      else if (name === 'position_ids') feeds[name] = positionsOf([...prompt.keys()], { type, shape })
       else if (type === 'bool') feeds[name] = new ort.Tensor('bool', Uint8Array.of(0), shape)
       else if (name === 'attention_mask')
         feeds[name] = ints(
@@ -350,18 +353,20 @@ if (plan.original) {
   }
 }
 
+/** The number of tokens of a prompt in the first of two calls. */
+const cut = ({ length }) => length - (length >> 1)
+
 // States of sequences in one call must not mix: the prompts are cut in two calls, at different places.
 if (plan.states.length > 0 && originals.length > 0 && !plan.rows) {
   const sequences = originals.map(({ prompt }) => ({ prompt, sequence: new Sequence(prompt.length) }))
-  const cut = ({ length }) => length - (length >> 1)
   const first = await run(sequences.map(({ prompt, sequence }) => ({ sequence, tokens: prompt.slice(0, cut(prompt)) })))
   const rest = sequences.filter(({ prompt }) => prompt.length > cut(prompt))
   const second = await run(rest.map(({ prompt, sequence }) => ({ sequence, tokens: prompt.slice(cut(prompt)) })))
   let [at, behind] = [0, 0]
   for (const { prompt, rows } of originals) {
     const [some, others] = [cut(prompt) * width, (prompt.length - cut(prompt)) * width]
-    const own = [...first.slice(at, at + some), ...second.slice(behind, behind + others)]
-    result.ragged = Math.max(result.ragged, difference(own.slice(own.length - rows.length), rows))
+    const all = [...first.slice(at, at + some), ...second.slice(behind, behind + others)]
+    result.ragged = Math.max(result.ragged, difference(all.slice(all.length - rows.length), rows))
     at += some
     behind += others
   }

@@ -181,7 +181,7 @@ pub struct Scan {
     pub has_bias: bool,
     pub has_limits: bool,
     pub has_softplus: bool,
-    /// Times of what is written: 2 for another model.
+    /// The factor of values: 2 for another model.
     pub writes: f32,
 }
 

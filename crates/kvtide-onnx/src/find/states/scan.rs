@@ -4,8 +4,8 @@
 //! step = limits(softplus(dt + bias)), decay = e^(step a), written = step x       before the scan, [batch, tokens, heads, ..]
 //! S = decay S + written b;  y = S c                                              its body, for one token
 //! ```
-//! The body is not compared but run, with small sizes and numbers that differ: it has to give what the formulas give. The
-//! tensors before it are followed back to `step` and `x`, which kvtide's operator takes.
+//! The body is not compared but run, with small sizes and distinct numbers: its results have to be those of the formulas.
+//! The tensors before it are followed back to `step` and `x`, which kvtide's operator takes.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ const BODY: [&str; 9] = ["Mul", "Add", "Exp", "Unsqueeze", "ReduceSum", "Identit
 /// Heads, their elements, and elements of the state in the experiment. No two are equal.
 const TRIED: [usize; 3] = [2, 3, 5];
 
-/// The tensors that a scan reads for each token: decays, what is written, keys and queries.
+/// The tensors that a scan reads for each token: decays, values times their steps, keys and queries.
 struct Scanned<'a> {
     decay: &'a str,
     written: &'a str,
@@ -29,7 +29,7 @@ struct Scanned<'a> {
     query: &'a str,
 }
 
-/// The times of the tokens, before all that the operator computes itself.
+/// The times of the tokens, before the bias, softplus and limits that the operator applies.
 struct Times<'a> {
     dt: &'a str,
     bias: Option<&'a str>,
@@ -154,7 +154,7 @@ fn orders() -> impl Iterator<Item = [usize; 4]> {
     all.filter(|order| (0..4).all(|place| order.contains(&place)))
 }
 
-/// True if a body gives what the formulas give, with decays, what is written, keys and queries at these places.
+/// True if a body computes the formulas, with decays, values, keys and queries at these places.
 fn follows(lookup: &Lookup<'_>, body: &Graph, order: [usize; 4]) -> Result<bool> {
     let [heads, dim, size] = TRIED;
     let shapes = [vec![1, heads], vec![1, heads, dim], vec![1, heads, size], vec![1, heads, size]];
@@ -235,7 +235,7 @@ fn factor<'a>(lookup: &Lookup<'a>, product: &str, step: &str) -> Option<&'a str>
 }
 
 impl<'a> Times<'a> {
-    /// Follows times back to what the operator computes them from.
+    /// Follows times back to the tensor from which the operator computes them.
     fn of(lookup: &Lookup<'a>, step: &'a str, heads: usize) -> Result<Self> {
         let made = |name: &str, operator: &str| lookup.maker(name).filter(|node| node.is("", operator));
         let mut limits = None;
