@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 
 import test from 'ava'
 
-import { checkpointsOf, intervalOf, type Placing } from '../../lib/onnx/checkpoints.js'
+import { checkpointsOf, type Placing } from '../../lib/onnx/checkpoints.js'
 import { Cuts } from '../../lib/onnx/cuts.js'
 import { SeenPrompts } from '../../lib/onnx/seen-prompts.js'
 import { TokenLog } from '../../lib/onnx/token-log.js'
@@ -14,7 +14,6 @@ import { Dice } from '../support/onnx/toy-model.js'
 interface Case extends Omit<Placing, 'saltFrom'> {
   readonly name: string
   readonly saltFrom: number | null
-  readonly slots: number
   readonly positions: readonly number[]
 }
 
@@ -24,30 +23,45 @@ const NO_SALT = { salt: new Uint8Array(0), saltFrom: 0, extra: undefined }
 
 test('each recorded case', t => {
   const cases = JSON.parse(readFileSync(CASES, 'utf8')) as Case[]
-  t.true(cases.length >= 19)
-  for (const { name, saltFrom, slots, positions, ...placing } of cases) {
-    t.is(intervalOf(placing.length, slots, placing.blockSize), placing.interval, name)
+  t.true(cases.length >= 32)
+  for (const { name, saltFrom, positions, ...placing } of cases)
     t.deepEqual(checkpointsOf({ ...placing, saltFrom: saltFrom ?? undefined }), positions, name)
-  }
 })
 
-/** True if a position is one of the five kinds; those between others are checked by their distances. */
-function isGiven(position: number, { blockSize, length, seen, saltFrom, named }: Placing): boolean {
+/** The distances from the end at which a prompt has positions, in tokens. */
+function distancesOf({ blockSize, length, found, slots }: Placing): number[] {
+  const distances: number[] = []
+  for (let distance = Math.max(blockSize, 16); 4 * distance <= length - found; distance *= 8) distances.push(distance)
+  return length - found < 512 ? [] : distances.slice(0, Math.max(Math.floor((Math.floor(slots / 2) - 1) / 2), 0))
+}
+
+/** True if a position is given; those between others are checked by their distances. */
+function isGiven(position: number, placing: Placing): boolean {
+  const { blockSize, length, reached, seen, saltFrom, named } = placing
   const last = Math.floor((length - 1) / blockSize) * blockSize
-  return [length, seen, saltFrom ?? 0, ...named].some(
+  const near = distancesOf(placing).map(distance => length - distance)
+  return [length - reached > 128 ? length : 0, seen, saltFrom ?? 0, ...named, ...near].some(
     given => Math.min(Math.floor(given / blockSize) * blockSize, last) === position,
   )
+}
+
+/** The most tokens between two positions. */
+function longest(placing: Placing): number {
+  const most = Math.max(Math.floor(placing.slots / 2), 1) - distancesOf(placing).length
+  return Math.max(Math.ceil(placing.length / 4), 1024, Math.ceil(placing.length / most))
 }
 
 test('20,000 random prompts: each given position is a checkpoint, others only where an interval would be too long', t => {
   for (let seed = 1; seed <= 20_000; seed++) {
     const dice = new Dice(seed)
-    const [blockSize, length] = [1 + dice.roll(40), 1 + dice.roll(dice.once(4) ? 20_000 : 300)]
+    const [blockSize, length] = [1 + dice.roll(40), 1 + dice.roll(dice.once(4) ? 20_000 : 600)]
     const [found, seen] = [dice.roll(length), dice.roll(length + 1)]
+    const reached = dice.once(2) ? found : dice.roll(found + 1)
     const saltFrom = dice.once(2) ? dice.roll(length + 50) : undefined
     const named = Array.from({ length: dice.roll(5) }, () => 1 + dice.roll(length))
-    const interval = intervalOf(length, 1 + dice.roll(100), blockSize)
-    const placing: Placing = { blockSize, length, found, seen, saltFrom, named, interval }
+    const slots = 1 + dice.roll(dice.once(2) ? 100 : 12)
+    const placing: Placing = { blockSize, length, found, reached, seen, saltFrom, named, slots }
+    const interval = Math.ceil(longest(placing) / blockSize) * blockSize
     const positions = checkpointsOf(placing)
     const given: number[] = []
     for (let position = blockSize; position < length; position += blockSize)
@@ -59,12 +73,27 @@ test('20,000 random prompts: each given position is a checkpoint, others only wh
         const before = all[place] as number
         return position % blockSize === 0 && position > before && position - before <= interval && position < length
       }) &&
+      positions.at(-1) === given.at(-1) &&
       given.every((position, place) => {
         const start = given[place - 1] ?? (all[0] as number)
         const between = positions.filter(other => other > start && other < position).length
         return between === Math.ceil((position - start) / interval) - 1
       })
     if (!holds) return t.fail(`seed ${seed}: ${JSON.stringify({ ...placing, positions })}`)
+  }
+  t.pass()
+})
+
+test('another question about a long text computes at most eight times the tokens behind that text', t => {
+  for (let length = 512; length <= 40_000; length = Math.ceil(length * 1.09)) {
+    const text = { blockSize: 16, length, found: 0, reached: 0, seen: 0, saltFrom: undefined, named: [], slots: 1000 }
+    const positions = checkpointsOf(text)
+    for (let question = 1; question <= length / 32; question++) {
+      const shared = length - question
+      const [deepest = 0] = positions.filter(position => position <= shared).toReversed()
+      const most = Math.max(8 * question, 16) + 16
+      if (length - deepest > most) return t.fail(`${question} of ${length} tokens: ${length - deepest}`)
+    }
   }
   t.pass()
 })
@@ -112,7 +141,7 @@ test('2,000 random prompts have as much in common with those before them as a li
 /** A task of a prompt of consecutive ids. */
 function taskOf(length: number, computed = 0) {
   const log = new TokenLog(idsFrom(length))
-  return { state: { computed, log, names: {} } }
+  return { state: { computed, log, names: {}, reached: computed } }
 }
 
 test('the steps of a model with states end at its checkpoints, those of other models anywhere', t => {
@@ -126,7 +155,10 @@ test('the steps of a model with states end at its checkpoints, those of other mo
     return positions
   }
   const cuts = new Cuts(groupsOf('state', 64))
-  t.deepEqual(ends(cuts, taskOf(700)), [336, 688])
+  t.deepEqual(ends(cuts, taskOf(700)), [560, 672, 688])
+  // A short turn has no step of its own for its last whole block, unless it is asked again.
+  const turns = new Cuts(groupsOf('state', 64))
+  for (const positions of [[], [704], [704]]) t.deepEqual(ends(turns, taskOf(720, 600)), positions)
   // The second prompt leaves the first behind 320 tokens.
   const second = taskOf(500)
   second.state.log.cut(325)

@@ -120,6 +120,32 @@ for (const [title, form] of Object.entries(forms)) {
   })
 }
 
+test('another question about a long text continues right before the first one, and short turns find what came before', async t => {
+  await using model = await load({}, { maxStepTokens: 1024 })
+  const text = tokensOf(1, 600)
+  const [one, two] = [tokensOf(2, 12), tokensOf(3, 12)].map(question => [...text, 0, ...question]) as [
+    number[],
+    number[],
+  ]
+  using first = model.open({ tokens: one })
+  t.deepEqual(await read(model, first, 1), greedy(one, 1))
+  using second = model.open({ tokens: two })
+  t.is(second.length, 592)
+  t.deepEqual(await read(model, second, 3), greedy(two, 3))
+
+  // Tokens of runs leave no checkpoints of answers.
+  using notes = model.open({ salt: 'notes' })
+  const all: number[] = []
+  for (let turn = 0; turn < 8; turn++) {
+    const tokens = tokensOf(turn, 45)
+    all.push(...tokens)
+    await model.run([{ sequence: notes, tokens }])
+    using again = model.open({ tokens: all, salt: 'notes' })
+    t.true(again.length >= all.length - 128 - 8, `${again.length} of ${all.length} tokens are found`)
+  }
+  t.deepEqual(await read(model, notes, 3, { tokens: [1] }), greedy([...all, 1], 3))
+})
+
 test('drafts: what is accepted of them counts, whichever part it is', async t => {
   await using model = await load()
   for (const slip of [2, 3, 7, undefined]) {

@@ -2,13 +2,13 @@
 // other models there are none, and nothing is computed.
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { readPrompt } from '../sequences/prompt.js'
-import { checkpointsOf, intervalOf } from './checkpoints.js'
+import { checkpointsOf } from './checkpoints.js'
 import { SeenPrompts } from './seen-prompts.js'
 import type { SequenceState } from './sequence-state.js'
 
 /** @internal The properties of a task that its checkpoints depend on. */
 export interface CutTask {
-  readonly state: Pick<SequenceState, 'computed' | 'log' | 'names'>
+  readonly state: Pick<SequenceState, 'computed' | 'log' | 'names' | 'reached'>
 }
 
 /** The positions in a prompt, ascending, and the number of tokens that it had in common with those before it. */
@@ -37,7 +37,7 @@ export class Cuts {
 
   /** Decides the positions in a prompt that is computed from its first pending token on. O(tokens of the prompt). */
   place(task: CutTask): void {
-    const { computed, log, names } = task.state
+    const { computed, log, names, reached } = task.state
     if (this.#seen === undefined || log.length - computed < 2) return
     const { salt, saltFrom, extra } = readPrompt(names)
     const { length } = log
@@ -47,10 +47,11 @@ export class Cuts {
       blockSize: this.#blockSize,
       length,
       found: computed,
+      reached: Math.min(reached, computed),
       seen,
       saltFrom: salt.length === 0 ? undefined : saltFrom,
       named: log.named,
-      interval: intervalOf(length, this.#slots, this.#blockSize),
+      slots: this.#slots,
     })
     this.#placed.set(task, { positions, seen })
   }

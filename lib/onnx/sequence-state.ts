@@ -89,6 +89,8 @@ export class SequenceState {
   readonly log: TokenLog
   /** The number of tokens that the cache had at the last reconciliation. */
   computed: number
+  /** The number of its tokens that a prompt would have found in the cache, at the last call of {@link resume}. */
+  reached = 0
   user: SequenceUser | undefined
   declare readonly sequence: Sequence
   /** The starts of the caller's open transactions, each on top of the one before. */
@@ -371,9 +373,11 @@ export class SequenceState {
   /** Takes over the cached prefix of the first `length` tokens without the last of them, if it is longer than the computed part of the sequence. */
   resume(length: number): void {
     const ids = this.prefix(length)
+    this.reached = 0
     if (ids === undefined) return
     // A lookup without a result would count as a miss a second time.
-    if (readExplanation(this.shared, ids, this.names).matched <= this.computed) return
+    this.reached = readExplanation(this.shared, ids, this.names).matched
+    if (this.reached <= this.computed) return
     const found = findPrefix(this.shared, ids, this.names)
     if (found.length <= this.computed) return found.dispose()
     const [id, computed] = [createSequence(this.shared, { prefix: found }), found.length]

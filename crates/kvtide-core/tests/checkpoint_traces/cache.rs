@@ -4,7 +4,7 @@
 use kvtide_core::paged::LeastUseful;
 use kvtide_core::paged::parts::{Blocks, RankChain, Release};
 
-use super::placement::{Placing, checkpoints_of, interval_of};
+use super::placement::{Placing, checkpoints_of};
 use super::trace::{ROOT, Request, Trace};
 
 /// A rule for the places of checkpoints, and for their eviction.
@@ -55,12 +55,12 @@ impl Checkpoints {
     }
 
     /// Ends a step behind this block, with a checkpoint that saves this many tokens.
-    fn step(&mut self, block: u32, tokens: u32, requests: u32) {
+    fn step(&mut self, block: u32, tokens: u32) {
         let slot = self.take();
         if !self.has(block) {
             self.slots[block as usize] = slot;
             self.ends[slot as usize] = block;
-            self.blocks.note_use(slot, tokens, requests);
+            self.blocks.note_use(slot, tokens, 1);
         }
         self.end(Some(slot));
     }
@@ -145,15 +145,15 @@ fn compute(
     let size = tree.block_size;
     let ((prompt_block, length), (end_block, _)) = (request.prompt, request.answered);
     let [found, seen] = [found, seen].map(|depth| depth * size);
-    let interval = interval_of(length, slots, size);
     let placing = Placing {
         block_size: size,
         length,
         found,
+        reached: found,
         seen,
         salt_from: request.salt_from,
         named: &request.named,
-        interval,
+        slots,
     };
     let last = (length - 1) / size * size;
     let positions = match rule {
@@ -176,18 +176,18 @@ fn compute(
         blocks.push(block);
     }
     for (&position, &block) in positions.iter().zip(blocks.iter().rev()) {
-        cache.step(block, position - before, if position <= seen { 2 } else { 1 });
+        cache.step(block, position - before);
         before = position;
     }
     let answered = tree.depth(end_block) * size;
     match rule {
         Rule::Every(n) => {
             for position in multiples(n, length, answered) {
-                cache.step(tree.at_depth(end_block, position / size), n, 1);
+                cache.step(tree.at_depth(end_block, position / size), n);
             }
         }
         Rule::PromptEnd => {}
-        Rule::Ours | Rule::OursByTime | Rule::Ends if answered > before => cache.step(end_block, answered - before, 1),
+        Rule::Ours | Rule::OursByTime | Rule::Ends if answered > before => cache.step(end_block, answered - before),
         _ => {}
     }
     positions.len() as u64
