@@ -6,6 +6,7 @@
 //     layer 3   convolution, recurrence   past_conv.3, past_ssm.3
 //
 // Each recurrence is a running hash of all numbers before it, so a state of other tokens shows up in every later row of logits.
+import type { ModelDescription, StateTensor } from '../../../index.js'
 import {
   type ConstantOf,
   ELEMENT,
@@ -37,6 +38,9 @@ const weights = (layer: number, columns: number): number[][] =>
 
 /** The number of columns that the convolution of a layer keeps. */
 const COLUMNS: Readonly<Record<number, number>> = { 0: 2, 1: 3, 3: 1 }
+const KERNELS: Readonly<Record<string, number[][]>> = Object.fromEntries(
+  Object.entries(COLUMNS).map(([layer, columns]) => [layer, weights(Number(layer), columns)]),
+)
 /** The factors of the recurrences, which make them hashes. */
 const FACTOR: Readonly<Record<number, number>> = { 2: 3, 3: 5 }
 /** The factor of each element in the hash that is the next token. */
@@ -74,6 +78,19 @@ const SHAPES: Readonly<Record<string, readonly number[]>> = {
   ...Object.fromEntries(Object.entries(COLUMNS).map(([layer, columns]) => [`${layer}.conv`, [WIDTH, columns]])),
   '2.recurrent': [WIDTH],
   '3.ssm': [2, WIDTH / 2],
+}
+
+/** The layers of a cache for the graph. */
+export function hybridLayers({ isHalf = false, hasAttention = true }: HybridForm = {}): ModelDescription['layers'] {
+  const tensors = (layer: number): StateTensor[] =>
+    Object.entries(SHAPES)
+      .filter(([name]) => name.startsWith(`${layer}.`))
+      .map(([name, shape]) => ({ name: name.slice(2), shape, dtype: isHalf ? 'f16' : 'f32' }))
+  return [0, 1, 2, 3].map(layer =>
+    layer === 1 && hasAttention
+      ? { kind: 'full', numKvHeads: 1, headDim: WIDTH, tensors: tensors(layer) }
+      : { kind: 'state', tensors: tensors(layer) },
+  )
 }
 
 /** A graph that is being put together. */
@@ -232,8 +249,8 @@ export function hybridGraph({
 
 const zeros = (): number[] => Array.from({ length: WIDTH }, () => 0)
 
-/** The token that follows each of a list, computed token by token in plain code. O(tokens). */
-export function following(ids: readonly number[], hasAttention = true): number[] {
+/** Computes the model in plain code: takes the tokens of a sequence one by one, and gives the token that follows each. */
+export function follower(hasAttention = true): (id: number) => number {
   const columns: Record<number, number[][]> = {}
   const hashes: Record<number, number[]> = {}
   const convolved = (x: readonly number[], layer: number): number[] => {
@@ -242,10 +259,7 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     const all = [...before, [...x]]
     columns[layer] = all.slice(1)
     return x.map((_, at) =>
-      all.reduce(
-        (sum, column, place) => sum + (column[at] as number) * (weights(layer, count)[at]?.[place] as number),
-        0,
-      ),
+      all.reduce((sum, column, place) => sum + (column[at] as number) * (KERNELS[layer]?.[at]?.[place] as number), 0),
     )
   }
   const recurring = (x: readonly number[], layer: number): number[] => {
@@ -255,7 +269,7 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     ))
   }
   const attended = zeros()
-  return ids.map(id => {
+  return id => {
     const x0 = embedded(id)
     const c0 = convolved(x0, 0)
     const x1 = x0.map((value, at) => (value + (c0[at] as number)) % 13)
@@ -267,12 +281,22 @@ export function following(ids: readonly number[], hasAttention = true): number[]
     const [c3, h3] = [convolved(x3, 3), recurring(x3, 3)]
     const sum = c3.reduce((total, value, at) => total + (value + (h3[at] as number)) * (READ[at] as number), 0)
     return sum % (VOCABULARY - 1)
-  })
+  }
 }
 
-/** The greedy tokens behind a prompt. */
+/** The token that follows each of a list. O(tokens). */
+export function following(ids: readonly number[], hasAttention = true): number[] {
+  const next = follower(hasAttention)
+  return ids.map(id => next(id))
+}
+
+/** The greedy tokens behind a prompt. O(tokens). */
 export function greedy(prompt: readonly number[], count: number, hasAttention = true): number[] {
-  const ids = [...prompt]
-  while (ids.length < prompt.length + count) ids.push(following(ids, hasAttention).at(-1) as number)
-  return ids.slice(prompt.length)
+  const next = follower(hasAttention)
+  let [token] = prompt.map(id => next(id)).slice(-1) as [number]
+  return Array.from({ length: count }, () => {
+    const said = token
+    token = next(said)
+    return said
+  })
 }
