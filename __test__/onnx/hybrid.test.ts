@@ -120,6 +120,20 @@ for (const [title, form] of Object.entries(forms)) {
   })
 }
 
+test('a fork that was cut and went on otherwise has the states of its own tokens when it is cut again', async t => {
+  await using model = await load()
+  using chat = model.open({ tokens: prompt, checkpoints: [16, 24] })
+  await model.run([{ sequence: chat }])
+  using fork = chat.fork()
+  fork.truncate(20)
+  const more = tokensOf(9, 30)
+  await model.run([{ sequence: fork, tokens: more }])
+  const own = [...prompt.slice(0, 20), ...more.slice(0, 8)]
+  fork.truncate(own.length)
+  t.deepEqual(await read(model, fork, 8), greedy(own, 8))
+  t.deepEqual(await read(model, chat, 8), greedy(prompt, 8))
+})
+
 test('drafts: what is accepted of them counts, whichever part it is', async t => {
   await using model = await load()
   for (const slip of [2, 3, 7, undefined]) {

@@ -131,3 +131,31 @@ fn checkpoints_go_before_a_step_is_refused() {
     assert_eq!(groups.0[1].pool_stats().evictions, 9 - 1, "one slot is held, one is written");
     assert_eq!(groups.found(&ids(41)), 40);
 }
+
+#[test]
+fn a_fork_that_was_cut_forgets_the_checkpoints_of_tokens_that_it_has_no_more() {
+    for is_dropped in [false, true] {
+        let mut groups = Groups::new(12);
+        let sequence = groups.sequence();
+        groups.step(sequence, &ids(8));
+        groups.step(sequence, &ids(12)[8..]);
+        groups.step(sequence, &[12, 13]);
+        let fork = groups.0.iter_mut().map(|planner| planner.fork(sequence).unwrap()).max().unwrap();
+        groups.0.iter_mut().for_each(|planner| planner.truncate(fork, 8).unwrap());
+        if is_dropped {
+            groups.0.iter_mut().for_each(|planner| planner.drop_sequence(sequence).unwrap());
+        }
+        groups.step(fork, &[50, 51, 52, 53]);
+        groups.step(fork, &[54]);
+        let states = &groups.0[1];
+        assert_eq!(states.state_below(fork, 12), Ok(12), "the checkpoint of its own tokens");
+        groups.0.iter_mut().for_each(|planner| planner.truncate(fork, 12).unwrap());
+        let mut edited = ids(8);
+        edited.extend([50, 51, 52, 53]);
+        assert_eq!(groups.0[1].common_length(fork, &edited), Ok(12), "the state is that of its own tokens");
+
+        groups.0.iter_mut().for_each(|planner| planner.truncate(fork, 8).unwrap());
+        groups.step(fork, &[60, 61, 62, 63, 64]);
+        assert_eq!(groups.0[1].state_below(fork, 12), Ok(8), "it has no state after 12 of these tokens");
+    }
+}

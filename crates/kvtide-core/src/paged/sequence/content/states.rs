@@ -49,15 +49,18 @@ impl Content {
         tables.get(&self.table, self.length.checked_sub(1)? / tables.block_size())
     }
 
-    /// Reserves memory for one more checkpoint.
+    /// Reserves memory for one more checkpoint, and forgets those behind the last token: a cut leaves them in a list that
+    /// forks share, and the tokens that follow may be others.
     pub fn reserve_checkpoint(&mut self) -> Result<()> {
         let Some(shared) = &mut self.checkpoints else { return Ok(()) };
+        let there = shared.partition_point(|at| at.length <= self.length);
         if let Some(own) = Arc::get_mut(shared) {
+            own.truncate(there);
             return reserve(own, 1, "checkpoints of a sequence");
         }
         let mut own = Vec::new();
-        reserve(&mut own, shared.len() + 1, "checkpoints of a sequence")?;
-        own.extend_from_slice(shared);
+        reserve(&mut own, there + 1, "checkpoints of a sequence")?;
+        own.extend_from_slice(&shared[..there]);
         *shared = Arc::new(own);
         Ok(())
     }
@@ -132,7 +135,7 @@ impl Content {
 
     /// The checkpoints that are still there, the deepest first.
     fn checkpoints<'a>(&'a self, tables: &'a Tables) -> impl Iterator<Item = (&'a Checkpoint, u32)> {
-        let all = self.checkpoints.iter().flat_map(|all| all.iter().rev());
+        let all = self.checkpoints.iter().flat_map(|all| all.iter().rev()).filter(|at| at.length <= self.length);
         all.filter_map(|checkpoint| Some((checkpoint, self.slot_of(checkpoint, tables)?)))
     }
 
@@ -160,7 +163,7 @@ impl Content {
         if let Some(checkpoints) = self.checkpoints.as_mut() {
             match Arc::get_mut(checkpoints) {
                 Some(own) => own.retain(|at| at.length <= length),
-                // Later checkpoints stay in the list of a fork, which needs no memory, until one is added.
+                // Later checkpoints stay in the list of a fork, which needs no memory, until memory for one more is reserved.
                 None if length == 0 => *checkpoints = Arc::default(),
                 None => {}
             }
