@@ -187,3 +187,21 @@ fn a_prefix_that_replaces_a_state_needs_no_second_slot_beside_it() {
     }
     groups.step(second, &[8, 9]);
 }
+
+#[test]
+fn a_retained_part_of_a_sequence_keeps_its_checkpoint() {
+    for priority in [50, 51] {
+        let mut groups = Groups::new(4);
+        let sequence = groups.sequence();
+        groups.step(sequence, &ids(4));
+        groups.step(sequence, &ids(20)[4..]);
+        groups.0[1].retain(sequence, 0..4, priority, None).unwrap();
+        groups.0.iter_mut().for_each(|planner| planner.drop_sequence(sequence).unwrap());
+        for other in [100, 200, 300, 400] {
+            let sequence = groups.sequence();
+            groups.step(sequence, &ids(other + 8)[other as usize..]);
+            groups.0.iter_mut().for_each(|planner| planner.drop_sequence(sequence).unwrap());
+        }
+        assert_eq!(groups.found(&ids(6)), if priority > 50 { 4 } else { 0 });
+    }
+}

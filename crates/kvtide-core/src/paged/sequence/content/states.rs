@@ -10,6 +10,7 @@
 //! known, its slot gets the key of that block and becomes a checkpoint. Ids of the last, incomplete block are copied from
 //! slot to slot, because its key needs them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Content, KeyChain};
@@ -137,6 +138,14 @@ impl Content {
     fn checkpoints<'a>(&'a self, tables: &'a Tables) -> impl Iterator<Item = (&'a Checkpoint, u32)> {
         let all = self.checkpoints.iter().flat_map(|all| all.iter().rev()).filter(|at| at.length <= self.length);
         all.filter_map(|checkpoint| Some((checkpoint, self.slot_of(checkpoint, tables)?)))
+    }
+
+    /// The slots of the states after a token of one of these blocks: its own, and checkpoints that are still there.
+    pub fn states_at<'a>(&'a self, places: Range<u32>, tables: &'a Tables) -> impl Iterator<Item = u32> + 'a {
+        let size = tables.block_size();
+        let own = self.state(tables).map(|slot| (self.length, slot));
+        let before = self.checkpoints(tables).map(|(at, slot)| (at.length, slot)).filter(|&(at, _)| at < self.length);
+        own.into_iter().chain(before).filter(move |&(at, _)| places.contains(&((at - 1) / size))).map(|(_, slot)| slot)
     }
 
     /// The greatest length up to `length` at which there is a state.
