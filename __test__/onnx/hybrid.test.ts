@@ -126,6 +126,7 @@ test('a fork that was cut and went on otherwise has the states of its own tokens
   await model.run([{ sequence: chat }])
   using fork = chat.fork()
   fork.truncate(20)
+  t.is(fork.length, 16, 'the last state before')
   const more = tokensOf(9, 30)
   await model.run([{ sequence: fork, tokens: more }])
   const own = [...prompt.slice(0, 20), ...more.slice(0, 8)]
