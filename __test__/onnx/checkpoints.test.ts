@@ -173,6 +173,13 @@ test('the steps of a model with states end at its checkpoints, those of other mo
   t.deepEqual(ends(cuts, tenant), [400, 688])
   t.deepEqual(ends(new Cuts(groupsOf('state', 2)), taskOf(4000)), [3984])
   t.deepEqual(ends(cuts, taskOf(1)), [])
+  // Steps of equal length begin where the sequence does, and two tokens may have a position between them.
+  t.deepEqual(ends(cuts, taskOf(4000, 3000)), [3488, 3984])
+  t.deepEqual(ends(cuts, taskOf(17, 15)), [16])
+  const shortened = taskOf(700)
+  cuts.place(shortened)
+  shortened.state.log.cut(cuts.next(shortened) as number)
+  t.is(cuts.next(shortened), undefined, 'the step ends there anyway')
   for (const kind of ['full', 'sliding']) t.deepEqual(ends(new Cuts(groupsOf(kind, 64)), taskOf(700)), [])
   using real = new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 8 }] }, capacity: 4 })
   t.deepEqual(ends(new Cuts(real), taskOf(700)), [])

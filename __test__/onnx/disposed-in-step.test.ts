@@ -3,8 +3,9 @@ import test, { type ExecutionContext } from 'ava'
 
 import { isKvTideError } from '../../index.js'
 import type { OnnxModel } from '../../onnx.js'
-import { drawn, note, schedules, turns } from '../support/onnx/schedules.js'
-import { alone, type Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+import { drawn, drawnStates, note, schedules, turns } from '../support/onnx/schedules.js'
+import { aloneOf, type Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+import type { ToyStates } from '../support/onnx/toy-states.js'
 
 const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 800)
 
@@ -79,17 +80,25 @@ async function runs({ t, dice, name, model, isSmall }: World): Promise<void> {
   }
 }
 
-async function schedule(t: ExecutionContext, dice: Dice, name: string, window: number | undefined): Promise<void> {
+async function schedule(
+  t: ExecutionContext,
+  dice: Dice,
+  name: string,
+  { window, states, slots }: { readonly window?: number; readonly states?: ToyStates; readonly slots?: number } = {},
+): Promise<void> {
   const isSmall = dice.once(3)
+  const windowed = window === undefined ? {} : { window }
   const sizes = {
     capacity: isSmall ? 12 + dice.roll(12) : 2000,
     stepTokens: 4 + dice.roll(20),
     blockSize: 1 + dice.roll(5),
+    states,
+    slots: isSmall ? slots : 200,
+    ...windowed,
   }
-  const windowed = window === undefined ? {} : { window }
-  const model = toyModel(new ToyBackend(dice, windowed), { ...sizes, ...windowed })
-  const drafting = toyModel(new ToyBackend(dice, { slip: 2 + dice.roll(6), ...windowed }), { ...sizes, ...windowed })
-  const says = (tokens: readonly number[], count: number) => alone(tokens, count, Infinity, window)
+  const model = toyModel(new ToyBackend(dice, { states, ...windowed }), sizes)
+  const drafting = toyModel(new ToyBackend(dice, { slip: 2 + dice.roll(6), states, ...windowed }), sizes)
+  const says = aloneOf({ window, states })
   const world: World = { t, dice, name, model, drafting, isSmall, says }
   const others = Array.from({ length: isSmall ? dice.roll(10) : dice.roll(4) }, () => generates(world, dice.once(2)))
   if (dice.once(3)) others.push(runs(world))
@@ -112,9 +121,16 @@ const ALL = [
 ]
 
 test.serial('generations of sequences that are disposed of end with DISPOSED, and others go on', async t => {
-  await schedules(t, CASES, (dice, name) => schedule(t, dice, name, undefined), ALL)
+  await schedules(t, CASES, (dice, name) => schedule(t, dice, name), ALL)
 })
 
 test.serial('the same over layers with a window', async t => {
-  await schedules(t, Math.ceil(CASES / 2), (dice, name) => schedule(t, dice, name, 1 + dice.roll(12)), ALL)
+  const run = (dice: Dice, name: string): Promise<void> => schedule(t, dice, name, { window: 1 + dice.roll(12) })
+  await schedules(t, Math.ceil(CASES / 2), run, ALL)
+})
+
+test.serial('the same over layers with states', async t => {
+  const run = (dice: Dice, name: string, seed: number): Promise<void> =>
+    schedule(t, dice, name, drawnStates(dice, seed))
+  await schedules(t, Math.ceil(CASES / 4), run, ALL)
 })

@@ -6,8 +6,9 @@ import { OnnxModel, type OnnxSequence } from '../../onnx.js'
 import { onnxTest } from '../support/onnx/available.js'
 import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
-import { drawn, note, schedules, turns, type World } from '../support/onnx/schedules.js'
-import { alone, type Dice, POISON, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+import { drawn, drawnStates, note, schedules, turns, type World } from '../support/onnx/schedules.js'
+import { aloneOf, type Dice, POISON, statesAfter, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+import type { ToyStates } from '../support/onnx/toy-states.js'
 import { rejected } from '../support/throws.js'
 
 const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 800)
@@ -77,6 +78,7 @@ async function look(world: World, chat: OnnxSequence, tokens: readonly number[])
     case 4: {
       note('read')
       const { length } = chat
+      if (world.states !== undefined) return readStates(world, chat, tokens)
       const { k } = chat.kv(0)
       t.is(k.shape[2], chat.retainedLength, name)
       t.true(chat.retainedLength <= length, name)
@@ -88,6 +90,19 @@ async function look(world: World, chat: OnnxSequence, tokens: readonly number[])
       return fork.dispose()
     }
   }
+}
+
+/** The states of a chat are those after the tokens that a fork has, which may be fewer: there is none within a step. */
+function readStates({ t, name }: World, chat: OnnxSequence, tokens: readonly number[]): void {
+  using fork = chat.fork()
+  t.true(fork.length <= chat.length, name)
+  const seen = tokens.slice(0, fork.length)
+  const found = chat.states()
+  const after = [false, true].map(isLong => statesAfter(seen, isLong))
+  t.true(
+    after.some(states => states.every((byte, at) => byte === found[at])),
+    `${name}: the states are not those of ${fork.length} tokens`,
+  )
 }
 
 /** A copy has these tokens, and says behind them what it says alone. */
@@ -167,18 +182,24 @@ async function talked(world: World, drafting: OnnxModel): Promise<void> {
   }
 }
 
-async function looked(t: ExecutionContext, dice: Dice, name: string, window: number | undefined): Promise<void> {
-  const sizes = { capacity: 60 + dice.roll(200), stepTokens: 4 + dice.roll(20), blockSize: 1 + dice.roll(5) }
-  const backend = new ToyBackend(dice, window === undefined ? {} : { window })
+async function looked(
+  t: ExecutionContext,
+  dice: Dice,
+  name: string,
+  { window, ...kept }: { readonly window?: number; readonly states?: ToyStates; readonly slots?: number } = {},
+): Promise<void> {
+  const { states } = kept
+  const sizes = { capacity: 60 + dice.roll(200), stepTokens: 4 + dice.roll(20), blockSize: 1 + dice.roll(5), ...kept }
+  const windowed = window === undefined ? {} : { window }
+  const backend = new ToyBackend(dice, { states, ...windowed })
   // Beyond some length, all tokens count with other numbers: the second model's own, and now and then not at the same length.
   const threshold = dice.once(3) ? 5 + dice.roll(40) : undefined
   const theirs = dice.once(3) ? 5 + dice.roll(40) : threshold
-  const windowed = window === undefined ? {} : { window }
   const model = toyModel(backend, { ...sizes, threshold, ...windowed })
   const slip = 2 + dice.roll(6)
-  const drafting = toyModel(new ToyBackend(dice, { slip, ...windowed }), { ...sizes, threshold: theirs, ...windowed })
-  const says = (tokens: readonly number[], count: number) => alone(tokens, count, Infinity, window, threshold)
-  const world: World = { t, dice, name, model, says }
+  const drafter = new ToyBackend(dice, { slip, states, ...windowed })
+  const drafting = toyModel(drafter, { ...sizes, threshold: theirs, ...windowed })
+  const world: World = { t, dice, name, model, states, says: aloneOf({ window, threshold, states }) }
   await Promise.all(Array.from({ length: 1 + dice.roll(3) }, () => talked(world, drafting)))
   t.is(model.cache.freeCount, model.cache.totalCount, `${name}: blocks are left`)
   model.cache.checkInvariants()
@@ -188,11 +209,20 @@ async function looked(t: ExecutionContext, dice: Dice, name: string, window: num
 const LOOKS = ['fork', 'snapshot', 'bytes', 'fork of a fork', 'read', 'copies', 'generated']
 
 test.serial('reads of a sequence while it is computed see what was given out', async t => {
-  await schedules(t, CASES, (dice, name) => looked(t, dice, name, undefined), LOOKS)
+  await schedules(t, CASES, (dice, name) => looked(t, dice, name), LOOKS)
 })
 
 test.serial('the same over layers with a window', async t => {
-  await schedules(t, Math.ceil(CASES / 2), (dice, name) => looked(t, dice, name, 1 + dice.roll(12)), LOOKS)
+  const run = (dice: Dice, name: string): Promise<void> => looked(t, dice, name, { window: 1 + dice.roll(12) })
+  await schedules(t, Math.ceil(CASES / 2), run, LOOKS)
+})
+
+test.serial('the same over layers with states', async t => {
+  const run = (dice: Dice, name: string, seed: number): Promise<void> => {
+    const { states, slots } = drawnStates(dice, seed)
+    return looked(t, dice, name, { states, slots: 20 + slots })
+  }
+  await schedules(t, Math.ceil(CASES / 4), run, LOOKS)
 })
 
 /** Looks at a chat at each turn of the event loop, while a real model computes, and takes a fork now and then. */

@@ -4,8 +4,9 @@ import test, { type ExecutionContext } from 'ava'
 import { isKvTideError, type Transaction } from '../../index.js'
 import type { OnnxSequence } from '../../onnx.js'
 import { argmax } from '../support/onnx/graphs.js'
-import { drawn, note, schedules, turns, type World } from '../support/onnx/schedules.js'
-import { alone, Dice, POISON, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+import { drawn, drawnStates, note, schedules, turns, type World } from '../support/onnx/schedules.js'
+import { alone, aloneOf, Dice, POISON, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
+import type { ToyStates } from '../support/onnx/toy-states.js'
 import { refusal, rejected, throwsCode } from '../support/throws.js'
 
 const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 800)
@@ -60,7 +61,7 @@ class Caller {
     if (how === 1) {
       // The first of those that were computed in it.
       const { length } = last.draft
-      const kept = dice.roll(length + 1)
+      const kept = this.#world.states === undefined ? dice.roll(length + 1) : length * dice.roll(2)
       last.draft.commit(kept)
       if (kept < length) this.#tokens.length = last.computed + kept
       return
@@ -155,16 +156,19 @@ async function inTransactions(
   t: ExecutionContext,
   dice: Dice,
   name: string,
-  window: number | undefined,
+  { window, states, slots }: { readonly window?: number; readonly states?: ToyStates; readonly slots?: number } = {},
 ): Promise<void> {
+  const windowed = window === undefined ? {} : { window }
   const sizes = {
     capacity: 14 + dice.roll(60),
     stepTokens: 3 + dice.roll(12),
     blockSize: 1 + dice.roll(5),
-    ...(window === undefined ? {} : { window }),
+    states,
+    slots,
+    ...windowed,
   }
-  const model = toyModel(new ToyBackend(dice, window === undefined ? {} : { window }), sizes)
-  const world: World = { t, dice, name, model, says: (tokens, count) => alone(tokens, count, Infinity, window) }
+  const model = toyModel(new ToyBackend(dice, { states, ...windowed }), sizes)
+  const world: World = { t, dice, name, model, states, says: aloneOf({ window, states }) }
   await Promise.all(Array.from({ length: 1 + dice.roll(3) }, () => new Caller(world).talk()))
   t.is(model.cache.freeCount, model.cache.totalCount, `${name}: blocks are left`)
   model.cache.checkInvariants()
@@ -184,11 +188,18 @@ const ENDS = [
 ]
 
 test.serial('what is refused in transactions of the caller’s leaves nothing', async t => {
-  await schedules(t, CASES, (dice, name) => inTransactions(t, dice, name, undefined), ENDS)
+  await schedules(t, CASES, (dice, name) => inTransactions(t, dice, name), ENDS)
 })
 
 test.serial('the same over layers with a window, in transactions', async t => {
-  await schedules(t, Math.ceil(CASES / 2), (dice, name) => inTransactions(t, dice, name, 1 + dice.roll(12)), ENDS)
+  const run = (dice: Dice, name: string): Promise<void> => inTransactions(t, dice, name, { window: 1 + dice.roll(12) })
+  await schedules(t, Math.ceil(CASES / 2), run, ENDS)
+})
+
+test.serial('the same over layers with states, in transactions', async t => {
+  const run = (dice: Dice, name: string, seed: number): Promise<void> =>
+    inTransactions(t, dice, name, drawnStates(dice, seed))
+  await schedules(t, Math.ceil(CASES / 4), run, ENDS)
 })
 
 test('a run that is refused in a transaction keeps none of its tokens', async t => {

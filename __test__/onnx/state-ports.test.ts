@@ -7,6 +7,7 @@ import { pastLayers } from '../../lib/onnx/past-layers.js'
 import { plainPorts } from '../../lib/onnx/plain.js'
 import { type OnnxNames, OnnxPorts, readNames } from '../../lib/onnx/ports.js'
 import { sessionOf } from '../../lib/onnx/runtime-session.js'
+import { StateTensors } from '../../lib/onnx/state-tensors.js'
 import {
   BUILDER,
   hybridGraph,
@@ -172,3 +173,32 @@ for (const [title, change, node, reason] of BAD) {
     refused(t, () => pastLayers(plainPorts(graph), {}), node, reason)
   })
 }
+
+/** A tensor as far as states read it. */
+class Fake {
+  readonly type: string
+  readonly data: Uint16Array
+  readonly dims: readonly number[]
+
+  constructor(type: string, data: Uint16Array, dims: readonly number[]) {
+    this.type = type
+    this.data = data
+    this.dims = dims
+  }
+}
+
+test('states of half floats may be negative or infinite, but not NaN; a cache has exactly those of the session', t => {
+  const port = { layer: 0, name: 'conv', past: 'p', present: 'q', input: { type: 'float16', shape: [1, 3] } }
+  const kept = { layer: 0, name: 'conv', shape: [3], dtype: 'f16', offset: 0, bytes: 6 }
+  const group = { kind: 'state', layers: [0], tensors: [kept], bytes: 64 }
+  const made = (...groups: readonly object[]) =>
+    new StateTensors({ states: [port] } as never, groups as never, Fake as never)
+  const slot = (...bits: readonly number[]): Uint8Array =>
+    made(group).slot(new Map([['p', new Fake('float16', Uint16Array.from(bits), [1, 3])]]) as never)
+  t.deepEqual([...new Uint16Array(slot(0xbc00, 0x7c00, 0xfc00).buffer, 0, 3)], [0xbc00, 0x7c00, 0xfc00])
+  for (const nan of [0x7e00, 0xfe00, 0x7c01]) t.throws(() => slot(0, nan, 0), { code: 'RUNTIME_FAILED' })
+  t.throws(() => made(group, group), { code: 'INVALID_ARGUMENT', message: /on one device/ })
+  const larger = { ...group, tensors: [kept, { ...kept, name: 'ssm' }] }
+  t.throws(() => made(larger), { code: 'INVALID_ARGUMENT', message: /a cache with 1 states/ })
+  t.throws(() => made(group).pasts(new Uint8Array(63)), { code: 'INVALID_ARGUMENT' })
+})

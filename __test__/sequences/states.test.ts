@@ -211,6 +211,23 @@ for (const model of MODELS) {
   })
 }
 
+test('a file of a cache without attention has its dtype and its page formats', async t => {
+  for (const [dtype, keyFormat] of [
+    ['f16', undefined],
+    ['bf16', undefined],
+    ['f32', 'q8'],
+  ] as const) {
+    using cache = cacheOf(MAMBA, { dtype, ...(keyFormat === undefined ? {} : { keyFormat }) })
+    const one = cache.openSequence()
+    step(cache, [one, ids(0, 8)])
+    const bytes = await cache.saveBytes()
+    using again = await PagedKvCache.load(bytes, { prefixKey })
+    t.deepEqual([again.dtype, again.keyFormat, again.valueFormat], [dtype, keyFormat ?? dtype, dtype])
+    t.is(again.match(ids(0, 9)).length, 8)
+    t.is(await cacheOf(MAMBA, { dtype, ...(keyFormat === undefined ? {} : { keyFormat }) }).loadPrompts(bytes), 1)
+  }
+})
+
 test('a step needs the states of each sequence with tokens', t => {
   using cache = cacheOf(HYBRID)
   const [one, other] = [cache.openSequence(), cache.openSequence()]

@@ -1,6 +1,6 @@
-// A Python with the exporters of ONNX models, in target/exporters: torch, optimum-onnx and onnxruntime-genai, and beside them the newer transformers that
-// the model builder of onnxruntime-genai needs. About 3 GB, made once.
-import { cpSync, existsSync, rmSync, writeFileSync } from 'node:fs'
+// A Python with the exporters of ONNX models, in target/exporters: torch, optimum-onnx and onnxruntime-genai, and beside them mobius-onnx and the newer transformers
+// that it and the model builder of onnxruntime-genai need. About 3 GB, made once.
+import { cpSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { ask, root, run } from '../steps.mjs'
@@ -16,32 +16,39 @@ const PACKAGES = [
   'onnxruntime-genai==0.18.0',
 ]
 const BUILDERS = ['transformers==5.24.0', 'onnx_ir']
+/** mobius-onnx, and what it needs besides. */
+const MOBIUS = ['mobius-onnx==0.1.0', 'onnx-shape-inference==0.4.0', 'onnxscript==0.7.2']
 
 export const folder = join(root, 'target', 'exporters')
 
-/** The path of the Python, and the folder of the model builder; undefined if they cannot be made, with the reason on the console. */
+/**
+ * The path of the Python, the folder of the model builder, and the folders with mobius-onnx and its transformers; undefined if they cannot be made, with the reason
+ * on the console.
+ */
 export async function exporters() {
   const python = join(folder, 'python', 'bin', 'python')
-  const apart = join(folder, 'builder')
-  const found = { python, builder: join(apart, 'onnxruntime_genai', 'models') }
+  const [apart, mobius] = [join(folder, 'builder'), join(folder, 'mobius')]
+  const found = { python, builder: join(apart, 'onnxruntime_genai', 'models'), mobius: [mobius, apart] }
   const marker = join(folder, 'made')
-  if (existsSync(marker)) return found
+  const packages = [...PACKAGES, ...BUILDERS, ...MOBIUS].join('\n')
+  if (existsSync(marker) && readFileSync(marker, 'utf8') === packages) return found
   rmSync(folder, { recursive: true, force: true })
   const pip = (...rest) => run(python, ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', ...rest])
   const steps = [
     () => run(process.env.KVTIDE_EXPORTERS_PYTHON ?? 'python3', ['-m', 'venv', join(folder, 'python')]),
     () => pip(...PACKAGES),
     () => pip('--target', apart, ...BUILDERS),
+    () => pip('--target', mobius, '--no-deps', ...MOBIUS),
   ]
   for (const step of steps) {
     const { code } = await step()
     if (code === 0) continue
-    console.log('SKIPPED: a Python with torch, optimum-onnx and onnxruntime-genai cannot be made')
+    console.log('SKIPPED: a Python with torch, optimum-onnx, onnxruntime-genai and mobius-onnx cannot be made')
     return undefined
   }
   const site = ask(python, ['-c', 'import sysconfig; print(sysconfig.get_paths()["purelib"])'])?.trim()
   cpSync(join(site, 'onnxruntime_genai'), join(apart, 'onnxruntime_genai'), { recursive: true })
-  writeFileSync(marker, '')
+  writeFileSync(marker, packages)
   return found
 }
 

@@ -6,6 +6,7 @@
 //     layer 3   convolution, recurrence   past_conv.3, past_ssm.3
 //
 // Each recurrence is a running hash of all numbers before it, so a state of other tokens shows up in every later row of logits.
+import type { ModelDescription, StateTensor } from '../../../index.js'
 import {
   type ConstantOf,
   ELEMENT,
@@ -37,6 +38,9 @@ const weights = (layer: number, columns: number): number[][] =>
 
 /** The number of columns that the convolution of a layer keeps. */
 const COLUMNS: Readonly<Record<number, number>> = { 0: 2, 1: 3, 3: 1 }
+const KERNELS: Readonly<Record<string, number[][]>> = Object.fromEntries(
+  Object.entries(COLUMNS).map(([layer, columns]) => [layer, weights(Number(layer), columns)]),
+)
 /** The factors of the recurrences, which make them hashes. */
 const FACTOR: Readonly<Record<number, number>> = { 2: 3, 3: 5 }
 /** The factor of each element in the hash that is the next token. */
@@ -77,6 +81,19 @@ export const CONVOLUTIONS: Shapes = Object.fromEntries(
   Object.entries(COLUMNS).map(([layer, columns]) => [`${layer}.conv`, [WIDTH, columns]]),
 )
 const SHAPES: Shapes = { ...CONVOLUTIONS, '2.recurrent': [WIDTH], '3.ssm': [2, WIDTH / 2] }
+
+/** The layers of a cache for the graph. */
+export function hybridLayers({ isHalf = false, hasAttention = true }: HybridForm = {}): ModelDescription['layers'] {
+  const tensors = (layer: number): StateTensor[] =>
+    Object.entries(SHAPES)
+      .filter(([name]) => name.startsWith(`${layer}.`))
+      .map(([name, shape]) => ({ name: name.slice(2), shape, dtype: isHalf ? 'f16' : 'f32' }))
+  return [0, 1, 2, 3].map(layer =>
+    layer === 1 && hasAttention
+      ? { kind: 'full', numKvHeads: 1, headDim: WIDTH, tensors: tensors(layer) }
+      : { kind: 'state', tensors: tensors(layer) },
+  )
+}
 
 /** A graph that is being put together. */
 export class Building {
@@ -270,10 +287,7 @@ export function convolutions(): (x: readonly number[], layer: number) => number[
     const all = [...before, [...x]]
     columns[layer] = all.slice(1)
     return x.map((_, at) =>
-      all.reduce(
-        (sum, column, place) => sum + (column[at] as number) * (weights(layer, count)[at]?.[place] as number),
-        0,
-      ),
+      all.reduce((sum, column, place) => sum + (column[at] as number) * (KERNELS[layer]?.[at]?.[place] as number), 0),
     )
   }
 }
@@ -285,7 +299,8 @@ export const tokenOf = (last: readonly number[]): number =>
 /** The decoder in plain code: takes token by token, and returns the one that follows. */
 export type Stepping = (hasAttention?: boolean) => (id: number) => number
 
-const stepping: Stepping = (hasAttention = true) => {
+/** Computes the model in plain code: takes the tokens of a sequence one by one, and gives the token that follows each. */
+export const follower: Stepping = (hasAttention = true) => {
   const hashes: Record<number, number[]> = {}
   const convolved = convolutions()
   const recurring = (x: readonly number[], layer: number): number[] => {
@@ -330,5 +345,5 @@ export const greedyBy =
     })
   }
 
-export const following: ReturnType<typeof followingBy> = followingBy(stepping)
-export const greedy: ReturnType<typeof greedyBy> = greedyBy(stepping)
+export const following: ReturnType<typeof followingBy> = followingBy(follower)
+export const greedy: ReturnType<typeof greedyBy> = greedyBy(follower)

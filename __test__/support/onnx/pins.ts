@@ -1,17 +1,37 @@
 // The blocks that clients of a random schedule keep: whether something that was refused had room beside them.
 import type { OnnxModel } from '../../../onnx.js'
 
+/** The slots of states that a call needs at most: that from before its step, and that after it; one more in a transaction, for the state from before that. */
+const SLOTS = 2
+
+/** Blocks of tokens, and slots of states. */
+interface Pinned {
+  readonly blocks: number
+  readonly slots: number
+}
+
+const NONE: Pinned = { blocks: 0, slots: 0 }
+
 /** The blocks that cannot be taken from clients: they rest, or have a transaction open. And the most of them while something was asked for. */
 export class Pins {
   readonly blockSize: number
+  /** The blocks of the group that keeps tokens, or as many as are never needed. */
   readonly capacity: number
-  readonly #of = new Map<object, { readonly blocks: number; readonly isDrafting: boolean }>()
-  readonly #asked = new Set<{ most: number; readonly isDraft: boolean }>()
+  /** The slots of states, or as many as are never needed. */
+  readonly slots: number
+  readonly #of = new Map<object, Pinned & { readonly isDrafting: boolean }>()
+  readonly #asked = new Set<{ most: Pinned; readonly isDraft: boolean }>()
 
-  /** `capacity` is the number of blocks for tokens, if there are others beside them. */
-  constructor(model: OnnxModel, capacity: number = model.cache.totalCount) {
-    this.blockSize = model.cache.blockSize
-    this.capacity = capacity
+  constructor(model: OnnxModel) {
+    const { groups, blockSize } = model.cache
+    const { pools } = model.cache.stats()
+    const of = (isState: boolean): number =>
+      Math.min(
+        ...pools.map(({ totalBlocks }, at) => ((groups[at]?.kind === 'state') === isState ? totalBlocks : Infinity)),
+      )
+    this.blockSize = blockSize
+    this.capacity = of(false)
+    this.slots = of(true)
   }
 
   /** The most blocks that so many tokens take: one is a copy of a shared one. */
@@ -20,12 +40,13 @@ export class Pins {
   }
 
   set(client: object, tokens: number, isDrafting = false): void {
-    this.#of.set(client, { blocks: this.blocks(tokens), isDrafting })
-    for (const asked of this.#asked) asked.most = Math.max(asked.most, this.#sum(asked.isDraft))
+    const slots = tokens === 0 ? 0 : isDrafting ? 1 + SLOTS : 1
+    this.#of.set(client, { blocks: this.blocks(tokens), slots, isDrafting })
+    for (const asked of this.#asked) asked.most = mostOf(asked.most, this.#sum(asked.isDraft))
   }
 
   /** Makes a call, and says what others pin at most until it ends. Only what is asked for in a transaction may be refused for one that goes on. */
-  async during(isDraft: boolean, call: () => Promise<void>): Promise<number> {
+  async during(isDraft: boolean, call: () => Promise<void>): Promise<Pinned> {
     const asked = { most: this.#sum(isDraft), isDraft }
     this.#asked.add(asked)
     try {
@@ -36,15 +57,31 @@ export class Pins {
     return asked.most
   }
 
-  /** The blocks that each client keeps, for the message of a failure. */
-  toString(): string {
-    return [...this.#of.values()].map(({ blocks, isDrafting }) => `${blocks}${isDrafting ? ' drafting' : ''}`).join()
+  /** True if so many tokens have no room beside what was pinned, their own blocks included in a transaction. */
+  lacks(tokens: number, isDraft: boolean, pinned: Pinned): boolean {
+    const [blocks, slots] = [this.blocks(tokens), isDraft ? 1 + SLOTS : SLOTS]
+    const own = isDraft ? { blocks, slots } : NONE
+    return blocks > this.capacity - (pinned.blocks - own.blocks) || slots > this.slots - (pinned.slots - own.slots)
   }
 
-  #sum(isDraft: boolean): number {
-    return [...this.#of.values()].reduce(
-      (sum, { blocks, isDrafting }) => sum + (isDrafting && !isDraft ? 0 : blocks),
-      0,
+  /** The blocks that each client keeps, for the message of a failure. */
+  toString(): string {
+    const each = [...this.#of.values()].map(
+      ({ blocks, slots, isDrafting }) => `${blocks} and ${slots}${isDrafting ? ' drafting' : ''}`,
+    )
+    return `${each.join()} of ${this.capacity} blocks and ${this.slots} slots`
+  }
+
+  #sum(isDraft: boolean): Pinned {
+    const counted = [...this.#of.values()].filter(({ isDrafting }) => !isDrafting || isDraft)
+    return counted.reduce<Pinned>(
+      (sum, { blocks, slots }) => ({ blocks: sum.blocks + blocks, slots: sum.slots + slots }),
+      NONE,
     )
   }
 }
+
+const mostOf = (one: Pinned, other: Pinned): Pinned => ({
+  blocks: Math.max(one.blocks, other.blocks),
+  slots: Math.max(one.slots, other.slots),
+})

@@ -95,10 +95,9 @@ export class Client {
     // Until its tokens are counted it has at most these.
     pins.set(this, tokens)
     if (refusal === undefined) return
-    const others = pinned - (isDraft ? pins.blocks(tokens) : 0)
     this.#t.true(
-      pins.blocks(tokens) > pins.capacity - others,
-      `${this.#name}: ${refusal.message}, but ${tokens} tokens have room beside ${others} of ${pins.capacity} blocks; kept now: ${pins}; ${JSON.stringify(refusal.details)}`,
+      pins.lacks(tokens, isDraft, pinned),
+      `${this.#name}: ${refusal.message}, but ${tokens} tokens have room beside ${JSON.stringify(pinned)}; kept now: ${pins}; ${JSON.stringify(refusal.details)}`,
     )
     throw refusal
   }
@@ -333,7 +332,7 @@ export class Client {
   /** More tokens than there is ever room for. */
   get #most(): number {
     const { capacity, blockSize } = this.#world.pins
-    return (capacity + 8) * blockSize
+    return ((capacity === Infinity ? 12 : capacity) + 8) * blockSize
   }
 
   #refused(error: unknown, isPoisoned: boolean): void {

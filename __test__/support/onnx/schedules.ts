@@ -3,6 +3,7 @@ import type { ExecutionContext } from 'ava'
 
 import type { OnnxModel } from '../../../onnx.js'
 import { Dice, type ToyBackend, VOCABULARY } from './toy-model.js'
+import { TOY_STATES, type ToyStates } from './toy-states.js'
 
 /** Occurrences by name, over all schedules of a test. */
 const seen = new Map<string, number>()
@@ -45,11 +46,19 @@ export interface World {
   readonly dice: Dice
   readonly name: string
   readonly model: OnnxModel
+  /** The layers that keep states, if any: then a transaction keeps all of its tokens or none. */
+  readonly states?: ToyStates | undefined
   says(tokens: readonly number[], count: number): number[]
 }
 
 export const drawn = (dice: Dice, most = 14): number[] =>
   Array.from({ length: 1 + dice.roll(most) }, () => dice.roll(VOCABULARY - 1))
+
+/** The layers that keep states in the schedule of a seed, and how many of these states a cache has room for. */
+export const drawnStates = (dice: Dice, seed: number): { readonly states: ToyStates; readonly slots: number } => ({
+  states: TOY_STATES[seed % TOY_STATES.length] as ToyStates,
+  slots: 3 + dice.roll(dice.once(2) ? 8 : 60),
+})
 
 export async function turns(dice: Dice, most = 12): Promise<void> {
   for (let turn = dice.roll(most); turn > 0; turn--) await Promise.resolve()

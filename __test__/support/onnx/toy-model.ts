@@ -1,6 +1,7 @@
 import { setImmediate as eventLoop } from 'node:timers/promises'
 
-import { type PageFormat, PagedKvCache, type PagedKvCacheOptions } from '../../../index.js'
+import { type ModelCacheOptions, type PageFormat, PagedKvCache, type PagedKvCacheOptions } from '../../../index.js'
+import type { TensorData } from '../../../lib/border/host-array.js'
 import { INTERNAL } from '../../../lib/border/owner.js'
 import { binding } from '../../../lib/loading/binding.js'
 import type { Backend, ModelStep } from '../../../lib/onnx/backend.js'
@@ -9,6 +10,16 @@ import { OnnxModel } from '../../../lib/onnx/model.js'
 import type { EmbedSpan } from '../../../lib/onnx/spans.js'
 import { LentRun } from '../../../lib/sequences/lent-run.js'
 import { StepRun } from '../../../lib/sequences/step-run.js'
+import {
+  addToken,
+  hashesOf,
+  newState,
+  stateBytes,
+  stateOfBytes,
+  toyLayers,
+  type ToyState,
+  type ToyStates,
+} from './toy-states.js'
 
 /** The number of tokens in the toy's vocabulary. */
 export const VOCABULARY = 16
@@ -102,13 +113,80 @@ function slipping(sums: readonly number[], slip: number): number {
   return (following(sums) + ((sums[0] as number) % slip === 0 ? 1 : 0)) % (VOCABULARY - 1)
 }
 
+/** The numbers that the next token follows from: the sums of attention, if there is any, and the hashes of states. */
+const behind = (sums: readonly number[], state: ToyState | undefined, states: ToyStates | undefined): number[] =>
+  state === undefined ? [...sums] : [...(states === 'alone' ? [] : sums), ...hashesOf(state)]
+
 /** The number that long sequences add to their positions. */
 const LONG_FROM = 100_000
 
-/**
- * The toy's answer without a cache. With `slip`, about one token in so many differs; with `window`, it depends on that many last tokens only. Beyond `threshold`
- * tokens, every token counts with other numbers; `total` is the length that decides if it is that of a longer sequence.
- */
+/** The properties of a toy that its answers depend on. */
+export interface ToyForm {
+  /** About one token in so many differs. */
+  readonly slip?: number | undefined
+  /** The number of last tokens that the next one depends on. */
+  readonly window?: number | undefined
+  /** The number of tokens beyond which every token counts with other numbers. */
+  readonly threshold?: number | undefined
+  /** The layers that keep states. */
+  readonly states?: ToyStates | undefined
+}
+
+/** The answer of a toy without a cache. `total` is the length that decides if it is that of a longer sequence. */
+export type ToyAlone = (
+  tokens: readonly number[],
+  count: number,
+  total?: number,
+  pictures?: readonly Picture[],
+) => number[]
+
+/** Makes the answers of a toy without a cache. */
+export function aloneOf({ slip = Infinity, window = Infinity, threshold = Infinity, states }: ToyForm): ToyAlone {
+  const from = (end: number): number => Math.max(0, end - window)
+  return (tokens, count, total = 0, pictures = []) => {
+    const all = [...tokens]
+    const numberAt = (index: number, id: number, position: number, place: number): number => {
+      const picture = pictures.find(({ start, rows }) => index >= start && index < start + rows)
+      if (picture === undefined) return left(id, position, place)
+      return given(pictured(picture.seed, index - picture.start, place), position, place)
+    }
+    const places = Array.from({ length: SUMMED }, (_, place) => place)
+    const numbersAt = (index: number, first: number): number[] =>
+      places.map(place => numberAt(index, all[index] as number, first + index, place))
+    const start = (): number => (Math.max(all.length, total) > threshold ? LONG_FROM : 0)
+    const sumAll = (): number[] =>
+      places.map(place =>
+        all.reduce(
+          (sum, id, position) =>
+            position < from(all.length) ? sum : sum + numberAt(position, id, start() + position, place),
+          0,
+        ),
+      )
+    const stateAll = (): ToyState | undefined => {
+      if (states === undefined) return undefined
+      const state = newState()
+      for (const index of all.keys()) addToken(state, numbersAt(index, start()))
+      return state
+    }
+    let [sums, state] = [sumAll(), stateAll()]
+    for (let step = 0; step < count; step++) {
+      const next = slipping(behind(sums, state, states), slip)
+      const [gone, first] = [from(all.length + 1) - 1, start()]
+      for (const place of places) {
+        sums[place] =
+          (sums[place] as number) +
+          left(next, first + all.length, place) -
+          (gone < 0 || gone < from(all.length) ? 0 : numberAt(gone, all[gone] as number, first + gone, place))
+      }
+      all.push(next)
+      if (state !== undefined) addToken(state, numbersAt(all.length - 1, first))
+      if (start() !== first) [sums, state] = [sumAll(), stateAll()]
+    }
+    return all.slice(tokens.length)
+  }
+}
+
+/** As {@link aloneOf}, without states. */
 export function alone(
   tokens: readonly number[],
   count: number,
@@ -118,37 +196,21 @@ export function alone(
   total: number = 0,
   pictures: readonly Picture[] = [],
 ): number[] {
-  const all = [...tokens]
-  const numberAt = (index: number, id: number, position: number, place: number): number => {
-    const picture = pictures.find(({ start, rows }) => index >= start && index < start + rows)
-    if (picture === undefined) return left(id, position, place)
-    return given(pictured(picture.seed, index - picture.start, place), position, place)
-  }
-  const from = (end: number): number => Math.max(0, end - window)
-  const start = (): number => (Math.max(all.length, total) > threshold ? LONG_FROM : 0)
-  const sumAll = (): number[] =>
-    Array.from({ length: SUMMED }, (_, place) =>
-      all.reduce(
-        (sum, id, position) =>
-          position < from(all.length) ? sum : sum + numberAt(position, id, start() + position, place),
-        0,
-      ),
-    )
-  let sums = sumAll()
-  for (let step = 0; step < count; step++) {
-    const next = slipping(sums, slip)
-    const [gone, first] = [from(all.length + 1) - 1, start()]
-    for (let place = 0; place < SUMMED; place++) {
-      sums[place] =
-        (sums[place] as number) +
-        left(next, first + all.length, place) -
-        (gone < 0 || gone < from(all.length) ? 0 : numberAt(gone, all[gone] as number, first + gone, place))
-    }
-    all.push(next)
-    if (start() !== first) sums = sumAll()
-  }
-  return all.slice(tokens.length)
+  return aloneOf({ slip, window, threshold })(tokens, count, total, pictures)
 }
+
+/** The bytes of the states that a toy keeps after these tokens, without pictures; `isLong` if they are those of a long sequence. */
+export function statesAfter(tokens: readonly number[], isLong = false): Uint8Array {
+  const state = newState()
+  for (const [index, id] of tokens.entries())
+    addToken(
+      state,
+      Array.from({ length: SUMMED }, (_, place) => left(id, (isLong ? LONG_FROM : 0) + index, place)),
+    )
+  return stateBytes(state)
+}
+
+const rowsOf = (data: Float32Array) => ({ data, shape: [data.length / DIM, 1, DIM] })
 
 /** A model that computes its next token from the cache's content, so a wrong block shows up. Steps take several turns of the event loop. */
 export class ToyBackend implements Backend {
@@ -159,6 +221,9 @@ export class ToyBackend implements Backend {
   readonly #vocabulary: number
   readonly #window: number
   readonly #largest: number
+  readonly #states: ToyStates | undefined
+  /** The tokens before those of each sequence of the step. */
+  #before: readonly number[] = []
   steps = 0
   tokens = 0
   isComputing = false
@@ -172,12 +237,14 @@ export class ToyBackend implements Backend {
       vocabulary = VOCABULARY,
       window = Infinity,
       pages = 'f32',
+      states,
     }: {
       readonly poison?: number
       readonly slip?: number
       readonly vocabulary?: number
       readonly window?: number
       readonly pages?: PageFormat
+      readonly states?: ToyStates | undefined
     } = {},
   ) {
     this.#dice = dice
@@ -186,6 +253,7 @@ export class ToyBackend implements Backend {
     this.#vocabulary = vocabulary
     this.#window = window
     this.#largest = LARGEST[pages] ?? 15
+    this.#states = states
   }
 
   async run({
@@ -202,6 +270,7 @@ export class ToyBackend implements Backend {
     try {
       this.steps += 1
       this.tokens += ids.length
+      this.#before = sequences.map(({ before }) => before.length)
       for (const [place, { before }] of sequences.entries()) {
         if ((positions[offsets[place] as number] as number) % LONG_FROM !== before.length)
           throw new Error('the tokens before a step are as many as its first position')
@@ -217,14 +286,9 @@ export class ToyBackend implements Backend {
           values[token * DIM + 2 + place] = row < 0 ? left(id, position, place) : given(number, position, place)
         }
       }
-      const rowsOf = (data: Float32Array) => ({ data, shape: [ids.length, 1, DIM] })
       using lent = LentRun.taken(run.share())
-      const out = lent.attend(
-        0,
-        rowsOf(new Float32Array(ids.length * DIM)),
-        rowsOf(new Float32Array(ids.length * DIM)),
-        rowsOf(values),
-      )
+      const attended = this.#attend(lent, values)
+      const states = this.#computeStates(lent, offsets, values)
       lent.dispose()
       await this.#turns()
       if (ids.includes(this.#poison)) throw new Error('poison')
@@ -233,9 +297,9 @@ export class ToyBackend implements Backend {
         // With queries of zeros, all keys have the same weight: the output is the mean.
         const count = Math.min(((positions[token] as number) % LONG_FROM) + 1, this.#window)
         const sums = Array.from({ length: SUMMED }, (_, place) =>
-          Math.round((out[token * DIM + 2 + place] as number) * count),
+          Math.round((attended[token * DIM + 2 + place] ?? 0) * count),
         )
-        logits[row * this.#vocabulary + slipping(sums, this.#slip)] = 1
+        logits[row * this.#vocabulary + slipping(behind(sums, states[token], this.#states), this.#slip)] = 1
       }
       run.end()
       return new binding.NativeLogits(logits, 'f32', rows.length, this.#vocabulary)
@@ -246,6 +310,33 @@ export class ToyBackend implements Backend {
 
   dispose(): Promise<void> {
     return Promise.resolve()
+  }
+
+  /** The attention of each token to those before it. */
+  #attend(lent: LentRun, values: Float32Array): TensorData {
+    if (this.#states === 'alone') return new Float32Array(0)
+    const none = new Float32Array(values.length)
+    return lent.attend(this.#states === 'beside' ? 1 : 0, rowsOf(none), rowsOf(none), rowsOf(values))
+  }
+
+  /** The state after each token. Now and then, others are written first. */
+  #computeStates(lent: LentRun, offsets: Int32Array, values: Float32Array): ToyState[] {
+    const after: ToyState[] = []
+    if (this.#states === undefined) return after
+    for (let place = 0; place < offsets.length - 1; place++) {
+      const [start, end] = [offsets[place] as number, offsets[place + 1] as number]
+      let state = stateOfBytes(lent.readStates(place))
+      if (state[0] !== this.#before[place])
+        throw new Error(`the state of ${state[0]} tokens, expected that of ${this.#before[place]}`)
+      for (let token = start; token < end; token++) {
+        state = state.slice()
+        addToken(state, values.subarray(token * DIM + 2, (token + 1) * DIM))
+        after.push(state)
+      }
+      if (this.#dice.once(8)) lent.writeStates(place, stateBytes(newState()).fill(7))
+      lent.writeStates(place, stateBytes(state))
+    }
+    return after
   }
 
   async #turns(): Promise<void> {
@@ -267,6 +358,9 @@ export function toyModel(
     threshold,
     width,
     cuts,
+    states,
+    slots = capacity,
+    more = {},
   }: {
     capacity: number
     blockSize?: number
@@ -281,6 +375,11 @@ export function toyModel(
     width?: number | undefined
     /** The ends of steps in prompts, as if layers kept states. */
     cuts?: Cuts | undefined
+    /** The layers that keep states, and the number of slots for these. */
+    states?: ToyStates | undefined
+    slots?: number | undefined
+    /** More options of the cache. */
+    more?: Partial<ModelCacheOptions>
   },
 ): OnnxModel {
   const sizes = { numKvHeads: 1, headDim: DIM }
@@ -288,10 +387,11 @@ export function toyModel(
     window === undefined ? ({ kind: 'full', ...sizes } as const) : ({ kind: 'sliding', window, ...sizes } as const)
   const formats = { keyFormat: pages, valueFormat: pages }
   const cache = new PagedKvCache({
-    model: { layers: [layer] },
-    capacity,
+    model: { layers: states === undefined ? [layer] : toyLayers(layer, states).layers },
+    capacity: states === undefined ? capacity : states === 'alone' ? [slots] : [capacity, slots],
     blockSize,
     ...(pages === 'f32' ? {} : formats),
+    ...more,
   } satisfies PagedKvCacheOptions)
   const rope = threshold === undefined ? undefined : { threshold, offset: LONG_FROM }
   return new OnnxModel(INTERNAL, {

@@ -13,7 +13,7 @@
 use kvtide_core::model::{
     AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription, StateTensor,
 };
-use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout};
+use kvtide_core::paged::{PageFormat, PageLayout};
 use kvtide_tensor::{DType, PagedKvCache, PagedModelOptions, PoolRoom};
 use serde::{Deserialize, Serialize};
 
@@ -135,16 +135,15 @@ impl Identity {
     #[must_use]
     pub fn of(cache: &PagedKvCache) -> Self {
         let model = cache.model();
-        let pages = cache.layouts().next().expect("a group of layers");
-        let format = |part| pages.section(part).format.name().to_owned();
+        let [key_format, value_format] = cache.formats().map(|format| format.name().to_owned());
         let AttentionDescription { num_query_heads, scale, softcap, sink_logits } = *model.attention();
         let key = cache.namer().own_key().map(|key| hex(&key));
         Identity {
             namespace: cache.namer().namespace().to_owned(),
             block_size: cache.block_size(),
             dtype: cache.dtype().to_string(),
-            key_format: format(KeyOrValue::Key),
-            value_format: format(KeyOrValue::Value),
+            key_format,
+            value_format,
             hadamard: cache.hadamard(),
             layout: LAYOUT,
             byte_order: if cfg!(target_endian = "little") { "little" } else { "big" }.to_owned(),

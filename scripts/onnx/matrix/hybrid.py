@@ -40,6 +40,15 @@ FAMILIES = {
     'granite-hybrid': ('GraniteMoeHybridConfig', dict(MAMBA, layer_types=['mamba', 'attention', 'mamba', 'mamba'], num_local_experts=0, shared_intermediate_size=96,
                                                       position_embedding_type=None, attention_multiplier=0.2, embedding_multiplier=3.0,
                                                       residual_multiplier=0.5, logits_scaling=0.5), ['written']),
+    'bamba': ('BambaConfig', dict(MAMBA, mamba_n_groups=2, attn_layer_indices=[1]), ['written']),
+    'falcon-h1': ('FalconH1Config', dict(MAMBA, mamba_n_groups=2, mamba_d_ssm=128, key_multiplier=0.7, ssm_in_multiplier=1.2, ssm_out_multiplier=0.6,
+                                         attention_in_multiplier=0.9, attention_out_multiplier=0.8, ssm_multipliers=[0.7, 1.1, 0.9, 1.2, 0.8],
+                                         mlp_multipliers=[0.9, 0.6], embedding_multiplier=1.5, lm_head_multiplier=0.5), ['written']),
+    'jamba': ('JambaConfig', dict(mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=8, attn_layer_period=4, attn_layer_offset=1, num_experts=1),
+              ['written']),
+    'nemotron-h': ('NemotronHConfig', dict(layers_block_type=['linear_attention', 'mlp', 'full_attention', 'linear_attention'], head_dim=16, mamba_num_heads=8,
+                                           mamba_head_dim=16, n_groups=2, ssm_state_size=16, conv_kernel=4, chunk_size=16), ['written']),
+    'mamba': ('MambaConfig', dict(state_size=16, conv_kernel=4, expand=2, time_step_rank=8), ['written']),
     'mamba2': ('Mamba2Config', dict(num_heads=8, head_dim=16, state_size=16, n_groups=1, conv_kernel=4, expand=2, chunk_size=16), ['written']),
 }
 

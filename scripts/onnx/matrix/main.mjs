@@ -14,7 +14,7 @@ if (found !== undefined) {
   await must(found.python, [make, models, '--builder', found.builder, ...only])
   // The folder of the builders has the newer transformers, which knows the hybrids.
   const env = { PYTHONPATH: join(found.builder, '..', '..') }
-  await must(found.python, [hybrid, models, '--builder', found.builder, ...only], { env })
+  await must(found.python, [hybrid, models, '--builder', found.builder, '--mobius', ...found.mobius, ...only], { env })
   const page = only.length === 0 ? [join(root, 'docs', 'models.md')] : []
   await must('node', [join(root, 'scripts', 'onnx', 'matrix', 'run.mjs'), models, ...page])
 }

@@ -16,10 +16,10 @@ fn call() -> impl Strategy<Value = Call> {
     prop_oneof![
         2 => (0..2u8).prop_map(Call::Create),
         2 => of().prop_map(Call::Drop),
-        2 => of().prop_map(Call::Fork),
+        3 => of().prop_map(Call::Fork),
         12 => (prop::collection::vec((of(), ids()), 1..3), prop::bool::weighted(0.93), 0..8u8)
             .prop_map(|(shares, known, end)| Call::Step(shares, known, end)),
-        2 => (of(), 0..40u32).prop_map(|(of, length)| Call::Truncate(of, length)),
+        6 => (of(), 0..24u32).prop_map(|(of, length)| Call::Truncate(of, length)),
         1 => of().prop_map(Call::Snapshot),
         1 => (of(), of()).prop_map(|(of, snapshot)| Call::Restore(of, snapshot)),
         1 => of().prop_map(Call::Release),

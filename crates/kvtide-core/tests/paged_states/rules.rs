@@ -2,8 +2,8 @@
 
 use kvtide_core::Error;
 use kvtide_core::paged::{
-    Append, Explanation, Identity, LeastUseful, MissReason, PagedPlanner, Writer, explain_in_groups, find_in_groups,
-    prompt_states,
+    Append, Explanation, Growth, GrowthRequest, Identity, LeastUseful, MissReason, PagedPlanner, Writer,
+    explain_in_groups, find_in_groups, prompt_states, shortage_in_groups,
 };
 
 /// Full layers and states, in blocks of four tokens.
@@ -130,4 +130,78 @@ fn checkpoints_go_before_a_step_is_refused() {
     }
     assert_eq!(groups.0[1].pool_stats().evictions, 9 - 1, "one slot is held, one is written");
     assert_eq!(groups.found(&ids(41)), 40);
+}
+
+#[test]
+fn a_fork_that_was_cut_forgets_the_checkpoints_of_tokens_that_it_has_no_more() {
+    for is_dropped in [false, true] {
+        let mut groups = Groups::new(12);
+        let sequence = groups.sequence();
+        groups.step(sequence, &ids(8));
+        groups.step(sequence, &ids(12)[8..]);
+        groups.step(sequence, &[12, 13]);
+        let fork = groups.0.iter_mut().map(|planner| planner.fork(sequence).unwrap()).max().unwrap();
+        groups.0.iter_mut().for_each(|planner| planner.truncate(fork, 8).unwrap());
+        if is_dropped {
+            groups.0.iter_mut().for_each(|planner| planner.drop_sequence(sequence).unwrap());
+        }
+        groups.step(fork, &[50, 51, 52, 53]);
+        groups.step(fork, &[54]);
+        let states = &groups.0[1];
+        assert_eq!(states.state_below(fork, 12), Ok(12), "the checkpoint of its own tokens");
+        groups.0.iter_mut().for_each(|planner| planner.truncate(fork, 12).unwrap());
+        let mut edited = ids(8);
+        edited.extend([50, 51, 52, 53]);
+        assert_eq!(groups.0[1].common_length(fork, &edited), Ok(12), "the state is that of its own tokens");
+
+        groups.0.iter_mut().for_each(|planner| planner.truncate(fork, 8).unwrap());
+        groups.step(fork, &[60, 61, 62, 63, 64]);
+        assert_eq!(groups.0[1].state_below(fork, 12), Ok(8), "it has no state after 12 of these tokens");
+    }
+}
+
+#[test]
+fn a_prefix_that_replaces_a_state_needs_no_second_slot_beside_it() {
+    let mut groups = Groups::new(2);
+    let first = groups.sequence();
+    groups.step(first, &ids(8));
+    groups.0.iter_mut().for_each(|planner| planner.drop_sequence(first).unwrap());
+    let second = groups.sequence();
+    groups.step(second, &ids(2));
+    let (prompt, identity) = (ids(10), Identity::default());
+    let growing = [Growth { sequence: second, tokens: 8 }];
+    let asked = GrowthRequest { growing: &growing, prompt: Some((&prompt, &identity)), step: 8, watermark: None };
+    let [full, states] = &groups.0;
+    assert_eq!(shortage_in_groups(&[full, states], asked), Ok(None));
+    let fork = groups.0.iter_mut().map(|planner| planner.fork(second).unwrap()).max().unwrap();
+    let [full, states] = &groups.0;
+    let shortage = shortage_in_groups(&[full, states], asked).unwrap().expect("a fork keeps the state");
+    assert_eq!((shortage.group, shortage.needed, shortage.free), (1, 2, 1));
+    groups.0.iter_mut().for_each(|planner| planner.drop_sequence(fork).unwrap());
+
+    let [full, states] = &mut groups.0;
+    let held = find_in_groups(&mut [full, states], &prompt, &identity, false).unwrap();
+    for (planner, held) in groups.0.iter_mut().zip(held) {
+        planner.restore(second, &held).unwrap();
+        planner.release(held);
+    }
+    groups.step(second, &[8, 9]);
+}
+
+#[test]
+fn a_retained_part_of_a_sequence_keeps_its_checkpoint() {
+    for priority in [50, 51] {
+        let mut groups = Groups::new(4);
+        let sequence = groups.sequence();
+        groups.step(sequence, &ids(4));
+        groups.step(sequence, &ids(20)[4..]);
+        groups.0[1].retain(sequence, 0..4, priority, None).unwrap();
+        groups.0.iter_mut().for_each(|planner| planner.drop_sequence(sequence).unwrap());
+        for other in [100, 200, 300, 400] {
+            let sequence = groups.sequence();
+            groups.step(sequence, &ids(other + 8)[other as usize..]);
+            groups.0.iter_mut().for_each(|planner| planner.drop_sequence(sequence).unwrap());
+        }
+        assert_eq!(groups.found(&ids(6)), if priority > 50 { 4 } else { 0 });
+    }
 }

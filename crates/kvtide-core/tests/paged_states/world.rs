@@ -263,6 +263,8 @@ impl World {
                 length < before && below < u64::from(length) && above.is_some_and(|above| above > length.into())
             );
             prop_assert_eq!(self.planners[1].check_truncate(id, below as u32), Ok(()));
+            // The sequence goes back further.
+            return self.truncate(at, below as u32);
         }
         if checks.iter().any(Result::is_err) {
             prop_assert!(length != 0 && length != before || !model.drafts.is_empty());

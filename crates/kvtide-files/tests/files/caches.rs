@@ -1,8 +1,9 @@
 //! A loaded cache finds the same prompts as the saved one, with the same content.
 
-use kvtide_core::paged::Extra;
+use kvtide_core::model::{LayerDescription, ModelDescription, StateDType, StateTensor};
+use kvtide_core::paged::{Extra, PageFormat};
 use kvtide_files::{CacheFile, LoadOptions, Save, Sink, Source, Watch, save_cache_bytes};
-use kvtide_tensor::{PagedKvCache, PoolRoom, PromptOptions};
+use kvtide_tensor::{DType, PagedKvCache, PagedModelOptions, PoolRoom, PromptOptions};
 
 use crate::world::{Form, Random, append, forms, found, shown};
 
@@ -157,4 +158,21 @@ fn with_less_room_the_oldest_stay_away() {
     append(&mut again, sequence, &[1, 2, 3, 4, 5], true).unwrap();
     let lengths: Vec<u32> = prompts.iter().map(|prompt| found(&mut again, prompt, b"")).collect();
     assert_eq!(lengths, [0, 0, 4, 8]);
+}
+
+#[test]
+fn a_cache_without_attention_keeps_its_form() {
+    let tensor = StateTensor { layer: 0, name: "ssm".to_owned(), shape: vec![3], dtype: StateDType::F32 };
+    let model = ModelDescription::new(vec![LayerDescription::state()]).unwrap().with_states(vec![tensor]).unwrap();
+    for (dtype, key_format, formats) in [
+        (DType::F32, None, [PageFormat::F32; 2]),
+        (DType::F16, None, [PageFormat::F16; 2]),
+        (DType::BF16, Some(PageFormat::Q8), [PageFormat::Q8, PageFormat::BF16]),
+    ] {
+        let options = PagedModelOptions::new(model.clone(), PoolRoom::Blocks(vec![3]));
+        let mut cache = PagedKvCache::of_model(PagedModelOptions { dtype, key_format, ..options }).unwrap();
+        let again = load(save_cache_bytes(&mut cache, &Watch::default()).unwrap(), LoadOptions::default());
+        assert_eq!((again.dtype(), again.formats()), (dtype, formats));
+        assert_eq!(again.model(), cache.model());
+    }
 }

@@ -16,7 +16,7 @@ use kvtide_core::paged::{
 
 use super::events::join_events;
 use super::layer_place::{place, shared};
-use super::options::PagedModelOptions;
+use super::options::{PageForm, PagedModelOptions};
 use super::prefix_namer::{PrefixNamer, PromptOptions};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -68,6 +68,7 @@ pub struct PagedKvCache {
     pub(super) model: Arc<ModelDescription>,
     /// One budget per device.
     budgets: Vec<Arc<Budget>>,
+    pub(super) form: PageForm,
     pub(super) namer: PrefixNamer,
     pub(super) id: u64,
     /// True if tiers take its blocks.
@@ -83,6 +84,7 @@ impl PagedKvCache {
             return Err(Error::argument("states", "true", "false: states are those of a model's layers"));
         }
         let namespace = options.namespace.clone();
+        let form = PageForm::new(options.dtype, [options.key_format, options.value_format], options.hadamard);
         let groups = vec![PageGroup::new(options)?];
         let namer = PrefixNamer::new(prefix_key, &namespace, [groups[0].shape()])?;
         if num_layers > LAYERS_MAX {
@@ -93,7 +95,7 @@ impl PagedKvCache {
             LayerDescription { kind, num_kv_heads, head_dim, value_head_dim: value_head_dim.unwrap_or(head_dim) };
         let (model, budgets) =
             (Arc::new(ModelDescription::new(vec![layer; num_layers as usize])?), vec![groups[0].budget().clone()]);
-        Ok(PagedKvCache { groups, model, budgets, namer, id: next_id(), has_below: false })
+        Ok(PagedKvCache { groups, model, budgets, form, namer, id: next_id(), has_below: false })
     }
 
     /// An empty cache for a model's layers, whose blocks have the same keys in all groups.
@@ -103,7 +105,9 @@ impl PagedKvCache {
         let mut groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
         join_events(&mut groups);
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
-        Ok(PagedKvCache { groups, model: Arc::new(options.model), budgets, namer, id: next_id(), has_below: false })
+        let form = PageForm::new(options.dtype, [options.key_format, options.value_format], options.hadamard);
+        let model = Arc::new(options.model);
+        Ok(PagedKvCache { groups, model, budgets, form, namer, id: next_id(), has_below: false })
     }
 
     /// Its layers.
@@ -121,7 +125,7 @@ impl PagedKvCache {
     /// The element type of inputs, and of outputs from pages that are not low-bit.
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.first().shape().dtype
+        self.form.dtype
     }
 
     /// The layout of each group's slab.

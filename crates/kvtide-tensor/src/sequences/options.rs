@@ -71,6 +71,22 @@ impl PagedModelOptions {
     }
 }
 
+/// The form of keys and values, which a cache has even if no layer keeps any.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageForm {
+    pub dtype: DType,
+    pub formats: [PageFormat; 2],
+    pub hadamard: bool,
+}
+
+impl PageForm {
+    /// Parts without a format have that of the dtype.
+    pub fn new(dtype: DType, formats: [Option<PageFormat>; 2], hadamard: bool) -> Self {
+        let formats = formats.map(|format| format.unwrap_or(dtype.page_format()));
+        PageForm { dtype, formats, hadamard }
+    }
+}
+
 /// A device, and the budget of the cache's memory there.
 #[derive(Clone, Debug)]
 pub(super) struct CacheDevice {

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use kvtide_core::paged::{BlockKey, BlockName, PageLayout, SavedContent, SavedRow};
+use kvtide_core::paged::{BlockKey, BlockName, PageFormat, PageLayout, SavedContent, SavedRow};
 
 use super::cache::PagedKvCache;
 use super::prefix_namer::{PrefixNamer, PromptOptions};
@@ -176,7 +176,13 @@ impl PagedKvCache {
     /// True if K is rotated before it is quantised.
     #[must_use]
     pub fn hadamard(&self) -> bool {
-        self.first().shape().hadamard
+        self.form.hadamard
+    }
+
+    /// The formats of K and V in pages.
+    #[must_use]
+    pub fn formats(&self) -> [PageFormat; 2] {
+        self.form.formats
     }
 
     /// The layout of each group's staging pages.

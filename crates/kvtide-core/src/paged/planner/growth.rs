@@ -119,10 +119,12 @@ impl PagedPlanner {
         tokens: u32,
         asked: GrowthRequest<'_>,
     ) -> u64 {
-        if self.keeps_states {
-            return self.revived(found, group) + 1;
-        }
         let (blocks, table) = (found.blocks(group), of.table());
+        if self.keeps_states {
+            let own = table.len().checked_sub(1).and_then(|place| Some((place, self.tables.get(table, place)?)));
+            let is_given_back = own.is_some_and(|(place, slot)| !self.tables.is_held_twice(table, place, slot));
+            return self.revived(found, group) + 1 - u64::from(is_given_back);
+        }
         let total = of.length() + tokens;
         let new = total.div_ceil(self.block_size()).saturating_sub(found.length() as u32);
         let revived = self.revived(found, group);

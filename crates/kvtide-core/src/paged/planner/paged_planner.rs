@@ -255,8 +255,15 @@ impl PagedPlanner {
         let end = if tokens.is_empty() { 0 } else { tokens.end.div_ceil(size).min(table.len()) };
         let places = tokens.start / size..end;
         let mut blocks = Vec::new();
-        reserve(&mut blocks, places.len(), "sequences and blocks of a call")?;
-        blocks.extend(places.filter_map(|place| self.tables.get(table, place)));
+        if self.keeps_states {
+            for slot in of.content().states_at(places, &self.tables) {
+                reserve(&mut blocks, 1, "sequences and blocks of a call")?;
+                blocks.push(slot);
+            }
+        } else {
+            reserve(&mut blocks, places.len(), "sequences and blocks of a call")?;
+            blocks.extend(places.filter_map(|place| self.tables.get(table, place)));
+        }
         self.tables.pool_mut().set_priorities(&blocks, priority, until)
     }
 

@@ -10,6 +10,7 @@
 //! known, its slot gets the key of that block and becomes a checkpoint. Ids of the last, incomplete block are copied from
 //! slot to slot, because its key needs them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Content, KeyChain};
@@ -49,15 +50,18 @@ impl Content {
         tables.get(&self.table, self.length.checked_sub(1)? / tables.block_size())
     }
 
-    /// Reserves memory for one more checkpoint.
+    /// Reserves memory for one more checkpoint, and forgets those behind the last token: a cut leaves them in a list that
+    /// forks share, and the tokens that follow may be others.
     pub fn reserve_checkpoint(&mut self) -> Result<()> {
         let Some(shared) = &mut self.checkpoints else { return Ok(()) };
+        let there = shared.partition_point(|at| at.length <= self.length);
         if let Some(own) = Arc::get_mut(shared) {
+            own.truncate(there);
             return reserve(own, 1, "checkpoints of a sequence");
         }
         let mut own = Vec::new();
-        reserve(&mut own, shared.len() + 1, "checkpoints of a sequence")?;
-        own.extend_from_slice(shared);
+        reserve(&mut own, there + 1, "checkpoints of a sequence")?;
+        own.extend_from_slice(&shared[..there]);
         *shared = Arc::new(own);
         Ok(())
     }
@@ -133,13 +137,21 @@ impl Content {
 
     /// The checkpoints that are still there, the deepest first.
     fn checkpoints<'a>(&'a self, tables: &'a Tables) -> impl Iterator<Item = (&'a Checkpoint, u32)> {
-        let all = self.checkpoints.iter().flat_map(|all| all.iter().rev());
+        let all = self.checkpoints.iter().flat_map(|all| all.iter().rev()).filter(|at| at.length <= self.length);
         all.filter_map(|checkpoint| Some((checkpoint, self.slot_of(checkpoint, tables)?)))
     }
 
     /// The lengths at which there is a checkpoint of these tokens, the greatest first.
     pub fn checkpoint_lengths<'a>(&'a self, tables: &'a Tables) -> impl Iterator<Item = u32> {
-        self.checkpoints(tables).map(|(at, _)| at.length).filter(|&at| at <= self.length)
+        self.checkpoints(tables).map(|(at, _)| at.length)
+    }
+
+    /// The slots of the states after a token of one of these blocks: its own, and checkpoints that are still there.
+    pub fn states_at<'a>(&'a self, places: Range<u32>, tables: &'a Tables) -> impl Iterator<Item = u32> + 'a {
+        let size = tables.block_size();
+        let own = self.state(tables).map(|slot| (self.length, slot));
+        let before = self.checkpoints(tables).map(|(at, slot)| (at.length, slot)).filter(|&(at, _)| at < self.length);
+        own.into_iter().chain(before).filter(move |&(at, _)| places.contains(&((at - 1) / size))).map(|(_, slot)| slot)
     }
 
     /// The greatest length up to `length` at which there is a state.
@@ -166,7 +178,7 @@ impl Content {
         if let Some(checkpoints) = self.checkpoints.as_mut() {
             match Arc::get_mut(checkpoints) {
                 Some(own) => own.retain(|at| at.length <= length),
-                // Later checkpoints stay in the list of a fork, which needs no memory, until one is added.
+                // Later checkpoints stay in the list of a fork, which needs no memory, until memory for one more is reserved.
                 None if length == 0 => *checkpoints = Arc::default(),
                 None => {}
             }
