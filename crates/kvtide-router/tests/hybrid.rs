@@ -198,3 +198,17 @@ fn a_group_that_is_announced_counts_before_its_first_block() {
     apply(&mut index, Event::Removed(RemovedBlocks { hashes: vec![BlockHash::Number(2)], ..removal }));
     assert_eq!(index.find(&[1, 2, 3]).blocks, 0);
 }
+
+#[test]
+fn a_worker_keeps_states_after_events_were_lost() {
+    let mut index = WorkerIndex::new();
+    let mut feed = WorkerFeed::new(index.add_worker().unwrap());
+    let tokens = || stored((Some(0), Some("full_attention")), None, &[1, 2, 3]);
+    feed.apply_event(&mut index, &tokens()).unwrap();
+    feed.apply_event(&mut index, &stored((Some(1), Some("mamba")), None, &[2])).unwrap();
+    feed.lost(&mut index).unwrap();
+    feed.apply_event(&mut index, &tokens()).unwrap();
+    assert_eq!(index.find(&[1, 2, 3]).blocks, 0, "its states are unknown");
+    feed.apply_event(&mut index, &stored((Some(1), None), None, &[2])).unwrap();
+    assert_eq!(index.find(&[1, 2, 3]).blocks, 2);
+}

@@ -215,6 +215,11 @@ impl WorkerIndex {
         self.tree.check();
         for (index, load) in self.loads.iter().enumerate() {
             assert_eq!(self.present[index / 64] >> (index % 64) & 1 == 1, load.is_some());
+            let keeps = |words: &[u64]| words.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1);
+            assert!(
+                load.is_some() || !keeps(&self.of_tokens) && !keeps(&self.of_states),
+                "a removed worker keeps nothing"
+            );
         }
         assert_eq!(self.least, self.least_load(), "the least load");
     }
