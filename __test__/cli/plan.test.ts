@@ -177,6 +177,11 @@ test.serial('a plan counts the states of a sequence, and says what a checkpoint 
   t.regex(mamba.text, /^f16 +0 +[\d.]+ KiB +- +any +\d+$/m)
 })
 
+test.serial('a config that Python wrote may have infinite numbers', async t => {
+  const model = JSON.stringify({ ...CONFIGS.qwen3, time_step_limit: [0, 1] }).replace('[0,1]', '[0.0, Infinity]')
+  await withFile(model, async file => t.is((await run('plan', file)).code, 0))
+})
+
 test.serial('a plan that cannot be made says what was expected', async t => {
   await withFile('{"model_type": "bert"}', async (file, folder) => {
     for (const [args, expected] of [

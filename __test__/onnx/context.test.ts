@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 
 import { type BackendName, OnnxModel, type OnnxModelOptions } from '../../onnx.js'
 import { binding } from '../../lib/loading/binding.js'
-import { configSizes } from '../../lib/onnx/config.js'
+import { configSizes, parseConfig } from '../../lib/onnx/config.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { copied } from '../support/onnx/changed.js'
 import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
@@ -18,6 +18,12 @@ const config = (max_position_embeddings = 40) =>
 const [long, short] = [promptOf('p100'), promptOf('p33')]
 
 const context = (fields: object): number | undefined => configSizes(JSON.stringify(fields)).contextLength
+
+test('a config may have numbers that Python writes and JSON lacks', t => {
+  const text = String.raw`{ "time_step_limit": [-Infinity, Infinity], "x": NaN, "name": "Infinity \"NaN\"", "n_ctx": 77 }`
+  t.is(configSizes(text).contextLength, 77)
+  t.deepEqual(parseConfig(text), { time_step_limit: [null, null], x: null, name: 'Infinity "NaN"', n_ctx: 77 })
+})
 
 test('a config says it under the names of all families, with rope that is scaled', t => {
   for (const name of [

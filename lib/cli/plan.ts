@@ -7,7 +7,7 @@ import type { DType } from '../border/host-array.js'
 import { count } from '../errors/check.js'
 import { invalid, isKvTideError } from '../errors/errors.js'
 import { writeRegular } from '../loading/regular-file.js'
-import { readText } from '../onnx/config.js'
+import { parseConfig, readText } from '../onnx/config.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { checkPageFormat, type PageFormat } from '../sequences/page-format.js'
 import { groupsOfModel, type LayerGroup, type StatePlace } from '../sequences/layer-group.js'
@@ -135,7 +135,7 @@ function writeHtml(file: string, page: string): void {
 /** The groups of a model's layers. Convolutions have this element type. */
 function groupsOf(config: string, dtype: DType): readonly LayerGroup[] {
   try {
-    JSON.parse(config)
+    parseConfig(config)
   } catch {
     throw invalid('config', config.slice(0, 40), 'a Hugging Face config.json')
   }

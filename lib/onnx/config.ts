@@ -65,7 +65,7 @@ function readGenai(
   const file = configBeside(model, 'genai_config.json')
   if (file === undefined) return undefined
   try {
-    return { file, config: (JSON.parse(readText('genai_config.json', file)) as GenaiConfig).model ?? {} }
+    return { file, config: (parseConfig(readText('genai_config.json', file)) as GenaiConfig).model ?? {} }
   } catch {
     return undefined
   }
@@ -103,6 +103,12 @@ export function readText(argument: string, file: string): string {
   }
 }
 
+/** @internal Parses a `config.json`. Python writes `Infinity` and `NaN`, which JSON lacks: they become `null`. */
+export function parseConfig(text: string): unknown {
+  const words = /"(?:[^"\\]|\\.)*"|-?Infinity|NaN/g
+  return JSON.parse(text.replaceAll(words, word => (word.startsWith('"') ? word : 'null')))
+}
+
 interface ConfigFields extends ContextFields {
   readonly head_dim?: unknown
   readonly hidden_size?: unknown
@@ -113,7 +119,7 @@ interface ConfigFields extends ContextFields {
 }
 
 function textFields(config: string): ConfigFields {
-  const fields = JSON.parse(config) as ConfigFields & { readonly text_config?: ConfigFields }
+  const fields = parseConfig(config) as ConfigFields & { readonly text_config?: ConfigFields }
   return fields.text_config ?? fields
 }
 
