@@ -171,7 +171,7 @@ fn state_space_models_of_a_scan() {
         let sizes = ["heads", "head_dim", "groups", "state_size", "softplus"].map(|size| number(&node, size));
         assert_eq!(sizes, [HEADS as f64, 16., form.groups as f64, form.size as f64, softplus], "{name}");
         let limits = node.attributes.iter().find(|(name, _)| name == "limits");
-        assert_eq!(limits.map(|(_, limits)| limits.len()), form.has_limits.then_some(2), "{name}");
+        assert_eq!(limits.map(|(_, limits)| limits.len()), (form.has_limits || form.has_least).then_some(2), "{name}");
         let has_bias = form.has_bias && form.has_softplus;
         assert_eq!((node.inputs.len(), node.inputs.get(5)), (if has_bias { 7 } else { 5 }, has_bias.then_some(&None)));
     };
@@ -181,6 +181,8 @@ fn state_space_models_of_a_scan() {
     cut("square", Scan::of(16, 4), 1.);
     cut("no bias", Scan { has_bias: false, ..Scan::of(8, 1) }, 1.);
     cut("limits", Scan { has_limits: true, ..Scan::of(8, 1) }, 1.);
+    cut("least", Scan { has_least: true, ..Scan::of(8, 1) }, 1.);
+    cut("expanded", Scan { is_expanded: true, ..Scan::of(8, 2) }, 1.);
     cut("sigmoid", Scan { has_softplus: false, ..Scan::of(8, 1) }, 0.);
 }
 

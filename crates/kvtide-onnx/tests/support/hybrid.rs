@@ -181,13 +181,26 @@ pub struct Scan {
     pub has_bias: bool,
     pub has_limits: bool,
     pub has_softplus: bool,
+    /// A lower limit alone, written as a maximum.
+    pub has_least: bool,
+    /// Decays have the axes of a state before the scan, instead of in its body.
+    pub is_expanded: bool,
     /// The factor of values: 2 for another model.
     pub writes: f32,
 }
 
 impl Scan {
     pub fn of(size: i64, groups: i64) -> Self {
-        Self { size, groups, has_bias: true, has_limits: false, has_softplus: true, writes: 1. }
+        Self {
+            size,
+            groups,
+            has_bias: true,
+            has_limits: false,
+            has_softplus: true,
+            has_least: false,
+            is_expanded: false,
+            writes: 1.,
+        }
     }
 
     /// The times of tokens.
@@ -205,6 +218,10 @@ impl Scan {
         if self.has_limits {
             let [low, high] = [0.4, 0.8].map(|limit| graph.floats(&[], &[limit]));
             step = graph.node("Clip", &[&step, &low, &high], &[]);
+        }
+        if self.has_least {
+            let least = graph.floats(&[], &[0.4]);
+            step = graph.node("Max", &[&step, &least], &[]);
         }
         step
     }
@@ -229,12 +246,15 @@ impl Scan {
         };
         let whole = [DIM, self.size];
         body.input("h", F32, &dims(&whole));
-        body.input("factor", F32, &dims(&[]));
+        body.input("factor", F32, &dims(if self.is_expanded { &[1, 1] } else { &[] }));
         body.input("written", F32, &dims(&[DIM]));
         body.input("b", F32, &dims(&[self.size]));
         body.input("c", F32, &dims(&[self.size]));
         let [end, ends, column] = [vec![-1], vec![-1, -2], vec![-2]].map(|axes| body.ints(&[axes.len() as i64], &axes));
-        let factor = body.node("Unsqueeze", &["factor", &ends], &[]);
+        let factor = match self.is_expanded {
+            true => "factor".to_owned(),
+            false => body.node("Unsqueeze", &["factor", &ends], &[]),
+        };
         let kept = body.node("Mul", &[&factor, "h"], &[]);
         let written = scaled(&mut body, "written", self.writes);
         let written = body.node("Unsqueeze", &[&written, &end], &[]);
@@ -256,7 +276,11 @@ impl Scan {
         let a: Vec<f32> = (0..HEADS).map(|head| -0.3 - head as f32 * 0.2).collect();
         let a = graph.floats(&[HEADS], &a);
         let decays = graph.node("Mul", &[&step, &a], &[]);
-        let decay = graph.node("Exp", &[&decays], &[]);
+        let mut decay = graph.node("Exp", &[&decays], &[]);
+        if self.is_expanded {
+            let ends = graph.ints(&[2], &[-1, -2]);
+            decay = graph.node("Unsqueeze", &[&decay, &ends], &[]);
+        }
         let (shape, last) = (graph.ints(&[4], &[0, 0, HEADS, DIM]), graph.ints(&[1], &[-1]));
         let rows = graph.node("Reshape", &[x, &shape], &[]);
         let steps = graph.node("Unsqueeze", &[&step, &last], &[]);

@@ -18,6 +18,9 @@ use crate::proto::{Attribute, Graph, Node};
 /// Operators whose results do not depend on sizes: a body of these does the same for all sizes.
 const BODY: [&str; 9] = ["Mul", "Add", "Exp", "Unsqueeze", "ReduceSum", "Identity", "Cast", "Constant", "Transpose"];
 
+/// The axes of decays behind the tokens, besides that of heads: none, or those of a state.
+const UNITS: [&[usize]; 2] = [&[], &[1, 1]];
+
 /// Heads, their elements, and elements of the state in the experiment. No two are equal.
 const TRIED: [usize; 3] = [2, 3, 5];
 
@@ -49,13 +52,14 @@ pub(super) fn find(lookup: &Lookup<'_>, port: &StatePort<'_>, index: usize) -> R
     let sizes = [heads, head_dim, size].map(|size| size as usize);
     let count = sizes[0];
     let scanned = Scanned::of(lookup, node, body, sizes)?;
-    let (step, a) = decayed(lookup, node, scanned.decay, count)?;
+    let decay = unexpanded(lookup, scanned.decay);
+    let (step, a) = decayed(lookup, node, decay, count)?;
     let x = factor(lookup, scanned.written, step).ok_or_else(|| {
         wrong(format!("{} is not the product of a tensor and {step}, which also makes its decays", scanned.written))
     })?;
     let times = Times::of(lookup, step, count)?;
     let evaluation = lookup.at(SIZES[0])?;
-    for (name, like) in [(x, scanned.written), (times.dt, scanned.decay)] {
+    for (name, like) in [(x, scanned.written), (times.dt, decay)] {
         if evaluation.dims(name) != evaluation.dims(like) {
             return Err(wrong(format!("{name} does not have the dimensions of {like}")));
         }
@@ -128,17 +132,17 @@ impl<'a> Scanned<'a> {
         let [heads, dim, size] = sizes;
         let evaluation = lookup.at(SIZES[0])?;
         let (batch, new) = (SIZES[0].batch, SIZES[0].new);
-        let wanted = [vec![heads], vec![heads, dim], vec![heads, size], vec![heads, size]];
         let is = |name: &str, rest: &[usize]| {
             evaluation.dims(name).is_some_and(|dims| dims == [&[batch, new][..], rest].concat())
         };
         let names: Vec<&str> = node.inputs[1..].iter().map(String::as_str).collect();
-        for order in orders() {
+        for (order, units) in orders().flat_map(|order| UNITS.map(|units| (order, units))) {
             let roles = order.map(|place| names[place]);
+            let wanted = [[&[heads], units].concat(), vec![heads, dim], vec![heads, size], vec![heads, size]];
             if !roles.iter().zip(&wanted).all(|(name, rest)| is(name, rest)) {
                 continue;
             }
-            if follows(lookup, body, order)? {
+            if follows(lookup, body, order, units)? {
                 let [decay, written, key, query] = roles;
                 return Ok(Self { decay, written, key, query });
             }
@@ -155,9 +159,9 @@ fn orders() -> impl Iterator<Item = [usize; 4]> {
 }
 
 /// True if a body computes the formulas, with decays, values, keys and queries at these places.
-fn follows(lookup: &Lookup<'_>, body: &Graph, order: [usize; 4]) -> Result<bool> {
+fn follows(lookup: &Lookup<'_>, body: &Graph, order: [usize; 4], units: &[usize]) -> Result<bool> {
     let [heads, dim, size] = TRIED;
-    let shapes = [vec![1, heads], vec![1, heads, dim], vec![1, heads, size], vec![1, heads, size]];
+    let shapes = [[&[1, heads], units].concat(), vec![1, heads, dim], vec![1, heads, size], vec![1, heads, size]];
     let state = numbers(0, heads * dim * size);
     let tried: Vec<Vec<f64>> =
         shapes.iter().enumerate().map(|(role, shape)| numbers(role + 1, shape.iter().product())).collect();
@@ -201,6 +205,22 @@ fn operands<'a>(lookup: &Lookup<'a>, name: &str, operator: &str) -> Option<[[&'a
     Some([[one, other], [other, one]])
 }
 
+/// Decays before they get the axes of a state.
+fn unexpanded<'a>(lookup: &Lookup<'a>, name: &'a str) -> &'a str {
+    let before = added_axes(lookup, name).filter(|(_, axes)| matches!(axes[..], [-2, -1] | [-1, -2] | [3, 4] | [4, 3]));
+    before.map_or(name, |(before, _)| before)
+}
+
+/// The tensor to which an `Unsqueeze` adds axes, and the axes.
+fn added_axes<'a>(lookup: &Lookup<'a>, name: &str) -> Option<(&'a str, Vec<i64>)> {
+    let node = lookup.maker(name).filter(|node| node.is("", "Unsqueeze"))?;
+    let axes = match node.ints("axes") {
+        Some(axes) => axes.to_vec(),
+        None => lookup.at(SIZES[0]).ok()?.get(node.input(1)?).ints()?,
+    };
+    Some((node.input(0)?, axes))
+}
+
 /// The times and the factors whose products are the logarithms of the decays.
 fn decayed<'a>(lookup: &Lookup<'a>, node: &Node, decay: &'a str, heads: usize) -> Result<(&'a str, &'a str)> {
     let logarithm = lookup.maker(decay).filter(|node| node.is("", "Exp")).and_then(|node| node.input(0));
@@ -223,13 +243,7 @@ fn has_numbers(lookup: &Lookup<'_>, name: &str, heads: usize) -> Result<bool> {
 /// The other factor of a product with `step`, which has another axis.
 fn factor<'a>(lookup: &Lookup<'a>, product: &str, step: &str) -> Option<&'a str> {
     let is_step = |name: &str| {
-        let node = lookup.maker(name).filter(|node| node.is("", "Unsqueeze"));
-        let added = node.filter(|node| node.input(0) == Some(step));
-        let axes = added.and_then(|node| match node.ints("axes") {
-            Some(axes) => Some(axes.to_vec()),
-            None => lookup.at(SIZES[0]).ok()?.get(node.input(1)?).ints(),
-        });
-        axes.is_some_and(|axes| axes == [-1] || axes == [3])
+        added_axes(lookup, name).is_some_and(|(before, axes)| before == step && (axes == [-1] || axes == [3]))
     };
     operands(lookup, product, "Mul")?.into_iter().find(|[_, other]| is_step(other)).map(|[x, _]| x)
 }
@@ -247,6 +261,13 @@ impl<'a> Times<'a> {
                 && low < high
             {
                 limits = Some([low as f32, high as f32]);
+                name = before;
+            }
+        }
+        // A lower limit alone is also written as a maximum.
+        for [before, least] in operands(lookup, step, "Max").into_iter().flatten() {
+            if let Some(low) = lookup.scalar(least)? {
+                limits = Some([low as f32, f32::MAX]);
                 name = before;
             }
         }
