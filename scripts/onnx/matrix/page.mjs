@@ -33,6 +33,7 @@ const FORMS = {
   mobius: 'mobius-onnx 0.1.0',
   written: 'written by hand from the code of transformers',
   'builder-f32-text': 'builder, f32, one row of positions',
+  'builder-int4-floats': 'builder, int4 in floats',
 }
 
 /** The rows of the table of hybrid models. */
@@ -103,9 +104,10 @@ with the tokens of transformers; gemma2 cannot be exported. \`make.py --mobius\`
 
 ## Hybrid models
 
-Models that mix layers with states and layers with attention run on \`plain\`, and give the same tokens as transformers. \`scripts/onnx/matrix/hybrid.py\` makes
-the models. Each is run alone, with others, and in short steps; forked, drafted for, truncated, resumed, found by a second prompt, saved and
-loaded. The bytes are those of a sequence's states, and of a checkpoint.
+Models that mix layers with states and layers with attention run on \`graph\` and \`parts\`, those with Mamba 1 (Jamba, Mamba) on \`plain\`, and give the same
+tokens as transformers. The int4 graph computes in floats (\`accuracy_level\` 0): with activations of int8, the smallest difference changes their rounding.
+\`scripts/onnx/matrix/hybrid.py\` makes the models. Each is run alone, with others, and in short steps; forked, drafted for, truncated,
+resumed, found by a second prompt, saved and loaded. The bytes are those of a sequence's states, and of a checkpoint.
 
 ${[row(['family', 'form', 'backend', 'bytes', 'as expected']), row(['---', '---', '---', '---', '---']), ...hybridRows(hybrids)].join('\n')}
 
