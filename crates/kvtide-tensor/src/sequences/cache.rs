@@ -18,11 +18,12 @@ use super::events::join_events;
 use super::layer_place::{place, shared};
 use super::options::{PageForm, PagedModelOptions};
 use super::prefix_namer::{PrefixNamer, PromptOptions};
+use super::states::state_places;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::paged::{PageGroup, PagedKvCacheOptions};
+use crate::paged::{PageGroup, PagedKvCacheOptions, StatePlace};
 
 /// Keys and values of many sequences, all layers, in blocks that sequences share. A step, a transaction and a snapshot cover
 /// all layers.
@@ -66,6 +67,8 @@ pub struct PagedKvCache {
     /// The groups, at least one.
     pub(super) groups: Vec<PageGroup>,
     pub(super) model: Arc<ModelDescription>,
+    /// For each state, its group, and its place there.
+    pub(super) state_places: Arc<[(usize, StatePlace)]>,
     /// One budget per device.
     budgets: Vec<Arc<Budget>>,
     pub(super) form: PageForm,
@@ -95,7 +98,16 @@ impl PagedKvCache {
             LayerDescription { kind, num_kv_heads, head_dim, value_head_dim: value_head_dim.unwrap_or(head_dim) };
         let (model, budgets) =
             (Arc::new(ModelDescription::new(vec![layer; num_layers as usize])?), vec![groups[0].budget().clone()]);
-        Ok(PagedKvCache { groups, model, budgets, form, namer, id: next_id(), has_below: false })
+        Ok(PagedKvCache {
+            groups,
+            state_places: state_places(&model),
+            model,
+            budgets,
+            form,
+            namer,
+            id: next_id(),
+            has_below: false,
+        })
     }
 
     /// An empty cache for a model's layers, whose blocks have the same keys in all groups.
@@ -107,7 +119,16 @@ impl PagedKvCache {
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
         let form = PageForm::new(options.dtype, [options.key_format, options.value_format], options.hadamard);
         let model = Arc::new(options.model);
-        Ok(PagedKvCache { groups, model, budgets, form, namer, id: next_id(), has_below: false })
+        Ok(PagedKvCache {
+            groups,
+            state_places: state_places(&model),
+            model,
+            budgets,
+            form,
+            namer,
+            id: next_id(),
+            has_below: false,
+        })
     }
 
     /// Its layers.

@@ -33,7 +33,7 @@ use super::step::PagedStep;
 use crate::attention::{AttendOptions, Attended, Room};
 use crate::base::error::{Error, Result};
 use crate::base::life::RunPin;
-use crate::paged::GroupRun;
+use crate::paged::{GroupRun, StatePlace};
 use crate::tensor::source::Source;
 use crate::tensor::view::Kv;
 
@@ -69,6 +69,7 @@ pub struct StepRun {
     /// The part of each group.
     pub(super) groups: Vec<GroupRun>,
     pub(super) model: Arc<ModelDescription>,
+    pub(super) state_places: Arc<[(usize, StatePlace)]>,
     cache: u64,
     pin: Arc<RunPin>,
 }
@@ -84,7 +85,8 @@ impl PagedKvCache {
         let groups = groups.collect::<Result<_>>()?;
         let pin = RunPin::new(self.groups.iter().map(|group| group.life().clone()));
         step.run = Arc::downgrade(&pin);
-        Ok(StepRun { groups, model: self.model.clone(), cache: self.id, pin })
+        let (model, state_places) = (self.model.clone(), self.state_places.clone());
+        Ok(StepRun { groups, model, state_places, cache: self.id, pin })
     }
 
     /// Ends a run: the layers that it has written count as written. Succeeds even while a background call reads the cache.

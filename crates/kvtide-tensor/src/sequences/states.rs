@@ -11,8 +11,9 @@
 //! A model has one group of states on each device. O(bytes of a sequence's states).
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use kvtide_core::model::{LayerKind, ModelDescription, StateDType};
+use kvtide_core::model::{LayerKind, ModelDescription, StateDType, StateTensor};
 use kvtide_core::paged::{PromptStates, prompt_states};
 
 use super::cache::PagedKvCache;
@@ -138,7 +139,9 @@ impl StepRun {
         state: u32,
         work: impl FnOnce(&[usize], &mut [StepState<'_>]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (group, place) = place_of(&self.model, state)?;
+        let expected = || format!("below {}, the number of states of the model", self.state_places.len());
+        let found = self.state_places.get(state as usize);
+        let &(group, place) = found.ok_or_else(|| Error::argument("state", state, expected()))?;
         self.groups[group].compute_state(place, work)
     }
 
@@ -155,33 +158,32 @@ impl StepRun {
     }
 }
 
-/// The group of a state, and its place in the slots of that group.
-fn place_of(model: &ModelDescription, index: u32) -> Result<(usize, StatePlace)> {
-    let (states, layout) = (model.states(), model.state_layout());
-    let state = states.get(index as usize).ok_or_else(|| {
-        Error::argument("state", index, format!("below {}, the number of states of the model", states.len()))
-    })?;
-    let first = layout.offsets[index as usize];
-    let slot = layout.slots.iter().position(|slot| slot.contains(&first)).expect("a slot that has the state");
-    let of_slot = || layout.offsets.iter().copied().filter(|offset| layout.slots[slot].contains(offset));
-    let next = of_slot().filter(|&offset| offset > first).min().unwrap_or(layout.slots[slot].end);
+/// For each state, its group, and its place in the slots of that group. O(states²), once for a cache.
+pub(super) fn state_places(model: &ModelDescription) -> Arc<[(usize, StatePlace)]> {
+    let layout = model.state_layout();
     let groups = model.groups().iter().enumerate().filter(|(_, group)| group.kind == LayerKind::State);
-    let (group, _) = groups.clone().nth(slot).expect("a group for each slot");
-    let begin = layout.slots[slot].start;
-    let dtype = match state.dtype {
-        StateDType::F32 => DType::F32,
-        StateDType::F16 => DType::F16,
-        StateDType::BF16 => DType::BF16,
+    let groups: Vec<usize> = groups.map(|(place, _)| place).collect();
+    let place = |(state, &first): (&StateTensor, &u64)| {
+        let slot = layout.slots.iter().position(|slot| slot.contains(&first)).expect("a slot that has the state");
+        let of_slot = || layout.offsets.iter().copied().filter(|offset| layout.slots[slot].contains(offset));
+        let next = of_slot().filter(|&offset| offset > first).min().unwrap_or(layout.slots[slot].end);
+        let begin = layout.slots[slot].start;
+        let dtype = match state.dtype {
+            StateDType::F32 => DType::F32,
+            StateDType::F16 => DType::F16,
+            StateDType::BF16 => DType::BF16,
+        };
+        let place = StatePlace {
+            index: of_slot().filter(|&offset| offset < first).count(),
+            count: of_slot().count(),
+            start: (first - begin) as usize,
+            end: (next - begin) as usize,
+            dtype,
+            elements: state.bytes() as usize / dtype.bytes(),
+        };
+        (groups[slot], place)
     };
-    let place = StatePlace {
-        index: of_slot().filter(|&offset| offset < first).count(),
-        count: of_slot().count(),
-        start: (first - begin) as usize,
-        end: (next - begin) as usize,
-        dtype,
-        elements: state.bytes() as usize / dtype.bytes(),
-    };
-    Ok((group, place))
+    model.states().iter().zip(&layout.offsets).map(place).collect()
 }
 
 /// The bytes of each group of states; fails if `bytes` are not those of all states, or if no layer keeps one.
