@@ -156,16 +156,12 @@ async function wholeModel(): Promise<ClientWorld & AsyncDisposable> {
   }
 }
 
+/** The outcomes of schedules over a whole model. */
+const WHOLE = ['length', 'stop', 'left', 'run', 'rolled back', 'ABORTED']
+
 onnxTest('random schedules over a whole model', async t => {
   await using world = await wholeModel()
-  await schedules(t, Math.max(20, Math.ceil(CASES / 200)), (dice, name) => talk(t, world, dice, name), [
-    'length',
-    'stop',
-    'left',
-    'run',
-    'rolled back',
-    'ABORTED',
-  ])
+  await schedules(t, Math.max(20, Math.ceil(CASES / 200)), (dice, name) => talk(t, world, dice, name), WHOLE)
 })
 
 for (const backend of ['graph', 'parts', 'plain'] as const) {
@@ -186,12 +182,7 @@ for (const backend of ['graph', 'parts', 'plain'] as const) {
       alone: ((tokens, count) => linearGreedy(tokens, count)) satisfies Alone,
     }
     await schedules(t, Math.max(20, Math.ceil(CASES / 500)), (dice, name) => talk(t, world, dice, name), [
-      'length',
-      'stop',
-      'left',
-      'run',
-      'rolled back',
-      'ABORTED',
+      ...WHOLE,
       'poison',
     ])
   })

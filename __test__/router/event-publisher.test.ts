@@ -1,7 +1,7 @@
 // What a cache publishes, followed over the loopback: after whatever happened, the router answers what the cache itself finds.
 import { setTimeout } from 'node:timers/promises'
 
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 
 import {
   attendAsync,
@@ -15,23 +15,15 @@ import {
 } from '../../index.js'
 import { collected } from '../support/garbage.js'
 import { drawn } from '../support/numbers.js'
+import { agreesBy, branching, followed, LOOPBACK } from '../support/routing.js'
 import { rejected, throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 import { until } from '../support/until.js'
 
 const BLOCK = 2
 const SIZES = { capacity: 24, blockSize: BLOCK, numLayers: 1, numKvHeads: 1, headDim: 1, events: 100_000 }
-const LOOPBACK: PublishOptions = { endpoint: 'tcp://127.0.0.1:0', replayEndpoint: 'tcp://127.0.0.1:0' }
 
-/** A prompt of a small world, in which prompts share beginnings. */
-function prompt(random: () => number): number[] {
-  const tokens: number[] = []
-  for (let block = 0, blocks = 1 + random() * 8; block < blocks; block++) {
-    const branch = block % 3 === 0 ? Math.floor(random() * 3) : 0
-    for (let token = 0; token < BLOCK; token++) tokens.push(1 + branch * 100 + block * BLOCK + token)
-  }
-  return [...tokens, 7]
-}
+const prompt = (random: () => number): number[] => branching(random, BLOCK)
 
 function compute(cache: PagedKvCache, tokens: readonly number[]): void {
   const seq = cache.openSequence({ prefix: cache.match(tokens) })
@@ -41,36 +33,13 @@ function compute(cache: PagedKvCache, tokens: readonly number[]): void {
   cache.dropSequence(seq)
 }
 
-/** The number of blocks that a cache finds of a prompt. */
+/** The number of tokens that a cache finds of a prompt. */
 function found(cache: PagedKvCache, tokens: readonly number[]): number {
   using match = cache.match(tokens)
-  return match.length / BLOCK
+  return match.length
 }
-
-/** Waits until a worker is known to have what its cache has of all prompts. */
-async function agrees(
-  t: ExecutionContext,
-  router: PrefixRouter,
-  worker: string,
-  cache: PagedKvCache,
-  prompts: readonly number[][],
-  what: string,
-): Promise<void> {
-  const has = (tokens: readonly number[]): number =>
-    router.lengths(cache.keys(tokens)).find(of => of.worker === worker)?.blocks ?? 0
-  // The last token is never found, so that prompts that end with a block have one more.
-  const differ = (): unknown[] =>
-    prompts
-      .map(tokens => [tokens.length, has(tokens), found(cache, tokens)])
-      .filter(([, routed, own]) => routed !== own)
-  const isSame = await until(() => differ().length === 0)
-  t.true(isSame, `${what}: ${JSON.stringify(differ())}`)
-}
-
-const followed = ({ endpoint, replayEndpoint }: EventPublisher): { endpoint: string; replayEndpoint: string } => ({
-  endpoint,
-  replayEndpoint: replayEndpoint as string,
-})
+// The last token is never found, so that prompts that end with a block have one more.
+const agrees = agreesBy(found)
 
 test('what is there is published first, then what comes, what makes room and what is forgotten', async t => {
   const random = drawn(t)

@@ -2,48 +2,33 @@
 import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 
 import {
   type CacheEvent,
   DynamoRouter,
-  type EventPublisher,
   type ModelCacheOptions,
   type PagedKvCache,
   PrefixRouter,
   publishEvents,
-  type PublishOptions,
   type RoutedEvent,
 } from '../../index.js'
 import { Indexer, withDynamo } from '../support/dynamo.js'
 import { folderOf } from '../support/folder.js'
 import { BLOCK, compute, hybridCache, MAMBA } from '../support/hybrid.js'
 import { drawn } from '../support/numbers.js'
+import { agreesBy, branching, differingBy, followed, LOOPBACK } from '../support/routing.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 import { until } from '../support/until.js'
 
-const LOOPBACK: PublishOptions = { endpoint: 'tcp://127.0.0.1:0', replayEndpoint: 'tcp://127.0.0.1:0' }
 const EVENTS = 100_000
 /** So few that blocks and states are evicted all the time. */
 const FEW: Partial<ModelCacheOptions> = { capacity: [40, 14], events: EVENTS }
 
-const followed = ({ endpoint, replayEndpoint }: EventPublisher): { endpoint: string; replayEndpoint: string } => ({
-  endpoint,
-  replayEndpoint: replayEndpoint as string,
-})
-
 type Random = () => number
 
-/** A prompt of a small world, in which prompts share beginnings. Its last token is never cached. */
-function prompt(random: Random): number[] {
-  const tokens: number[] = []
-  for (let block = 0, blocks = 1 + random() * 8; block < blocks; block++) {
-    const branch = block % 3 === 0 ? Math.floor(random() * 3) : 0
-    for (let token = 0; token < BLOCK; token++) tokens.push(1 + branch * 100 + block * BLOCK + token)
-  }
-  return [...tokens, 7]
-}
+const prompt = (random: Random): number[] => branching(random, BLOCK)
 
 /** Computes a prompt in steps of random lengths, most of which end at the end of a block. */
 function turn(cache: PagedKvCache, random: Random, prompts: readonly number[][]): void {
@@ -53,31 +38,8 @@ function turn(cache: PagedKvCache, random: Random, prompts: readonly number[][])
   if (random() < 0.02) cache.forgetPrefixes()
 }
 
-/** The blocks that a router promises of a prompt, and those that the cache finds. */
-function differing(
-  router: PrefixRouter,
-  worker: string,
-  cache: PagedKvCache,
-  prompts: readonly number[][],
-): number[][] {
-  const has = (tokens: readonly number[]): number =>
-    router.lengths(cache.keys(tokens)).find(of => of.worker === worker)?.blocks ?? 0
-  return prompts
-    .map(tokens => [tokens.length, has(tokens), cache.explain(tokens).matched / BLOCK])
-    .filter(([, routed, own]) => routed !== own)
-}
-
-async function agrees(
-  t: ExecutionContext,
-  router: PrefixRouter,
-  worker: string,
-  cache: PagedKvCache,
-  prompts: readonly number[][],
-  what: string,
-): Promise<void> {
-  const isSame = await until(() => differing(router, worker, cache, prompts).length === 0)
-  t.true(isSame, `${what}: ${JSON.stringify(differing(router, worker, cache, prompts))}`)
-}
+const matched = (cache: PagedKvCache, tokens: readonly number[]): number => cache.explain(tokens).matched
+const [differing, agrees] = [differingBy(matched), agreesBy(matched)]
 
 /** The prompts of which attention has more than there is a state for. */
 const lost = (cache: PagedKvCache, prompts: readonly number[][]): number =>
