@@ -76,7 +76,7 @@ impl SessionMemory {
         let bytes = bytes.checked_add(ALIGNMENT)?.checked_next_multiple_of(ALIGNMENT)?;
         let (block, source) = if bytes < LARGE {
             // SAFETY: the layout has at least the bytes of the header.
-            (NonNull::new(unsafe { alloc(layout(bytes, ALIGNMENT)?) })?, Source::System)
+            (NonNull::new(unsafe { alloc(Layout::from_size_align(bytes, ALIGNMENT).ok()?) })?, Source::System)
         } else {
             (self.chunks.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)?, Source::Chunks)
         };
@@ -91,10 +91,6 @@ fn begin(block: NonNull<u8>, header: Header) -> NonNull<u8> {
         block.cast::<Header>().write(header);
         block.add(ALIGNMENT)
     }
-}
-
-fn layout(bytes: usize, alignment: usize) -> Option<Layout> {
-    Layout::from_size_align(bytes, alignment).ok()
 }
 
 unsafe extern "C-unwind" fn allocate(memory: *mut Allocator, bytes: usize) -> *mut c_void {

@@ -4,10 +4,9 @@
 use std::borrow::Cow;
 use std::ffi::c_void;
 
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-use half::{bf16, f16};
 use kvtide_core::{Code, details};
 use kvtide_tensor::DType;
+use kvtide_tensor::buffers::floats;
 use kvtide_tensor::runtime::Budget;
 
 use super::api::KernelContext;
@@ -123,23 +122,5 @@ pub(super) fn widened(dtype: DType, bytes: &[u8]) -> Outcome<Cow<'_, [f32]>> {
     if dtype == DType::F32 {
         return Ok(Input { dims: Vec::new(), bytes }.floats());
     }
-    let mut floats = zeros::<f32>(bytes.len() / 2)?;
-    let bits: Cow<'_, [u16]> = match bytemuck::try_cast_slice(bytes) {
-        Ok(bits) => Cow::Borrowed(bits),
-        Err(_) => bytes.chunks_exact(2).map(bytemuck::pod_read_unaligned).collect(),
-    };
-    match dtype {
-        DType::BF16 => bits.reinterpret_cast::<bf16>().convert_to_f32_slice(&mut floats),
-        _ => bits.reinterpret_cast::<f16>().convert_to_f32_slice(&mut floats),
-    }
-    Ok(Cow::Owned(floats))
-}
-
-/// Converts 32-bit floats to aligned elements of 16 bits, rounding to nearest, ties to even.
-pub(super) fn narrow(dtype: DType, floats: &[f32], out: &mut [u8]) {
-    let bits: &mut [u16] = bytemuck::cast_slice_mut(out);
-    match dtype {
-        DType::BF16 => bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(floats),
-        _ => bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(floats),
-    }
+    Ok(Cow::Owned(floats(dtype, bytes)?))
 }

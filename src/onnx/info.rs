@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::ptr::null_mut;
 
 use super::api::KernelInfo;
+use super::call::refused;
 use super::library::Library;
 use crate::border::refusal::Outcome;
 
@@ -13,6 +14,14 @@ pub(super) trait Attributes {
     fn int(&self, name: &CStr) -> Option<i64>;
     fn float(&self, name: &CStr) -> Option<f32>;
     fn floats(&self, name: &CStr) -> Outcome<Option<Vec<f32>>>;
+
+    /// A number that a node of this operator has to have.
+    fn whole(&self, operator: &str, name: &CStr) -> Outcome<u32> {
+        let found = self.int(name);
+        let text = found.map_or("missing".into(), |value| value.to_string());
+        let reason = || format!("{} is {text}, expected a whole number of at least 0", name.to_string_lossy());
+        found.and_then(|value| u32::try_from(value).ok()).ok_or_else(|| refused(operator, reason()))
+    }
 
     /// An attribute of 1 or 0; false if it is missing.
     fn is_set(&self, name: &CStr) -> bool {

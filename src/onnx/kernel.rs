@@ -1,7 +1,7 @@
 //! One attention node of a graph: its attributes, and its computation. All inputs and outputs are in onnxruntime's
 //! memory.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use kvtide_tensor::attention::AttendOptions;
@@ -14,7 +14,7 @@ use super::call::{Call, Input, no_step, refused, room};
 use super::info::{Attributes, Info};
 use super::operator::{COSINES, POSITIONS, SINES};
 use super::rotary::{Heads, Tables, lay};
-use super::shared::{ELEMENTS, Shared, State};
+use super::shared::{Shared, State};
 use crate::border::refusal::{Outcome, Refusal};
 
 /// One attention node.
@@ -40,14 +40,8 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    pub fn read(shared: &Arc<Shared>, element: c_int, info: &Info) -> Outcome<Self> {
-        let whole = |name: &CStr| -> Outcome<u32> {
-            let found = info.int(name);
-            let text = found.map_or("missing".into(), |value| value.to_string());
-            let reason = || format!("{} is {text}, expected a whole number of at least 0", name.to_string_lossy());
-            found.and_then(|value| u32::try_from(value).ok()).ok_or_else(|| wrong(reason()))
-        };
-        let dtype = ELEMENTS.iter().find(|entry| entry.0 == element).map_or(DType::F32, |entry| entry.1);
+    pub fn read(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Outcome<Self> {
+        let whole = |name: &CStr| info.whole(OPERATOR, name);
         Ok(Kernel {
             shared: shared.clone(),
             dtype,

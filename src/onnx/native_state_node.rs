@@ -1,13 +1,14 @@
 //! A node of a layer that keeps a state, between two subgraphs: for JavaScript.
 
 use kvtide_core::Error;
+use kvtide_tensor::buffers::from_f32;
 use kvtide_tensor::runtime::{Budget, with_threads};
 use kvtide_tensor::{DType, StepRun};
 use napi::bindgen_prelude::{Either, Unknown};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::call::{narrow, widened, zeros};
+use super::call::{widened, zeros};
 use super::info::Listed;
 use super::rewritten::NativeOnnxAttribute;
 use super::state_node::{StateNode, StateOperator};
@@ -83,7 +84,7 @@ impl NativeStateNode {
                 return Ok(Either::B(ExternalArray::floats(out)));
             }
             let mut bits = zeros::<u16>(elements)?;
-            narrow(self.dtype, &out, bytemuck::cast_slice_mut(&mut bits));
+            from_f32(self.dtype, &out, bytemuck::cast_slice_mut(&mut bits));
             Ok(Either::B(ExternalArray::bits(bits)))
         })
     }

@@ -20,6 +20,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
+use kvtide_tensor::DType;
+
 use super::api::{CustomOp, KernelContext, KernelInfo, Status, VERSION, number};
 use super::info::Info;
 use super::kernel::{Kernel, KernelCall};
@@ -36,6 +38,8 @@ pub(super) struct Operator {
     pub table: CustomOp,
     kind: Kind,
     pub element: c_int,
+    /// The same type.
+    pub dtype: DType,
     pub shared: Arc<Shared>,
 }
 
@@ -61,7 +65,13 @@ impl Operator {
     pub fn all(shared: &Arc<Shared>) -> Box<[Operator]> {
         let kinds = std::iter::once(Kind::Attention).chain(StateOperator::ALL.map(Kind::State));
         let of = |kind| {
-            ELEMENTS.iter().map(move |&(element, _)| Operator { table: TABLE, kind, element, shared: shared.clone() })
+            ELEMENTS.iter().map(move |&(element, dtype)| Operator {
+                table: TABLE,
+                kind,
+                element,
+                dtype,
+                shared: shared.clone(),
+            })
         };
         kinds.flat_map(of).collect()
     }
@@ -180,12 +190,12 @@ unsafe extern "system" fn create(
     // SAFETY: the library passes the pointer that it was given.
     let operator = unsafe { Operator::of(operator) };
     operator.shared.answer(|| {
-        let (shared, element) = (&operator.shared, operator.element);
+        let (shared, dtype) = (&operator.shared, operator.dtype);
         // SAFETY: the info lives as long as this call.
         let info = unsafe { Info::of(shared.library, info) };
         let kernel = match operator.kind {
-            Kind::Attention => NodeKernel::Attention(Kernel::read(shared, element, &info)?),
-            Kind::State(operator) => NodeKernel::State(StateKernel::read(shared, element, operator, &info)?),
+            Kind::Attention => NodeKernel::Attention(Kernel::read(shared, dtype, &info)?),
+            Kind::State(operator) => NodeKernel::State(StateKernel::read(shared, dtype, operator, &info)?),
         };
         // SAFETY: the library provides the place for its kernel.
         unsafe { *out = Box::into_raw(Box::new(kernel)).cast() };

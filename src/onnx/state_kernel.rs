@@ -1,16 +1,16 @@
 //! One node of a layer that keeps a state, as a kernel of onnxruntime: inputs and output are in onnxruntime's memory.
 
 use std::borrow::Cow;
-use std::ffi::c_int;
 use std::sync::Arc;
 
 use kvtide_tensor::DType;
+use kvtide_tensor::buffers::from_f32;
 use kvtide_tensor::runtime::with_host;
 
 use super::api::KernelContext;
-use super::call::{Call, narrow, no_step, refused, room, widened};
+use super::call::{Call, no_step, refused, room, widened};
 use super::info::Info;
-use super::shared::{ELEMENTS, Shared, State};
+use super::shared::{Shared, State};
 use super::state_node::{StateNode, StateOperator};
 use crate::border::refusal::Outcome;
 
@@ -22,8 +22,7 @@ pub(super) struct StateKernel {
 }
 
 impl StateKernel {
-    pub fn read(shared: &Arc<Shared>, element: c_int, operator: StateOperator, info: &Info) -> Outcome<Self> {
-        let dtype = ELEMENTS.iter().find(|entry| entry.0 == element).map_or(DType::F32, |entry| entry.1);
+    pub fn read(shared: &Arc<Shared>, dtype: DType, operator: StateOperator, info: &Info) -> Outcome<Self> {
         Ok(StateKernel { shared: shared.clone(), dtype, node: StateNode::read(operator, info)? })
     }
 
@@ -50,7 +49,7 @@ impl StateKernel {
         }
         let rows: &mut [f32] = bytemuck::cast_slice_mut(room(rows, out.len() / dtype.bytes() * 4)?);
         with_host(shared.threads, share, || node.compute(run, &floats, rows))?;
-        narrow(*dtype, rows, out);
+        from_f32(*dtype, rows, out);
         Ok(())
     }
 }

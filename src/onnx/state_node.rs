@@ -95,13 +95,7 @@ impl From<Error> for Failed {
 
 impl StateNode {
     pub fn read(operator: StateOperator, of: &impl Attributes) -> Outcome<Self> {
-        let whole = |name: &CStr| -> Outcome<usize> {
-            let found = of.int(name);
-            let text = found.map_or("missing".into(), |value| value.to_string());
-            let reason = || format!("{} is {text}, expected a whole number of at least 0", name.to_string_lossy());
-            let value = found.and_then(|value| u32::try_from(value).ok());
-            Ok(value.ok_or_else(|| refused(operator.text(), reason()))? as usize)
-        };
+        let whole = |name: &CStr| of.whole(operator.text(), name).map(|value| value as usize);
         let order = |name: &CStr| if of.is_set(name) { Order::Channels } else { Order::Tokens };
         let sizes = match operator {
             StateOperator::ShortConv => Sizes::ShortConv {

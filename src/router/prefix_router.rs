@@ -87,7 +87,7 @@ pub struct NativeCacheEvent {
     pub key: Option<String>,
     #[napi(ts_type = "string | undefined")]
     pub parent: Option<String>,
-    /// What the cache keeps: `'tokens'`, `'states'`.
+    /// The kinds of content that the cache keeps: `'tokens'`, `'states'`.
     #[napi(ts_type = "readonly ('tokens' | 'states')[] | undefined")]
     pub keeps: Option<Vec<String>>,
 }

@@ -47,6 +47,7 @@ pub use tensor::view::{Kv, View};
 /// The memory of inputs and results: a caller's tensors and bytes, and the buffers that views show.
 pub mod buffers {
     pub use crate::base::dims::RANK_MAX;
+    pub use crate::base::dtype::{floats, from_f32};
     pub use crate::tensor::host::SequenceLayout;
     pub use crate::tensor::owned_source::OwnedSource;
     pub use crate::tensor::shown::{BufferHandle, Shown, ShownNumbers};

@@ -163,7 +163,7 @@ impl std::str::FromStr for DType {
 const CHUNK: usize = 64;
 
 /// Converts `bytes`, elements of `dtype`, to floats.
-pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
+pub fn floats(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
     let mut floats =
         zeroed_vec(bytes.len() / dtype.bytes()).ok_or_else(|| Budget::process().refusal(bytes.len() as u64))?;
     to_f32(dtype, bytes, &mut floats);
@@ -182,7 +182,7 @@ pub(crate) fn to_f32(dtype: DType, bytes: &[u8], out: &mut [f32]) {
 }
 
 /// Converts the values to elements of `dtype` in `bytes`, rounding to nearest, ties to even.
-pub(crate) fn from_f32(dtype: DType, values: &[f32], bytes: &mut [u8]) {
+pub fn from_f32(dtype: DType, values: &[f32], bytes: &mut [u8]) {
     assert_eq!(bytes.len(), values.len() * dtype.bytes(), "as many elements");
     let each = |bytes: &mut [u8], convert: fn(&mut [u16], &[f32])| {
         let mut aligned = [0u16; CHUNK];

@@ -109,19 +109,14 @@ impl PagedKvCache {
     pub fn found_events(&mut self) -> Result<(Vec<(BlockContent, Event)>, u64)> {
         let mut found = self.found_blocks()?;
         let FollowedGroups { tokens, states } = self.followed_groups();
-        let mut events = Vec::new();
-        if let Some(group) = tokens {
-            let mut told: HashSet<BlockKey> = HashSet::new();
+        let (mut events, mut told) = (Vec::new(), HashSet::new());
+        for (kept, group) in [(BlockContent::Tokens, tokens), (BlockContent::States, states)] {
+            let Some(group) = group else { continue };
             self.each_found(&mut found, group, |BlockName { key, parent, tokens, .. }, is_first| {
-                if is_first || told.contains(&parent) {
+                if kept == BlockContent::States || is_first || told.contains(&parent) {
                     told.insert(key);
-                    events.push((BlockContent::Tokens, Event::Stored { key, parent, tokens: tokens.into(), is_first }));
+                    events.push((kept, Event::Stored { key, parent, tokens: tokens.into(), is_first }));
                 }
-            });
-        }
-        if let Some(group) = states {
-            self.each_found(&mut found, group, |BlockName { key, parent, tokens, .. }, is_first| {
-                events.push((BlockContent::States, Event::Stored { key, parent, tokens: tokens.into(), is_first }));
             });
         }
         Ok((events, self.events(0).next))

@@ -33,6 +33,18 @@ impl Kernel {
         check_constant(lookup, node, "kernel", weight)?;
         Ok(Self { channels, width })
     }
+
+    /// The attributes of `ShortConv` with a state of so many columns, which is in the order of the input.
+    pub fn attributes(&self, columns: usize, is_channels_first: bool, silu: bool) -> Vec<Attribute> {
+        vec![
+            Attribute::int("channels", self.channels as i64),
+            Attribute::int("kernel", self.width as i64),
+            Attribute::int("columns", columns as i64),
+            Attribute::int("channels_first", is_channels_first.into()),
+            Attribute::int("state_channels_first", is_channels_first.into()),
+            Attribute::int("silu", silu.into()),
+        ]
+    }
 }
 
 /// Checks that an optional bias has a number for each channel, and returns it as an input.
@@ -94,18 +106,10 @@ pub(super) fn convolution(lookup: &Lookup<'_>, port: &StatePort<'_>, index: usiz
     port.check_shape(node, &if is_last { [columns, channels] } else { [channels, columns] })?;
     check_present(lookup, port, node, node.output(1))?;
     let bias = bias_of(lookup, node, node.input(2), channels)?;
-    let first = i64::from(!is_last);
     Ok(FoundState {
         state: port.state(StateForm::CausalConvWithState, node),
         operator: "ShortConv",
-        attributes: vec![
-            Attribute::int("channels", channels as i64),
-            Attribute::int("kernel", kernel.width as i64),
-            Attribute::int("columns", columns as i64),
-            Attribute::int("channels_first", first),
-            Attribute::int("state_channels_first", first),
-            Attribute::int("silu", silu.into()),
-        ],
+        attributes: kernel.attributes(columns, !is_last, silu),
         inputs: vec![StateInput::of(x), StateInput::of(weight), bias],
         output: output.into(),
         heads: None,

@@ -15,7 +15,7 @@ use super::{FoundState, StateForm, StateInput, StatePort, check_readers, refused
 use crate::error::Result;
 use crate::eval::Known;
 use crate::find::lookup::{Lookup, SIZES};
-use crate::proto::{Attribute, AttributeValue, Node};
+use crate::proto::{AttributeValue, Node};
 
 /// The most nodes that cut a tensor in a row.
 const LINKS_MAX: usize = 8;
@@ -68,14 +68,7 @@ pub(super) fn find(lookup: &Lookup<'_>, port: &StatePort<'_>, index: usize) -> R
     Ok(FoundState {
         state: port.state(StateForm::Convolution, conv),
         operator: "ShortConv",
-        attributes: vec![
-            Attribute::int("channels", channels.into()),
-            Attribute::int("kernel", kernel.width as i64),
-            Attribute::int("columns", columns.into()),
-            Attribute::int("channels_first", 1),
-            Attribute::int("state_channels_first", 1),
-            Attribute::int("silu", 0),
-        ],
+        attributes: kernel.attributes(parts.columns, true, false),
         inputs,
         output: output.into(),
         heads: None,
