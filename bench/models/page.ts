@@ -88,7 +88,7 @@ ${table(
 ${table(
   own.filter(one => one.chats === 1),
   'found',
-  'the same in a sequence of its own, whose prompt the cache finds',
+  'the same in a new sequence, with the prompt in the prefix cache',
 )}
 
 ${table(
@@ -108,8 +108,9 @@ highest. Measured on ${cpus()[0]?.model}, ${cpus().length} cores, shared with ot
 - onnxruntime-genai 0.18 runs the same graph. Several chats are one static batch: all prompts have the same length and start together.
 - llama.cpp (node-llama-cpp 3.22) runs the same weights in f32, or the Q4_1 file that the int4 graph was made of.
 
-Behind short prompts, a token costs little more than one row times all weights. onnxruntime computes these products for kvtide and onnxruntime-genai; llama.cpp reads
-weights faster there, most of all in f32. Behind longer prompts, with several chats, and for prompts themselves, attention and the larger products decide.
+After a short prompt, generating a token costs little more than multiplying one row by all weights. onnxruntime computes these products for kvtide and
+onnxruntime-genai; llama.cpp reads the weights faster in this case, most of all in f32. After longer prompts, with several chats, and for the prompts themselves,
+attention and the larger products determine the time.
 
 ${sections.join('\n')}`
 }

@@ -86,7 +86,7 @@ graphs are compared with the unmodified graph. Of ${all.length} graphs, ${right.
 ${table.join('\n')}
 
 ¹ A dynamically quantised graph computes one scale for all rows of a call, so the logits of a token depend slightly on the other
-tokens of its step: on other sequences, and on how a long prompt is divided. That holds for every runtime. Such a graph gives the
+tokens of its step: on other sequences, and on how a long prompt is divided. This holds for every runtime. Such a graph gives the
 expected tokens if it runs alone.
 
 ² When onnxruntime runs this graph unmodified, it gives other tokens than transformers. kvtide gives the same tokens as onnxruntime.
@@ -104,15 +104,15 @@ with the tokens of transformers; gemma2 cannot be exported. \`make.py --mobius\`
 
 ## Hybrid models
 
-Models that mix layers with states and layers with attention run on \`graph\` and \`parts\`, those with Mamba 1 (Jamba, Mamba) on \`plain\`, and give the same
-tokens as transformers. The int4 graph computes in floats (\`accuracy_level\` 0): with activations of int8, the smallest difference changes their rounding.
+Models that mix layers with states and layers with attention give the same tokens as transformers. They run on \`graph\` and \`parts\`; models with Mamba 1
+(Jamba, Mamba) run on \`plain\`. The int4 graph computes in floats (\`accuracy_level\` 0): with activations of int8, the smallest difference changes their rounding.
 \`scripts/onnx/matrix/hybrid.py\` makes the models. Each is run alone, with others, and in short steps; forked, drafted for, truncated,
-resumed, found by a second prompt, saved and loaded. The bytes are those of a sequence's states, and of a checkpoint.
+resumed, found by a second prompt, saved and loaded. The column \`bytes\` has the size of a sequence's states, which is also the size of a checkpoint.
 
 ${[row(['family', 'form', 'backend', 'bytes', 'as expected']), row(['---', '---', '---', '---', '---']), ...hybridRows(hybrids)].join('\n')}
 
-The builder's graph of Qwen3.5 passes three rows of positions to RotaryEmbedding, which onnxruntime 1.30 and 1.31 refuse on a CPU; with the first row
-alone it runs. Its graphs of half floats (LFM2) fail in onnxruntime as soon as there is a past. mobius-onnx exports neither Mamba 2 nor Granite 4.
+The builder's graph of Qwen3.5 passes three rows of positions to RotaryEmbedding, which onnxruntime 1.30 and 1.31 refuse on a CPU; the graph runs if only
+the first row is passed. Its graphs of half floats (LFM2) fail in onnxruntime as soon as there is a past. mobius-onnx exports neither Mamba 2 nor Granite 4.
 
 ## Graphs that neither \`graph\` nor \`parts\` runs, and the reason
 
