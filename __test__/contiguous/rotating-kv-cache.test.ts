@@ -119,7 +119,7 @@ test('a snapshot of the other kind of rotating cache is refused everywhere', t =
     () => RotatingKvCache.restoreFromSnapshot(ofSingle, null, 2),
     () => RotatingKvCache.restoreFromSnapshot(ofSingle, { k: token, v: token }, 3),
   ]) {
-    throwsCode(t, 'SNAPSHOT_INVALID', call, { reason: 'it is of the other kind of rotating cache' })
+    throwsCode(t, 'SNAPSHOT_INVALID', call, { reason: 'it belongs to the other kind of rotating cache' })
   }
 })
 

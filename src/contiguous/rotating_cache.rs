@@ -300,7 +300,7 @@ pub struct NativeRotatingSnapshot {
 
 /// The error for a snapshot of the other kind of cache.
 pub(crate) fn other_kind<T>() -> Outcome<T> {
-    Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of the other kind of rotating cache" }.into())
+    Err(kvtide_core::Error::SnapshotInvalid { reason: "it belongs to the other kind of rotating cache" }.into())
 }
 
 #[napi]

@@ -31,7 +31,9 @@ impl PagedPlanner {
         let seat = self.sequences.idle(sequence)?;
         match self.sequences.at(seat).content().keys().has_identity_of(held.0.keys()) {
             true => Ok(seat),
-            false => Err(Error::SnapshotInvalid { reason: "it is of a sequence with another salt or other extras" }),
+            false => {
+                Err(Error::SnapshotInvalid { reason: "it belongs to a sequence with another salt or other extras" })
+            }
         }
     }
 
