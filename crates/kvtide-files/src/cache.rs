@@ -124,7 +124,7 @@ impl CacheFile {
         let (file, identity) = SealedFile::of_model(source, KIND)?;
         let content = file.header.text("content")?;
         let content: Content = serde_json::from_str(content)
-            .map_err(|error| Error::corrupt("the content", format!("other text: {error}"), "that of a cache"))?;
+            .map_err(|error| Error::corrupt("the content", format!("other text: {error}"), "the content of a cache"))?;
         if content.capacity.len() != identity.groups() {
             let found = format!("{} numbers", content.capacity.len());
             return Err(Error::corrupt("capacity", found, format!("{}", identity.groups())));

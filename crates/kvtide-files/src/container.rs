@@ -103,7 +103,7 @@ impl Header {
         let mut raw = vec![0; 8 + len as usize];
         source.read(0, &mut raw)?;
         let entries: Entries = serde_json::from_slice(&raw[8..])
-            .map_err(|error| Error::corrupt("the header", format!("other text: {error}"), "that of safetensors"))?;
+            .map_err(|error| Error::corrupt("the header", format!("other text: {error}"), "a safetensors header"))?;
         let mut header = Header { metadata: entries.metadata, tensors: entries.tensors, raw };
         header.check(source.len() - 8 - len)?;
         Ok(header)

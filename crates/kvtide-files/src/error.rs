@@ -71,7 +71,7 @@ impl Error {
             | Code::DimMismatch
             | Code::InvalidPath
             | Code::UnsupportedModel
-            | Code::CacheOverflow => Error::corrupt("the content", error, "what can have been saved"),
+            | Code::CacheOverflow => Error::corrupt("the content", error, "content that a save can write"),
             _ => error.into(),
         }
     }

@@ -184,7 +184,7 @@ impl Identity {
             ..PagedModelOptions::new(model.clone(), PoolRoom::Blocks(vec![0; model.groups().len()]))
         };
         // The cache has no blocks, so only impossible sizes take too much memory here.
-        let refused = |error| Error::corrupt("the identity", error, "that of a cache that can be made");
+        let refused = |error| Error::corrupt("the identity", error, "the identity of a valid cache");
         let layouts = PagedKvCache::of_model(made).map_err(refused)?.layouts().collect();
         let mut devices = vec![0; self.layers.len()];
         for (of, &layer) in self.groups.iter().flat_map(|of| of.layers.iter().map(move |layer| (of, layer))) {
@@ -247,7 +247,7 @@ impl Identity {
     pub(crate) fn check_key(&self, cache: &PagedKvCache) -> Result<()> {
         match self.prefix_key.check == hex(&cache.namer().key_check().0) {
             true => Ok(()),
-            false => Err(Error::incompatible("prefixKey", "another", "that of the cache")),
+            false => Err(Error::incompatible("prefixKey", "another key", "the key of the cache")),
         }
     }
 

@@ -330,7 +330,7 @@ impl SealedFile {
         self.source.read(place, &mut seal)?;
         match u64::from_le_bytes(seal) == sum.finish() {
             true => Ok(()),
-            false => Err(Error::corrupt("the seal", "another sum", "that of the header and the lists")),
+            false => Err(Error::corrupt("the seal", "another sum", "the sum of the header and the lists")),
         }
     }
 

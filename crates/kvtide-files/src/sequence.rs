@@ -127,8 +127,9 @@ impl SequenceFile {
     pub fn open(source: Source) -> Result<Self> {
         let (file, identity) = SealedFile::of_model(source, KIND)?;
         let content = file.header.text("content")?;
-        let content: Content = serde_json::from_str(content)
-            .map_err(|error| Error::corrupt("the content", format!("other text: {error}"), "that of a sequence"))?;
+        let content: Content = serde_json::from_str(content).map_err(|error| {
+            Error::corrupt("the content", format!("other text: {error}"), "the content of a sequence")
+        })?;
         if content.groups.len() != identity.groups() {
             let found = format!("{} groups", content.groups.len());
             return Err(Error::corrupt("the content", found, format!("{}", identity.groups())));
@@ -178,7 +179,7 @@ impl SequenceFile {
         };
         let owner = namer.owner(options)?.0;
         if owner != self.owner {
-            return Err(Error::incompatible("salt", "another", "that of the saved sequence, and its extras"));
+            return Err(Error::incompatible("salt", "another", "the salt and the extras of the saved sequence"));
         }
         for (group, (layout, of)) in cache.layouts().zip(&self.groups).enumerate() {
             self.file.pages(group, &RowShape::of_group(group, &layout), of.rows.len() as u64)?;
