@@ -25,7 +25,7 @@ pub(super) fn of_error(error: &object_store::Error) -> Option<Fault> {
         }
         Error::Generic { source, .. } => of_source(source.as_ref()),
         Error::NotSupported { .. } | Error::NotImplemented { .. } => Fault::new(FaultKind::ReadOnly, "not supported"),
-        _ => Fault::new(FaultKind::Garbage, "an answer that makes no sense"),
+        _ => Fault::new(FaultKind::Garbage, "an invalid answer"),
     })
 }
 
@@ -46,7 +46,7 @@ fn of_source(error: &(dyn Error + 'static)) -> Fault {
         return Fault::new(FaultKind::Refused, "another region or endpoint");
     }
     let status = text.split_once(STATUS).and_then(|(_, rest)| rest.get(..3)?.parse().ok());
-    status.map_or_else(|| Fault::new(FaultKind::Garbage, "an answer that makes no sense"), of_status)
+    status.map_or_else(|| Fault::new(FaultKind::Garbage, "an invalid answer"), of_status)
 }
 
 fn of_http(error: &HttpError) -> Fault {

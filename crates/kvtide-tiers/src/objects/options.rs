@@ -49,7 +49,7 @@ macro_rules! build {
             builder = builder.with_config(key::<$key>(name)?, value);
         }
         let incomplete =
-            |_| Error::argument("options", "not enough, or a value that is wrong", "what the provider needs");
+            |_| Error::argument("options", "incomplete, or has a wrong value", "the settings that the provider needs");
         Arc::new(builder.build().map_err(incomplete)?)
     }};
 }
@@ -80,7 +80,7 @@ impl ObjectStorageOptions {
         match Certificate::from_pem_bundle(pem) {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
             Ok(_) => Err(failed("there is no certificate")),
-            Err(_) => Err(failed("they are no PEM")),
+            Err(_) => Err(failed("they are not PEM")),
         }
     }
 }

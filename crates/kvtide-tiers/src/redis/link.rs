@@ -165,7 +165,7 @@ async fn connect_at_leisure(Address { host, port }: Address, access: Access) -> 
     let stream: Box<dyn Stream> = match access.tls {
         None => Box::new(tcp),
         Some(config) => {
-            let refused = || Fault::new(FaultKind::Refused, "the host's name cannot be that of a certificate");
+            let refused = || Fault::new(FaultKind::Refused, "the host's name is not valid in a certificate");
             let name = ServerName::try_from(host).map_err(|_| refused())?;
             let connected = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await;
             Box::new(connected.map_err(|error| of_tls(&error))?)
@@ -184,9 +184,9 @@ async fn connect_at_leisure(Address { host, port }: Address, access: Access) -> 
 fn of_tls(error: &std::io::Error) -> Fault {
     match error.get_ref().and_then(|reason| reason.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
-            Fault::new(FaultKind::Refused, "the server's certificate is not valid here")
+            Fault::new(FaultKind::Refused, "the server's certificate is not trusted")
         }
-        Some(_) => Fault::new(FaultKind::Garbage, "the server speaks no TLS that is understood"),
+        Some(_) => Fault::new(FaultKind::Garbage, "the TLS handshake failed"),
         None => Fault::new(FaultKind::Unreachable, error.kind().to_string()),
     }
 }

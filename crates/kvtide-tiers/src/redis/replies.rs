@@ -45,9 +45,7 @@ fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
 pub(super) fn fault(error: &RedisError) -> Fault {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Fault::new(FaultKind::Refused, "WRONGPASS"),
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-            Fault::new(FaultKind::Garbage, "an answer that makes no sense")
-        }
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Fault::new(FaultKind::Garbage, "an invalid answer"),
         ErrorKind::Io if error.is_timeout() => Fault::new(FaultKind::TimedOut, "no answer in time"),
         ErrorKind::Io => match io_kind(error) {
             Some(kind) => Fault::new(FaultKind::Unreachable, kind.to_string()),

@@ -108,7 +108,7 @@ impl Cluster {
                             self.keep(&map);
                             return Ok(map);
                         }
-                        last = Fault::new(FaultKind::Garbage, "a list of slots that makes no sense");
+                        last = Fault::new(FaultKind::Garbage, "an invalid list of slots");
                     }
                 },
                 Err(fault) => last = fault,
