@@ -44,7 +44,7 @@ export function room<T>(requestedBytes: number, make: () => T): T {
   } catch (cause) {
     if (isKvTideError(cause)) throw cause
     const { usedBytes, limitBytes } = binding.memoryStats()
-    const message = `cannot take ${requestedBytes} bytes for an array: JavaScript cannot allocate as much`
+    const message = `cannot allocate ${requestedBytes} bytes for an array in JavaScript`
     throw new KvTideError('OUT_OF_MEMORY', message, { requestedBytes, usedBytes, limitBytes }, { cause })
   }
 }

@@ -1,5 +1,5 @@
-// The model of a decoder's embeddings: decoders of vision-language models take rows of embeddings instead of ids, and have it beside them. kvtide runs it itself, so
-// its callers give ids as ever.
+// The model of a decoder's embeddings: decoders of vision-language models take rows of embeddings instead of ids, and have this model beside them. kvtide runs it,
+// so its callers pass ids as for any other model.
 //
 //     ids -> embed_tokens.onnx -> inputs_embeds, rows of images in it -> the decoder
 //
@@ -83,7 +83,7 @@ function check(graph: NativeOnnxGraph, inputs: readonly Port[]): string[] {
   for (const { name, element, dims } of graph.inputs()) {
     if (WHOLE.has(element)) continue
     if (!/^f(32|16)$/.test(element) || !name.endsWith('_features') || dims.every(isSize))
-      throw refusedPort(name, 'input', 'kvtide gives a model of embeddings ids, and no rows of features', 'embeddings')
+      throw refusedPort(name, 'input', 'kvtide passes only token ids to a model of embeddings', 'embeddings')
   }
   const outputs = graph.outputs()
   if (!outputs.some(({ name }) => name === EMBEDS)) {

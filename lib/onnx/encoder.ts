@@ -114,7 +114,7 @@ export class Encoder {
 /** Reads an input as a copy: a tensor with a batch of 1, or token ids. */
 function readInput(argument: string, value: EncoderInput, { type = 'int64', shape = [] }: OnnxInput): SentTensor {
   const kinds = ARRAYS[type]
-  if (kinds === undefined) throw invalid(argument, type, 'an input that JavaScript has arrays for')
+  if (kinds === undefined) throw invalid(argument, type, 'a type that JavaScript has arrays for')
   if (isArray(value) || arrayKind(value) !== undefined) {
     if (shape.length !== 2 || (type !== 'int64' && type !== 'int32'))
       throw invalid(argument, value, `a tensor { data, dims } of ${type} [${shape.join(', ')}]`)

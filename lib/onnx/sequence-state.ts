@@ -190,7 +190,7 @@ export class SequenceState {
   /** Refuses a change while a task computes the sequence, or while the cache cannot drop tokens behind the computed ones. */
   checkFree(): void {
     if (this.user !== undefined)
-      throw new KvTideError('BUSY', 'the sequence is used by a generation or a call of run: end that first', {})
+      throw new KvTideError('BUSY', 'a generation or a call of run uses the sequence: end it first', {})
     this.#trim()
   }
 
@@ -201,7 +201,7 @@ export class SequenceState {
     if (this.computed < computed)
       throw new KvTideError(
         'BUSY',
-        'tokens before those of the step have to be computed again, because a window or the state of a layer cannot be taken back to them',
+        'tokens before the step have to be computed again first: the cache cannot go back to them, because of a window or the state of a layer',
         {},
       )
     this.check()
@@ -254,7 +254,7 @@ export class SequenceState {
   }
 
   /**
-   * Drops all tokens behind the first `length`. If layers keep states and there is none of that position, computed tokens behind the last one before it are pending.
+   * Drops all tokens behind the first `length`. If layers keep states and none is kept at `length`, all tokens behind the last kept state become pending.
    * Refused if a window has dropped tokens that would become visible again.
    */
   truncate(length: number): void {

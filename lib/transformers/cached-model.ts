@@ -198,7 +198,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
 
   /**
    * Returns the `attention_mask` of a call over a past: ones for all tokens, those of the past and those that the call computes. Without it, transformers.js
-   * treats a prompt that begins with the past as one that follows it.
+   * appends the whole prompt to the past, even if the prompt already begins with it.
    */
   mask(length: number): TransformersTensor {
     CachedModel.#check(this)
@@ -292,7 +292,7 @@ function sessionOf(model: TransformersModel): OnnxSession {
   )
   const state = session.outputNames.find(name => /^present_(?!key|value)/.test(name) || name.includes('encoder'))
   if (state !== undefined)
-    throw refusedPort(state, 'output', 'it is a state that is no keys and values of tokens, and cannot be cut')
+    throw refusedPort(state, 'output', 'it is a state, not keys and values, and cannot be cut at a token')
   return session
 }
 

@@ -59,9 +59,7 @@ pub(super) fn scattered<'a>(lookup: &Lookup<'a>, node: &'a Node, heads: Option<u
         return Err(wrong(format!("it writes along axis {written}, expected {axis}, the axis of slots")));
     }
     if matches!(node.attribute("mode"), Some(AttributeValue::Text(mode)) if mode != "linear") {
-        return Err(wrong(
-            "it writes in circles: a cache without its own window is needed, with the mode linear".into(),
-        ));
+        return Err(wrong("its mode is not linear: the cache must not have a window of its own".into()));
     }
     for sizes in SIZES {
         let evaluation = lookup.at(sizes)?;

@@ -134,7 +134,7 @@ pub(super) fn attention(lookup: &Lookup<'_>, port: &StatePort<'_>, index: usize)
     let (Some(query), Some(key), Some(value), Some(output)) =
         (node.input(0), node.input(1), node.input(2), node.output(0))
     else {
-        return Err(refused(node, "it has no queries, keys, values or no output"));
+        return Err(refused(node, "it has no queries, keys, values or output"));
     };
     let heads = Heads::of(lookup, node, [query, key, value])?;
     let Heads { queries, keys, values, k_dim, v_dim } = heads;
