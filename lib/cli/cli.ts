@@ -48,7 +48,11 @@ export async function main(args: readonly string[]): Promise<number> {
     const command = await found.load()
     const call = read(command, rest)
     if (typeof call === 'string')
-      return refused(call, `\nusage: kvtide ${name} ${command.usage}\n\`kvtide ${name} --help\` explains it`, isJson)
+      return refused(
+        call,
+        `\nusage: kvtide ${name} ${command.usage}\n\`kvtide ${name} --help\` explains the options`,
+        isJson,
+      )
     if (call.values['help'] === true) return await helped(name)
     return answered(await command.run(call), isJson)
   } catch (error) {

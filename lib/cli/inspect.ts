@@ -14,7 +14,7 @@ import { otherFormat } from './file-format.js'
 export const inspect: Command = {
   usage: 'model.onnx [--config config.json] [--json]',
   help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and the files of its weights.
-Then for each backend, graph, parts and plain: whether it runs the graph, or the node, the operator, the reason, and what would help.
+Then a line for each backend (graph, parts, plain): it runs the graph, or it refuses it, with the node, the operator, the reason, and what would help.
 If a graph is not recognised, the exit code is 1.
 
   --config   a config.json that declares which layers have a window. By default the one next to the model, or one folder up`,
