@@ -1,6 +1,6 @@
 // The border between callers, TypeScript and the addon. Callers may pass anything, so each value is read once, checked and passed on in a form that the
-// addon can trust. This file checks arguments; the others of this folder have errors (errors, shown), native objects (owner), and tensors (host-array,
-// tensor, tensor-storage). A check that fails throws `INVALID_ARGUMENT` before anything has changed. On the hot path checks allocate nothing.
+// addon can trust. This file checks arguments; the others of this folder have errors. Native objects (owner) and tensors (host-array, tensor,
+// tensor-storage) are in border. A check that fails throws `INVALID_ARGUMENT` before anything has changed. On the hot path checks allocate nothing.
 import { types } from 'node:util'
 
 import { invalid, unknownOption } from './errors.js'

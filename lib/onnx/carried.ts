@@ -8,7 +8,7 @@
 // Rows that have left a layer's window are zeros in the past, where they keep the places of the others: a graph with that window does not see them. If the
 // graph slides a past itself, the past has only the rows of its window.
 //
-// States of layers (state-tensors) go the same way, and each is the one after all tokens before the call: presents of more tokens than that are of no use.
+// States of layers (state-tensors) are passed on likewise. A call needs the state after exactly the tokens before it: presents after more tokens are not used.
 import { invalid, KvTideError } from '../errors/errors.js'
 import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource, OnnxTensor } from '../border/tensor.js'

@@ -8,10 +8,10 @@
  * 1. the last whole block before the end of the prompt, unless few tokens are computed behind a checkpoint: that step would cost more than it saves
  * 2. the end of the part that all tenants share (`saltFrom`)
  * 3. positions that the caller names: the ends of messages
- * 4. the junction: the position at which the prompt leaves those before it, so that the next prompt that shares as much finds it
- * 5. in long prompts, positions near the end, each eight times as far from it as the one behind it: questions are short, so the text that the next question shares
- *    ends near the end of this prompt, at an unknown distance
- * 6. between these, steps of equal length, so that no prompt computes more than an interval again
+ * 4. the junction: the position at which the prompt starts to differ from earlier prompts, so that the next prompt with the same start continues there
+ * 5. in long prompts, positions near the end, at distances that grow eightfold: questions are short, so the text that the next question shares ends near the
+ *    end of this prompt, at an unknown distance
+ * 6. between these, steps of equal length, so that a prompt computes at most one interval again
  *
  * Checkpoints of answers need no step of their own: tokens that come one by one leave the newest whole block.
  */
@@ -63,8 +63,8 @@ function nearEnd({ blockSize, length, found }: Placing, most: number): number[] 
 }
 
 /**
- * The most tokens between two checkpoints of a prompt, in whole blocks: a quarter of the prompt, at least 1,024, and at least so many that it takes no more than
- * `most` checkpoints.
+ * The most tokens between two checkpoints of a prompt, in whole blocks: a quarter of the prompt, at least 1,024, and at least so many that it takes no more
+ * than `most` checkpoints.
  */
 function intervalOf({ length, blockSize }: Placing, most: number): number {
   const tokens = Math.max(Math.ceil(length / SHARE), LEAST, Math.ceil(length / most))

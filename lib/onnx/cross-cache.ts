@@ -1,6 +1,7 @@
 // The cross cache: the keys and values of encodings, which a decoder computes once and every sequence of the encoding uses. They stay on the session thread
-// (cross-tensors) under numbers; this file decides which of them are kept. If the limit in bytes is exceeded, the one that was used longest ago is dropped: it is
-// computed again when a sequence of its encoding goes on, from the states that the sequence has. Those of one step are all kept until it ends.
+// (cross-tensors) under numbers; this file decides which of them are kept. If the limit in bytes is exceeded, the least recently used one is dropped. If a
+// sequence of its encoding goes on later, the cross cache is computed again from the states that the sequence has. All cross caches of a step are kept until it
+// ends.
 //
 // An entry has the encoder's inputs as well, so that the encoder does not run a second time for the same inputs.
 import type { StepSequence } from './backend.js'

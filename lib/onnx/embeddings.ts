@@ -1,5 +1,5 @@
-// The model of a decoder's embeddings: decoders of vision-language models take rows of embeddings instead of ids, and have this model beside them. kvtide runs it,
-// so its callers pass ids as for any other model.
+// The model of a decoder's embeddings: decoders of vision-language models take rows of embeddings instead of ids, and have this model beside them. kvtide runs
+// it, so its callers pass ids as for any other model.
 //
 //     ids -> embed_tokens.onnx -> inputs_embeds, rows of images in it -> the decoder
 //

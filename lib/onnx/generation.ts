@@ -210,8 +210,8 @@ function drafterOf(
 
 /**
  * Tokens that are generated one by one. A generation starts at the first `next()`. It ends when it is read to the end, when `return()` is called
- * (which leaving a loop does), or when its signal is aborted. The sequence then has the tokens from before and those that were returned,
- * the last of which is pending.
+ * (which leaving a loop does), or when its signal is aborted. The sequence then has its earlier tokens and the returned ones; the last of these
+ * is pending.
  *
  * At most 16 tokens are computed ahead of the reader. Then the sequence is idle, and costs the others nothing.
  */

@@ -1,12 +1,12 @@
-// Images in a prompt: spans of tokens whose rows of embeddings the caller gives, in place of those of their ids. A span belongs to its positions for as long as
-// its sequence exists, so its tokens can be computed again at any time, and its ids cannot become others.
+// Images in a prompt: spans of tokens whose rows of embeddings the caller gives, in place of the embeddings of their ids. A span belongs to its positions for
+// as long as its sequence exists, so its tokens can be computed again at any time, and its ids cannot become others.
 //
 //     tokens      you  see  <image> <image> <image> <image>  what  is
 //     span                  start ................... end
 //     positions   0    1    2 + the place in time, height and width    2 + max(grid) ..      only if the model has three rows of positions
 //
-// The key of a span is an extra of its tokens: blocks with them are found by prompts with the same picture only. A second extra, which tells that embeddings are
-// given and their grid, keeps them apart from the same ids without.
+// The key of a span is an extra of its tokens: only prompts with the same image find the blocks of these tokens. A second extra marks that embeddings are
+// given, and their grid: it keeps these blocks apart from blocks of the same ids without embeddings.
 import { count, isArray, known, list, type Names, typedArray } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { type PromptExtra, type PromptOptions, wellFormed } from '../sequences/prompt.js'

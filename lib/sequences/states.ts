@@ -1,4 +1,4 @@
-// States of sequences as bytes: all tensors that layers keep for a sequence besides keys and values. The group of states of a cache says what is where.
+// States of sequences as bytes: all tensors that layers keep for a sequence besides keys and values. The cache's group of states has the offset of each tensor.
 import { count, typedArray } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 

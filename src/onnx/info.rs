@@ -1,4 +1,4 @@
-//! Attributes of a node: of one for which the library makes a kernel, or of one between two subgraphs.
+//! Reads the attributes of a node for which the library makes a kernel, or of a node between two subgraphs.
 #![expect(unsafe_code, reason = "attributes are read from a C library")]
 
 use std::ffi::CStr;

@@ -6,9 +6,9 @@
 //! output of all tokens
 //! ```
 //!
-//! A state with a number that is not one (NaN) would be in every later token, so the step is refused. To look at all of a
-//! matrix after each token would cost as much as to compute it. If few tokens are computed, the last one's output is a sum
-//! of the whole state, and NaN if anything in it is: only then the state itself is read.
+//! A NaN in a state would reach every later token, so the step is refused. Checking a whole matrix after each token would
+//! cost as much as computing it. If few tokens are computed, the last token's output is a sum over the whole state, and is
+//! NaN if any number of the state is NaN: the state itself is read only in that case.
 
 use std::ffi::CStr;
 

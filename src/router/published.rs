@@ -1,7 +1,7 @@
 //! A group of layers whose blocks are published, and the blocks that followers were told of.
 //!
-//! A cache without states publishes one group without a number, as ever. A cache with states numbers its groups and says
-//! what they keep, as vLLM does: `full_attention`, and `mamba` for states of any kind. A router that reads `mamba` counts a
+//! A cache without states publishes one group without a number. A cache with states numbers its groups and names the kind
+//! of each, as vLLM does: `full_attention`, and `mamba` for states of any kind. A router that reads `mamba` counts a
 //! prefix up to its last state; one that does not know it skips these events.
 
 use std::collections::{HashMap, VecDeque};
