@@ -38,7 +38,7 @@ for (const [place, ids] of contexts.entries()) {
   }
   sequence.dispose()
 }
-// Of all layers, K and V.
+// Elements of K and V in all layers, per token.
 const elements = model.layers.reduce(
   (sum, { layers, numKvHeads, headDim, valueHeadDim }) => sum + layers.length * numKvHeads * (headDim + valueHeadDim),
   0,

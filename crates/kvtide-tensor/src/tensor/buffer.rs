@@ -258,7 +258,7 @@ impl Buffer {
         runs.iter().any(|run| log.written_since(stamp, run))
     }
 
-    /// Those of these slots that were written after `stamp`, in ascending order.
+    /// Returns the slots of `run` that were written after `stamp`, in ascending order.
     pub fn written(&self, stamp: Stamp, run: Run) -> Vec<Run> {
         lock(&self.log).written(stamp, run)
     }

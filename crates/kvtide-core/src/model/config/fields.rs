@@ -54,7 +54,7 @@ pub(super) const FIELDS: &[&str] = &[
     "linear_num_value_heads",
 ];
 
-/// Those of them that list layers.
+/// The fields above that list layers.
 #[cfg(test)]
 pub(super) const LISTS: &[&str] = &[
     "layer_types",
