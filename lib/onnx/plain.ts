@@ -176,8 +176,8 @@ export class Plain implements Sessions {
   }
 
   /**
-   * True if logits of other tokens than the last one cost a call each: a call gives a single row of them, as the graph declares or a call has shown, or it takes a
-   * single token.
+   * True if logits of tokens other than the last one cost a call each: a call returns a single row of logits (the graph declares this, or a call has shown it),
+   * or a call takes a single token.
    */
   get isPruned(): boolean {
     return this.#isPruned || this.#cross?.isWide === false
@@ -223,8 +223,8 @@ export class Plain implements Sessions {
   }
 
   /**
-   * Computes the calls of one sequence: a single one, unless logits are wanted that a pruned head does not give, or the graph takes one token at a time behind others
-   * or with a cross cache.
+   * Computes the calls of one sequence: usually a single one, but several if a pruned head does not return all wanted logits, or if the graph takes one token
+   * at a time after a past or with a cross cache.
    */
   async #sequence(asked: Asked): Promise<ComputedSequence> {
     const { ids, wanted, before } = asked
@@ -287,7 +287,7 @@ export class Plain implements Sessions {
     return { call, outputs: await ran(undefined, () => this.#calling(() => this.#session.run(feeds, wanted))) }
   }
 
-  /** The inputs and outputs for an encoding, in a call behind `length` tokens. If its keys and values are not computed, a first call returns them, which has no past. */
+  /** The inputs and outputs for an encoding, in a call after `length` tokens. If its keys and values are missing, a first call without a past returns them. */
   async #crossOf(encoding: number, length: number) {
     const cross = this.#cross as CrossTensors
     if (!cross.isHeld(encoding) && length > 0) {

@@ -215,7 +215,7 @@ export class PrefixRouter extends Owner {
    * Returns the worker for a prompt, given the keys of its blocks; `undefined` if there are no workers.
    *
    * If prompts never match a block although workers store blocks, their keys differ: the process then emits one warning per router, with the code
-   * `KVTIDE_ROUTER_MISMATCH` (32 prompts matched nothing, workers then stored 256 blocks of which none belongs to them, and 32 more prompts matched nothing).
+   * `KVTIDE_ROUTER_MISMATCH` (after 32 prompts without a match, 256 stored blocks, none of these prompts, and 32 more prompts without a match).
    */
   route(keys: readonly string[] | BigUint64Array, options: RouteOptions = {}): Route | undefined {
     const routing = nativeThis<Routing>(this, PrefixRouter)
