@@ -20,7 +20,8 @@ export const doctor: Command = {
   help: `Prints which binary of kvtide is loaded, the reason for the choice, and its file; the platform, CPU features and kernels in use; the number of threads and
 the memory limit; for each device, and for the network, whether it can be used, or the reason why not; and the onnxruntime that was found. Add it to bug reports.
 
-With a model, also a line for each backend: it runs the model, or it refuses it, with the node, the operator, the reason, and what would help. If none runs it, the exit code is 1.`,
+With a model, also a line for each backend: it runs the model, or it refuses it, with the node, the operator, the reason, and what would help.
+If none runs it, the exit code is 1.`,
   options: {},
   files: 1,
   isOptional: true,
