@@ -1,9 +1,13 @@
 // The lists of this repository's crates that scripts pass to cargo.
+import { readdirSync } from 'node:fs'
+import { join } from 'node:path'
+
+import { exists, root } from './steps.mjs'
 
 const packages = names => names.flatMap(name => ['-p', name])
 
 /** The features for the network, with which the crates are compiled as for the addon of a checkout. */
-const NET = ['--features', 'kvtide-tiers/objects,kvtide-tiers/redis,kvtide-router/zeromq']
+const NET = ['kvtide-tiers/objects', 'kvtide-tiers/redis', 'kvtide-router/zeromq']
 
 const LIBRARIES = [
   'kvtide-core',
@@ -16,12 +20,17 @@ const LIBRARIES = [
 ]
 
 /** The published crates, except the GPU kernels, which are compiled separately. */
-export const libraries = [...packages(LIBRARIES), ...NET]
+export const libraries = [...packages(LIBRARIES), '--features', NET.join()]
 
-/** All crates whose tests run on any machine. */
+/** True if GPU kernels can be compiled for the CPU, which emulates a GPU. */
+export const canEmulate = ['c++', 'g++', 'clang++'].some(exists)
+const EMULATED = canEmulate ? ['kvtide-tensor/emulate', 'kvtide-bench-cuda/emulate'] : []
+
+/** All crates whose tests run on any machine. With one list of crates and features, cargo compiles the tests once for all steps that run them. */
 export const tested = [
   ...packages([
     ...LIBRARIES,
+    'kvtide-cuda',
     'decoder',
     'routing',
     'kvtide-bench',
@@ -29,5 +38,17 @@ export const tested = [
     'kvtide-bench-pool',
     'kvtide-bench-states',
   ]),
-  ...NET,
+  '--features',
+  [...NET, ...EMULATED].join(),
 ]
+
+/** Returns arguments of `cargo test` that select the unit tests of `tested`, and the integration tests of some crates. */
+export function testsOf(...crates) {
+  const names = crates.flatMap(crate => {
+    const folder = join(root, 'crates', crate, 'tests')
+    return readdirSync(folder, { withFileTypes: true })
+      .filter(entry => entry.isFile() || readdirSync(join(folder, entry.name)).includes('main.rs'))
+      .map(({ name }) => name.replace(/\.rs$/, ''))
+  })
+  return ['--lib', ...names.flatMap(name => ['--test', name])]
+}
