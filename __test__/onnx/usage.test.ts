@@ -312,9 +312,12 @@ test('what ends at once used nothing', async t => {
     [tokens, counts(usage)],
     [[], { ...NOTHING, promptTokens: 12, draftedTokens: 0, acceptedTokens: 0, ...NO_TIMES }],
   )
+  // Its tokens are there but for the last one, whose logits are needed to go on.
+  await model.run([{ sequence: full }])
+  t.like((await used(model.generate(full))).usage, { promptTokens: 12, cachedTokens: 11, computedTokens: 0 })
   // An answer of a stop token alone has computed its prompt.
-  using chat = model.open({ tokens: ids(9) })
-  const stopped = model.generate(chat, { stop: alone(ids(9), 1) })
+  using chat = model.open({ tokens: ids(9, 4) })
+  const stopped = model.generate(chat, { stop: alone(ids(9, 4), 1) })
   t.like((await used(stopped)).usage, { promptTokens: 9, cachedTokens: 0, computedTokens: 9, generatedTokens: 0 })
   t.is(stopped.usage.firstTokenMs, undefined)
   // One that was refused, one that was never read, and one that was left before it began.
@@ -356,6 +359,21 @@ test('drafts are counted where they are verified', async t => {
     await model.dispose()
     await draft.dispose()
   }
+})
+
+test('drafts behind a stop token are not accepted', async t => {
+  const model = toyModel(new ToyBackend(new Dice(4), { poison: -1 }), { capacity: 400 })
+  const draft = toyModel(new ToyBackend(new Dice(5), { poison: -1 }), { capacity: 400 })
+  const prompt = [9, 2, 6]
+  const wanted = alone(prompt, 6)
+  const end = [1, 2, 3, 4].findLast(place => wanted.indexOf(wanted[place] as number) === place) as number
+  using chat = model.open({ tokens: prompt })
+  const options = { stop: [wanted[end] as number], draft: { model: draft, tokens: 4 } }
+  const { tokens, usage } = await used(model.generate(chat, options))
+  t.deepEqual(tokens, wanted.slice(0, end))
+  t.like(usage, { generatedTokens: end, draftedTokens: 4, acceptedTokens: end - 1, computedTokens: 3 + 5 })
+  await model.dispose()
+  await draft.dispose()
 })
 
 test('a preempted chat counts what it computes again', async t => {
