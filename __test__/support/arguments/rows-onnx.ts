@@ -8,6 +8,7 @@ import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
 import {
   but,
   count,
+  flag,
   never,
   optional,
   options,
@@ -91,6 +92,7 @@ const models = new Members('OnnxModel', model)
       tokens: optional(tokenIds),
       maxTokens: optional(but(count, {})),
       stop: optional(tokenIds),
+      ignoreEndOfSequence: optional(flag),
       draft: optional({ legal: {} }),
       signal: optional(signal),
       checkpoints,
@@ -227,6 +229,7 @@ const generations = new Members('Generation', () => {
 })
   .special('finishReason', over)
   .special('logprobs', over)
+  .special('usage', over)
   .special('next', over)
   .special('return', over)
   .special('[asyncIterator]', over)
@@ -335,6 +338,20 @@ const config: Kind = {
   ),
 }
 
+/** Tensors have a `dtype`, which a model in a file has no use for. */
+const WITH_DTYPE: Kind['legal'] = {
+  ...Object.fromEntries(
+    [
+      'a Tensor of another shape',
+      'a Tensor of another dtype',
+      'a proxy of a Tensor',
+      'what looks like a Tensor',
+      'a Snapshot that looks like a Tensor',
+    ].map(name => [name, 'INVALID_ARGUMENT']),
+  ),
+  'a disposed Tensor': 'DISPOSED',
+}
+
 /** Options for loading a model. */
 export const loadRows: readonly Row[] = [
   free(
@@ -346,6 +363,7 @@ export const loadRows: readonly Row[] = [
         small,
         {
           config: optional(config),
+          dtype: optional(text),
           cache: optional({ legal: ANY }),
           embeddings: optional({ legal: {} }),
           threads: optional(count),
@@ -354,7 +372,7 @@ export const loadRows: readonly Row[] = [
           encoder: encoded,
           crossCacheBytes: encoded,
         },
-        ANY,
+        { ...ANY, ...WITH_DTYPE },
       ),
       small,
     ),

@@ -17,10 +17,11 @@ function streamOf(sequence) {
   return {
     async next() {
       if (rest !== undefined) return rest.next()
-      const first = model.generate(sequence, { maxTokens: 1 })
+      const first = model.generate(sequence, { maxTokens: 1, ignoreEndOfSequence: true })
       const token = await first.next()
       await first.return()
-      rest = model.generate(sequence, { maxTokens: count })
+      // As the peers, it goes on behind the end of a sequence.
+      rest = model.generate(sequence, { maxTokens: count, ignoreEndOfSequence: true })
       generations.add(rest)
       return token
     },
