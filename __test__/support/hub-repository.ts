@@ -15,7 +15,8 @@ export const LIMITS: Partial<HubLimits> = { answerMs: 2000, stallMs: 300, pauseM
 
 /** Removes the variables that downloads read, so that those of this machine have no effect. */
 export function withoutVariables(): void {
-  for (const name of Object.keys(process.env)) if (/^(?:HF_|HUGGING|TRANSFORMERS_OFFLINE|XDG_CACHE)/.test(name)) delete process.env[name]
+  for (const name of Object.keys(process.env))
+    if (/^(?:HF_|HUGGING|TRANSFORMERS_OFFLINE|XDG_CACHE)/.test(name)) delete process.env[name]
   process.env['HF_HUB_DISABLE_IMPLICIT_TOKEN'] = '1'
 }
 
@@ -71,7 +72,11 @@ export async function findOn(
   options: DownloadOptions = {},
   more: FindOptions = {},
 ): Promise<HubModel> {
-  return findModel(name, { cacheFolder, endpoint: server.endpoint, ...options }, { ...more, limits: { ...LIMITS, ...more.limits } })
+  return findModel(
+    name,
+    { cacheFolder, endpoint: server.endpoint, ...options },
+    { ...more, limits: { ...LIMITS, ...more.limits } },
+  )
 }
 
 /** All files below a folder, with their kind and content; links are not followed. */
@@ -121,5 +126,7 @@ export function checkBlobs(t: ExecutionContext, cacheFolder: string): void {
 /** The state of a folder: a change of any file or time changes it. */
 export function stateOf(folder: string): string {
   const all = ['', ...readdirSync(folder, { recursive: true, encoding: 'utf8' })]
-  return JSON.stringify(all.toSorted().map(path => [path, lstatSync(join(folder, path)).mtimeMs, statSync(join(folder, path)).size]))
+  return JSON.stringify(
+    all.toSorted().map(path => [path, lstatSync(join(folder, path)).mtimeMs, statSync(join(folder, path)).size]),
+  )
 }

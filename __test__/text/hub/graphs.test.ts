@@ -1,10 +1,26 @@
 // The files that are downloaded from the repositories that people use, by the names of their files.
 import test from 'ava'
 
-import { companionsOf, configsOf, dataOf, genaiFiles, graphOf, graphsOf, type HubDtype, isFirstChoice, modelFolder } from '../../../lib/text/hub/graphs.js'
+import {
+  companionsOf,
+  configsOf,
+  dataOf,
+  genaiFiles,
+  graphOf,
+  graphsOf,
+  type HubDtype,
+  isFirstChoice,
+  modelFolder,
+} from '../../../lib/text/hub/graphs.js'
 
 /** The names of files as the Hub lists them. */
-const CONFIGS = ['config.json', 'generation_config.json', 'special_tokens_map.json', 'tokenizer.json', 'tokenizer_config.json']
+const CONFIGS = [
+  'config.json',
+  'generation_config.json',
+  'special_tokens_map.json',
+  'tokenizer.json',
+  'tokenizer_config.json',
+]
 
 const SMOLLM2 = [
   '.gitattributes',
@@ -27,13 +43,24 @@ const QWEN3 = [
   'onnx/model_q4.onnx_data',
 ]
 const genai = (folder: string, name: string): string[] =>
-  ['added_tokens.json', 'config.json', 'genai_config.json', name, `${name}.data`, ...CONFIGS.slice(2), 'tokenizer.model'].map(file => `${folder}/${file}`)
+  [
+    'added_tokens.json',
+    'config.json',
+    'genai_config.json',
+    name,
+    `${name}.data`,
+    ...CONFIGS.slice(2),
+    'tokenizer.model',
+  ].map(file => `${folder}/${file}`)
 const PHI3 = [
   'README.md',
   'config.json',
   'configuration_phi3.py',
   ...genai('cpu_and_mobile/cpu-int4-rtn-block-32', 'phi3-mini-4k-instruct-cpu-int4-rtn-block-32.onnx'),
-  ...genai('cpu_and_mobile/cpu-int4-rtn-block-32-acc-level-4', 'phi3-mini-4k-instruct-cpu-int4-rtn-block-32-acc-level-4.onnx'),
+  ...genai(
+    'cpu_and_mobile/cpu-int4-rtn-block-32-acc-level-4',
+    'phi3-mini-4k-instruct-cpu-int4-rtn-block-32-acc-level-4.onnx',
+  ),
   ...genai('cuda/cuda-fp16', 'phi3-mini-4k-instruct-cuda-fp16.onnx'),
   ...genai('cuda/cuda-int4-rtn-block-32', 'phi3-mini-4k-instruct-cuda-int4-rtn-block-32.onnx'),
   ...genai('directml/directml-int4-awq-block-128', 'model.onnx'),
@@ -41,7 +68,9 @@ const PHI3 = [
 const VISION = [
   ...CONFIGS,
   'preprocessor_config.json',
-  ...['decoder_model_merged', 'embed_tokens', 'vision_encoder'].flatMap(name => ['', '_fp16', '_q4'].map(suffix => `onnx/${name}${suffix}.onnx`)),
+  ...['decoder_model_merged', 'embed_tokens', 'vision_encoder'].flatMap(name =>
+    ['', '_fp16', '_q4'].map(suffix => `onnx/${name}${suffix}.onnx`),
+  ),
   'onnx/decoder_model_merged_q4.onnx_data',
   'onnx/embed_tokens.onnx_data',
 ]
@@ -63,11 +92,21 @@ test('a graph is chosen by its dtype, and q4 by default', t => {
     t.is(fileOf(paths.filter(path => !/_(?:q4|quantized|int8)\./.test(path))), 'onnx/model_fp16.onnx', 'then f16')
     t.is(fileOf(paths.filter(path => !/_(?:q4|quantized|int8|fp16)\./.test(path))), 'onnx/model.onnx', 'then f32')
   }
-  t.is(fileOf(SMOLLM2.filter(path => !path.includes('_quantized')), 'q8'), 'onnx/model_int8.onnx', 'the same under its other name')
+  t.is(
+    fileOf(
+      SMOLLM2.filter(path => !path.includes('_quantized')),
+      'q8',
+    ),
+    'onnx/model_int8.onnx',
+    'the same under its other name',
+  )
   t.is(fileOf(SMOLLM2, 'q8', 'nowhere'), undefined)
   t.is(fileOf(['config.json', 'model.safetensors']), undefined)
   t.is(fileOf(['model.onnx', 'model.onnx_data', 'config.json']), 'model.onnx')
-  t.is(fileOf(['decoder_model.onnx', 'decoder_model_merged.onnx', 'decoder_with_past_model.onnx', 'encoder_model.onnx']), 'decoder_model_merged.onnx')
+  t.is(
+    fileOf(['decoder_model.onnx', 'decoder_model_merged.onnx', 'decoder_with_past_model.onnx', 'encoder_model.onnx']),
+    'decoder_model_merged.onnx',
+  )
   t.is(fileOf(['gpt.onnx', 'config.json']), 'gpt.onnx', 'the only one, whatever its name')
 })
 
@@ -82,10 +121,13 @@ test('a repository for onnxruntime-genai has its models in folders', t => {
   t.is(graphOf(graphsOf(PHI3, 'cuda'), 'q4')?.folder, 'cuda/cuda-int4-rtn-block-32')
   t.true(graphsOf(PHI3).every(({ file }) => file !== undefined))
   t.is(graphsOf([...PHI3, `${level4}/another.onnx`])[0]?.file, undefined, 'the config says which')
-  t.deepEqual(genaiFiles(JSON.stringify({ model: { decoder: { filename: 'model.onnx' }, embedding: { filename: 'e.onnx' } } }), 'a/b'), [
-    'a/b/model.onnx',
-    'a/b/e.onnx',
-  ])
+  t.deepEqual(
+    genaiFiles(
+      JSON.stringify({ model: { decoder: { filename: 'model.onnx' }, embedding: { filename: 'e.onnx' } } }),
+      'a/b',
+    ),
+    ['a/b/model.onnx', 'a/b/e.onnx'],
+  )
   for (const text of ['', '[]', 'null', '{"model":{"decoder":{"filename":3}}}']) t.deepEqual(genaiFiles(text, ''), [])
 })
 
@@ -96,7 +138,19 @@ test('the weights of a graph are known by their names', t => {
   const folder = 'cpu_and_mobile/cpu-int4-rtn-block-32'
   const graph = `${folder}/phi3-mini-4k-instruct-cpu-int4-rtn-block-32.onnx`
   t.deepEqual(dataOf(PHI3, graph), [`${graph}.data`])
-  const names = ['m.onnx', 'm.onnx.data', 'm.data', 'm_data', 'm.onnx_data-00001', 'm.weights', 'm.bin', 'm.onnx.json', 'm_q4.onnx', 'm2.data', 'x/m.data']
+  const names = [
+    'm.onnx',
+    'm.onnx.data',
+    'm.data',
+    'm_data',
+    'm.onnx_data-00001',
+    'm.weights',
+    'm.bin',
+    'm.onnx.json',
+    'm_q4.onnx',
+    'm2.data',
+    'x/m.data',
+  ]
   t.deepEqual(dataOf(names, 'm.onnx'), ['m.onnx.data', 'm.data', 'm_data', 'm.onnx_data-00001', 'm.weights', 'm.bin'])
 })
 
@@ -107,18 +161,35 @@ test('configs come from the folder of the graph, or from the nearest one above',
   t.true(configsOf(PHI3, folder).every(path => path.startsWith(`${folder}/`)))
   t.true(configsOf(PHI3, folder).includes(`${folder}/genai_config.json`))
   t.is(modelFolder(PHI3, folder), folder)
-  t.deepEqual(configsOf(['genai_config.json', 'tokenizer.json', 'onnx/model.onnx'], 'onnx'), ['tokenizer.json'], 'no config of another graph')
-  t.deepEqual(configsOf(['additional_chat_templates/tool_use.jinja', 'additional_chat_templates/x.txt', 'a/additional_chat_templates/b/c.jinja'], 'a'), [
-    'additional_chat_templates/tool_use.jinja',
-  ])
+  t.deepEqual(
+    configsOf(['genai_config.json', 'tokenizer.json', 'onnx/model.onnx'], 'onnx'),
+    ['tokenizer.json'],
+    'no config of another graph',
+  )
+  t.deepEqual(
+    configsOf(
+      [
+        'additional_chat_templates/tool_use.jinja',
+        'additional_chat_templates/x.txt',
+        'a/additional_chat_templates/b/c.jinja',
+      ],
+      'a',
+    ),
+    ['additional_chat_templates/tool_use.jinja'],
+  )
   t.is(modelFolder(['q4/model.onnx', 'config.json'], 'q4'), '')
   t.is(modelFolder(['q4/model.onnx'], 'q4'), 'q4')
 })
 
 test('a decoder of embeddings has its own beside it', t => {
   t.is(fileOf(VISION), 'onnx/decoder_model_merged_q4.onnx')
-  t.deepEqual(companionsOf(VISION, 'onnx/decoder_model_merged_q4.onnx', ['embed_tokens', 'embedding']), ['onnx/embed_tokens_q4.onnx'])
-  t.deepEqual(companionsOf(VISION, 'onnx/decoder_model_merged_q8.onnx', ['embed_tokens']), ['onnx/embed_tokens.onnx', 'onnx/embed_tokens.onnx_data'])
+  t.deepEqual(companionsOf(VISION, 'onnx/decoder_model_merged_q4.onnx', ['embed_tokens', 'embedding']), [
+    'onnx/embed_tokens_q4.onnx',
+  ])
+  t.deepEqual(companionsOf(VISION, 'onnx/decoder_model_merged_q8.onnx', ['embed_tokens']), [
+    'onnx/embed_tokens.onnx',
+    'onnx/embed_tokens.onnx_data',
+  ])
   t.deepEqual(companionsOf(VISION, 'onnx/decoder_model_merged.onnx', ['encoder_model']), [])
 })
 

@@ -65,16 +65,56 @@ for (const name of WRONG)
   })
 
 test('a file that could leave its folder, or that some system reads as something else, has no safe path', t => {
-  for (const path of ['config.json', 'onnx/model_q4.onnx', 'cpu-int4/model.onnx.data', '.gitattributes', 'a b/c (1).json', 'é.json'])
+  for (const path of [
+    'config.json',
+    'onnx/model_q4.onnx',
+    'cpu-int4/model.onnx.data',
+    '.gitattributes',
+    'a b/c (1).json',
+    'é.json',
+  ])
     t.true(isSafePath(path), path)
-  const unsafe = ['..', '../x', 'a/../../x', '/etc/passwd', 'a//b', 'a/', './a', 'a\\..\\b', '\\\\host\\share', 'C:x', 'C:/x', 'a:stream', 'a\0']
-  const odd = ['a\nb', 'a\u202Eb', 'a.', 'a ', ' a', 'CON', 'nul.json', 'x/AUX.onnx', 'com1', 'a?', 'a*', 'a<b', 'a|b', 'a"b', '\uD800']
-  for (const path of [...unsafe, ...odd, '', 'a'.repeat(201), 'a/'.repeat(600)]) t.false(isSafePath(path), JSON.stringify(path))
+  const unsafe = [
+    '..',
+    '../x',
+    'a/../../x',
+    '/etc/passwd',
+    'a//b',
+    'a/',
+    './a',
+    'a\\..\\b',
+    '\\\\host\\share',
+    'C:x',
+    'C:/x',
+    'a:stream',
+    'a\0',
+  ]
+  const odd = [
+    'a\nb',
+    'a\u202Eb',
+    'a.',
+    'a ',
+    ' a',
+    'CON',
+    'nul.json',
+    'x/AUX.onnx',
+    'com1',
+    'a?',
+    'a*',
+    'a<b',
+    'a|b',
+    'a"b',
+    '\uD800',
+  ]
+  for (const path of [...unsafe, ...odd, '', 'a'.repeat(201), 'a/'.repeat(600)])
+    t.false(isSafePath(path), JSON.stringify(path))
 })
 
 test('revisions are branches, tags, commits and references', t => {
-  for (const revision of ['main', 'v1.0', 'refs/pr/1', 'a'.repeat(40), 'feature/x+y']) t.true(isRevision(revision), revision)
-  for (const revision of ['', '../x', 'a b', 'a//b', '/a', 'a/', 'a\\b', 'x'.repeat(201), 'a..b/..']) t.false(isRevision(revision), revision)
+  for (const revision of ['main', 'v1.0', 'refs/pr/1', 'a'.repeat(40), 'feature/x+y'])
+    t.true(isRevision(revision), revision)
+  for (const revision of ['', '../x', 'a b', 'a//b', '/a', 'a/', 'a\\b', 'x'.repeat(201), 'a..b/..'])
+    t.false(isRevision(revision), revision)
 })
 
 test.serial('the cache folder follows the variables of huggingface_hub', t => {
@@ -131,10 +171,16 @@ test.serial('offline mode, the address and the token follow the variables', asyn
 
 test.serial('a wrong value is refused, and a secret is not shown', t => {
   const secrets = ['hf_secret with a space', 'hf_secret\n', 'https://me:hf_secret@/']
-  for (const options of [{ token: secrets[0] }, { token: secrets[1] }, { endpoint: 'ftp://me:hf_secret@mirror' }, { token: true }]) {
+  for (const options of [
+    { token: secrets[0] },
+    { token: secrets[1] },
+    { endpoint: 'ftp://me:hf_secret@mirror' },
+    { token: true },
+  ]) {
     const error = throwsCode(t, 'INVALID_ARGUMENT', () => readSettings('org/name', options))
     t.notRegex(JSON.stringify([error.message, error.details]), /secret/)
   }
+  delete process.env['HF_HUB_DISABLE_IMPLICIT_TOKEN']
   process.env['HF_TOKEN'] = 'hf_secret\u0001'
   try {
     readSettings('org/name', {})
@@ -143,7 +189,7 @@ test.serial('a wrong value is refused, and a secret is not shown', t => {
     t.true(isKvTideError(error))
     t.notRegex(String(error), /hf_secret/)
   }
-  delete process.env['HF_TOKEN']
+  withoutVariables()
   for (const options of [
     { revision: '../x' },
     { revision: 3 },

@@ -14,7 +14,17 @@ import { dirname, posix } from 'node:path'
 import { isKvTideError, KvTideError } from '../../errors/errors.js'
 import { bytesThere, fetchBlob } from './blob.js'
 import { HubClient, hubUnavailable, modelNotFound } from './client.js'
-import { companionsOf, configsOf, dataOf, genaiFiles, graphOf, graphsOf, type HubGraph, modelFolder, shownGraphs } from './graphs.js'
+import {
+  companionsOf,
+  configsOf,
+  dataOf,
+  genaiFiles,
+  graphOf,
+  graphsOf,
+  type HubGraph,
+  modelFolder,
+  shownGraphs,
+} from './graphs.js'
 import { blobPath, commitOf, hubFolder, pathIn, place, sizeOf, snapshotFolder, writeCommit } from './layout.js'
 import { type HubModel, localModel, missingOf } from './local.js'
 import { Meter } from './meter.js'
@@ -54,7 +64,11 @@ export async function downloadModel(name: string, options: DownloadOptions = {})
 }
 
 /** @internal Finds or downloads a model, and returns its folder and its graph. */
-export async function findModel(name: unknown, options: unknown, { isText = false, limits }: FindOptions = {}): Promise<HubModel> {
+export async function findModel(
+  name: unknown,
+  options: unknown,
+  { isText = false, limits }: FindOptions = {},
+): Promise<HubModel> {
   const settings = readSettings(name, options, limits)
   const client = new HubClient(settings)
   client.checkSignal()

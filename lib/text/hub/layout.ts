@@ -114,7 +114,14 @@ export async function place(blob: string, file: string, size: number, hasSymlink
   })
   const part = `${file}.${randomBytes(4).toString('hex')}.incomplete`
   try {
-    const target = posix.join(...dirname(file).slice(dirname(dirname(blob)).length + 1).split(/[\\/]/).map(() => '..'), 'blobs', blob.slice(dirname(blob).length + 1))
+    const target = posix.join(
+      ...dirname(file)
+        .slice(dirname(dirname(blob)).length + 1)
+        .split(/[\\/]/)
+        .map(() => '..'),
+      'blobs',
+      blob.slice(dirname(blob).length + 1),
+    )
     if (!(await linked(target, blob, part, hasSymlinks))) await copyFile(blob, part)
     await rename(part, file)
   } catch (error) {
@@ -162,5 +169,10 @@ export function ioError(operation: string, path: string, error: unknown): KvTide
     : ['ENOSPC', 'EDQUOT', 'EFBIG'].includes(code)
       ? `there is no room left (${code}): free some and call again, which resumes the download`
       : text
-  return new KvTideError('IO_ERROR', `cannot ${operation} ${path}: ${reason}`, { operation, path, reason }, { cause: error })
+  return new KvTideError(
+    'IO_ERROR',
+    `cannot ${operation} ${path}: ${reason}`,
+    { operation, path, reason },
+    { cause: error },
+  )
 }

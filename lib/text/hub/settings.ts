@@ -94,7 +94,7 @@ const HUB = 'https://huggingface.co'
 
 /** @internal Reads a model's name and the options of its download. */
 export function readSettings(name: unknown, given: unknown, limits: Partial<HubLimits> = {}): HubSettings {
-  const options = known<DownloadOptions>('options', given ?? {}, OPTIONS)
+  const options = known<DownloadOptions>('options', given === undefined ? {} : given, OPTIONS)
   const parsed = parseName(name)
   const { revision = parsed.revision ?? 'main', folder = parsed.folder, dtype, signal, onProgress } = options
   if (typeof revision !== 'string' || !isRevision(revision))
@@ -115,7 +115,8 @@ export function readSettings(name: unknown, given: unknown, limits: Partial<HubL
     dtype: dtype as HubDtype | undefined,
     cacheFolder: cacheFolderOf(options.cacheFolder),
     isOffline:
-      optional(flag, 'isOffline', options.isOffline) ?? isTrue(variable('HF_HUB_OFFLINE') ?? variable('TRANSFORMERS_OFFLINE')),
+      optional(flag, 'isOffline', options.isOffline) ??
+      isTrue(variable('HF_HUB_OFFLINE') ?? variable('TRANSFORMERS_OFFLINE')),
     endpoint,
     authorization: user ?? (token === undefined ? undefined : `Bearer ${token}`),
     hasSymlinks: !isTrue(variable('HF_HUB_DISABLE_SYMLINKS')),
