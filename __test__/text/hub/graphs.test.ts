@@ -193,8 +193,9 @@ test('a decoder of embeddings has its own beside it', t => {
   t.deepEqual(companionsOf(VISION, 'onnx/decoder_model_merged.onnx', ['encoder_model']), [])
 })
 
+const first = (paths: readonly string[]): boolean => isFirstChoice(graphsOf(paths)[0] as never)
+
 test('only a graph that no other can precede is a choice without the list', t => {
-  const first = (paths: readonly string[]): boolean => isFirstChoice(graphsOf(paths)[0] as never)
   t.true(first(['onnx/model_q4.onnx']))
   t.true(first(PHI3))
   t.false(first(['onnx/model.onnx']), 'a q4 may be on the Hub')

@@ -117,16 +117,18 @@ test('revisions are branches, tags, commits and references', t => {
     t.false(isRevision(revision), revision)
 })
 
-test.serial('the cache folder follows the variables of huggingface_hub', t => {
-  const at = (variables: Readonly<Record<string, string>>, options: object = {}): string => {
+/** The cache folder with these variables. */
+const at = (variables: Readonly<Record<string, string>>, options: object = {}): string => {
+  withoutVariables()
+  Object.assign(process.env, variables)
+  try {
+    return readSettings('org/name', options).cacheFolder
+  } finally {
     withoutVariables()
-    Object.assign(process.env, variables)
-    try {
-      return readSettings('org/name', options).cacheFolder
-    } finally {
-      withoutVariables()
-    }
   }
+}
+
+test.serial('the cache folder follows the variables of huggingface_hub', t => {
   t.is(at({}), join(homedir(), '.cache', 'huggingface', 'hub'))
   t.is(at({ XDG_CACHE_HOME: '/xdg' }), resolve('/xdg/huggingface/hub'))
   t.is(at({ XDG_CACHE_HOME: '/xdg', HF_HOME: '/home' }), resolve('/home/hub'))

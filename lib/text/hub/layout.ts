@@ -107,7 +107,7 @@ export async function sizeOf(path: string): Promise<number | undefined> {
  * @internal Puts a blob into a snapshot: by a relative link, as huggingface_hub does, so that the cache folder can be moved. Where links of that kind are refused (Windows
  * without its developer mode, exFAT), by a hard link, which takes no room either, else by a copy.
  */
-export async function place(blob: string, file: string, size: number, hasSymlinks: boolean): Promise<void> {
+export async function placeFile(blob: string, file: string, size: number, hasSymlinks: boolean): Promise<void> {
   if ((await sizeOf(file)) === size && (await isPlaced(blob, file))) return
   await mkdir(dirname(file), { recursive: true }).catch(error => {
     throw ioError('write', dirname(file), error)

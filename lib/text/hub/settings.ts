@@ -137,8 +137,10 @@ const LIMITS: HubLimits = {
 
 /** Time-outs in seconds, in the variables of huggingface_hub. */
 function timeouts(): Partial<HubLimits> {
-  const seconds = (name: string): number => Number(variable(name))
-  const [answer, stall] = [seconds('HF_HUB_ETAG_TIMEOUT'), seconds('HF_HUB_DOWNLOAD_TIMEOUT')]
+  const [answer, stall] = ['HF_HUB_ETAG_TIMEOUT', 'HF_HUB_DOWNLOAD_TIMEOUT'].map(name => Number(variable(name))) as [
+    number,
+    number,
+  ]
   return { ...(answer > 0 ? { answerMs: answer * 1000 } : {}), ...(stall > 0 ? { stallMs: stall * 1000 } : {}) }
 }
 
