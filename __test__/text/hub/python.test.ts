@@ -3,8 +3,6 @@ import { execFileSync, spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import test from 'ava'
-
 import { folderOf } from '../../support/folder.js'
 import { HubServer } from '../../support/hub.js'
 import { checkSnapshot, communityFiles, DEFAULT_FILES, findOn, withoutVariables } from '../../support/hub-repository.js'

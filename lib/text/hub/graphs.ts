@@ -19,10 +19,30 @@ export const DTYPES: Readonly<Record<HubDtype, readonly string[]>> = {
   uint8: ['_uint8'],
   q4f16: ['_q4f16'],
   bnb4: ['_bnb4'],
+  q2: ['_q2'],
+  q2f16: ['_q2f16'],
+  q1: ['_q1'],
+  q1f16: ['_q1f16'],
+  fp32: [''],
+  fp16: ['_fp16'],
 }
 
-/** One of the forms of a graph on the Hub. */
-export type HubDtype = 'q4' | 'q8' | 'f16' | 'f32' | 'int8' | 'uint8' | 'q4f16' | 'bnb4'
+/** One of the forms of a graph on the Hub: the weights, as the names of files tell them. `fp32` and `fp16` mean the same as `f32` and `f16`. */
+export type HubDtype =
+  | 'q4'
+  | 'q8'
+  | 'f16'
+  | 'f32'
+  | 'int8'
+  | 'uint8'
+  | 'q4f16'
+  | 'bnb4'
+  | 'q2'
+  | 'q2f16'
+  | 'q1'
+  | 'q1f16'
+  | 'fp32'
+  | 'fp16'
 
 /** @internal A graph that a repository has. */
 export interface HubGraph {
@@ -86,7 +106,7 @@ export function graphOf(graphs: readonly HubGraph[], dtype: HubDtype | undefined
   const isNamed = ({ file }: HubGraph, suffix: string): boolean =>
     file !== undefined && nameOf(file).endsWith(`${suffix}.onnx`)
   const named = suffixes.flatMap(suffix => (suffix === '' ? [] : graphs.filter(graph => isNamed(graph, suffix))))
-  return named[0] ?? graphs.find(graph => graph.dtype === dtype)
+  return named[0] ?? graphs.find(graph => graph.dtype === dtype || `fp${graph.dtype?.slice(1)}` === dtype)
 }
 
 /** @internal True if nothing better can be in a repository: the default of a complete list and of any part of it are the same. */

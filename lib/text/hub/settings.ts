@@ -26,7 +26,7 @@ export interface DownloadProgress {
 export interface DownloadOptions {
   /** A branch, a tag or a commit; by default that of the name, then `main`. A commit that is in the cache needs no network. */
   readonly revision?: string
-  /** The graph: `f32`, `f16`, `q8`, `q4`, `q4f16`, `int8`, `uint8` or `bnb4`. By default the first of `q4`, `q8`, `f16` and `f32` that there is. */
+  /** The graph, by its weights: `f32`, `f16`, `q8`, `q4`, ... By default the first of `q4`, `q8`, `f16` and `f32` that there is. */
   readonly dtype?: HubDtype
   /** The folder of the graph inside the repository, for repositories that have several models: also `'org/name/folder'`. */
   readonly folder?: string
