@@ -50,7 +50,7 @@ export interface FindOptions {
  * @param name `'org/name'`, `'org/name@revision'`, or `'org/name/folder'` for a repository with several models
  *
  * @example
- * ```ts no-run
+ * ```js
  * import { downloadModel } from 'kvtide/text'
  *
  * const folder = await downloadModel('onnx-community/Qwen3-0.6B-ONNX', {
