@@ -1,5 +1,5 @@
 // Downloads over a network that fails, from a server that is wrong, onto a disk that is full: the content is right or not there.
-import { existsSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -337,4 +337,19 @@ test('a cache folder that cannot be made says which', async t => {
   const error = await rejected(findOn(server, join(cache, 'file', 'cache')), 'IO_ERROR')
   t.true(error.details.path.startsWith(join(cache, 'file')), error.details.path)
   t.true(statSync(join(cache, 'file')).isFile())
+})
+
+test('a snapshot that cannot be finished has no graph', async t => {
+  const { server, cache, commit } = await placeOf(t)
+  const snapshot = join(cache, 'models--org--name', 'snapshots', commit)
+  for (const path of ['tokenizer.json', DATA]) {
+    mkdirSync(join(snapshot, path), { recursive: true })
+    const error = await rejected(findOn(server, cache), 'IO_ERROR')
+    t.is(error.details.path, join(snapshot, path))
+    t.false(existsSync(join(snapshot, 'onnx', 'model_q4.onnx')), path)
+    t.false(existsSync(join(cache, 'models--org--name', 'refs')), path)
+    rmSync(join(snapshot, path), { recursive: true })
+  }
+  await findOn(server, cache)
+  checkSnapshot(t, cache, commit, FILES, DEFAULT_FILES)
 })
