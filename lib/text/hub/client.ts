@@ -262,18 +262,13 @@ export function modelNotFound(settings: HubSettings, reason: string): KvTideErro
 }
 
 /** The result of a call, or an error when the signal aborts, even if the call then never ends. */
-async function beforeAbort<T>(signal: AbortSignal, call: Promise<T>): Promise<T> {
-  let end = (): void => undefined
-  const ended = new Promise<never>((_, reject) => {
-    end = () => reject(new Error('aborted'))
+function beforeAbort<T>(signal: AbortSignal, call: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const end = (): void => reject(new Error('aborted'))
     signal.addEventListener('abort', end, { once: true })
     if (signal.aborted) end()
+    call.then(resolve, reject).finally(() => signal.removeEventListener('abort', end))
   })
-  try {
-    return await Promise.race([call, ended])
-  } finally {
-    signal.removeEventListener('abort', end)
-  }
 }
 
 function isRedirect({ status, headers }: Response): boolean {
