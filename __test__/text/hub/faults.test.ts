@@ -81,11 +81,11 @@ for (const [name, { fault, times = 1, ranges }] of Object.entries(SURVIVED))
 
 test('a body that stops is noticed after garbage was collected, and so is an abortion', async t => {
   const { server, cache, commit } = await placeOf(t)
-  const collecting = setInterval(() => globalThis.gc?.(), 80)
+  const collecting = setInterval(() => globalThis.gc?.(), 300)
   t.teardown(() => clearInterval(collecting))
   server.fault = faulty({ stall: 20_000 }, 2)
   const stop = new AbortController()
-  setTimeout(() => stop.abort(), 200)
+  setTimeout(() => stop.abort(), 1000)
   await rejected(findOn(server, cache, 'org/name', { signal: stop.signal }, { limits: { stallMs: 60_000 } }), 'ABORTED')
   await findOn(server, cache)
   checkSnapshot(t, cache, commit, FILES, DEFAULT_FILES)
