@@ -163,7 +163,7 @@ export class Encoder {
         const words = pre_tokenizer === null ? [piece] : pre_tokenizer(piece, { section_index })
         yield
         for (const slice of this.#slices(words)) {
-          for (const token of model(slice)) ids.push(this.#idOf(token))
+          for (const name of model(slice)) ids.push(this.#idOf(name))
           yield
         }
       }
