@@ -110,4 +110,6 @@ named! {
     IoError = "IO_ERROR",
     /// The call needs more tokens than the model's context holds.
     ContextOverflow = "CONTEXT_OVERFLOW",
+    /// A grammar cannot be used, or no token continues its text.
+    InvalidGrammar = "INVALID_GRAMMAR",
 }
