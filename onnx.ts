@@ -24,4 +24,6 @@ export { OnnxPast, type OnnxPastOptions, type OnnxResumed } from './lib/onnx/pas
 export type { OnnxNames, OnnxSession } from './lib/onnx/ports.js'
 export { OnnxSequence } from './lib/onnx/sequence.js'
 export type { EmbedSpan } from './lib/onnx/spans.js'
+export type { Grammar } from './lib/sampling/grammar.js'
+export { type TokensOptions, Vocabulary, type VocabularyOptions } from './lib/sampling/vocabulary.js'
 export type { AllowedTokens, SamplingOptions, TokenLogprobs } from './lib/sampling/options.js'

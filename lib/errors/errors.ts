@@ -45,6 +45,7 @@ export const ERROR_CODES = [
   'CORRUPT',
   'IO_ERROR',
   'CONTEXT_OVERFLOW',
+  'INVALID_GRAMMAR',
 ] as const
 Object.freeze(ERROR_CODES)
 
@@ -154,6 +155,11 @@ export interface ErrorDetailsByCode {
   readonly IO_ERROR: { readonly operation: string; readonly path: string; readonly reason: string }
   /** The tokens of the sequence, including those given with the call, and the maximum that the model can see at once. */
   readonly CONTEXT_OVERFLOW: { readonly tokens: number; readonly contextLength: number }
+  readonly INVALID_GRAMMAR: {
+    readonly reason: string
+    /** The place, if it is known: a path in the schema, a line and a column, a character of a regular expression, or the number of generated tokens. */
+    readonly place?: string
+  }
 }
 
 /** The `details` of an error with code `C`. */

@@ -3,6 +3,7 @@ import type { NativeLogits } from '#binding'
 
 import { invalid, KvTideError } from '../errors/errors.js'
 import { checkInternal, checkThis } from '../border/owner.js'
+import type { Constraint } from '../sampling/grammar.js'
 import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
 import { type RowToDraw, Sampler } from '../sampling/sampler.js'
 import { checkContext } from './context.js'
@@ -15,7 +16,7 @@ import { checkPositions } from './token-log.js'
 /** The number of tokens that are computed ahead of a slow reader. */
 const AHEAD = 16
 
-/** The reason for the end of a generation: `stop` for a token of `stop`; `length` after `maxTokens`, or at the end of the model's context. */
+/** The reason for the end of a generation: `stop` for a token of `stop`, or a grammar that allows nothing more; `length` after `maxTokens`, or at the end of the model's context. */
 export type FinishReason = 'stop' | 'length'
 
 /** @internal The limits that a model sets for its generations. */
@@ -32,6 +33,8 @@ export interface GenerationSettings {
   readonly maxTokens: number
   readonly stop: ReadonlySet<number>
   readonly sampling: SamplingSettings
+  /** Compiles the grammar, if there is one. */
+  readonly constrain?: (() => Promise<Constraint>) | undefined
   readonly signal: AbortSignal | undefined
   /** The maximum number of tokens drafted at once, and the second model; without one, prompt lookup drafts. */
   readonly draft: { readonly most: number; readonly model: DraftModel | undefined } | undefined
@@ -44,6 +47,14 @@ export interface GenerationSettings {
 interface Waiting {
   resolve(result: IteratorResult<number, undefined>): void
   reject(error: unknown): void
+}
+
+interface GenerationTaskOptions {
+  readonly arrival: number
+  readonly ahead: number
+  readonly constraint: Constraint | undefined
+  readonly changed: () => void
+  readonly wake: () => void
 }
 
 /** The task of a generation, as the scheduler sees it. */
@@ -66,12 +77,14 @@ class GenerationTask implements Task {
   readonly #ahead: number
   readonly #changed: () => void
   readonly #wake: () => void
+  /** Tokens that end the generation. */
+  readonly #ends: ReadonlySet<number>
   #generated = 0
 
   constructor(
     state: SequenceState,
     settings: GenerationSettings,
-    { arrival, ahead, changed, wake }: { arrival: number; ahead: number; changed: () => void; wake: () => void },
+    { arrival, ahead, constraint, changed, wake }: GenerationTaskOptions,
   ) {
     const {
       tokens,
@@ -86,6 +99,7 @@ class GenerationTask implements Task {
     state.spans.checkWhole(length)
     this.#most = Math.min(maxTokens, contextLength - length)
     if (this.#most === 0) this.finishReason = 'length'
+    if (constraint?.grammar.isEmpty() === true) this.finishReason = 'stop'
     // The logits behind the last token are needed, so that token is computed again.
     if (state.pending + tokens.length === 0) state.redo()
     state.log.push(tokens)
@@ -99,8 +113,9 @@ class GenerationTask implements Task {
     this.#ahead = hasTransaction ? 1 : ahead
     this.#changed = changed
     this.#wake = wake
-    this.#sampler = Sampler.of(settings.sampling, state.log.copy())
-    this.#drafter = hasTransaction ? undefined : drafterOf(state, settings, this.#sampler, wake)
+    this.#ends = constraint?.ends ?? settings.stop
+    this.#sampler = Sampler.of(settings.sampling, state.log.copy(), constraint)
+    this.#drafter = hasTransaction ? undefined : drafterOf(state, settings, this.#sampler, this.#ends, wake)
     state.user = this
   }
 
@@ -132,7 +147,9 @@ class GenerationTask implements Task {
   }
 
   drafted(most: number): Drafted {
-    return this.#drafter?.drafted(most) ?? NOTHING_DRAFTED
+    const drafted = this.#drafter?.drafted(most) ?? NOTHING_DRAFTED
+    if (drafted.tokens.length > 0) this.#sampler.foresee(drafted.tokens)
+    return drafted
   }
 
   toDraw(logits: NativeLogits, row: number, { tokens, drafts }: Drafted): RowToDraw {
@@ -141,11 +158,10 @@ class GenerationTask implements Task {
 
   take(): void {}
 
-  accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number {
-    const { stop } = this.#settings
+  accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined, isOver: boolean): number {
     const kept: number[] = []
     for (const [place, token] of tokens.entries()) {
-      if (stop.has(token)) {
+      if (this.#ends.has(token)) {
         this.finishReason = 'stop'
         break
       }
@@ -156,6 +172,7 @@ class GenerationTask implements Task {
       this.finishReason = 'length'
       break
     }
+    if (isOver && kept.length === tokens.length) this.finishReason = 'stop'
     this.state.log.push(kept)
     this.#sampler.push(kept)
     this.#drafter?.push(kept, this.isDone ? 0 : this.draftsMax)
@@ -193,6 +210,7 @@ function drafterOf(
   state: SequenceState,
   { draft, sampling, vocabulary }: GenerationSettings,
   sampler: Sampler,
+  ends: ReadonlySet<number>,
   changed: () => void,
 ): Drafter | undefined {
   if (draft === undefined) return undefined
@@ -202,6 +220,7 @@ function drafterOf(
     model,
     most,
     sampler: sampler.drafter(),
+    ends,
     isGreedy: sampling.isGreedy,
     vocabulary,
     changed,
@@ -223,8 +242,9 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   readonly #waiting: Waiting[] = []
   readonly #left: (() => void)[] = []
   readonly #onAbort = (): void => void this.#end({ cause: aborted(this.#settings.signal) })
-  /** Settles after blocks were restored from tiers. */
-  #brought: Promise<void> | undefined
+  /** Settles after the grammar was compiled and blocks were restored from tiers. */
+  #prepared: Promise<void> | undefined
+  #constraint: Constraint | undefined
   #task: GenerationTask | undefined
   #isOver = false
   /** The error of the next call. */
@@ -263,11 +283,13 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   /** Returns the next token. */
   async next(): Promise<IteratorResult<number, undefined>> {
     Generation.#check(this)
-    if (this.#task === undefined && !this.#isOver && this.#state.shared.tiers !== undefined && this.#fits())
-      await (this.#brought ??= this.#state.bring(this.#settings.tokens))
+    let refused: { readonly cause: unknown } | undefined
+    if (this.#task === undefined && !this.#isOver && this.#needsPreparation())
+      await (this.#prepared ??= this.#prepare()).catch((cause: unknown) => (refused = { cause }))
     return await new Promise((resolve, reject) => {
       this.#waiting.push({ resolve, reject })
       try {
+        if (refused !== undefined && !this.#isOver) throw refused.cause
         if (this.#task === undefined && !this.#isOver) this.#start()
         this.#give()
       } catch (cause) {
@@ -308,6 +330,16 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     return this.#state.log.length + tokens.length <= contextLength
   }
 
+  #needsPreparation(): boolean {
+    return this.#fits() && (this.#settings.constrain !== undefined || this.#state.shared.tiers !== undefined)
+  }
+
+  async #prepare(): Promise<void> {
+    const { constrain, tokens } = this.#settings
+    this.#constraint = await constrain?.()
+    if (this.#state.shared.tiers !== undefined) await this.#state.bring(tokens)
+  }
+
   #start(): void {
     const { signal } = this.#settings
     if (signal?.aborted === true) throw aborted(signal)
@@ -317,6 +349,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
         new GenerationTask(this.#state, this.#settings, {
           arrival,
           ahead: this.#ahead,
+          constraint: this.#constraint,
           changed: () => this.#give(),
           wake: () => this.#scheduler.wake(),
         }),

@@ -70,7 +70,8 @@ export async function loadModel(given: unknown, options: unknown) {
       const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
       const encoded = parts === undefined ? undefined : { ...parts, cross: cross as CrossCache }
       const width = embeddings?.width
-      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits, rope, width, encoded }
+      const path = graph.path ?? undefined
+      return { cache, backend: made.value, refusals, path, vocabulary, contextLength, limits, rope, width, encoded }
     }
     cache.dispose()
     refusals.push({ backend, error: made.refusal as KvTideError })
