@@ -12,11 +12,15 @@ import type { Scheduler } from './scheduler.js'
 import type { SequenceState } from './sequence-state.js'
 import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 import { checkPositions } from './token-log.js'
+import { Account, NOTHING_USED, type Usage } from './usage.js'
 
 /** The number of tokens that are computed ahead of a slow reader. */
 const AHEAD = 16
 
-/** The reason for the end of a generation: `stop` for a token of `stop`, or a grammar that allows nothing more; `length` after `maxTokens`, or at the end of the model's context. */
+/**
+ * The reason for the end of a generation: `stop` for an id of the model's `endOfSequence` or of `stop`, or behind a text whose grammar allows nothing more; `length`
+ * after `maxTokens`, or at the end of the model's context.
+ */
 export type FinishReason = 'stop' | 'length'
 
 /** @internal The limits that a model sets for its generations. */
@@ -44,17 +48,20 @@ export interface GenerationSettings {
   readonly limits: ModelLimits
 }
 
-interface Waiting {
-  resolve(result: IteratorResult<number, undefined>): void
-  reject(error: unknown): void
-}
-
-interface GenerationTaskOptions {
+/** The relation of a task to its generation and to the scheduler. */
+interface TaskContext {
   readonly arrival: number
+  /** The time of the first `next()`. */
+  readonly started: number
   readonly ahead: number
   readonly constraint: Constraint | undefined
   readonly changed: () => void
   readonly wake: () => void
+}
+
+interface Waiting {
+  resolve(result: IteratorResult<number, undefined>): void
+  reject(error: unknown): void
 }
 
 /** The task of a generation, as the scheduler sees it. */
@@ -79,12 +86,13 @@ class GenerationTask implements Task {
   readonly #wake: () => void
   /** Tokens that end the generation. */
   readonly #ends: ReadonlySet<number>
+  readonly #account: Account
   #generated = 0
 
   constructor(
     state: SequenceState,
     settings: GenerationSettings,
-    { arrival, ahead, constraint, changed, wake }: GenerationTaskOptions,
+    { arrival, started, ahead, constraint, changed, wake }: TaskContext,
   ) {
     const {
       tokens,
@@ -107,6 +115,7 @@ class GenerationTask implements Task {
     this.state = state
     this.arrival = arrival
     this.visible = state.log.length
+    this.#account = new Account(this.visible, state.computed, started)
     this.#settings = settings
     // Tokens that cannot be rolled back are not computed ahead.
     const { hasTransaction } = state
@@ -121,6 +130,10 @@ class GenerationTask implements Task {
 
   get isDone(): boolean {
     return this.finishReason !== undefined
+  }
+
+  get usage(): Usage {
+    return this.#account.usage(this.visible)
   }
 
   get pending(): number {
@@ -158,6 +171,10 @@ class GenerationTask implements Task {
 
   take(): void {}
 
+  count(from: number, tokens: number, drafted: number): void {
+    this.#account.step(from, tokens, drafted)
+  }
+
   accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined, isOver: boolean): number {
     const kept: number[] = []
     for (const [place, token] of tokens.entries()) {
@@ -173,6 +190,8 @@ class GenerationTask implements Task {
       break
     }
     if (isOver && kept.length === tokens.length) this.finishReason = 'stop'
+    // The last of the drawn tokens was not drafted.
+    this.#account.draw(kept.length, Math.max(Math.min(kept.length, tokens.length - 1), 0), performance.now())
     this.state.log.push(kept)
     this.#sampler.push(kept)
     this.#drafter?.push(kept, this.isDone ? 0 : this.draftsMax)
@@ -245,6 +264,8 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   /** Settles after the grammar was compiled and blocks were restored from tiers. */
   #prepared: Promise<void> | undefined
   #constraint: Constraint | undefined
+  /** The time of the first `next()`. */
+  #started: number | undefined
   #task: GenerationTask | undefined
   #isOver = false
   /** The error of the next call. */
@@ -274,6 +295,15 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     return task?.unread.length === 0 && !task.isEnded ? task.finishReason : undefined
   }
 
+  /**
+   * The work so far: tokens of the prompt that were cached, tokens that were computed, drafts, the time to the first token. A snapshot that never changes; all
+   * counts are 0 before the first `next()`. Tokens that are computed ahead of the reader count as computed.
+   */
+  get usage(): Usage {
+    Generation.#check(this)
+    return this.#task?.usage ?? NOTHING_USED
+  }
+
   /** With the option `logprobs`, the log-probabilities of the token that was read last. */
   get logprobs(): TokenLogprobs | undefined {
     Generation.#check(this)
@@ -283,6 +313,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   /** Returns the next token. */
   async next(): Promise<IteratorResult<number, undefined>> {
     Generation.#check(this)
+    this.#started ??= performance.now()
     let refused: { readonly cause: unknown } | undefined
     if (this.#task === undefined && !this.#isOver && this.#needsPreparation())
       await (this.#prepared ??= this.#prepare()).catch((cause: unknown) => (refused = { cause }))
@@ -321,13 +352,14 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     checkThis(self, value => #scheduler in value, 'a Generation')
   }
 
-  /** True if the prompt fits into the context. If it does not, it is refused at the start, and nothing is restored for it. */
+  /** True if the prompt fits into the context and into the cache. If it does not, it is refused at the start, and nothing is restored for it. */
   #fits(): boolean {
     const {
       tokens,
       limits: { contextLength = Infinity },
     } = this.#settings
-    return this.#state.log.length + tokens.length <= contextLength
+    const length = this.#state.log.length + tokens.length
+    return length <= contextLength && this.#scheduler.fits(length)
   }
 
   #needsPreparation(): boolean {
@@ -348,6 +380,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
       arrival =>
         new GenerationTask(this.#state, this.#settings, {
           arrival,
+          started: this.#started as number,
           ahead: this.#ahead,
           constraint: this.#constraint,
           changed: () => this.#give(),
