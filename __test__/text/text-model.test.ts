@@ -82,7 +82,7 @@ test('complete continues a text and ids, with log-probabilities', async t => {
     if (event.type !== 'text') continue
     t.is(event.logprobs?.length, event.tokens.length)
     for (const [place, entry] of (event.logprobs ?? []).entries()) {
-      t.is(entry.token, event.tokens[place])
+      t.is(entry.token, event.tokens[place] as number)
       t.is(entry.top.length, 2)
       t.true(entry.logprob <= 0 && entry.bytes.length > 0)
     }
