@@ -256,6 +256,7 @@ test('the family follows from the text of the template', t => {
     ['deepseek', "{{ message['tool_calls'] }}<｜tool▁call▁begin｜>"],
     [undefined, "{{ message['content'] }}"],
     [undefined, '{{ tools }}'],
+    [undefined, '{{ tools }}<tool_call>{{ name }}<arg_key>'],
   ]
   for (const [family, template] of families) t.is(familyOf(template), family, template)
 })
