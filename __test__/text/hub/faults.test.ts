@@ -74,10 +74,22 @@ for (const [name, { fault, times = 1, ranges }] of Object.entries(SURVIVED))
   test(`a download survives ${name}`, async t => {
     const { server, cache, commit } = await placeOf(t)
     server.fault = faulty(fault, times)
-    await findOn(server, cache)
+    await findOn(server, cache, 'org/name', {}, 'stall' in fault ? { limits: { stallMs: 1500 } } : {})
     checkSnapshot(t, cache, commit, FILES, DEFAULT_FILES)
     t.deepEqual(rangesOf(server), ranges)
   })
+
+test('a body that stops is noticed after garbage was collected, and so is an abortion', async t => {
+  const { server, cache, commit } = await placeOf(t)
+  const collecting = setInterval(() => globalThis.gc?.(), 300)
+  t.teardown(() => clearInterval(collecting))
+  server.fault = faulty({ stall: 20_000 }, 2)
+  const stop = new AbortController()
+  setTimeout(() => stop.abort(), 1000)
+  await rejected(findOn(server, cache, 'org/name', { signal: stop.signal }, { limits: { stallMs: 60_000 } }), 'ABORTED')
+  await findOn(server, cache)
+  checkSnapshot(t, cache, commit, FILES, DEFAULT_FILES)
+})
 
 /** Leaves a part of the data in the cache, as an earlier call does. */
 function leave({ cache }: Place, content: Buffer): void {
@@ -165,7 +177,10 @@ test('a server that sends nothing new is given up, with the number of attempts b
   ] as const) {
     const { server, cache } = await placeOf(t)
     server.fault = faulty(fault, 99)
-    await rejected(findOn(server, cache, 'org/name', {}, { limits: { stallMs: 50, attempts: 3 } }), 'HUB_UNAVAILABLE')
+    await rejected(
+      findOn(server, cache, 'org/name', {}, { limits: { ...('stall' in fault ? { stallMs: 200 } : {}), attempts: 3 } }),
+      'HUB_UNAVAILABLE',
+    )
     t.is(rangesOf(server).length, 3, JSON.stringify(fault))
   }
 })
