@@ -6,8 +6,8 @@ import { exists, root } from './steps.mjs'
 
 const packages = names => names.flatMap(name => ['-p', name])
 
-/** The features for the network, with which the crates are compiled as for the addon of a checkout. */
-const NET = ['kvtide-tiers/objects', 'kvtide-tiers/redis', 'kvtide-router/zeromq']
+/** The features for grammars and the network, with which the crates are compiled as for the addon of a checkout. */
+const NET = ['kvtide-sample/grammar', 'kvtide-tiers/objects', 'kvtide-tiers/redis', 'kvtide-router/zeromq']
 
 const LIBRARIES = [
   'kvtide-core',

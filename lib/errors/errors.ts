@@ -47,6 +47,9 @@ export const ERROR_CODES = [
   'CONTEXT_OVERFLOW',
   'MODEL_NOT_FOUND',
   'HUB_UNAVAILABLE',
+  'INVALID_TOKENIZER',
+  'TEMPLATE_FAILED',
+  'INVALID_GRAMMAR',
 ] as const
 Object.freeze(ERROR_CODES)
 
@@ -170,6 +173,15 @@ export interface ErrorDetailsByCode {
     readonly reason: string
     /** The model's folder in the cache, into which the files can be copied. */
     readonly folder: string
+  }
+  /** The file, and the problem with it. */
+  readonly INVALID_TOKENIZER: { readonly file: string; readonly reason: string }
+  /** The reason of the template's author, or the problem with the template. */
+  readonly TEMPLATE_FAILED: { readonly reason: string }
+  readonly INVALID_GRAMMAR: {
+    readonly reason: string
+    /** The place, if it is known: a path in the schema, a line and a column, a character of a regular expression, or the number of generated tokens. */
+    readonly place?: string
   }
 }
 
