@@ -12,7 +12,7 @@ import { main } from './refusal.mjs'
 import { must, root } from './steps.mjs'
 
 /** The declarations of the public entries. */
-export const ENTRIES = ['index.d.ts', 'inspector.d.ts', 'onnx.d.ts', 'transformers.d.ts']
+export const ENTRIES = ['index.d.ts', 'inspector.d.ts', 'onnx.d.ts', 'text.d.ts', 'transformers.d.ts']
 
 /** Returns the declarations that a declaration imports, directly or through others. */
 export function reachable(declarations, found = new Set()) {
