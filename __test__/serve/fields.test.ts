@@ -218,15 +218,22 @@ function membersOf(file: string, name: string): string[] {
 
 test("the documentation lists every field of OpenAI's API, and what is done with it", t => {
   const page = readFileSync('docs/serve.md', 'utf8')
-  const rows = new Map([...page.matchAll(/^\| ((?:`[\w.]+`(?:, )?)+) \| (honoured|ignored|refused)[^|]*\|/gm)].flatMap(([, names = '', use = '']) => [...names.matchAll(/`([\w.]+)`/g)].map(([, name = '']) => [name, use] as const)))
+  const rows = new Map<string, string>()
+  for (const [, names = '', use = '', of = ''] of page.matchAll(
+    /^\| ((?:`[\w.]+`(?:, )?)+) \| (honoured|ignored|refused) \| (\w+) \|/gm,
+  ))
+    for (const [, name = ''] of names.matchAll(/`([\w.]+)`/g))
+      for (const endpoint of of === 'both' ? ['chat', 'completions'] : [of]) rows.set(`${endpoint} ${name}`, use)
   const openai = {
     chat: membersOf('chat/completions/completions.d.ts', 'ChatCompletionCreateParamsBase'),
     completions: membersOf('completions.d.ts', 'CompletionCreateParamsBase'),
   }
   t.true(openai.chat.length > 25 && openai.completions.length > 10)
   for (const endpoint of ['chat', 'completions'] as const) {
-    for (const name of openai[endpoint]) t.true(rows.has(name), `${endpoint}: ${name} has no row in docs/serve.md`)
-    for (const name of Object.keys(FIELDS[endpoint])) t.is(rows.get(name), 'honoured', name)
+    for (const name of openai[endpoint]) t.true(rows.has(`${endpoint} ${name}`), `${endpoint}: ${name} has no row in docs/serve.md`)
+    for (const name of Object.keys(FIELDS[endpoint])) t.is(rows.get(`${endpoint} ${name}`), 'honoured', `${endpoint} ${name}`)
   }
-  for (const { name, use } of OTHER_FIELDS) t.is(rows.get(name), use, name)
+  for (const { name, use, of } of OTHER_FIELDS)
+    for (const endpoint of of === 'both' ? ['chat', 'completions'] : [of])
+      t.is(rows.get(`${endpoint} ${name}`), use, `${endpoint} ${name}`)
 })

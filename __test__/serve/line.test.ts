@@ -1,4 +1,6 @@
 // Admission: bounds, fairness among tenants, and what is said to those that are refused.
+import { setMaxListeners } from 'node:events'
+
 import test from 'ava'
 import fc from 'fast-check'
 
@@ -7,6 +9,7 @@ import type { Refusal } from '../../packages/serve/lib/refusal.js'
 import { checkAsync } from '../support/seeded.js'
 
 const never = new AbortController().signal
+setMaxListeners(0, never)
 
 /** Lets all promises that are settled be handled. */
 const settled = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
@@ -138,4 +141,5 @@ test('for any requests: bounds hold, none is lost, and each is answered once', a
     if (line.running + line.waiting !== 0) throw new Error('places are left')
     if (new Set(requests.order).size + requests.refused.size !== asked) throw new Error('a request was not answered once')
   })
+  t.pass()
 })

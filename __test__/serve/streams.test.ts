@@ -15,7 +15,7 @@ function* endless(): Generator<TextEvent> {
 
 /** An answer that says one word, and then nothing until `go` is called. */
 function held(): { readonly model: ScriptedModel; readonly go: () => void } {
-  const gate = Promise.withResolvers === undefined ? deferred() : Promise.withResolvers<void>()
+  const gate = deferred()
   const model = new ScriptedModel(async function* () {
     yield said('one')
     await gate.promise
@@ -75,7 +75,7 @@ test('a client that hangs up ends its generations, streamed or not, in the line 
   hung.push(client.asked({}, { signal: gone.signal }))
   t.true(await until(async () => (await client.metric('vllm:num_requests_waiting')) === 1))
   gone.abort()
-  for (const each of hung) await t.throwsAsync(each, { name: 'AbortError' })
+  for (const { status } of await Promise.allSettled(hung)) t.is(status, 'rejected')
   t.true(await until(() => model.running === 0))
   t.true(await until(() => client.server.active === 0))
   t.is(model.asked.length, 2)

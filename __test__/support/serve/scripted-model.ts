@@ -84,7 +84,7 @@ export class ScriptedModel {
   readonly hasTemplate = true
   readonly toolFamily = 'hermes'
   readonly contextLength = 4096
-  readonly model = {
+  readonly model: { readonly cache: PagedKvCache } & Readonly<Record<string, unknown>> = {
     cache: new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 2 }),
     namespace: 'scripted',
     vocabularySize: 320,

@@ -1,8 +1,9 @@
 // The HTTP side of the servers of this package, on Fastify: bodies, errors in OpenAI's form, limits of time, and one line of log per request.
 import { randomUUID } from 'node:crypto'
+import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 
-import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
+import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest, LogController } from 'fastify'
 
 import { bytesOf, jsonOf } from './body.js'
 import { Refusal, refusalOf } from './refusal.js'
@@ -37,7 +38,7 @@ const promptParam = (url: string): string => (pathOf(url) === '/v1/completions' 
 export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, readonly string[]>>): FastifyInstance {
   const app = fastify({
     logger: limits.isLogging ? { level: 'info', base: null, timestamp: () => `,"time":"${new Date().toISOString()}"` } : false,
-    disableRequestLogging: true,
+    logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: limits.maxBodyBytes,
     requestTimeout: limits.bodySeconds * 1000,
     keepAliveTimeout: KEEP_ALIVE_MS,
@@ -52,10 +53,12 @@ export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, rea
       fail(limits, error, request as FastifyRequest, reply as unknown as FastifyReply)
     },
   })
+  // Node swaps both times if the one for the headers is longer.
+  app.server.headersTimeout = Math.min(60_000, limits.bodySeconds * 1000)
   app.removeAllContentTypeParsers()
   const read = limits.isRaw === true ? bytesOf : jsonOf
-  app.addContentTypeParser('application/json', (_request, payload) =>
-    read(payload as Parameters<typeof read>[0], limits.maxBodyBytes),
+  app.addContentTypeParser('application/json', (_request: FastifyRequest, payload: IncomingMessage) =>
+    read(payload, limits.maxBodyBytes),
   )
   app.setErrorHandler((error, request, reply) => fail(limits, error, request, reply))
   app.setNotFoundHandler(({ method, url }) => {
@@ -86,8 +89,9 @@ function fail({ onRefused }: HttpLimits, error: unknown, request: FastifyRequest
   onRefused?.(refusal.status)
   const { raw } = request
   const declared = Number(raw.headers['content-length'] ?? (raw.headers['transfer-encoding'] === undefined ? 0 : Infinity))
-  // What is left of a long body is not read: the connection ends instead.
-  if (!raw.complete && declared > KEPT_BODY_MAX) reply.header('connection', 'close')
+  // What is left of a long body is not read: the connection ends instead. Fastify ends it after any error of a body.
+  if (raw.complete) reply.removeHeader('connection')
+  else if (declared > KEPT_BODY_MAX) reply.header('connection', 'close')
   return reply.code(refusal.status).headers(refusal.headers).send(refusal.body)
 }
 

@@ -52,7 +52,7 @@ export interface ServerOptions {
   readonly hasInspector?: boolean
 }
 
-/** Options with their defaults. */
+/** @internal Options with their defaults. */
 export type Settings = ReturnType<typeof settingsOf>
 
 const positive = (name: string, value: number): number => {
@@ -65,7 +65,7 @@ const whole = (name: string, value: number, least: number): number => {
   throw new Error(`${name} must be a whole number of at least ${least}, got ${String(value)}`)
 }
 
-/** Checks options, and adds defaults. */
+/** @internal Checks options, and adds defaults. */
 export function settingsOf(options: ServerOptions) {
   const { firstToken = 120, request = 600, write = 30, body = 60, drain = 30 } = options.times ?? {}
   return {

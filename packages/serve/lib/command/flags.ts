@@ -7,7 +7,7 @@ export class WrongFlag extends Error {}
 /** The values of flags. */
 export type Flags = Readonly<Record<string, string | boolean | readonly string[] | undefined>>
 
-/** Flags of loading a model, for `serve`, `chat` and `demo`. */
+/** @internal Flags of loading a model, for `serve`, `chat` and `demo`. */
 export const MODEL_FLAGS = {
   dtype: { type: 'string' },
   offline: { type: 'boolean' },
@@ -21,7 +21,7 @@ export const MODEL_FLAGS = {
   draft: { type: 'boolean' },
 } as const
 
-/** Flags of listening, for `serve`, `demo` and `router`. */
+/** @internal Flags of listening, for `serve`, `demo` and `router`. */
 export const LISTEN_FLAGS = {
   host: { type: 'string' },
   port: { type: 'string' },
@@ -30,7 +30,7 @@ export const LISTEN_FLAGS = {
   'drain-timeout': { type: 'string' },
 } as const
 
-/** Flags of a server. */
+/** @internal Flags of a server. */
 export const SERVE_FLAGS = {
   ...MODEL_FLAGS,
   ...LISTEN_FLAGS,

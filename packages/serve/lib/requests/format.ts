@@ -1,5 +1,5 @@
 // The form of an answer: `response_format` of OpenAI, and vLLM's names for the same.
-import type { Grammar } from 'kvtide/onnx'
+import type { Grammar } from 'kvtide/text'
 
 import { wrong } from '../refusal.js'
 import { type Fields, given, group, words } from './fields.js'

@@ -1,5 +1,5 @@
 // The parameters that both endpoints share: sampling, the end of an answer, streaming.
-import type { Grammar } from 'kvtide/onnx'
+import type { Grammar } from 'kvtide/text'
 
 import { Refusal, shown, wrong } from '../refusal.js'
 import { bias, defined, type Fields, flag, group, ids, number, stops, words } from './fields.js'
