@@ -105,7 +105,8 @@ export async function cachedSide(model: string): Promise<Side> {
       const found = sequence.length
       const tokens: number[] = []
       let first = 0
-      for await (const token of loaded.generate(sequence, { maxTokens: ANSWER, temperature: 0 })) {
+      const options = { maxTokens: ANSWER, temperature: 0, ignoreEndOfSequence: true } // both sides answer as many tokens
+      for await (const token of loaded.generate(sequence, options)) {
         if (tokens.length === 0) first = performance.now() - started
         tokens.push(token)
       }
