@@ -35,12 +35,29 @@ interface Field {
 const SHARED: Readonly<Record<string, Field>> = {
   model: { wrong: [5, {}, null, []] },
   stream: { wrong: ['yes', 1, {}, []] },
-  stream_options: { wrong: [5, 'x', [], { include_usage: 'yes' }, { include_usage: 1 }], beside: { stream: true }, parts: true },
+  stream_options: {
+    wrong: [5, 'x', [], { include_usage: 'yes' }, { include_usage: 1 }],
+    beside: { stream: true },
+    parts: true,
+  },
   n: { wrong: [0, 17, 1.5, true, '2', -1] },
   max_tokens: { wrong: [0, 0.5, 2 ** 31, '5', [], -1], right: [[7, { maxTokens: 7 }]] },
-  temperature: { wrong: [3, -1, '1', [[]], {}], right: [[0, { temperature: 0 }], [1.5, { temperature: 1.5 }]] },
+  temperature: {
+    wrong: [3, -1, '1', [[]], {}],
+    right: [
+      [0, { temperature: 0 }],
+      [1.5, { temperature: 1.5 }],
+    ],
+  },
   top_p: { wrong: [-1, 0, 1.5, '1', {}], right: [[0.5, { topP: 0.5 }]] },
-  top_k: { wrong: [-2, 1.5, '1'], right: [[5, { topK: 5 }], [-1, { topK: undefined }], [0, { topK: undefined }]] },
+  top_k: {
+    wrong: [-2, 1.5, '1'],
+    right: [
+      [5, { topK: 5 }],
+      [-1, { topK: undefined }],
+      [0, { topK: undefined }],
+    ],
+  },
   min_p: { wrong: [-1, 2, 'x'], right: [[0.1, { minP: 0.1 }]] },
   repetition_penalty: { wrong: [0, -1, 'x', 11], right: [[1.2, { repetitionPenalty: 1.2 }]] },
   presence_penalty: { wrong: [3, 'x', -2.1], right: [[1, { presencePenalty: 1 }]] },
@@ -49,13 +66,40 @@ const SHARED: Readonly<Record<string, Field>> = {
     wrong: [{ a: 1 }, [1], 'x', { 1: 101 }, { 1: null }, { '01': 1 }, { 2: '5' }, { 320: 1 }, { [2 ** 32]: 1 }],
     right: [[{ 5: -100, 6: 3 }, { bias: { 5: -100, 6: 3 } }]],
   },
-  seed: { wrong: [0.5, 2 ** 53, 'x', {}], right: [[7, { seed: 7 }], [-1, { seed: 2 ** 53 - 1 }]] },
-  stop: { wrong: [[''], ['a', 'b', 'c', 'd', 'e'], 5, [null], {}, ''], right: [['a', { stop: ['a'] }], [['a', 'b'], { stop: ['a', 'b'] }]] },
+  seed: {
+    wrong: [0.5, 2 ** 53, 'x', {}],
+    right: [
+      [7, { seed: 7 }],
+      [-1, { seed: 2 ** 53 - 1 }],
+    ],
+  },
+  stop: {
+    wrong: [[''], ['a', 'b', 'c', 'd', 'e'], 5, [null], {}, ''],
+    right: [
+      ['a', { stop: ['a'] }],
+      [['a', 'b'], { stop: ['a', 'b'] }],
+    ],
+  },
   stop_token_ids: { wrong: [5, [320], [-1], [1.5], ['1']], right: [[[5], { stopTokens: [5] }]] },
-  ignore_eos: { wrong: ['yes', 1], right: [[true, { ignoreEndOfSequence: true }], [false, { ignoreEndOfSequence: undefined }]] },
+  ignore_eos: {
+    wrong: ['yes', 1],
+    right: [
+      [true, { ignoreEndOfSequence: true }],
+      [false, { ignoreEndOfSequence: undefined }],
+    ],
+  },
   cache_salt: { wrong: [5, '', {}, '\uD800'] },
   response_format: {
-    wrong: [5, 'text', [], {}, { type: 'xml' }, { type: 'json_schema' }, { type: 'json_schema', json_schema: { name: 'x' } }, { type: 'json_schema', json_schema: { name: 'x', schema: 5 } }],
+    wrong: [
+      5,
+      'text',
+      [],
+      {},
+      { type: 'xml' },
+      { type: 'json_schema' },
+      { type: 'json_schema', json_schema: { name: 'x' } },
+      { type: 'json_schema', json_schema: { name: 'x', schema: 5 } },
+    ],
     right: [
       [{ type: 'text' }, { grammar: undefined }],
       [{ type: 'json_object' }, { grammar: { json: 'object' } }],
@@ -81,11 +125,29 @@ const FIELDS: Readonly<Record<Endpoint, Readonly<Record<string, Field>>>> = {
     ...SHARED,
     messages: { wrong: [5, [], 'x', {}, null], parts: true },
     max_completion_tokens: { wrong: [0, -1, '5'], right: [[9, { maxTokens: 9 }]] },
-    logprobs: { wrong: ['yes', 5], right: [[true, { logprobs: 0 }], [false, { logprobs: undefined }]] },
+    logprobs: {
+      wrong: ['yes', 5],
+      right: [
+        [true, { logprobs: 0 }],
+        [false, { logprobs: undefined }],
+      ],
+    },
     top_logprobs: { wrong: [-1, 21, 'x', 1.5], right: [[3, { logprobs: 3 }]], beside: { logprobs: true } },
     tools: {
-      wrong: [5, {}, [5], [{ type: 'other' }], [{ type: 'function' }], [{ type: 'function', function: { name: 'a b' } }], [{ type: 'function', function: { name: 'a', parameters: 5 } }], [{ type: 'function', function: { name: 'a', description: 5 } }]],
-      right: [[[tool], { tools: [tool] }], [[], { tools: undefined }]],
+      wrong: [
+        5,
+        {},
+        [5],
+        [{ type: 'other' }],
+        [{ type: 'function' }],
+        [{ type: 'function', function: { name: 'a b' } }],
+        [{ type: 'function', function: { name: 'a', parameters: 5 } }],
+        [{ type: 'function', function: { name: 'a', description: 5 } }],
+      ],
+      right: [
+        [[tool], { tools: [tool] }],
+        [[], { tools: undefined }],
+      ],
       parts: true,
     },
     tool_choice: {
@@ -98,7 +160,10 @@ const FIELDS: Readonly<Record<Endpoint, Readonly<Record<string, Field>>>> = {
       parts: true,
     },
     parallel_tool_calls: { wrong: ['yes', 1] },
-    reasoning_effort: { wrong: [5, 'most'], right: [['low', { templateOptions: { reasoning_effort: 'low', enable_thinking: true } }]] },
+    reasoning_effort: {
+      wrong: [5, 'most'],
+      right: [['low', { templateOptions: { reasoning_effort: 'low', enable_thinking: true } }]],
+    },
     chat_template_kwargs: {
       wrong: [5, [], { messages: [] }, { chat_template: 'x' }],
       right: [[{ enable_thinking: false }, { templateOptions: { enable_thinking: false } }]],
@@ -107,13 +172,22 @@ const FIELDS: Readonly<Record<Endpoint, Readonly<Record<string, Field>>>> = {
   },
   completions: {
     ...SHARED,
-    prompt: { wrong: [5, '', [], {}, null, [['']], [''], [1.5], [-1], [320], [[320]], ['a', 5]], right: [[[4, 5], { prompt: [4, 5] }]] },
+    prompt: {
+      wrong: [5, '', [], {}, null, [['']], [''], [1.5], [-1], [320], [[320]], ['a', 5]],
+      right: [[[4, 5], { prompt: [4, 5] }]],
+    },
     echo: { wrong: ['yes', 1] },
     logprobs: { wrong: [true, -1, 21], right: [[2, { logprobs: 2 }]] },
   },
 }
 
-const refused = async (t: ExecutionContext, path: string, body: object, param: string, hasParts = false): Promise<void> => {
+const refused = async (
+  t: ExecutionContext,
+  path: string,
+  body: object,
+  param: string,
+  hasParts = false,
+): Promise<void> => {
   for (const more of [{}, { stream: true }]) {
     const response = await client.post({ ...more, ...body }, { path })
     const { error } = (await response.json()) as Answer
@@ -135,10 +209,14 @@ for (const endpoint of ['chat', 'completions'] as const) {
   test.serial(`${endpoint}: right values reach the model`, async t => {
     for (const [name, { right = [], beside }] of Object.entries(FIELDS[endpoint]))
       for (const [value, options] of right) {
-        const response = await client.post({ ...REQUIRED[endpoint], ...beside, [name]: value }, { path: PATHS[endpoint] })
+        const response = await client.post(
+          { ...REQUIRED[endpoint], ...beside, [name]: value },
+          { path: PATHS[endpoint] },
+        )
         t.is(response.status, 200, `${name}: ${await response.text()}`)
         const asked = client.model.asked.at(-1) as Record<string, unknown>
-        for (const [option, expected] of Object.entries(options)) t.deepEqual(asked[option], expected, `${name} -> ${option}`)
+        for (const [option, expected] of Object.entries(options))
+          t.deepEqual(asked[option], expected, `${name} -> ${option}`)
       }
   })
 
@@ -156,7 +234,21 @@ for (const endpoint of ['chat', 'completions'] as const) {
 }
 
 test('values that ask for nothing are accepted', async t => {
-  const nothing = { modalities: ['text'], functions: [], function_call: 'none', min_tokens: 0, use_beam_search: false, verbosity: 'medium', tools: [], tool_choice: 'auto', response_format: null, stop: null, seed: null, n: null, stream_options: null }
+  const nothing = {
+    modalities: ['text'],
+    functions: [],
+    function_call: 'none',
+    min_tokens: 0,
+    use_beam_search: false,
+    verbosity: 'medium',
+    tools: [],
+    tool_choice: 'auto',
+    response_format: null,
+    stop: null,
+    seed: null,
+    n: null,
+    stream_options: null,
+  }
   t.is((await client.post({ messages: MESSAGES, ...nothing })).status, 200)
 })
 
@@ -200,7 +292,13 @@ test('messages are refused with the place of what is wrong', async t => {
     t.deepEqual([response.status, error.param], [400, param], error.message)
   }
   const whole = [
-    { role: 'system', content: [{ type: 'text', text: 'Be ' }, { type: 'text', text: 'brief' }] },
+    {
+      role: 'system',
+      content: [
+        { type: 'text', text: 'Be ' },
+        { type: 'text', text: 'brief' },
+      ],
+    },
     ...MESSAGES,
     { role: 'assistant', content: null, tool_calls: [call] },
     { role: 'tool', tool_call_id: 'a', content: '5' },
@@ -230,8 +328,10 @@ test("the documentation lists every field of OpenAI's API, and what is done with
   }
   t.true(openai.chat.length > 25 && openai.completions.length > 10)
   for (const endpoint of ['chat', 'completions'] as const) {
-    for (const name of openai[endpoint]) t.true(rows.has(`${endpoint} ${name}`), `${endpoint}: ${name} has no row in docs/serve.md`)
-    for (const name of Object.keys(FIELDS[endpoint])) t.is(rows.get(`${endpoint} ${name}`), 'honoured', `${endpoint} ${name}`)
+    for (const name of openai[endpoint])
+      t.true(rows.has(`${endpoint} ${name}`), `${endpoint}: ${name} has no row in docs/serve.md`)
+    for (const name of Object.keys(FIELDS[endpoint]))
+      t.is(rows.get(`${endpoint} ${name}`), 'honoured', `${endpoint} ${name}`)
   }
   for (const { name, use, of } of OTHER_FIELDS)
     for (const endpoint of of === 'both' ? ['chat', 'completions'] : [of])

@@ -19,7 +19,18 @@ test.after.always(() => client.server.close())
 const json = { 'content-type': 'application/json' }
 
 test('paths and methods that are not there', async t => {
-  for (const path of ['/', '/v1', '/v1/', '/v1/nothing', '/v1/chat/completions/', '//v1/models', '/constructor', '/__proto__', '/%00', `/${'x'.repeat(8000)}`]) {
+  for (const path of [
+    '/',
+    '/v1',
+    '/v1/',
+    '/v1/nothing',
+    '/v1/chat/completions/',
+    '//v1/models',
+    '/constructor',
+    '/__proto__',
+    '/%00',
+    `/${'x'.repeat(8000)}`,
+  ]) {
     for (const method of ['GET', 'POST', 'DELETE']) {
       const { status, body } = await client.raw(method, path)
       t.is(status, 404, `${method} ${path}: ${body}`)
@@ -48,7 +59,8 @@ test('a model is found by its name, with any spelling of the path', async t => {
     data.map(({ id }) => id),
     ['org/name'],
   )
-  for (const path of ['org/name', 'org%2Fname']) t.is((JSON.parse(await own.text(`/v1/models/${path}`)) as { id: string }).id, 'org/name')
+  for (const path of ['org/name', 'org%2Fname'])
+    t.is((JSON.parse(await own.text(`/v1/models/${path}`)) as { id: string }).id, 'org/name')
   const { error } = JSON.parse(await own.text('/v1/models/other')) as Answer
   t.is(error.code, 'model_not_found')
   const response = await own.post({ messages: MESSAGES, model: 'other' })
@@ -67,18 +79,31 @@ test('bodies that are no JSON object', async t => {
 
 test('a body of another type is refused: a form of another site cannot post one', async t => {
   for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x']) {
-    const { status, body } = await client.raw('POST', '/v1/chat/completions', { headers: { 'content-type': type } }, JSON.stringify({ messages: MESSAGES }))
+    const { status, body } = await client.raw(
+      'POST',
+      '/v1/chat/completions',
+      { headers: { 'content-type': type } },
+      JSON.stringify({ messages: MESSAGES }),
+    )
     t.is(status, 415, type)
     t.is((JSON.parse(body) as Answer).error.code, 'unsupported_media_type')
   }
-  const charset = await client.raw('POST', '/v1/chat/completions', { headers: { 'content-type': 'application/json; charset=utf-8' } }, JSON.stringify({ messages: MESSAGES }))
+  const charset = await client.raw(
+    'POST',
+    '/v1/chat/completions',
+    { headers: { 'content-type': 'application/json; charset=utf-8' } },
+    JSON.stringify({ messages: MESSAGES }),
+  )
   t.is(charset.status, 200)
 })
 
 test('any JSON is answered with a status below 500', async t => {
   await checkAsync(t, fc.jsonValue({ maxDepth: 4 }), async value => {
     for (const path of ['/v1/chat/completions', '/v1/completions']) {
-      const { status } = await client.post(JSON.stringify({ messages: value, prompt: value, tools: value, stop: value, response_format: value }), { path })
+      const { status } = await client.post(
+        JSON.stringify({ messages: value, prompt: value, tools: value, stop: value, response_format: value }),
+        { path },
+      )
       t.true(status >= 400 && status < 500, `${status}: ${JSON.stringify(value)}`)
     }
   })
@@ -99,7 +124,9 @@ test('a body that is too large is answered, and its connection goes on', async t
       socket.on('close', () => reject(new Error(read)))
       look()
     })
-  socket.write('POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n')
+  socket.write(
+    'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n',
+  )
   for (let part = 0; part < 100; part++) socket.write('x'.repeat(10_000))
   await until('4096 bytes')
   t.regex(read, /^HTTP\/1\.1 413 /)
@@ -126,7 +153,10 @@ test('a body of a gigabyte is refused before it was sent, or while it is read', 
       })
       socket.on('error', () => {})
       socket.on('close', () => resolve({ read, sent }))
-      socket.write(`POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n${head}\r\n\r\n`, write)
+      socket.write(
+        `POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n${head}\r\n\r\n`,
+        write,
+      )
     })
   const declared = await answerTo('Content-Length: 1073741824', false)
   t.regex(declared.read, /^HTTP\/1\.1 413 [\s\S]*connection: close/i)
@@ -142,7 +172,9 @@ test('a request that does not arrive is ended', async t => {
   const socket = connect(own.port, '127.0.0.1')
   let read = ''
   socket.on('data', part => (read += String(part)))
-  socket.write('POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{')
+  socket.write(
+    'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+  )
   await new Promise(resolve => socket.on('close', resolve))
   t.regex(read, /^(HTTP\/1\.1 408 [\s\S]*"error"|$)/)
 })
@@ -156,7 +188,20 @@ test('what is no HTTP gets an error in the same form', async t => {
   t.regex(read, /^HTTP\/1\.1 400 Bad Request\r\n[\s\S]*"invalid_request_error"/)
 })
 
-const MALFORMED = ['', 'Bearer', 'Bearer ', 'secret', 'Basic secret', 'Bearersecret', 'Bearer: secret', 'Bearer sec ret', 'Bearer secret, Bearer secret', 'Bearer secret,', 'Bearer séc', 'Token secret']
+const MALFORMED = [
+  '',
+  'Bearer',
+  'Bearer ',
+  'secret',
+  'Basic secret',
+  'Bearersecret',
+  'Bearer: secret',
+  'Bearer sec ret',
+  'Bearer secret, Bearer secret',
+  'Bearer secret,',
+  'Bearer séc',
+  'Token secret',
+]
 const PATHS = [
   ['POST', '/v1/chat/completions'],
   ['POST', '/v1/completions'],
@@ -172,14 +217,26 @@ test('with keys, nothing is served without one', async t => {
     const wrong: Record<string, string | string[]>[] = [
       {},
       { 'x-api-key': 'wrong' },
-      ...['Bearer unknown', 'Bearer secre', 'Bearer secret2', 'Bearer SECRET', ...MALFORMED].map(authorization => ({ authorization })),
+      ...['Bearer unknown', 'Bearer secre', 'Bearer secret2', 'Bearer SECRET', ...MALFORMED].map(authorization => ({
+        authorization,
+      })),
       { authorization: ['Bearer secret', 'Bearer secret'] },
     ]
     for (const headers of wrong) {
       const answer = await own.raw(method, path, { headers: { ...json, ...headers } }, body)
-      t.deepEqual([answer.status, answer.headers['www-authenticate'], (JSON.parse(answer.body) as Answer).error.code], [401, 'Bearer', 'invalid_api_key'], JSON.stringify(headers))
+      t.deepEqual(
+        [answer.status, answer.headers['www-authenticate'], (JSON.parse(answer.body) as Answer).error.code],
+        [401, 'Bearer', 'invalid_api_key'],
+        JSON.stringify(headers),
+      )
     }
-    for (const headers of [{ authorization: 'Bearer secret' }, { authorization: 'bearer other' }, { authorization: 'BEARER \t secret ' }, { 'api-key': 'secret' }, { 'x-api-key': 'other' }] as Record<string, string>[])
+    for (const headers of [
+      { authorization: 'Bearer secret' },
+      { authorization: 'bearer other' },
+      { authorization: 'BEARER \t secret ' },
+      { 'api-key': 'secret' },
+      { 'x-api-key': 'other' },
+    ] as Record<string, string>[])
       t.is((await own.raw(method, path, { headers: { ...json, ...headers } }, body)).status, 200, path)
   }
   for (const path of ['/health', '/ready', '/metrics', '/worker']) t.is((await own.raw('GET', path)).status, 200, path)
@@ -197,7 +254,11 @@ test('without keys, any key and none are the same tenant', async t => {
 })
 
 test('a file of keys', t => {
-  t.deepEqual(keysOf('# comment\n\n one \nteam\ttwo\r\nteam three\n'), [{ key: 'one' }, { name: 'team', key: 'two' }, { name: 'team', key: 'three' }])
+  t.deepEqual(keysOf('# comment\n\n one \nteam\ttwo\r\nteam three\n'), [
+    { key: 'one' },
+    { name: 'team', key: 'two' },
+    { name: 'team', key: 'three' },
+  ])
   for (const text of ['a b c', 'name séc', 'a,b', 'same\nsame']) {
     const { message } = t.throws(() => keysOf(text)) ?? { message: '' }
     t.false(message.includes('séc') || message.includes('same'))
@@ -206,7 +267,9 @@ test('a file of keys', t => {
 
 test('the inspector needs the key of an admin, and without keys a local name', async t => {
   const own = await Client.of(t, { keys: [{ key: 'secret' }, { name: 'admin', key: 'root' }] })
-  const basic = (key: string): Record<string, string> => ({ authorization: `Basic ${Buffer.from(`any:${key}`).toString('base64')}` })
+  const basic = (key: string): Record<string, string> => ({
+    authorization: `Basic ${Buffer.from(`any:${key}`).toString('base64')}`,
+  })
   for (const [headers, status] of [
     [{}, 401],
     [basic('wrong'), 401],
@@ -218,7 +281,12 @@ test('the inspector needs the key of an admin, and without keys a local name', a
     t.is((await own.raw('GET', '/inspector/', { headers })).status, status, JSON.stringify(headers))
   t.regex((await own.raw('GET', '/inspector/')).headers['www-authenticate'] ?? '', /^Basic /)
   t.regex((await own.raw('GET', '/inspector/', { headers: basic('root') })).body, /<!doctype html>/)
-  const explained = await own.raw('POST', '/inspector/explain', { headers: basic('root') }, JSON.stringify({ tokens: [1, 2, 3, 4, 5] }))
+  const explained = await own.raw(
+    'POST',
+    '/inspector/explain',
+    { headers: basic('root') },
+    JSON.stringify({ tokens: [1, 2, 3, 4, 5] }),
+  )
   t.deepEqual([explained.status, (JSON.parse(explained.body) as { matched: number }).matched], [200, 0])
   t.is((await client.raw('GET', '/inspector')).status, 302)
   t.is((await client.raw('GET', '/inspector/')).status, 200)

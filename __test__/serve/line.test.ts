@@ -106,40 +106,53 @@ test('a client that hangs up leaves the line; a line that closes refuses all tha
 
 test('for any requests: bounds hold, none is lost, and each is answered once', async t => {
   const step = fc.oneof(
-    fc.record({ kind: fc.constant('ask' as const), tenant: fc.constantFrom('a', 'b', 'c'), places: fc.integer({ min: 1, max: 5 }) }),
+    fc.record({
+      kind: fc.constant('ask' as const),
+      tenant: fc.constantFrom('a', 'b', 'c'),
+      places: fc.integer({ min: 1, max: 5 }),
+    }),
     fc.record({ kind: fc.constant('end' as const), which: fc.nat() }),
     fc.record({ kind: fc.constant('leave' as const), which: fc.nat() }),
   )
-  await checkAsync(t, fc.tuple(fc.integer({ min: 1, max: 4 }), fc.nat(5), fc.array(step, { maxLength: 60 })), async ([running, waiting, steps]) => {
-    const line = new Line(running, waiting, 3)
-    const requests = new Requests(line)
-    const leaving = new Map<string, AbortController>()
-    const ended = new Set<string>()
-    let asked = 0
-    for (const each of steps) {
-      if (each.kind === 'ask') {
-        const [name, controller] = [`${each.tenant}${asked}`, new AbortController()]
-        asked += 1
-        leaving.set(name, controller)
-        requests.ask(name, each.places, controller.signal)
-      } else if (each.kind === 'end') {
-        const open = requests.order.filter(name => !ended.has(name))
-        const name = open[each.which % Math.max(1, open.length)]
-        if (name !== undefined) {
-          ended.add(name)
-          await requests.end(name)
-        }
-      } else [...leaving.values()][each.which % Math.max(1, leaving.size)]?.abort(new Error('left'))
-      await settled()
-      if (line.running > running || line.waiting > waiting) throw new Error('a bound does not hold')
-      if (requests.order.length + requests.refused.size + line.waiting !== asked) throw new Error('a request is lost')
-    }
-    for (let name = requests.order.find(each => !ended.has(each)); name !== undefined; name = requests.order.find(each => !ended.has(each))) {
-      ended.add(name)
-      await requests.end(name)
-    }
-    if (line.running + line.waiting !== 0) throw new Error('places are left')
-    if (new Set(requests.order).size + requests.refused.size !== asked) throw new Error('a request was not answered once')
-  })
+  await checkAsync(
+    t,
+    fc.tuple(fc.integer({ min: 1, max: 4 }), fc.nat(5), fc.array(step, { maxLength: 60 })),
+    async ([running, waiting, steps]) => {
+      const line = new Line(running, waiting, 3)
+      const requests = new Requests(line)
+      const leaving = new Map<string, AbortController>()
+      const ended = new Set<string>()
+      let asked = 0
+      for (const each of steps) {
+        if (each.kind === 'ask') {
+          const [name, controller] = [`${each.tenant}${asked}`, new AbortController()]
+          asked += 1
+          leaving.set(name, controller)
+          requests.ask(name, each.places, controller.signal)
+        } else if (each.kind === 'end') {
+          const open = requests.order.filter(name => !ended.has(name))
+          const name = open[each.which % Math.max(1, open.length)]
+          if (name !== undefined) {
+            ended.add(name)
+            await requests.end(name)
+          }
+        } else [...leaving.values()][each.which % Math.max(1, leaving.size)]?.abort(new Error('left'))
+        await settled()
+        if (line.running > running || line.waiting > waiting) throw new Error('a bound does not hold')
+        if (requests.order.length + requests.refused.size + line.waiting !== asked) throw new Error('a request is lost')
+      }
+      for (
+        let name = requests.order.find(each => !ended.has(each));
+        name !== undefined;
+        name = requests.order.find(each => !ended.has(each))
+      ) {
+        ended.add(name)
+        await requests.end(name)
+      }
+      if (line.running + line.waiting !== 0) throw new Error('places are left')
+      if (new Set(requests.order).size + requests.refused.size !== asked)
+        throw new Error('a request was not answered once')
+    },
+  )
   t.pass()
 })

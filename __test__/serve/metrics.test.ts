@@ -22,7 +22,8 @@ function parsed(text: string): Map<string, number> {
     const [, key = '', value = ''] = /^([a-zA-Z_:][\w:]*(?:\{(?:\w+="(?:[^"\\]|\\.)*",?)*\})?) (\S+)$/.exec(line) ?? []
     if (key === '' || Number.isNaN(Number(value.replace('+Inf', 'Infinity')))) throw new Error(`no sample: ${line}`)
     const metric = key.replace(/\{.*$/, '')
-    if (!types.has(metric) && !types.has(metric.replace(/_(bucket|sum|count)$/, ''))) throw new Error(`${metric} has no type`)
+    if (!types.has(metric) && !types.has(metric.replace(/_(bucket|sum|count)$/, '')))
+      throw new Error(`${metric} has no type`)
     if (samples.has(key)) throw new Error(`${key} is there twice`)
     samples.set(key, Number(value.replace('+Inf', 'Infinity')))
   }
@@ -34,10 +35,7 @@ test('a histogram counts each value in its bucket and all above', t => {
   for (const value of [0.5, 1, 1.5, 5, 9]) histogram.add(value)
   histogram.add(2, 3)
   const samples = parsed(`${histogram.text('h', 'x', { a: 'b"\\' })}\n`)
-  t.deepEqual(
-    [...samples.values()],
-    [2, 6, 7, 8, 23, 8],
-  )
+  t.deepEqual([...samples.values()], [2, 6, 7, 8, 23, 8])
   t.true(samples.has(String.raw`h_bucket{a="b\"\\",le="+Inf"}`))
 })
 
@@ -90,8 +88,13 @@ test('no key, prompt or answer is in metrics, errors or headers', async t => {
     seen.push(JSON.stringify([...response.headers]))
     if (!response.ok) seen.push(text)
   }
-  for (const path of ['/metrics', '/health', '/worker', `/v1/nothing?key=${KEY}`, '/v1/models']) seen.push(await client.text(path))
-  for (const text of seen) t.false([KEY, PROMPT, ANSWER].some(canary => text.includes(canary)), text)
+  for (const path of ['/metrics', '/health', '/worker', `/v1/nothing?key=${KEY}`, '/v1/models'])
+    seen.push(await client.text(path))
+  for (const text of seen)
+    t.false(
+      [KEY, PROMPT, ANSWER].some(canary => text.includes(canary)),
+      text,
+    )
 })
 
 test('no key, prompt or answer is in logs, and each request has one line', async t => {
@@ -119,7 +122,14 @@ test('no key, prompt or answer is in logs, and each request has one line', async
   const requests = lines.filter(({ msg }) => msg === 'request')
   t.deepEqual(
     requests.map(({ status, path }) => `${status} ${path}`),
-    ['200 /v1/chat/completions', '200 /v1/chat/completions', '500 /v1/chat/completions', '401 /v1/chat/completions', '400 /v1/chat/completions', '200 /health'],
+    [
+      '200 /v1/chat/completions',
+      '200 /v1/chat/completions',
+      '500 /v1/chat/completions',
+      '401 /v1/chat/completions',
+      '400 /v1/chat/completions',
+      '200 /health',
+    ],
   )
   t.is(lines.filter(({ msg }) => msg === 'failed').length, 1)
   t.is(MESSAGES.length, 1)

@@ -102,7 +102,11 @@ test('a full server says when to come again', async t => {
 
 test('a tenant that asks too much gets 429, and another one is served', async t => {
   const { model, go } = held()
-  const client = await Client.of(t, { maxRunning: 1, maxWaiting: 2, keys: [{ key: 'greedy' }, { key: 'modest' }] }, model)
+  const client = await Client.of(
+    t,
+    { maxRunning: 1, maxWaiting: 2, keys: [{ key: 'greedy' }, { key: 'modest' }] },
+    model,
+  )
   const running = client.post({ messages: MESSAGES }, { key: 'greedy' })
   t.true(await until(() => model.events === 1))
   const more = Array.from({ length: 3 }, () => client.post({ messages: MESSAGES }, { key: 'greedy' }))
@@ -135,7 +139,10 @@ test('time-outs: before the first token, and of the whole request', async t => {
   const whole = await Client.of(t, { times: { request: 0.3 } }, slow)
   t.is((await whole.post({ messages: MESSAGES })).status, 504)
   const text = await (await whole.post(STREAM)).text()
-  t.regex(text, /^data: \{"id"[\s\S]*\n\ndata: \{"error":\{"message":"the answer took longer[^\n]*"code":"timeout"\}\}\n\n$/)
+  t.regex(
+    text,
+    /^data: \{"id"[\s\S]*\n\ndata: \{"error":\{"message":"the answer took longer[^\n]*"code":"timeout"\}\}\n\n$/,
+  )
   t.is(slow.running, 0)
 })
 

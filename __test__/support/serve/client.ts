@@ -73,7 +73,10 @@ export class Client {
     return client
   }
 
-  static async start(options: Partial<ServerOptions> = {}, model: ScriptedModel = new ScriptedModel()): Promise<Client> {
+  static async start(
+    options: Partial<ServerOptions> = {},
+    model: ScriptedModel = new ScriptedModel(),
+  ): Promise<Client> {
     const server = createServer({ maxBodyBytes: 2 ** 16, ...options, model: options.model ?? model.asModel })
     return new Client(server, model, await server.listen({ port: 0 }))
   }
@@ -82,7 +85,10 @@ export class Client {
     return Number(new URL(this.at).port)
   }
 
-  post(body: object | string, { key, headers = {}, signal, path = '/v1/chat/completions' }: Call = {}): Promise<Response> {
+  post(
+    body: object | string,
+    { key, headers = {}, signal, path = '/v1/chat/completions' }: Call = {},
+  ): Promise<Response> {
     return fetch(`${this.at}${path}`, {
       method: 'POST',
       headers: {

@@ -57,7 +57,7 @@ class ScriptedAnswer {
     try {
       const script = model.script(asked, model.asked.length - 1)
       const events = Symbol.asyncIterator in script ? script[Symbol.asyncIterator]() : script[Symbol.iterator]()
-      for (let finish: TextEvent | undefined; finish === undefined; ) {
+      for (let finish: TextEvent | undefined; finish === undefined;) {
         const { value, done } = await Promise.race([events.next(), aborted])
         const most = asked.maxTokens ?? Infinity
         if (done === true || this.#read >= most)

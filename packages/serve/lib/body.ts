@@ -6,7 +6,8 @@ import { Refusal } from './refusal.js'
 /** The maximum number of bytes that are still read from a refused body, so that its client gets to read the response. */
 const DROPPED_MAX = 2 ** 26
 
-const tooLarge = (most: number): Refusal => new Refusal(413, `the request has more than ${most} bytes`, null, 'request_too_large')
+const tooLarge = (most: number): Refusal =>
+  new Refusal(413, `the request has more than ${most} bytes`, null, 'request_too_large')
 
 /** Reads a body as JSON. */
 export async function jsonOf(request: IncomingMessage, most: number): Promise<unknown> {

@@ -37,7 +37,9 @@ const promptParam = (url: string): string => (pathOf(url) === '/v1/completions' 
 /** Makes an app without routes. `methods` are the known paths with their methods. */
 export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, readonly string[]>>): FastifyInstance {
   const app = fastify({
-    logger: limits.isLogging ? { level: 'info', base: null, timestamp: () => `,"time":"${new Date().toISOString()}"` } : false,
+    logger: limits.isLogging
+      ? { level: 'info', base: null, timestamp: () => `,"time":"${new Date().toISOString()}"` }
+      : false,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: limits.maxBodyBytes,
     requestTimeout: limits.bodySeconds * 1000,
@@ -71,9 +73,9 @@ export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, rea
     reply.header('x-request-id', request.id)
   })
   app.addHook('onResponse', async (request, reply) => {
-    const { method, url, id } = request
+    const { method, url } = request
     const status = reply.raw.headersSent ? reply.raw.statusCode : 499
-    request.log.info({ id, method, path: pathOf(url), status, ms: Math.round(reply.elapsedTime) }, 'request')
+    request.log.info({ method, path: pathOf(url), status, ms: Math.round(reply.elapsedTime) }, 'request')
   })
   return app
 }
@@ -85,10 +87,14 @@ function idOf(given: string | readonly string[] | undefined): string {
 
 /** Answers a request with an error. */
 function fail({ onRefused }: HttpLimits, error: unknown, request: FastifyRequest, reply: FastifyReply): FastifyReply {
-  const refusal = ofFastify(error) ?? refusalOf(error, promptParam(request.url), unexpected => request.log.error({ id: request.id, err: unexpected }, 'failed'))
+  const refusal =
+    ofFastify(error) ??
+    refusalOf(error, promptParam(request.url), unexpected => request.log.error({ err: unexpected }, 'failed'))
   onRefused?.(refusal.status)
   const { raw } = request
-  const declared = Number(raw.headers['content-length'] ?? (raw.headers['transfer-encoding'] === undefined ? 0 : Infinity))
+  const declared = Number(
+    raw.headers['content-length'] ?? (raw.headers['transfer-encoding'] === undefined ? 0 : Infinity),
+  )
   // What is left of a long body is not read: the connection ends instead. Fastify ends it after any error of a body.
   if (raw.complete) reply.removeHeader('connection')
   else if (declared > KEPT_BODY_MAX) reply.header('connection', 'close')
@@ -100,7 +106,12 @@ function ofFastify(error: unknown): Refusal | undefined {
   const { code, statusCode = 500, message } = error as { code?: string; statusCode?: number; message: string }
   if (code === undefined || !code.startsWith('FST_') || statusCode >= 500) return undefined
   if (statusCode === 415)
-    return new Refusal(415, 'the body must be JSON: send the header Content-Type: application/json', null, 'unsupported_media_type')
+    return new Refusal(
+      415,
+      'the body must be JSON: send the header Content-Type: application/json',
+      null,
+      'unsupported_media_type',
+    )
   return new Refusal(statusCode, message, null, 'invalid_request')
 }
 
@@ -113,7 +124,9 @@ const CLIENT_ERRORS: Readonly<Record<string, readonly [status: string, message: 
 function onClientError(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) return void socket.destroy()
   const [status, message] = CLIENT_ERRORS[error.code ?? ''] ?? ['400 Bad Request', 'the request is not HTTP']
-  const body = JSON.stringify({ error: { message, type: 'invalid_request_error', param: null, code: 'invalid_request' } })
+  const body = JSON.stringify({
+    error: { message, type: 'invalid_request_error', param: null, code: 'invalid_request' },
+  })
   socket.end(
     `HTTP/1.1 ${status}\r\ncontent-type: application/json; charset=utf-8\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
   )

@@ -29,7 +29,12 @@ export class InspectorMount {
   /** Refuses a request that comes through a foreign name, on a server without keys. */
   static checkHost(host: string | undefined): void {
     if (LOCAL.test(host ?? '')) return
-    throw new Refusal(403, 'without API keys, the inspector is served on this machine only: open it by localhost', null, 'forbidden')
+    throw new Refusal(
+      403,
+      'without API keys, the inspector is served on this machine only: open it by localhost',
+      null,
+      'forbidden',
+    )
   }
 
   /** Passes a request on. `path` is what follows `/inspector/`, with its query. */

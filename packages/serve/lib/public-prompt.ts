@@ -31,8 +31,7 @@ export class PublicPrompt {
     const text = this.#model.render(chat)
     if (!text.startsWith(this.#shared)) return 0
     const { tokenizer } = this.#model
-    const idsOf = (length: number): Uint32Array =>
-      tokenizer.encode(text.slice(0, length), { addSpecialTokens: false })
+    const idsOf = (length: number): Uint32Array => tokenizer.encode(text.slice(0, length), { addSpecialTokens: false })
     const [alone, more] = [idsOf(this.#shared.length), idsOf(this.#shared.length + BEHIND)]
     let length = 0
     while (length < alone.length && alone[length] === more[length]) length += 1

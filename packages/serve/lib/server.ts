@@ -4,6 +4,7 @@
 //
 // A refused request has computed nothing. All requests of all clients share the steps of the model.
 import { createHash, randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import type { AddressInfo } from 'node:net'
 
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
@@ -39,7 +40,11 @@ const METHODS = {
 }
 
 /** Reads a body, and makes its answers. */
-type Endpoint = (fields: Fields, tenant: Tenant, head: (includeUsage: boolean) => ResponseHead) => { readonly request: SharedRequest; readonly run: Run }
+type Endpoint = (
+  fields: Fields,
+  tenant: Tenant,
+  head: (includeUsage: boolean) => ResponseHead,
+) => { readonly request: SharedRequest; readonly run: Run }
 
 /** An OpenAI server for one model. */
 export class TextServer implements AsyncDisposable {
@@ -62,6 +67,8 @@ export class TextServer implements AsyncDisposable {
     const settings = settingsOf(options)
     const { model, name, keys, maxRunning, maxWaiting, maxTokens, publicPrompt, draft } = settings
     this.#settings = settings
+    // Each request listens.
+    setMaxListeners(0, this.#stopped.signal)
     this.#keys = new Keys(keys)
     this.#line = new Line(maxRunning, maxWaiting, this.#keys.tenants)
     this.#metrics = new ServerMetrics(name)
@@ -88,7 +95,10 @@ export class TextServer implements AsyncDisposable {
   }
 
   /** Starts to listen, and returns the server's address. */
-  async listen({ port = 8080, host = '127.0.0.1' }: { readonly port?: number; readonly host?: string } = {}): Promise<string> {
+  async listen({
+    port = 8080,
+    host = '127.0.0.1',
+  }: { readonly port?: number; readonly host?: string } = {}): Promise<string> {
     await this.app.listen({ port, host })
     const { port: bound } = this.app.server.address() as AddressInfo
     return `http://${host.includes(':') ? `[${host}]` : host}:${bound}`
@@ -152,17 +162,30 @@ export class TextServer implements AsyncDisposable {
       this.#tenantOf(request)
       const name = (request.params as Record<string, string>)['*'] ?? ''
       if (name === this.#settings.name) return this.#card
-      throw new Refusal(404, `the model ${JSON.stringify(name.slice(0, 200))} does not exist`, 'model', 'model_not_found')
+      throw new Refusal(
+        404,
+        `the model ${JSON.stringify(name.slice(0, 200))} does not exist`,
+        'model',
+        'model_not_found',
+      )
     })
     this.#routeWorker(facts)
-    this.#answer('/v1/chat/completions', (fields, tenant, head) => {
-      const request = readChat(fields, facts)
-      return { request, run: chatRun(this.#served, request, tenant, head(request.includeUsage)) }
-    }, 'chatcmpl')
-    this.#answer('/v1/completions', (fields, tenant, head) => {
-      const request = readCompletion(fields, facts)
-      return { request, run: completionRun(this.#served, request, tenant, head(request.includeUsage)) }
-    }, 'cmpl')
+    this.#answer(
+      '/v1/chat/completions',
+      (fields, tenant, head) => {
+        const request = readChat(fields, facts)
+        return { request, run: chatRun(this.#served, request, tenant, head(request.includeUsage)) }
+      },
+      'chatcmpl',
+    )
+    this.#answer(
+      '/v1/completions',
+      (fields, tenant, head) => {
+        const request = readCompletion(fields, facts)
+        return { request, run: completionRun(this.#served, request, tenant, head(request.includeUsage)) }
+      },
+      'cmpl',
+    )
     if (this.#settings.hasInspector) this.#mountInspector()
   }
 
@@ -247,7 +270,7 @@ export class TextServer implements AsyncDisposable {
     } catch (error) {
       if (stream?.hasBegun !== true) throw error
       // The status was sent already, so the error is sent as the last event.
-      const refusal = refusalOf(error, 'messages', unexpected => request.log.error({ id: request.id, err: unexpected }, 'failed'))
+      const refusal = refusalOf(error, 'messages', unexpected => request.log.error({ err: unexpected }, 'failed'))
       this.#metrics.refused(refusal.status)
       stream.fail(refusal.body)
       return reply

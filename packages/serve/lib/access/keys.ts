@@ -93,13 +93,26 @@ export class Keys {
     if (this.#entries === undefined) return
     const [, basic] = BASIC.exec(authorization?.trim() ?? '') ?? []
     const [, bearer] = CREDENTIALS.exec(authorization?.trim() ?? '') ?? []
-    const password = basic === undefined ? undefined : Buffer.from(basic, 'base64').toString('utf8').replace(/^[^:]*:/, '')
+    const password =
+      basic === undefined
+        ? undefined
+        : Buffer.from(basic, 'base64')
+            .toString('utf8')
+            .replace(/^[^:]*:/, '')
     const key = bearer ?? password
     const tenant = key === undefined ? undefined : this.#find(key)
     if (tenant === undefined)
-      throw unauthorized('the inspector needs a key of the tenant admin, as a password', 'Basic realm="kvtide inspector", charset="UTF-8"')
+      throw unauthorized(
+        'the inspector needs a key of the tenant admin, as a password',
+        'Basic realm="kvtide inspector", charset="UTF-8"',
+      )
     if (!tenant.isAdmin)
-      throw new Refusal(403, 'the inspector shows prompts of all tenants: it needs a key of the tenant admin', null, 'forbidden')
+      throw new Refusal(
+        403,
+        'the inspector shows prompts of all tenants: it needs a key of the tenant admin',
+        null,
+        'forbidden',
+      )
   }
 
   /** Compares with every key, so that the time does not depend on which one matches. */
@@ -125,7 +138,9 @@ export function keysOf(text: string): KeyEntry[] {
     if (line.trim() === '' || line.trim().startsWith('#')) return []
     const [name, key] = parts.length === 2 ? parts : [undefined, parts[0]]
     if (parts.length > 2 || key === undefined || !KEY.test(key))
-      throw new Error(`line ${index + 1} of the keys is not KEY or NAME KEY, with a key of visible ASCII characters and no comma`)
+      throw new Error(
+        `line ${index + 1} of the keys is not KEY or NAME KEY, with a key of visible ASCII characters and no comma`,
+      )
     return [name === undefined ? { key } : { name, key }]
   })
   const keys = new Set(entries.map(({ key }) => key))
@@ -143,5 +158,7 @@ export function readKeys(file: string | undefined, list: string | undefined): Ke
 /** Returns the salt of a request: that of its tenant, and that of the request's own `cache_salt`. */
 export function requestSalt({ salt }: Tenant, cacheSalt: string | undefined): string | undefined {
   if (cacheSalt === undefined) return salt
-  return createHash('sha256').update(JSON.stringify([salt ?? null, cacheSalt])).digest('base64url')
+  return createHash('sha256')
+    .update(JSON.stringify([salt ?? null, cacheSalt]))
+    .digest('base64url')
 }

@@ -78,9 +78,11 @@ class ChatChoice implements ChoiceForm {
   }
 
   whole(): object {
-    const calls = this.#calls.map(
-      ({ id, name, text }): ToolCall => ({ id, type: 'function', function: { name, arguments: text } }),
-    )
+    const calls = this.#calls.map(({ id, name, text }): ToolCall => ({
+      id,
+      type: 'function',
+      function: { name, arguments: text },
+    }))
     return {
       index: this.#index,
       message: {
@@ -97,9 +99,7 @@ class ChatChoice implements ChoiceForm {
 
   #chunk(delta: object, entries: readonly object[] = []): string {
     const logprobs = this.#hasLogprobs ? { content: entries, refusal: null } : null
-    return this.#chunks.of(
-      JSON.stringify({ index: this.#index, delta, finish_reason: this.#reason, logprobs }),
-    )
+    return this.#chunks.of(JSON.stringify({ index: this.#index, delta, finish_reason: this.#reason, logprobs }))
   }
 }
 

@@ -79,9 +79,7 @@ class CompletionChoice implements ChoiceForm {
 
   #chunk(text: string, logprobs: readonly TextLogprobs[], offset = 0): string {
     const given = this.#hasLogprobs ? legacy(logprobs, offset) : null
-    return this.#chunks.of(
-      JSON.stringify({ index: this.#index, text, finish_reason: this.#reason, logprobs: given }),
-    )
+    return this.#chunks.of(JSON.stringify({ index: this.#index, text, finish_reason: this.#reason, logprobs: given }))
   }
 }
 

@@ -79,7 +79,8 @@ export class RequestRun {
     this.#stream = stream
     this.#forms = Array.from({ length: run.prompts * run.count }, (_, index) => run.form.choice(index))
     response.on('close', () => {
-      if (!response.writableFinished) this.#abort.abort(new Refusal(499, 'the client closed the request', null, 'aborted'))
+      if (!response.writableFinished)
+        this.#abort.abort(new Refusal(499, 'the client closed the request', null, 'aborted'))
     })
     const { firstToken, request } = context.times
     this.#limit('the first token', firstToken, () => !this.#hasToken)

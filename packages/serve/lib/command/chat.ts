@@ -147,7 +147,11 @@ export async function chat(args: readonly string[]): Promise<number> {
     maxTokens: number(flags, 'max-tokens', 1, true),
     isDrafting: flags['draft'] === true,
   }
-  await using loaded = await loadModel(only(names, 'one model: a folder, or a name of the Hub'), flags, progressTo(process.stderr))
+  await using loaded = await loadModel(
+    only(names, 'one model: a folder, or a name of the Hub'),
+    flags,
+    progressTo(process.stderr),
+  )
   const terminal: Terminal = {
     input: process.stdin,
     output: process.stdout,

@@ -27,10 +27,17 @@ export function demoFolder(): string {
 
 export async function demo(args: readonly string[]): Promise<number> {
   const { flags } = flagsOf(args, SERVE_FLAGS)
-  await using loaded = await loadModel(demoFolder(), { dtype: 'q4', memory: '0.25', ...flags }, progressTo(process.stderr))
+  await using loaded = await loadModel(
+    demoFolder(),
+    { dtype: 'q4', memory: '0.25', ...flags },
+    progressTo(process.stderr),
+  )
   const { model } = loaded
   await using server = createServer({ name: 'demo', ...serverOptions(flags), model })
-  const address = await server.listen({ host: text(flags, 'host') ?? '127.0.0.1', port: number(flags, 'port', 0, true) ?? 8080 })
+  const address = await server.listen({
+    host: text(flags, 'host') ?? '127.0.0.1',
+    port: number(flags, 'port', 0, true) ?? 8080,
+  })
   for (const time of ['first', 'second']) {
     console.log(`\n${ASKED} (for the ${time} time)\n`)
     const answer = model.chat({ messages: [{ role: 'user', content: ASKED }], maxTokens: 120, temperature: 0 })

@@ -79,7 +79,9 @@ export function number(flags: Flags, name: string, least: number, isWhole = fals
   if (value === undefined) return undefined
   const read = value.trim() === '' ? Number.NaN : Number(value)
   if (read >= least && Number.isFinite(read) && (!isWhole || Number.isInteger(read))) return read
-  throw new WrongFlag(`--${name} must be ${isWhole ? 'a whole number' : 'a number'} of at least ${least}, got ${JSON.stringify(value)}`)
+  throw new WrongFlag(
+    `--${name} must be ${isWhole ? 'a whole number' : 'a number'} of at least ${least}, got ${JSON.stringify(value)}`,
+  )
 }
 
 /** Returns the only name of a command line. */

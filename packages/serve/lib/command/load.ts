@@ -21,7 +21,8 @@ export interface LoadedModel extends AsyncDisposable {
 export function secretOf(variable: string, env: NodeJS.ProcessEnv = process.env): Uint8Array | undefined {
   const value = env[variable]
   if (value === undefined || value === '') return undefined
-  if (!/^[\da-f]{64}$/i.test(value)) throw new WrongFlag(`${variable} must have 64 hexadecimal digits, as openssl rand -hex 32 prints`)
+  if (!/^[\da-f]{64}$/i.test(value))
+    throw new WrongFlag(`${variable} must have 64 hexadecimal digits, as openssl rand -hex 32 prints`)
   return Buffer.from(value, 'hex')
 }
 
@@ -55,14 +56,20 @@ function tiersOf(flags: Flags) {
   const secret = secretOf('KVTIDE_STORE_SECRET')
   const store = redis === undefined ? undefined : new RedisStore({ url: redis })
   const tiers: TierOptions = {
-    ...(disk === undefined ? {} : { disk: { path: join(disk, 'blocks'), ...(limit === undefined ? {} : { limitBytes: limit * GIB }) } }),
+    ...(disk === undefined
+      ? {}
+      : { disk: { path: join(disk, 'blocks'), ...(limit === undefined ? {} : { limitBytes: limit * GIB }) } }),
     ...(store === undefined ? {} : { store: { store, compress: true, ...(secret === undefined ? {} : { secret }) } }),
   }
   return { prefixKey, store, tiers: Object.keys(tiers).length === 0 ? undefined : tiers }
 }
 
 /** Loads the model that flags describe. */
-export async function loadModel(name: string, flags: Flags, progress: (progress: DownloadProgress) => void): Promise<LoadedModel> {
+export async function loadModel(
+  name: string,
+  flags: Flags,
+  progress: (progress: DownloadProgress) => void,
+): Promise<LoadedModel> {
   const { prefixKey, store, tiers } = tiersOf(flags)
   const threads = number(flags, 'threads', 1, true)
   const options = {
@@ -76,8 +83,16 @@ export async function loadModel(name: string, flags: Flags, progress: (progress:
     },
     ...(threads === undefined ? {} : { threads }),
     ...(flags['offline'] === true ? { isOffline: true } : {}),
-    ...given(flags, { dtype: 'dtype', revision: 'revision', 'cache-folder': 'cacheFolder', config: 'config', backend: 'backend' }),
-    ...(text(flags, 'template') === undefined ? {} : { template: readFileSync(text(flags, 'template') as string, 'utf8') }),
+    ...given(flags, {
+      dtype: 'dtype',
+      revision: 'revision',
+      'cache-folder': 'cacheFolder',
+      config: 'config',
+      backend: 'backend',
+    }),
+    ...(text(flags, 'template') === undefined
+      ? {}
+      : { template: readFileSync(text(flags, 'template') as string, 'utf8') }),
   } as TextModelOptions
   try {
     const model = await TextModel.load(name, options)

@@ -52,7 +52,10 @@ function printed(text: string): number {
 function version(): string {
   for (const place of ['../../package.json', '../../../package.json']) {
     try {
-      const found = JSON.parse(readFileSync(new URL(place, import.meta.url), 'utf8')) as { name?: string; version: string }
+      const found = JSON.parse(readFileSync(new URL(place, import.meta.url), 'utf8')) as {
+        name?: string
+        version: string
+      }
       if (found.name === 'kvtide-serve') return found.version
     } catch {
       // It is in the other place.

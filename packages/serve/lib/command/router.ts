@@ -29,7 +29,10 @@ export async function router(args: readonly string[]): Promise<number> {
     ...(mib === undefined ? {} : { maxBodyBytes: Math.floor(mib * 2 ** 20) }),
     ...(drain === undefined ? {} : { drainSeconds: drain }),
   })
-  const address = await server.listen({ host: text(flags, 'host') ?? '127.0.0.1', port: number(flags, 'port', 0, true) ?? 8080 })
+  const address = await server.listen({
+    host: text(flags, 'host') ?? '127.0.0.1',
+    port: number(flags, 'port', 0, true) ?? 8080,
+  })
   console.log(`router for ${workers.length} workers on ${address}/v1`)
   await untilSignal()
   await server.drain()

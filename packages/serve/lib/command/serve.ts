@@ -88,7 +88,11 @@ export async function serve(args: readonly string[]): Promise<number> {
   const options = serverOptions(flags)
   const endpoint = text(flags, 'events')
   const replayEndpoint = endpoint === undefined ? undefined : replayOf(endpoint)
-  await using loaded = await loadModel(only(names, 'one model: a folder, or a name of the Hub'), flags, progressTo(process.stderr))
+  await using loaded = await loadModel(
+    only(names, 'one model: a folder, or a name of the Hub'),
+    flags,
+    progressTo(process.stderr),
+  )
   const { model } = loaded
   let published: EventPublisher | undefined
   if (endpoint !== undefined && replayEndpoint !== undefined)

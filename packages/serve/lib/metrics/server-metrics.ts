@@ -13,9 +13,7 @@ const FIRST_TOKEN = [
 const BETWEEN_TOKENS = [
   0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
 ]
-const WHOLE = [
-  0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
-]
+const WHOLE = [0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680]
 
 /** All reasons for the end of an answer, each of which has a sample from the start on. */
 const REASONS = ['stop', 'length', 'tool_calls', 'abort', 'error'] as const
@@ -57,7 +55,14 @@ export class ServerMetrics {
   /** Notes the end of an answer, and its work. */
   finished(reason: Ended, usage: Usage): void {
     this.#ended.add(reason)
-    for (const name of ['promptTokens', 'cachedTokens', 'computedTokens', 'generatedTokens', 'draftedTokens', 'acceptedTokens'] as const)
+    for (const name of [
+      'promptTokens',
+      'cachedTokens',
+      'computedTokens',
+      'generatedTokens',
+      'draftedTokens',
+      'acceptedTokens',
+    ] as const)
       this.#tokens.add(name, usage[name])
   }
 
@@ -87,13 +92,28 @@ export class ServerMetrics {
     return [
       one('vllm:num_requests_running', 'gauge', 'Answers that are computed', line.running),
       one('vllm:num_requests_waiting', 'gauge', 'Requests that wait', line.waiting),
-      one('vllm:kv_cache_usage_perc', 'gauge', 'The part of the blocks that sequences hold; 1 is all', stats.activeBlocks / Math.max(1, stats.totalBlocks)),
-      one('vllm:prefix_cache_queries_total', 'counter', 'Prompt tokens that were looked up in the prefix cache', tokens('promptTokens')),
+      one(
+        'vllm:kv_cache_usage_perc',
+        'gauge',
+        'The part of the blocks that sequences hold; 1 is all',
+        stats.activeBlocks / Math.max(1, stats.totalBlocks),
+      ),
+      one(
+        'vllm:prefix_cache_queries_total',
+        'counter',
+        'Prompt tokens that were looked up in the prefix cache',
+        tokens('promptTokens'),
+      ),
       one('vllm:prefix_cache_hits_total', 'counter', 'Prompt tokens that were cache hits', tokens('cachedTokens')),
       one('vllm:prompt_tokens_total', 'counter', 'Prompt tokens', tokens('promptTokens')),
       one('vllm:generation_tokens_total', 'counter', 'Generated tokens', tokens('generatedTokens')),
       one('vllm:spec_decode_num_draft_tokens_total', 'counter', 'Drafted tokens', tokens('draftedTokens')),
-      one('vllm:spec_decode_num_accepted_tokens_total', 'counter', 'Drafted tokens that were accepted', tokens('acceptedTokens')),
+      one(
+        'vllm:spec_decode_num_accepted_tokens_total',
+        'counter',
+        'Drafted tokens that were accepted',
+        tokens('acceptedTokens'),
+      ),
       metric(
         'vllm:request_success_total',
         'counter',
@@ -105,8 +125,18 @@ export class ServerMetrics {
       this.#whole.text('vllm:e2e_request_latency_seconds', 'Time of a whole request', labels),
       this.#queued.text('vllm:request_queue_time_seconds', 'Time that requests waited for their turn', labels),
       one('kvtide_serve_streams', 'gauge', 'Open streams', this.#streams),
-      one('kvtide_serve_computed_tokens_total', 'counter', 'Tokens that were computed, of prompts and answers', tokens('computedTokens')),
-      metric('kvtide_serve_refused_total', 'counter', 'Refused requests, by status', this.#refused.entries().map(([status, count]) => [{ status }, count] as const)),
+      one(
+        'kvtide_serve_computed_tokens_total',
+        'counter',
+        'Tokens that were computed, of prompts and answers',
+        tokens('computedTokens'),
+      ),
+      metric(
+        'kvtide_serve_refused_total',
+        'counter',
+        'Refused requests, by status',
+        this.#refused.entries().map(([status, count]) => [{ status }, count] as const),
+      ),
       ...tiersText(stats.tiers),
       own,
     ].join('\n')
@@ -132,6 +162,11 @@ function tiersText(tiers: ReturnType<PagedKvCache['stats']>['tiers']): string[] 
         each.map(([tier, stats]) => [{ tier }, stats[count as keyof typeof TIER_COUNTS]] as const),
       ),
     ),
-    metric('kvtide_tier_bytes', 'gauge', 'Bytes in a tier', each.map(([tier, stats]) => [{ tier }, stats.bytes] as const)),
+    metric(
+      'kvtide_tier_bytes',
+      'gauge',
+      'Bytes in a tier',
+      each.map(([tier, stats]) => [{ tier }, stats.bytes] as const),
+    ),
   ]
 }

@@ -43,7 +43,8 @@ function readPrompts(value: unknown, vocabulary: number | undefined): readonly P
   const expected = 'a text, a list of token ids, or a list of at most 128 of these'
   const one = (prompt: unknown): Prompt => {
     if (typeof prompt === 'string' && prompt !== '' && !/\p{Surrogate}/u.test(prompt)) return prompt
-    if (Array.isArray(prompt) && prompt.length > 0 && prompt.every(id => isId(id, vocabulary))) return prompt as number[]
+    if (Array.isArray(prompt) && prompt.length > 0 && prompt.every(id => isId(id, vocabulary)))
+      return prompt as number[]
     throw wrong('prompt', prompt, `${expected}, none of them empty`)
   }
   const isList = Array.isArray(value) && value.length > 0 && !value.every(item => typeof item === 'number')

@@ -23,7 +23,8 @@ function readMessage(value: unknown, param: string): ChatMessage {
   const message = record(value)
   if (message === undefined) throw wrong(param, value, 'an object with role and content')
   const role = given(message, 'role')
-  if (typeof role !== 'string' || !ROLES.includes(role)) throw wrong(`${param}.role`, role, `one of ${ROLES.join(', ')}`)
+  if (typeof role !== 'string' || !ROLES.includes(role))
+    throw wrong(`${param}.role`, role, `one of ${ROLES.join(', ')}`)
   const calls = role === 'assistant' ? readCalls(message, `${param}.tool_calls`) : undefined
   for (const name of ['audio', 'function_call'] as const) {
     if (given(message, name) !== undefined)
@@ -65,7 +66,8 @@ function readContent(message: Fields, param: string, isOptional: boolean): strin
     if (part === undefined) throw wrong(`${name}[${index}]`, value, 'an object with type and text')
     const type = given(part, 'type')
     // A refusal of an earlier answer is text that the model wrote.
-    if (type !== 'text' && type !== 'refusal') throw wrong(`${name}[${index}].type`, type, 'text: the model reads text only')
+    if (type !== 'text' && type !== 'refusal')
+      throw wrong(`${name}[${index}].type`, type, 'text: the model reads text only')
     const text = words(part, type, `${name}[${index}].${type}`)
     if (text === undefined) throw wrong(`${name}[${index}].${type}`, text, 'a text')
     return [{ type: 'text', text }]
@@ -112,7 +114,10 @@ export function readTools(fields: Fields): ToolUse {
   const choice = readChoice(given(fields, 'tool_choice'), tools ?? [])
   if (tools === undefined && choice !== undefined && choice !== 'none' && choice !== 'auto')
     throw wrong('tool_choice', choice, 'none or auto without tools')
-  return { ...(tools === undefined ? {} : { tools, ...(choice === undefined ? {} : { toolChoice: choice }) }), isParallel }
+  return {
+    ...(tools === undefined ? {} : { tools, ...(choice === undefined ? {} : { toolChoice: choice }) }),
+    isParallel,
+  }
 }
 
 function readTool(value: unknown, param: string): Tool {
@@ -125,7 +130,8 @@ function readTool(value: unknown, param: string): Tool {
   const name = words(function_, 'name', `${param}.function.name`)
   if (name === undefined || !NAME.test(name))
     throw wrong(`${param}.function.name`, name, 'a name of 1 to 64 letters, digits, _ and -')
-  const isStrict = given(function_, 'strict') === undefined ? undefined : flag(function_, 'strict', `${param}.function.strict`)
+  const isStrict =
+    given(function_, 'strict') === undefined ? undefined : flag(function_, 'strict', `${param}.function.strict`)
   return {
     type: 'function',
     function: defined({

@@ -2,7 +2,18 @@
 import { Agent, type IncomingMessage, request as httpRequest, type ServerResponse } from 'node:http'
 
 /** Headers that belong to one connection. */
-const HOP = new Set(['connection', 'keep-alive', 'transfer-encoding', 'te', 'trailer', 'upgrade', 'proxy-authorization', 'content-length', 'host', 'expect'])
+const HOP = new Set([
+  'connection',
+  'keep-alive',
+  'transfer-encoding',
+  'te',
+  'trailer',
+  'upgrade',
+  'proxy-authorization',
+  'content-length',
+  'host',
+  'expect',
+])
 
 /** A request to be passed on. */
 export interface Passed {
@@ -69,6 +80,11 @@ export class Proxy {
 function broken(from: IncomingMessage, to: ServerResponse): void {
   if (to.destroyed || to.writableEnded) return
   if (!(from.headers['content-type'] ?? '').startsWith('text/event-stream')) return void to.destroy()
-  const error = { message: 'the worker ended during the answer', type: 'server_error', param: null, code: 'worker_lost' }
+  const error = {
+    message: 'the worker ended during the answer',
+    type: 'server_error',
+    param: null,
+    code: 'worker_lost',
+  }
   to.end(`data: ${JSON.stringify({ error })}\n\n`)
 }

@@ -4,6 +4,7 @@
 //
 // The router has no model, no tokenizer, no API keys and no secrets: a worker checks the key of the client, and computes the keys of the blocks with its salt. Until
 // the first byte of an answer, a request moves to another worker if its own is gone or has no room.
+import { setMaxListeners } from 'node:events'
 import type { IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -70,13 +71,18 @@ export class RouterServer implements AsyncDisposable {
   constructor({ workers, maxBodyBytes = 2 ** 23, drainSeconds = 30, isLogging = false }: RouterOptions) {
     if (workers.length === 0) throw new Error('a router needs at least one worker: --worker http://host:port')
     this.#drainSeconds = drainSeconds
+    // Each request listens.
+    setMaxListeners(0, this.#stopped.signal)
     this.#workers = workers.map(url => new Worker(new URL(url), this.#index))
     this.app = httpApp({ maxBodyBytes, bodySeconds: BODY_SECONDS, isLogging, isRaw: true }, METHODS)
     this.#route()
   }
 
   /** Starts to listen, and returns the router's address. Workers that are not there yet are used once they answer. */
-  async listen({ port = 8080, host = '127.0.0.1' }: { readonly port?: number; readonly host?: string } = {}): Promise<string> {
+  async listen({
+    port = 8080,
+    host = '127.0.0.1',
+  }: { readonly port?: number; readonly host?: string } = {}): Promise<string> {
     await Promise.all(this.#workers.map(worker => worker.watch()))
     await this.app.listen({ port, host })
     const { port: bound } = this.app.server.address() as AddressInfo
@@ -158,7 +164,10 @@ export class RouterServer implements AsyncDisposable {
   }
 
   /** The worker for a prompt among those that were not tried, with the number of blocks that it has. */
-  #choose(keys: BigUint64Array, tried: ReadonlySet<Worker>): { readonly worker: Worker; readonly blocks: number } | undefined {
+  #choose(
+    keys: BigUint64Array,
+    tried: ReadonlySet<Worker>,
+  ): { readonly worker: Worker; readonly blocks: number } | undefined {
     const release = this.#workers
       .filter(worker => !worker.isUp || tried.has(worker))
       .map(worker => worker.addLoad(AWAY))
@@ -170,7 +179,12 @@ export class RouterServer implements AsyncDisposable {
   }
 
   /** Passes a request on to workers, one after the other, until one answers. */
-  async #pass(request: FastifyRequest, reply: FastifyReply, body: Buffer | undefined, { keys, count }: Blocks): Promise<FastifyReply> {
+  async #pass(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    body: Buffer | undefined,
+    { keys, count }: Blocks,
+  ): Promise<FastifyReply> {
     if (this.#isDraining) throw overloaded('the router is shutting down')
     const gone = new AbortController()
     reply.raw.on('close', () => gone.abort())
@@ -184,7 +198,8 @@ export class RouterServer implements AsyncDisposable {
         const isLast = this.#workers.every(other => !other.isUp || tried.has(other))
         const answered = await this.#try(worker, Math.max(1, count - blocks), isLast, { request, reply, body, signal })
         if (answered) return reply
-        if (signal.aborted) throw gone.signal.aborted ? new Refusal(499, 'the client closed the request') : this.#stopped.signal.reason
+        if (signal.aborted)
+          throw gone.signal.aborted ? new Refusal(499, 'the client closed the request') : this.#stopped.signal.reason
         this.#counts.add('failovers')
       }
       throw overloaded('no worker answers')
@@ -198,7 +213,12 @@ export class RouterServer implements AsyncDisposable {
     worker: Worker,
     blocks: number,
     isLast: boolean,
-    { request, reply, body, signal }: { request: FastifyRequest; reply: FastifyReply; body: Buffer | undefined; signal: AbortSignal },
+    {
+      request,
+      reply,
+      body,
+      signal,
+    }: { request: FastifyRequest; reply: FastifyReply; body: Buffer | undefined; signal: AbortSignal },
   ): Promise<boolean> {
     let release = worker.addLoad(blocks)
     try {
@@ -231,9 +251,21 @@ export class RouterServer implements AsyncDisposable {
     const each = (of: (worker: Worker) => number) =>
       this.#workers.map(worker => [{ worker: worker.name }, of(worker)] as const)
     return [
-      metric('kvtide_router_up', 'gauge', '1 for a worker that answers', each(({ isUp }) => (isUp ? 1 : 0))),
-      metric('kvtide_router_requests_total', 'counter', 'Requests that a worker answered', each(({ requests }) => requests)),
-      metric('kvtide_router_failovers_total', 'counter', 'Requests that moved to another worker', [[{}, this.#counts.of('failovers')]]),
+      metric(
+        'kvtide_router_up',
+        'gauge',
+        '1 for a worker that answers',
+        each(({ isUp }) => (isUp ? 1 : 0)),
+      ),
+      metric(
+        'kvtide_router_requests_total',
+        'counter',
+        'Requests that a worker answered',
+        each(({ requests }) => requests),
+      ),
+      metric('kvtide_router_failovers_total', 'counter', 'Requests that moved to another worker', [
+        [{}, this.#counts.of('failovers')],
+      ]),
       metric('kvtide_router_active', 'gauge', 'Requests that are answered', [[{}, this.#active]]),
       metric('kvtide_router_blocks', 'gauge', 'Blocks in the index', [[{}, this.#index.stats().blocks]]),
       '',

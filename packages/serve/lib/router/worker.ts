@@ -105,7 +105,9 @@ export class Worker {
   }
 
   #get(path: string): Promise<Response> {
-    return fetch(new URL(path, this.url), { signal: AbortSignal.any([this.#ended.signal, AbortSignal.timeout(ANSWER_MS)]) })
+    return fetch(new URL(path, this.url), {
+      signal: AbortSignal.any([this.#ended.signal, AbortSignal.timeout(ANSWER_MS)]),
+    })
   }
 
   /** Follows the cache of a worker that has started. A cache of an earlier process is forgotten. */
