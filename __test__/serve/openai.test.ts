@@ -37,7 +37,7 @@ test('a chat, whole and streamed', async t => {
   for await (const chunk of stream) chunks.push(chunk)
   const choices = chunks.flatMap(chunk => chunk.choices)
   t.is(choices[0]?.delta.role, 'assistant')
-  t.is(choices.map(({ delta }) => delta.content ?? '').join(''), choice?.message.content)
+  t.true(choices.map(({ delta }) => delta.content ?? '').join('') === choice?.message.content)
   t.is(choices.at(-1)?.finish_reason, 'length')
   t.is(chunks.at(-1)?.usage?.completion_tokens, 24)
   t.true((chunks.at(-1)?.usage?.prompt_tokens_details?.cached_tokens ?? 0) > 0)
@@ -56,7 +56,7 @@ test('log-probabilities have bytes that make the text', async t => {
   t.is(entries.length, 40)
   t.true(entries.every(({ logprob, top_logprobs }) => logprob <= 0 && top_logprobs.length === 3))
   const bytes = Uint8Array.from(entries.flatMap(entry => entry.bytes ?? []))
-  t.is<unknown>(new TextDecoder().decode(bytes), choices[0]?.message.content)
+  t.true(new TextDecoder().decode(bytes) === choices[0]?.message.content)
 })
 
 test('several answers have seeds of their own, and the prompt is computed once', async t => {
@@ -108,7 +108,7 @@ test('completions: texts, ids, lists, echo and the older log-probabilities', asy
     (await openai.completions.create({ ...asked, prompt: 'Once', logprobs: 2 })).choices[0] ?? t.fail()
   t.is(logprobs?.tokens?.length, 8)
   t.true(logprobs?.top_logprobs?.every(top => Object.keys(top).length <= 2))
-  t.is<unknown>(text, choices[0]?.text)
+  t.true(text === choices[0]?.text)
   let streamed = ''
   for await (const chunk of await openai.completions.create({ ...asked, prompt: 'Once', stream: true }))
     streamed += chunk.choices[0]?.text ?? ''

@@ -25,9 +25,9 @@ function held(): { readonly model: ScriptedModel; readonly go: () => void } {
 }
 
 function deferred(): { promise: Promise<void>; resolve: () => void } {
-  let resolve = (): void => {}
-  const promise = new Promise<void>(done => (resolve = done))
-  return { promise, resolve: () => resolve() }
+  const resolves: (() => void)[] = []
+  const promise = new Promise<void>(resolve => resolves.push(resolve))
+  return { promise, resolve: () => resolves.forEach(resolve => resolve()) }
 }
 
 const STREAM = { messages: MESSAGES, stream: true }

@@ -16,10 +16,11 @@ const SPECIAL: Readonly<Record<string, number>> = {
   '</tool_call>': 261,
 }
 
+const isPrintable = (byte: number): boolean =>
+  (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255)
+
 /** The characters that stand for bytes in byte-level vocabularies: printable bytes for themselves, others from U+0100 on. */
 function byteCharacters(): string[] {
-  const isPrintable = (byte: number): boolean =>
-    (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255)
   let others = 0
   return Array.from({ length: 256 }, (_, byte) =>
     isPrintable(byte) ? String.fromCodePoint(byte) : String.fromCodePoint(256 + others++),
@@ -48,7 +49,7 @@ Answer with <tool_call>
 
 function tokenizer(): object {
   const characters = byteCharacters()
-  const vocab = { ...Object.fromEntries(characters.map((character, byte) => [character, byte + FIRST_BYTE])) }
+  const vocab = Object.fromEntries(characters.map((character, byte) => [character, byte + FIRST_BYTE]))
   return {
     version: '1.0',
     truncation: null,

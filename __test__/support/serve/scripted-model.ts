@@ -37,6 +37,11 @@ class ScriptedAnswer {
     }
   }
 
+  async *[Symbol.asyncIterator](): AsyncGenerator<string, undefined> {
+    for await (const event of this.#events) if (event.type === 'text') yield event.text
+    return undefined
+  }
+
   events(): AsyncGenerator<TextEvent, undefined> {
     return this.#events
   }

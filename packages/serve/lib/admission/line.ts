@@ -27,9 +27,12 @@ interface Share {
 
 /** An admitted request. Disposing of it admits others. */
 export class Place implements Disposable {
+  /** The number of answers that may be computed at once. */
+  readonly count: number
   #leave: (() => void) | undefined
 
-  constructor(leave: () => void) {
+  constructor(count: number, leave: () => void) {
+    this.count = count
     this.#leave = leave
   }
 
@@ -75,11 +78,6 @@ export class Line {
     this.#now = now
   }
 
-  /** The number of answers that may be computed at once. */
-  get places(): number {
-    return this.#runningMax
-  }
-
   /** The number of answers that are computed. */
   get running(): number {
     return this.#running
@@ -111,7 +109,7 @@ export class Line {
   close(): void {
     this.#isClosed = true
     for (const [tenant, { waiting }] of this.#shares)
-      for (const entry of [...waiting]) this.#withdraw(entry, this.#closed(), tenant)
+      for (const entry of waiting.slice()) this.#withdraw(entry, this.#closed(), tenant)
   }
 
   #closed(): Error {
@@ -162,7 +160,7 @@ export class Line {
     share.served = this.#admissions
     const start = this.#now()
     entry.resolve(
-      new Place(() => {
+      new Place(entry.places, () => {
         this.#seconds += NEWEST * ((this.#now() - start) / 1000 - this.#seconds)
         this.#running -= entry.places
         share.running -= entry.places

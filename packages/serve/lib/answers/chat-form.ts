@@ -105,8 +105,11 @@ class ChatChoice implements ChoiceForm {
 
 /** Returns a token's log-probability and its alternatives' in OpenAI's form. From the bytes, a client can assemble a split character. */
 function entry(of: TextLogprobs): object {
-  const one = ({ text, logprob, bytes }: TextLogprob) => ({ token: text, logprob: finite(logprob), bytes: [...bytes] })
-  return { ...one(of), top_logprobs: of.top.map(one) }
+  return { ...alternative(of), top_logprobs: of.top.map(alternative) }
+}
+
+function alternative({ text, logprob, bytes }: TextLogprob): object {
+  return { token: text, logprob: finite(logprob), bytes: [...bytes] }
 }
 
 /** JSON has no infinity: OpenAI's number for impossible tokens takes its place. */

@@ -98,9 +98,11 @@ export class RequestRun {
     const { signal } = this.#abort
     const end = this.#stream === undefined ? undefined : metrics.streaming()
     try {
-      using _place = await line.admit({ tenant, places: this.#forms.length, signal })
-      metrics.admitted(this.#seconds())
-      await this.#all()
+      {
+        using place = await line.admit({ tenant, places: this.#forms.length, signal })
+        metrics.admitted(this.#seconds())
+        await this.#all(place.count)
+      }
       const usage = usageOf(this.#usages.map((each, at) => ({ usage: each, isFirst: at % this.#run.count === 0 })))
       metrics.answered(this.#seconds())
       if (this.#stream === undefined)
@@ -130,9 +132,8 @@ export class RequestRun {
   }
 
   /** Computes all answers, at most as many at once as there are places. The first failure ends the others. */
-  #all(): Promise<void> {
+  #all(most: number): Promise<void> {
     const { prompts, count } = this.#run
-    const most = this.#context.line.places
     return new Promise((resolve, reject) => {
       let [active, failure] = [0, undefined as { readonly error: unknown } | undefined]
       const queue: (readonly [prompt: number, answer: number])[] = []
@@ -152,7 +153,9 @@ export class RequestRun {
               advance()
             })
         }
-        if (active === 0) failure === undefined ? resolve() : reject(failure.error)
+        if (active > 0) return
+        if (failure === undefined) resolve()
+        else reject(failure.error)
       }
       /** Starts the further answers to a prompt, which find it in the cache. */
       const others = (prompt: number) => (): void => {

@@ -47,12 +47,12 @@ function keyOfFolder(folder: string): Uint8Array {
 function tiersOf(flags: Flags) {
   const [disk, redis] = [text(flags, 'disk'), text(flags, 'redis')]
   const limit = number(flags, 'disk-limit', 0)
-  const given = secretOf('KVTIDE_PREFIX_KEY')
-  if (given === undefined && (redis !== undefined || text(flags, 'events') !== undefined))
+  const shared = secretOf('KVTIDE_PREFIX_KEY')
+  if (shared === undefined && (redis !== undefined || text(flags, 'events') !== undefined))
     throw new WrongFlag(
       `--${redis === undefined ? 'events' : 'redis'} needs the variable KVTIDE_PREFIX_KEY, the same in all workers: 64 hexadecimal digits, as openssl rand -hex 32 prints`,
     )
-  const prefixKey = given ?? (disk === undefined ? undefined : keyOfFolder(disk))
+  const prefixKey = shared ?? (disk === undefined ? undefined : keyOfFolder(disk))
   const secret = secretOf('KVTIDE_STORE_SECRET')
   const store = redis === undefined ? undefined : new RedisStore({ url: redis })
   const tiers: TierOptions = {

@@ -86,13 +86,13 @@ function readCalls(message: Fields, param: string): ToolCall[] | undefined {
     if (id === undefined) throw wrong(`${name}.id`, id, 'a text')
     if (given(call, 'type') !== 'function') throw wrong(`${name}.type`, given(call, 'type'), 'function')
     const called = group(call, 'function', `${name}.function`)
-    const [function_, text] = [
+    const [calledName, text] = [
       words(called ?? {}, 'name', `${name}.function.name`),
       words(called ?? {}, 'arguments', `${name}.function.arguments`),
     ]
-    if (function_ === undefined || text === undefined)
+    if (calledName === undefined || text === undefined)
       throw wrong(`${name}.function`, called, 'an object with name and arguments')
-    return { id, type: 'function', function: { name: function_, arguments: text } }
+    return { id, type: 'function', function: { name: calledName, arguments: text } }
   })
 }
 
@@ -125,19 +125,19 @@ function readTool(value: unknown, param: string): Tool {
   if (tool === undefined) throw wrong(param, value, 'an object with type and function')
   if (given(tool, 'type') !== 'function')
     throw wrong(`${param}.type`, given(tool, 'type'), 'function: other kinds of tools are not supported')
-  const function_ = group(tool, 'function', `${param}.function`)
-  if (function_ === undefined) throw wrong(`${param}.function`, undefined, 'an object with a name')
-  const name = words(function_, 'name', `${param}.function.name`)
+  const called = group(tool, 'function', `${param}.function`)
+  if (called === undefined) throw wrong(`${param}.function`, undefined, 'an object with a name')
+  const name = words(called, 'name', `${param}.function.name`)
   if (name === undefined || !NAME.test(name))
     throw wrong(`${param}.function.name`, name, 'a name of 1 to 64 letters, digits, _ and -')
   const isStrict =
-    given(function_, 'strict') === undefined ? undefined : flag(function_, 'strict', `${param}.function.strict`)
+    given(called, 'strict') === undefined ? undefined : flag(called, 'strict', `${param}.function.strict`)
   return {
     type: 'function',
     function: defined({
       name,
-      description: words(function_, 'description', `${param}.function.description`),
-      parameters: group(function_, 'parameters', `${param}.function.parameters`),
+      description: words(called, 'description', `${param}.function.description`),
+      parameters: group(called, 'parameters', `${param}.function.parameters`),
       strict: isStrict,
     }) as Tool['function'],
   }
