@@ -79,12 +79,15 @@ export const packageFolders = () =>
     .map(name => join(root, 'packages', name))
     .filter(folder => existsSync(join(folder, 'tsconfig.build.json')))
 
+/** Compiles a package over kvtide. */
+export async function compilePackage(folder, to = join(folder, 'dist')) {
+  rmSync(to, { recursive: true, force: true })
+  await must('tsc', ['-p', join(folder, 'tsconfig.build.json'), '--outDir', to])
+}
+
 /** Compiles the packages over kvtide. */
 export async function compilePackages() {
-  for (const folder of packageFolders()) {
-    rmSync(join(folder, 'dist'), { recursive: true, force: true })
-    await must('tsc', ['-p', join(folder, 'tsconfig.build.json')])
-  }
+  for (const folder of packageFolders()) await compilePackage(folder)
 }
 
 /** Returns a file of the package that draws charts. */
