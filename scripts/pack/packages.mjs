@@ -105,7 +105,7 @@ export function emptied(folder) {
 const kilobytes = bytes => `${(bytes / 1000).toFixed(0)} kB`
 
 /** Returns a line for each package: its size, or why it was not made. */
-export const report = ({ made, over, skipped }) =>
+export const report = ({ made, over = [], skipped }) =>
   [
     ...[...made, ...over].map(
       ({ name, version, bytes, unpackedBytes }) =>
