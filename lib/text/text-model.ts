@@ -70,6 +70,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   readonly #format: ChatFormat
   readonly #defaults: SamplingDefaults
   readonly #ends: readonly number[]
+  #isDisposed = false
 
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
@@ -183,6 +184,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   /** Disposes of the model: see `dispose` of {@link OnnxModel}. Answers that are being read end with `DISPOSED`. */
   async dispose(): Promise<void> {
     TextModel.#checkThis(this)
+    this.#isDisposed = true
     await this.model.dispose()
   }
 
@@ -194,6 +196,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   /** As {@link dispose}, for `using`, which does not wait for the end. */
   [Symbol.dispose](): void {
     TextModel.#checkThis(this)
+    this.#isDisposed = true
     this.model[Symbol.dispose]()
   }
 
@@ -204,8 +207,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   /** Refuses a `this` that is not a TextModel, or that was disposed of. */
   static #check(self: TextModel): void {
     TextModel.#checkThis(self)
-    // Throws if the model was disposed of.
-    void self.model.crossCache
+    if (self.#isDisposed) throw new KvTideError('DISPOSED', 'the TextModel was disposed of', { object: 'TextModel' })
   }
 
   #work(options: AnswerOptions, prepare: AnswerWork['prepare']): AnswerWork {
