@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { until } from '../support/until.js'
+import { type Answer, MESSAGES } from '../support/serve/client.js'
 import { textServer, tinyModel } from '../support/serve/text-server.js'
 
 const cachedOf = ({ usage }: { usage: { prompt_tokens_details: { cached_tokens: number } } }): number =>
@@ -98,6 +99,16 @@ test('sixty streams at once, of several tenants, are what the bare model answers
     alone,
   )
   t.true(await until(() => text.model.cache.stats().activeBlocks === 0))
+})
+
+test('a template that throws is refused with its reason', async t => {
+  const template = "{{ raise_exception('roles must alternate') }}"
+  await using server = await textServer({}, await tinyModel({ template }))
+  for (const stream of [false, true]) {
+    const { error } = (await (await server.client.post({ messages: MESSAGES, stream })).json()) as Answer
+    t.deepEqual([error.param, error.type], ['messages', 'invalid_request_error'])
+    t.regex(error.message, /roles must alternate/)
+  }
 })
 
 test('tokens from disk count as cached after a restart, for their tenant alone', async t => {

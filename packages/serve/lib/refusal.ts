@@ -102,6 +102,7 @@ export function refusalOf(error: unknown, promptParam: string, report: (error: u
     }
     if (error.code === 'CONTEXT_OVERFLOW' || error.code === 'OUT_OF_BLOCKS')
       return new Refusal(400, error.message, promptParam, 'context_length_exceeded')
+    if (error.code === 'TEMPLATE_FAILED') return new Refusal(400, error.message, 'messages', 'invalid_value')
     if ((error.code as string) === 'INVALID_GRAMMAR')
       return new Refusal(400, error.message, 'response_format', 'invalid_schema')
     if (error.code === 'ABORTED') return new Refusal(499, 'the client closed the request', null, 'aborted')
