@@ -53,6 +53,7 @@ async function together(
 
 for (const [what, form] of [
   ['full layers', {}],
+  ['a window', { window: 9 }],
   ...TOY_STATES.map(states => [`states ${states}`, { states }] as const),
 ] as const) {
   test(`${what}: each block of prompts that start together is computed once`, async t => {

@@ -137,7 +137,7 @@ test('numbers and spaces split as in the tokenizers in Rust', async t => {
   const model = json['model'] as { vocab: Record<string, number>; merges: [string, string][] }
   // A token of a space and ½ must not be made, because digits stand alone.
   const merges: [string, string][] = [...model.merges, ['Â', '½'], ['Ġ', 'Â½']]
-  const vocab = { ...model.vocab, 'Â½': 400, 'ĠÂ½': 401 }
+  const vocab: Record<string, number> = { ...model.vocab, 'Â½': 400, 'ĠÂ½': 401 }
   const tokenizer = await load(t, { ...json, pre_tokenizer: split, model: { ...model, merges, vocab } })
   t.deepEqual([...tokenizer.encode(' ½')], [vocab['Ġ'] as number, 400])
 })

@@ -12,7 +12,8 @@ import { HarmonyParser } from './tools/harmony.js'
 import { type AnswerParser, CallList, PLAIN } from './tools/parts.js'
 import { readerOf } from './tools/readers.js'
 import { familyOf, MARKERS, OPENERS } from './tools/syntax.js'
-import type { Grammar, Tool, ToolFamily } from './types.js'
+import type { Grammar } from '../sampling/grammar.js'
+import type { Tool, ToolFamily } from './types.js'
 
 /** The texts around reasoning that templates know. */
 const REASONING: readonly ReasoningMarks[] = [

@@ -32,37 +32,31 @@ export async function scripted(
   scripts: readonly Script[],
   files: Readonly<Record<string, unknown>> = {},
 ): Promise<Scripted> {
+  // Its tokenizer may be read again later.
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-'))
-  try {
-    const read = readTextFiles(tinyModel(folder, files))
-    const tokenizer = await TextTokenizer.load(read)
-    const template = await ChatTemplate.of(read.templates, undefined, { eos_token: '<|im_end|>' })
-    const [prompts, options, opened]: [Uint32Array[], Record<string, unknown>[], Record<string, unknown>[]] = [
-      [],
-      [],
-      [],
-    ]
-    let next = 0
-    const model = {
-      contextLength: 100_000,
-      endOfSequence: [2],
-      open(given: { tokens: Uint32Array }) {
-        prompts.push(given.tokens)
-        opened.push({ ...given })
-        return { dispose() {} }
-      },
-      generate(_sequence: unknown, given: Record<string, unknown>) {
-        options.push(given)
-        const { ids, text = '', end = 'stop' } = scripts[next++] ?? {}
-        return generation([...(ids ?? tokenizer.encode(text, { addSpecialTokens: false }))], end)
-      },
-      async dispose() {},
-    }
-    const loaded = { model, tokenizer, template, files: read, name: 'scripted' }
-    return { model: new TextModel(INTERNAL, loaded), tokenizer, prompts, options, opened }
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
+  process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
+  const read = readTextFiles(tinyModel(folder, files))
+  const tokenizer = await TextTokenizer.load(read)
+  const template = await ChatTemplate.of(read.templates, undefined, { eos_token: '<|im_end|>' })
+  const [prompts, options, opened]: [Uint32Array[], Record<string, unknown>[], Record<string, unknown>[]] = [[], [], []]
+  let next = 0
+  const model = {
+    contextLength: 100_000,
+    endOfSequence: [2],
+    open(given: { tokens: Uint32Array }) {
+      prompts.push(given.tokens)
+      opened.push({ ...given })
+      return { dispose() {} }
+    },
+    generate(_sequence: unknown, given: Record<string, unknown>) {
+      options.push(given)
+      const { ids, text = '', end = 'stop' } = scripts[next++] ?? {}
+      return generation([...(ids ?? tokenizer.encode(text, { addSpecialTokens: false }))], end)
+    },
+    async dispose() {},
   }
+  const loaded = { model, tokenizer, template, files: read, name: 'scripted' }
+  return { model: new TextModel(INTERNAL, loaded), tokenizer, prompts, options, opened }
 }
 
 function generation(ids: number[], end: 'stop' | 'length') {

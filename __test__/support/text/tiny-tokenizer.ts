@@ -1,5 +1,5 @@
 // Tokenizers of a few hundred ids, one for each kind of decoder, in the form of a `tokenizer.json`.
-import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
 import { graphFile } from '../onnx/graphs.js'
@@ -135,18 +135,16 @@ export const TEMPLATE = `{%- if tools %}{{ '<|im_start|>system\\n# Tools\\n' }}{
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}`
 
+const llama = JSON.parse(
+  readFileSync(new URL('../../fixtures/llama/hf/config.json', import.meta.url), 'utf8'),
+) as Record<string, unknown>
+
 /** Writes the files of a tiny model into a folder: the graph of the llama fixture, a tokenizer, a template. */
 export function tinyModel(folder: string, files: Readonly<Record<string, unknown>> = {}): string {
   const all: Record<string, unknown> = {
     'tokenizer.json': byteLevelTokenizer(),
     'tokenizer_config.json': { eos_token: '<|im_end|>', chat_template: TEMPLATE },
-    'config.json': {
-      model_type: 'llama',
-      eos_token_id: 2,
-      max_position_embeddings: 512,
-      num_key_value_heads: 2,
-      head_dim: 16,
-    },
+    'config.json': { ...llama, eos_token_id: 2, max_position_embeddings: 512 },
     ...files,
   }
   mkdirSync(folder, { recursive: true })
