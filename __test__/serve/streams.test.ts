@@ -42,6 +42,9 @@ test('a slow reader pauses its generation, and loses its connection after a whil
   t.true(model.events < 20_000, `${model.events} kilobytes were generated for a client that reads nothing`)
   t.true(await until(() => model.running === 0), 'the generation ends')
   t.true(await until(() => client.server.active === 0))
+  const connections = (): Promise<number> =>
+    new Promise(resolve => client.server.app.server.getConnections((_, count) => resolve(count)))
+  t.true(await until(async () => (await connections()) === 0), 'its connection is closed')
   socket.destroy()
   t.true((await client.metric('vllm:request_success_total{model_name="scripted",finished_reason="abort"}')) === 1)
 })

@@ -64,10 +64,8 @@ export class Proxy {
         resolve(from.complete)
       })
       from.on('error', () => resolve(false))
-      to.on('close', () => {
-        from.destroy()
-        resolve(false)
-      })
+      // The signal of the request ends the worker's answer.
+      to.on('close', () => resolve(false))
     })
   }
 
