@@ -65,7 +65,6 @@ const steps = [
           'target/tools/bin/cargo-deny',
           ['check', 'licenses', 'bans', 'sources'],
         ],
-        ['chat server, with clients', 'node', ['scripts/server.mjs']],
         ['soak', 'node', ['scripts/soak.mjs']],
       ]
     : []),

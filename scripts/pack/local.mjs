@@ -37,7 +37,7 @@ async function packages() {
   }
   const packed = await makePackages({ addons, to: join(folder, 'packages'), only: [ADDON, NET_ADDON, CUDA_ADDON] })
   console.log(report(packed))
-  return packed.made
+  return packed
 }
 
 /** Makes placeholder packages for the other platforms, with a real package.json only. npm must not install them on this machine. */
@@ -128,8 +128,8 @@ async function strangers(made, at, url) {
 }
 
 async function local() {
-  const made = await packages()
-  const published = [...made, ...(await standIns())]
+  const { made, over } = await packages()
+  const published = [...made, ...over, ...(await standIns())]
   const at = temporary('strangers')
   const { url, stop } = await startRegistry(
     folder,
@@ -153,6 +153,23 @@ async function here() {
   await stranger.install(...packed.made.map(({ tarball }) => tarball), '--offline')
   await stranger.checkAll(packed.made)
   console.log('the packed package works')
+  await server(join(at, 'server'), [...packed.made, ...packed.over])
+}
+
+/** Installs the packed server beside kvtide in an empty folder, with its dependencies from npm's registry, and asks it. */
+async function server(at, made) {
+  const stranger = new Stranger(at)
+  const own = made.filter(({ name }) => name !== 'kvtide-ai-sdk').map(({ tarball }) => tarball)
+  const env = { ONNXRUNTIME_NODE_INSTALL: 'skip' }
+  const { code, output } = await stranger.try('npm', ['install', '--no-audit', '--no-fund', ...own], env)
+  if (code !== 0 && /ENOTFOUND|ECONNREFUSED|EAI_AGAIN|ETIMEDOUT/.test(output))
+    return console.log('SKIPPED: the packed server: no registry answers')
+  if (code !== 0) throw new Refusal(`npm install ended with ${code}:\n${output.trim()}`)
+  const helped = await stranger.use('npx', ['--no-install', 'kvtide-serve', 'help'])
+  stranger.expect('npx kvtide-serve help', helped, /^ {2}--max-waiting N/m)
+  const imported = "import { createServer } from 'kvtide-serve'; console.log(typeof createServer)"
+  stranger.expect('kvtide-serve', await stranger.use('node', ['--input-type=module', '-e', imported]), /^function$/m)
+  console.log('the packed server works')
 }
 
 await main(

@@ -16,6 +16,11 @@ export function platform(target) {
 /** Fields about the owner and the source of a package, which are the same in all of them. */
 const SHARED = ['license', 'author', 'homepage', 'repository', 'bugs', 'funding']
 
+/** The manifest of a package over kvtide, as it is published. */
+export function overManifest(manifest) {
+  return Object.fromEntries(Object.entries(manifest).filter(([field]) => !OURS.has(field)))
+}
+
 /** Fields of the repository's package.json that users of the package don't need: above all scripts, because nothing may run on installation. */
 const OURS = new Set(['private', 'files', 'napi', 'scripts', 'ava', 'devDependencies', 'overrides'])
 

@@ -1,16 +1,16 @@
-// Makes the published packages: kvtide itself, one for each platform whose addon exists, and the one with CUDA.
+// Makes the published packages: kvtide itself, one for each platform whose addon exists, the one with CUDA, and those over kvtide (packages/).
 //
 //   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>]
 //
 // Each is a folder and a tarball next to it. A missing addon is named, and its package is not made. A release counts the
 // packages, because some package managers install nothing if a package that kvtide depends on does not exist.
-import { copyFileSync, cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 
-import { compile } from '../compile.mjs'
+import { compile, compilePackage, packageFolders } from '../compile.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { repository, root, run } from '../steps.mjs'
-import { cudaPackage, netPackage, platformPackage, rootManifest } from './manifests.mjs'
+import { cudaPackage, netPackage, overManifest, platformPackage, rootManifest } from './manifests.mjs'
 
 export const addonPackages = manifest =>
   [platformPackage, netPackage]
@@ -19,7 +19,7 @@ export const addonPackages = manifest =>
 
 /**
  * Makes the packages in `to` from the addons in `addons`; `only` limits the addon files, which are all by default.
- * Returns the packages, kvtide first, and the missing files.
+ * Returns the packages, kvtide first, those over kvtide apart, and the missing files.
  */
 export async function makePackages({ addons, to, only }) {
   const made = [await make(rootManifest(repository), to, rootContents)]
@@ -30,7 +30,21 @@ export async function makePackages({ addons, to, only }) {
       made.push(await make(described.manifest, to, folder => addonContents(described, addons, folder)))
     else skipped.push(described.file)
   }
-  return { made, skipped }
+  const over = []
+  for (const source of packageFolders()) {
+    const manifest = JSON.parse(readFileSync(join(source, 'package.json'), 'utf8'))
+    over.push(await make(overManifest(manifest), to, folder => overContents(source, manifest, folder)))
+  }
+  return { made, over, skipped }
+}
+
+/** Copies the `files` of a package over kvtide; `dist` is compiled here. A file with `!` in front is left out. */
+async function overContents(source, { files }, folder) {
+  await compilePackage(source, join(folder, 'dist'))
+  const left = files.filter(name => name.startsWith('!')).map(name => join(source, name.slice(1)))
+  const parts = ['README.md', ...files.filter(name => name !== 'dist' && !name.startsWith('!'))]
+  for (const part of parts.filter(name => existsSync(join(source, name))))
+    cpSync(join(source, part), join(folder, part), { recursive: true, filter: file => !left.includes(file) })
 }
 
 /** Copies the `files` of the repository's package.json; `dist` is compiled here. */
@@ -91,9 +105,9 @@ export function emptied(folder) {
 const kilobytes = bytes => `${(bytes / 1000).toFixed(0)} kB`
 
 /** Returns a line for each package: its size, or why it was not made. */
-export const report = ({ made, skipped }) =>
+export const report = ({ made, over = [], skipped }) =>
   [
-    ...made.map(
+    ...[...made, ...over].map(
       ({ name, version, bytes, unpackedBytes }) =>
         `${name}@${version}  ${kilobytes(bytes)}, ${kilobytes(unpackedBytes)} unpacked`,
     ),

@@ -1,0 +1,163 @@
+// `npm run bench:serve -- --model FOLDER`: measures kvtide-serve, in rounds that alternate:
+//
+// - 16 clients that stream answers, against as many generations of the bare OnnxModel in one process: tokens a second;
+// - 500 connections at once: every stream must have the right text, and the server's memory must stay bounded.
+//
+// Clients run in a process of their own. Run npm run build:ts before.
+import { spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+
+import { TextModel } from 'kvtide/text'
+
+const { values } = parseArgs({
+  options: {
+    model: { type: 'string' },
+    dtype: { type: 'string' },
+    rounds: { type: 'string', default: '3' },
+    tokens: { type: 'string', default: '64' },
+    threads: { type: 'string', default: '2' },
+    words: { type: 'string', default: '100' },
+    connections: { type: 'string', default: '500' },
+  },
+})
+if (values.model === undefined) throw new Error('--model is missing, expected the folder of a model')
+const [rounds, most, threads, connections] = [values.rounds, values.tokens, values.threads, values.connections].map(
+  Number,
+)
+const CLIENTS = 16
+const SECONDS = 12
+
+const system = Array.from({ length: Number(values.words) }, (_, at) => ['tide', 'shore', 'moon', 'boat'][at % 4]).join(
+  ' ',
+)
+const messagesOf = client => [
+  { role: 'system', content: system },
+  { role: 'user', content: `Client ${client}: tell me about the sea.` },
+]
+const bodiesOf = (count, tokens) =>
+  Array.from({ length: count }, (_, client) => ({ messages: messagesOf(client), max_tokens: tokens, ignore_eos: true }))
+
+const median = numbers => numbers.toSorted((a, b) => a - b)[numbers.length >> 1]
+
+/** Starts the server, and returns its address and its process. */
+async function started(...flags) {
+  const dtype = values.dtype === undefined ? [] : ['--dtype', values.dtype]
+  const child = spawn(process.execPath, [
+    'packages/serve/bin/kvtide-serve.js',
+    values.model,
+    '--port',
+    '0',
+    '--threads',
+    String(threads),
+    ...dtype,
+    ...flags,
+  ])
+  child.stderr.pipe(process.stderr)
+  const address = await new Promise((resolve, reject) => {
+    let output = ''
+    child.stdout.on('data', part => {
+      output += part
+      const found = /on (http:\S+)\/v1/.exec(output)?.[1]
+      if (found !== undefined) resolve(found)
+    })
+    child.on('exit', code => reject(new Error(`the server ended with ${code}`)))
+  })
+  const memory = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))[1]) / 1024
+  const stop = () => new Promise(resolve => child.once('exit', resolve) && child.kill('SIGTERM'))
+  return { address, memory, stop }
+}
+
+/** Runs clients in a process of their own. */
+function clients(asked, env = {}) {
+  const child = spawn(process.execPath, ['bench/serve/clients.mjs', JSON.stringify(asked)], {
+    env: { ...process.env, ...env },
+  })
+  let output = ''
+  child.stdout.on('data', part => (output += part))
+  child.stderr.pipe(process.stderr)
+  return new Promise((resolve, reject) =>
+    child.on('close', code =>
+      code === 0 ? resolve(JSON.parse(output)) : reject(new Error(`clients ended with ${code}`)),
+    ),
+  )
+}
+
+/** Generates with the bare model, as the clients do, and returns tokens per second. */
+async function bare() {
+  const text = await TextModel.load(values.model, {
+    threads,
+    cache: { memoryBytes: 2 * 2 ** 30, maxSequences: 32 },
+    ...(values.dtype === undefined ? {} : { dtype: values.dtype }),
+  })
+  const { model, tokenizer } = text
+  const prompts = Array.from({ length: CLIENTS }, (_, client) =>
+    tokenizer.encode(text.render({ messages: messagesOf(client) }), { addSpecialTokens: false }),
+  )
+  const generate = async client => {
+    using sequence = model.open({ tokens: prompts[client] })
+    let count = 0
+    for await (const _ of model.generate(sequence, { maxTokens: most, temperature: 0, ignoreEndOfSequence: true }))
+      count += 1
+    return count
+  }
+  await Promise.all(prompts.map((_, client) => generate(client)))
+  let tokens = 0
+  const start = performance.now()
+  await Promise.all(
+    prompts.map(async (_, client) => {
+      do tokens += await generate(client)
+      while (performance.now() - start < SECONDS * 1000)
+    }),
+  )
+  const perSecond = tokens / ((performance.now() - start) / 1000)
+  await text.dispose()
+  return perSecond
+}
+
+async function served() {
+  const server = await started('--memory', '2')
+  const asked = { at: server.address, clients: CLIENTS, bodies: bodiesOf(CLIENTS, most) }
+  await clients({ ...asked, seconds: 0 })
+  const measured = await clients({ ...asked, seconds: SECONDS })
+  await server.stop()
+  return measured
+}
+
+async function compare() {
+  const ratios = []
+  for (let round = 0; round < rounds; round++) {
+    const own = await bare()
+    const { tokensPerSecond, firstMs, failures } = await served()
+    ratios.push(tokensPerSecond / own)
+    console.log(
+      `round ${round + 1}: OnnxModel ${own.toFixed(1)} tokens/s, kvtide-serve ${tokensPerSecond.toFixed(1)} tokens/s, ratio ${(tokensPerSecond / own).toFixed(3)}, first token p50 ${firstMs.p50.toFixed(0)} ms, p95 ${firstMs.p95.toFixed(0)} ms, ${failures} failures`,
+    )
+  }
+  console.log(`median ratio of ${rounds} rounds: ${median(ratios).toFixed(3)}`)
+}
+
+async function crowd() {
+  const server = await started('--memory', '1', '--max-waiting', '1000')
+  const bodies = bodiesOf(CLIENTS, 8)
+  const alone = await clients({ at: server.address, clients: CLIENTS, seconds: 0, bodies }, { KVTIDE_SHOW_TEXTS: '1' })
+  const texts = Object.fromEntries(alone.texts)
+  const before = server.memory()
+  let peak = before
+  const timer = setInterval(() => (peak = Math.max(peak, server.memory())), 100)
+  const measured = await clients({ at: server.address, clients: connections, seconds: 20, bodies, texts })
+  clearInterval(timer)
+  console.log(
+    `${connections} connections: ${measured.answers} answers, ${measured.wrong} wrong, ${measured.failures} failures, ${JSON.stringify(measured.statuses)}, ${measured.tokensPerSecond.toFixed(1)} tokens/s; memory ${before.toFixed(0)} MiB before, at most ${peak.toFixed(0)} MiB`,
+  )
+  await server.stop()
+  const full = await started('--memory', '1', '--max-waiting', '16')
+  const refused = await clients({ at: full.address, clients: connections, seconds: 5, bodies, texts })
+  console.log(
+    `the same with --max-waiting 16: ${refused.answers} answers, ${refused.wrong} wrong, ${refused.failures} failures, ${JSON.stringify(refused.statuses)}; memory ${full.memory().toFixed(0)} MiB`,
+  )
+  await full.stop()
+}
+
+await compare()
+await crowd()
