@@ -45,6 +45,8 @@ export const ERROR_CODES = [
   'CORRUPT',
   'IO_ERROR',
   'CONTEXT_OVERFLOW',
+  'MODEL_NOT_FOUND',
+  'HUB_UNAVAILABLE',
 ] as const
 Object.freeze(ERROR_CODES)
 
@@ -154,6 +156,21 @@ export interface ErrorDetailsByCode {
   readonly IO_ERROR: { readonly operation: string; readonly path: string; readonly reason: string }
   /** The tokens of the sequence, including those given with the call, and the maximum that the model can see at once. */
   readonly CONTEXT_OVERFLOW: { readonly tokens: number; readonly contextLength: number }
+  readonly MODEL_NOT_FOUND: {
+    /** The model, `org/name`. */
+    readonly model: string
+    readonly revision: string
+    /** The cause and the remedy: no such model, its terms are not accepted, no graph of the dtype, ... */
+    readonly reason: string
+  }
+  readonly HUB_UNAVAILABLE: {
+    readonly model: string
+    /** The address of the Hub. */
+    readonly endpoint: string
+    readonly reason: string
+    /** The model's folder in the cache, into which the files can be copied. */
+    readonly folder: string
+  }
 }
 
 /** The `details` of an error with code `C`. */

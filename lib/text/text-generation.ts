@@ -1,47 +1,130 @@
-// Answers: the pieces of a text, or its events, one by one.
-import { KvTideError } from '../errors/errors.js'
-import type { AssistantMessage, TextEvent, TextFinishReason, Usage } from './types.js'
+// Answers as their readers see them: pieces of text, events, or the whole.
+import { checkInternal, checkThis } from '../border/owner.js'
+import { invalid, KvTideError } from '../errors/errors.js'
+import type { Usage } from '../onnx/usage.js'
+import { Answer, type AnswerWork } from './answer.js'
+import type { AssistantMessage, TextEvent, TextFinishReason, ToolCall } from './types.js'
 
-const unfinished = (): never => {
-  throw new KvTideError('INTERNAL', 'kvtide/text is not built yet', {})
-}
+/**
+ * An answer, while it is written. It is read once: in a loop as pieces of its text, by {@link events}, or whole, by {@link message}, {@link text} or {@link json}.
+ * Computing starts with the first read. It ends when it was read to the end, when a loop over it is left, when `return()` is called, or when its signal is aborted.
+ * An answer that is never read costs nothing.
+ */
+export class TextGeneration implements AsyncIterable<string, undefined>, AsyncDisposable {
+  readonly #answer: Answer
+  readonly #events: AsyncGenerator<TextEvent, undefined, undefined>
+  #isRead = false
 
-/** An answer. It is read once: as pieces of text, as events, or whole. */
-export class TextGeneration implements AsyncIterable<string>, AsyncDisposable {
-  /** The reason for the end; `undefined` before it. */
+  /** @internal */
+  constructor(token: unknown, work: AnswerWork) {
+    checkInternal(token, 'TextGeneration', 'chat(options) or complete(options) of a TextModel instead')
+    this.#answer = new Answer(work)
+    this.#events = this.#answer.events()
+  }
+
+  /** The reason for the end: `tool_calls` if the answer called tools. `undefined` before the end, and after an early one. */
   get finishReason(): TextFinishReason | undefined {
-    return unfinished()
+    TextGeneration.#check(this)
+    return this.#answer.finishReason
   }
-  /** The tokens and the times so far. */
+
+  /** The tokens and the times so far; final after the end. */
   get usage(): Usage {
-    return unfinished()
+    TextGeneration.#check(this)
+    return this.#answer.usage
   }
-  /** Pieces of the answer's text, without reasoning and calls of tools. */
+
+  /** Returns the pieces of the answer's text, without reasoning and calls of tools. */
   [Symbol.asyncIterator](): AsyncIterableIterator<string, undefined> {
-    return unfinished()
+    TextGeneration.#check(this)
+    return pieces(this.#read())
   }
-  /** All parts of the answer: text, reasoning, calls, and at last the reason for the end. */
+
+  /** Returns all parts of the answer: text, reasoning, calls of tools, and at last the reason for the end. */
   events(): AsyncIterableIterator<TextEvent, undefined> {
-    return unfinished()
+    TextGeneration.#check(this)
+    return this.#read()
   }
-  /** Reads to the end, and returns the answer as a message. */
+
+  /** Reads to the end, and returns the answer as a message, to be put behind the other messages of the next turn. */
   async message(): Promise<AssistantMessage> {
-    return unfinished()
+    TextGeneration.#check(this)
+    return messageOf(this.#read())
   }
+
   /** Reads to the end, and returns the text. */
   async text(): Promise<string> {
-    return unfinished()
+    TextGeneration.#check(this)
+    let all = ''
+    for await (const piece of pieces(this.#read())) all += piece
+    return all
   }
-  /** Reads to the end, and returns the text as JSON. */
+
+  /**
+   * Reads to the end, and returns the text's JSON: the answer to an option `schema`.
+   *
+   * @throws KvTideError `INVALID_ARGUMENT` if the text is not JSON, for example because `maxTokens` cut it off
+   */
   async json<T = unknown>(): Promise<T> {
-    return unfinished()
+    const text = await this.text()
+    try {
+      return JSON.parse(text) as T
+    } catch {
+      const why = this.#answer.finishReason === 'length' ? ', and more maxTokens: it was cut off' : ', by the option schema'
+      throw invalid('the answer', text, `JSON${why}`)
+    }
   }
-  /** Ends the answer early. */
+
+  /** Ends the answer. When the promise is fulfilled, nothing is computed for it any more. */
   async return(): Promise<void> {
-    return unfinished()
+    TextGeneration.#check(this)
+    this.#isRead = true
+    await this.#answer.end()
+    await this.#events.return(undefined)
   }
+
   /** As {@link return}, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
-    return unfinished()
+    TextGeneration.#check(this)
+    await TextGeneration.prototype.return.call(this)
+  }
+
+  static #check(self: unknown): void {
+    checkThis(self, value => #answer in value, 'a TextGeneration')
+  }
+
+  #read(): AsyncGenerator<TextEvent, undefined, undefined> {
+    if (this.#isRead) throw new KvTideError('INVALID_ARGUMENT', 'this answer was read before: an answer is read once', READ)
+    this.#isRead = true
+    return this.#events
+  }
+}
+
+const READ = { argument: 'this', value: 'an answer that was read', expected: 'an answer that is read once' }
+
+async function* pieces(
+  events: AsyncGenerator<TextEvent, undefined, undefined>,
+): AsyncGenerator<string, undefined, undefined> {
+  for await (const event of events) if (event.type === 'text' && event.text !== '') yield event.text
+}
+
+async function messageOf(events: AsyncGenerator<TextEvent, undefined, undefined>): Promise<AssistantMessage> {
+  const [texts, reasoning]: [string[], string[]] = [[], []]
+  const calls: { id: string; name: string; json: string }[] = []
+  for await (const event of events) {
+    if (event.type === 'text') texts.push(event.text)
+    else if (event.type === 'reasoning') reasoning.push(event.text)
+    else if (event.type === 'tool-call') calls[event.index] = { id: event.id, name: event.name, json: '' }
+    else if (event.type === 'tool-arguments') (calls[event.index] as { json: string }).json += event.text
+  }
+  const content = texts.join('')
+  const tool_calls = calls.map(
+    ({ id, name, json }): ToolCall => ({ id, type: 'function', function: { name, arguments: json } }),
+  )
+  return {
+    role: 'assistant',
+    content: content === '' && tool_calls.length > 0 ? null : content,
+    ...(tool_calls.length === 0 ? {} : { tool_calls }),
+    ...(reasoning.length === 0 ? {} : { reasoning_content: reasoning.join('') }),
   }
 }

@@ -1,32 +1,146 @@
 // A model's tokenizer: text to ids, and back.
-import { KvTideError } from '../errors/errors.js'
+import { checkInternal, INTERNAL, settle } from '../border/owner.js'
+import { arrayKind, flag, isArray, known, type Names, optional, text as string } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
+import { readTokens, type TokenIds } from '../sequences/tokens.js'
+import { type Detokenizer, textOf, TokenText } from './detokenizer.js'
+import { type Encoded, Encoder } from './encoder.js'
+import { invalidTokenizer, isFields, reasonOf, type TextFiles } from './files.js'
+import { type HuggingFaceTokenizer, tokenizerClass } from './packages.js'
+import { TokenBytes } from './token-bytes.js'
 
-const unfinished = (): never => {
-  throw new KvTideError('INTERNAL', 'kvtide/text is not built yet', {})
+/** Options of {@link TextTokenizer.encode}. */
+export interface EncodeOptions {
+  /** False to leave out the special tokens that the tokenizer puts around a text; true by default. Texts of a chat template have their own. */
+  readonly addSpecialTokens?: boolean
 }
 
-/** Text that grows with each token: never half a character, and no earlier text changes. */
-export interface Detokenizer {
-  /** Adds a token, and returns the text that is final now; often of several tokens, or none. */
-  push(id: number): string
-  /** Returns the rest: U+FFFD for bytes that are no whole character. */
-  end(): string
+/** Options of {@link TextTokenizer.decode} and {@link TextTokenizer.stream}. */
+export interface DecodeOptions {
+  /** False to include the text of special tokens; true by default. */
+  readonly skipSpecialTokens?: boolean
 }
 
-/** The tokenizer of a {@link TextModel}. */
+const ENCODE: Names<EncodeOptions> = { addSpecialTokens: 0 }
+const DECODE: Names<DecodeOptions> = { skipSpecialTokens: 0 }
+
+/** The tokenizer of a model, as its `tokenizer.json` describes it. */
 export class TextTokenizer {
-  /** The number of ids. */
+  /** The number of ids, including those of added tokens. */
   declare readonly size: number
-  /** Returns the ids of a text. With `addSpecialTokens`, which is true by default, those that the tokenizer puts around a text are included. */
-  encode(_text: string, _options: { readonly addSpecialTokens?: boolean } = {}): Uint32Array {
-    return unfinished()
+  /** The path of its `tokenizer.json`. */
+  declare readonly path: string
+  readonly #encoder: Encoder
+  readonly #bytes: TokenBytes
+  readonly #ids: ReadonlyMap<string, number>
+  readonly #files: TextFiles
+  readonly #textOf: (id: number) => string | undefined
+
+  /** @internal */
+  constructor(token: unknown, files: TextFiles, tokenizer: HuggingFaceTokenizer) {
+    checkInternal(token, 'TextTokenizer', 'the property tokenizer of a TextModel instead')
+    settle<TextTokenizer, 'size' | 'path'>(this, { size: tokenizer.model.vocab.length, path: files.tokenizerPath })
+    this.#encoder = new Encoder(tokenizer)
+    this.#bytes = new TokenBytes(files.tokenizerPath, files.tokenizer, tokenizer)
+    this.#ids = tokenizer.model.tokens_to_ids
+    this.#files = files
+    this.#textOf = id => tokenizer.model.vocab[id]
   }
-  /** Returns the text of ids, without special tokens unless `skipSpecialTokens` is false. */
-  decode(_ids: Iterable<number>, _options: { readonly skipSpecialTokens?: boolean } = {}): string {
-    return unfinished()
+
+  /** @internal */
+  static async load(files: TextFiles): Promise<TextTokenizer> {
+    const Tokenizer = await tokenizerClass()
+    let made: HuggingFaceTokenizer
+    try {
+      made = new Tokenizer(files.tokenizer, files.tokenizerConfig)
+    } catch (cause) {
+      throw invalidTokenizer(files.tokenizerPath, `@huggingface/tokenizers refused it: ${reasonOf(cause)}`, cause)
+    }
+    return new TextTokenizer(INTERNAL, files, made)
   }
+
+  /** Returns the ids of a text. It takes about a second for a megabyte: a chat's own texts are tokenised in slices. */
+  encode(text: string, options: EncodeOptions = {}): Uint32Array {
+    const { addSpecialTokens } = known<EncodeOptions>('options', options, ENCODE)
+    return this.#encoder.encode(
+      string('text', text),
+      optional(flag, 'addSpecialTokens', addSpecialTokens) ?? true,
+    )
+  }
+
+  /** Returns the text of ids. Bytes that are no UTF-8 become U+FFFD. */
+  decode(ids: TokenIds, options: DecodeOptions = {}): string {
+    const isShown = this.#shown(options)
+    if (!isArray(ids) && arrayKind(ids) === undefined) throw invalid('ids', ids, 'an array of ids')
+    return textOf(this.#bytes, readTokens('ids', ids), { isShown, isStart: true })
+  }
+
   /** Returns an object that turns ids into text one by one. */
-  stream(_options: { readonly skipSpecialTokens?: boolean } = {}): Detokenizer {
-    return unfinished()
+  stream(options: DecodeOptions = {}): Detokenizer {
+    return new TokenText(this.#bytes, { isShown: this.#shown(options), isStart: true })
+  }
+
+  /** @internal */
+  get encoder(): Encoder {
+    return this.#encoder
+  }
+
+  /** @internal The bytes of an id. */
+  bytesOf(id: number): Uint8Array {
+    return this.#bytes.of(id)
+  }
+
+  /** @internal True for ids that have no text in an answer. */
+  isSpecial(id: number): boolean {
+    return this.#bytes.added(id)?.special === true
+  }
+
+  /** @internal True for tokens besides those of the tokenizer's model. */
+  isAdded(id: number): boolean {
+    return this.#bytes.added(id) !== undefined
+  }
+
+  /** @internal The id of a token by its text. */
+  idOf(token: string): number | undefined {
+    return this.#ids.get(token)
+  }
+
+  /** @internal As {@link stream}; text precedes it unless `isStart`, and only ids that are shown have text. */
+  streamOf(isShown: (id: number) => boolean, isStart: boolean): TokenText {
+    return new TokenText(this.#bytes, { isShown, isStart })
+  }
+
+  /** @internal The text of ids behind other text, with the text of special tokens. */
+  rawText(ids: Iterable<number>): string {
+    return textOf(this.#bytes, ids, { isShown: () => true, isStart: false })
+  }
+
+  /** @internal The ids of a text from a mark on, in slices: see {@link Encoder.encodeFrom}. */
+  encodeFrom(text: string, start: number, isEnded: () => boolean): Promise<Encoded> {
+    return this.#encoder.encodeFrom(text, start, isEnded)
+  }
+
+  /** @internal The text of a special token that the configs name or whose id they have: `eos`, `bos`, ... */
+  special(name: string): string | undefined {
+    const { tokenizerConfig, specialTokens, generationConfig, config, genaiConfig } = this.#files
+    for (const source of [tokenizerConfig, specialTokens]) {
+      const given = source[`${name}_token`]
+      const content = isFields(given) ? given['content'] : given
+      if (typeof content === 'string') return content
+    }
+    const { model } = genaiConfig
+    for (const source of [generationConfig, config, isFields(model) ? model : {}]) {
+      const given = source[`${name}_token_id`]
+      const id: unknown = Array.isArray(given) ? given[0] : given
+      const text = typeof id === 'number' ? this.#textOf(id) : undefined
+      if (text !== undefined) return text
+    }
+    return undefined
+  }
+
+  #shown(options: unknown): (id: number) => boolean {
+    const { skipSpecialTokens } = known<DecodeOptions>('options', options, DECODE)
+    const skips = optional(flag, 'skipSpecialTokens', skipSpecialTokens) ?? true
+    return skips ? id => !this.isSpecial(id) : () => true
   }
 }

@@ -110,4 +110,8 @@ named! {
     IoError = "IO_ERROR",
     /// The call needs more tokens than the model's context holds.
     ContextOverflow = "CONTEXT_OVERFLOW",
+    /// The model, its revision or one of its files is not on the Hub, or may not be read.
+    ModelNotFound = "MODEL_NOT_FOUND",
+    /// The Hub cannot be reached, and the model's files are not in the cache folder.
+    HubUnavailable = "HUB_UNAVAILABLE",
 }

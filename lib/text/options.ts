@@ -1,0 +1,172 @@
+// Options of chats and completions, and their checks. All of them are read once, before anything is computed.
+import { arrayKind, count, fields, flag, isArray, known, list, type Names, optional, text as string } from '../errors/check.js'
+import { invalid } from '../errors/errors.js'
+import { isAbortSignal } from '../border/stop-signal.js'
+import { OnnxModel } from '../onnx/model.js'
+import { readSamplingOptions, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
+import { promptOf, wellFormed } from '../sequences/prompt.js'
+import { readTokens } from '../sequences/tokens.js'
+import { isFields } from './files.js'
+import { copied, type ReadMessage, readMessages, readToolChoice, readTools } from './messages.js'
+import type { ChatOptions, CompleteOptions, Grammar, TextOptions, Tool, ToolChoice } from './types.js'
+
+/** @internal Options of an answer after their check. */
+export interface AnswerOptions {
+  readonly sampling: Omit<SamplingOptions, 'allowed'>
+  readonly maxTokens: number | undefined
+  readonly stop: readonly string[]
+  readonly stopTokens: readonly number[]
+  readonly ignoreEndOfSequence: boolean
+  readonly grammar: Grammar | undefined
+  readonly signal: AbortSignal | undefined
+  readonly draft: unknown
+  readonly salt: string | Uint8Array | undefined
+  readonly saltFrom: number | undefined
+  readonly checkpoints: readonly number[]
+}
+
+/** @internal Options of a chat after their check. */
+export interface ReadChat extends AnswerOptions {
+  readonly messages: readonly ReadMessage[]
+  readonly tools: readonly Tool[] | undefined
+  readonly toolChoice: ToolChoice
+  readonly variables: Readonly<Record<string, unknown>>
+}
+
+/** @internal Options of a completion after their check. */
+export interface ReadCompletion extends AnswerOptions {
+  readonly prompt: string | Uint32Array
+}
+
+type SamplingNames = Omit<typeof SAMPLING_OPTIONS, 'allowed'>
+const { allowed: _, ...SAMPLING } = SAMPLING_OPTIONS
+const TEXT: Names<TextOptions> = {
+  ...(SAMPLING satisfies SamplingNames),
+  maxTokens: 0,
+  stop: 0,
+  stopTokens: 0,
+  ignoreEndOfSequence: 0,
+  schema: 0,
+  grammar: 0,
+  signal: 0,
+  draft: 0,
+  salt: 0,
+  saltFrom: 0,
+  checkpoints: 0,
+}
+const CHAT: Names<ChatOptions> = { ...TEXT, messages: 0, tools: 0, toolChoice: 0, templateOptions: 0 }
+const COMPLETE: Names<CompleteOptions> = { ...TEXT, prompt: 0 }
+const RENDER: Names<RenderOptions> = { messages: 0, tools: 0, templateOptions: 0 }
+
+/** Options of {@link TextModel.render}. */
+export type RenderOptions = Pick<ChatOptions, 'messages' | 'tools' | 'templateOptions'>
+
+/** The most stop texts, and the most characters of one. */
+const STOPS_MAX = 64
+const STOP_LENGTH_MAX = 1024
+/** Variables that a template gets from the chat itself. */
+const OWN = ['messages', 'tools']
+
+/** @internal */
+export function readChat(options: unknown, draftOf: (model: unknown) => OnnxModel | undefined): ReadChat {
+  const given = known<ChatOptions>('options', options, CHAT)
+  const { messages, tools, toolChoice, templateOptions } = given
+  const read = readMessages(messages)
+  const all = readTools(tools)
+  const choice = readToolChoice(toolChoice, all)
+  const answer = readAnswer(given, draftOf)
+  if (answer.grammar !== undefined && typeof choice === 'object')
+    throw invalid('toolChoice', toolChoice, "'auto' or 'none' together with a schema or a grammar")
+  if (answer.grammar !== undefined && choice === 'required')
+    throw invalid('toolChoice', toolChoice, "'auto' or 'none' together with a schema or a grammar")
+  return {
+    ...answer,
+    messages: read,
+    tools: choice === 'none' ? undefined : all,
+    toolChoice: choice,
+    variables: readVariables(templateOptions),
+  }
+}
+
+/** @internal */
+export function readRender(options: unknown): Pick<ReadChat, 'messages' | 'tools' | 'variables'> {
+  const { messages, tools, templateOptions } = known<RenderOptions>('options', options, RENDER)
+  return { messages: readMessages(messages), tools: readTools(tools), variables: readVariables(templateOptions) }
+}
+
+/** @internal */
+export function readCompletion(options: unknown, draftOf: (model: unknown) => OnnxModel | undefined): ReadCompletion {
+  const given = known<CompleteOptions>('options', options, COMPLETE)
+  const { prompt } = given
+  const isIds = typeof prompt !== 'string' && (isArray(prompt) || arrayKind(prompt) !== undefined)
+  if (typeof prompt !== 'string' && !isIds) throw invalid('prompt', prompt, 'a string, or an array of ids')
+  return { ...readAnswer(given, draftOf), prompt: isIds ? readTokens('prompt', prompt).slice() : (prompt as string) }
+}
+
+function readVariables(templateOptions: unknown): Readonly<Record<string, unknown>> {
+  if (templateOptions === undefined) return {}
+  if (!isFields(templateOptions)) throw invalid('templateOptions', templateOptions, 'an object of variables')
+  for (const name of OWN)
+    if (templateOptions[name] !== undefined) throw invalid(`templateOptions.${name}`, templateOptions[name], `the option ${name}`)
+  return copied('templateOptions', templateOptions) as Readonly<Record<string, unknown>>
+}
+
+function readAnswer(
+  given: { readonly [Name in keyof TextOptions]?: unknown },
+  draftOf: (model: unknown) => OnnxModel | undefined,
+): AnswerOptions {
+  const { maxTokens, stop, stopTokens, ignoreEndOfSequence, schema, grammar, signal, draft, salt, saltFrom } = given
+  const sampling = Object.fromEntries(
+    Object.keys(SAMPLING)
+      .map(name => [name, given[name as keyof TextOptions]] as const)
+      .filter(([, value]) => value !== undefined),
+  )
+  readSamplingOptions('options', sampling)
+  if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
+  promptOf({ salt, saltFrom })
+  return {
+    sampling,
+    maxTokens: optional((argument, value) => count(argument, value, 1), 'maxTokens', maxTokens),
+    stop: readStop(stop),
+    stopTokens: [...(optional(readTokens, 'stopTokens', stopTokens) ?? [])],
+    ignoreEndOfSequence: optional(flag, 'ignoreEndOfSequence', ignoreEndOfSequence) ?? false,
+    grammar: readGrammar(schema, grammar),
+    signal: signal as AbortSignal | undefined,
+    draft: optional((_, value) => readDraft(value, draftOf), 'draft', draft),
+    salt: (salt instanceof Uint8Array ? salt.slice() : salt) as string | Uint8Array | undefined,
+    saltFrom: saltFrom as number | undefined,
+    checkpoints: given.checkpoints === undefined ? [] : [...readTokens('checkpoints', given.checkpoints)],
+  }
+}
+
+function readStop(stop: unknown): string[] {
+  if (stop === undefined) return []
+  const given = typeof stop === 'string' ? [stop] : stop
+  if (!isArray(given)) throw invalid('stop', stop, 'a string, or an array of strings')
+  if (given.length > STOPS_MAX) throw invalid('stop.length', given.length, `at most ${STOPS_MAX} stop texts`)
+  return list('stop', given, (argument, value) => {
+    const text = wellFormed(argument, value)
+    if (text !== '' && text.length <= STOP_LENGTH_MAX) return text
+    throw invalid(`${argument}.length`, text.length, `1 to ${STOP_LENGTH_MAX} characters`)
+  })
+}
+
+function readGrammar(schema: unknown, grammar: unknown): Grammar | undefined {
+  if (schema === undefined && grammar === undefined) return undefined
+  if (schema !== undefined && grammar !== undefined) throw invalid('grammar', grammar, 'no grammar together with schema')
+  if (schema !== undefined) return { json: copied('schema', fields('schema', schema)) }
+  const given = fields<Record<string, unknown>>('grammar', grammar)
+  const names = ['json', 'regex', 'lark'].filter(name => given[name] !== undefined)
+  if (names.length !== 1) throw invalid('grammar', grammar, 'one of { json }, { regex } or { lark }')
+  if (given['json'] === undefined) return { [names[0] as string]: string(`grammar.${names[0]}`, given[names[0] as string]) } as never
+  return { json: isFields(given['json']) ? copied('grammar.json', given['json']) : (given['json'] as never) }
+}
+
+/** The option `draft` with OnnxModels in place of TextModels. */
+function readDraft(draft: unknown, draftOf: (model: unknown) => OnnxModel | undefined): unknown {
+  if (draft instanceof OnnxModel || !isFields(draft)) return draft
+  const own = draftOf(draft)
+  if (own !== undefined) return own
+  const model = draft['model']
+  return model === undefined ? draft : { ...draft, model: draftOf(model) ?? model }
+}
