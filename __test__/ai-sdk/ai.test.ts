@@ -17,7 +17,8 @@ const settings = { temperature: 0, maxRetries: 0 }
 
 sdkTest('generateText', async (t, { generateText }) => {
   const system = 'You are a small and friendly model. '.repeat(8)
-  const ask = () => generateText({ ...settings, model: model(), instructions: system, prompt: 'What is a prefix cache?' })
+  const ask = () =>
+    generateText({ ...settings, model: model(), instructions: system, prompt: 'What is a prefix cache?' })
   await ask()
   const { text: answer, finishReason, usage, warnings } = await ask()
   t.regex(answer, /^A prefix cache finds the longest start of a prompt/)
@@ -32,7 +33,7 @@ sdkTest('streamText', async (t, { streamText }) => {
   for await (const piece of textStream) pieces.push(piece)
   t.true(pieces.length > 10)
   t.regex(pieces.join(''), /owl/)
-  t.is((await usage).outputTokens, (await usage).outputTokenDetails.textTokens)
+  t.is((await usage).outputTokenDetails.textTokens, (await usage).outputTokens)
 })
 
 sdkTest('an output of a schema', async (t, { generateText, jsonSchema, Output }) => {
@@ -67,11 +68,7 @@ sdkTest('a loop of tools', async (t, { generateText, isStepCount, jsonSchema, to
   const asked: string[] = []
   const weather = tool({
     description: 'Returns the weather in a city.',
-    inputSchema: jsonSchema({
-      type: 'object',
-      properties: { city: { type: 'string' } },
-      required: ['city'],
-    }),
+    inputSchema: jsonSchema({ type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }),
     execute: ({ city }) => {
       asked.push(city)
       return { sky: 'rainy', degrees: 12 }

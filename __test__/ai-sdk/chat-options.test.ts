@@ -69,9 +69,10 @@ test('functions become tools, tools of other providers a warning', t => {
   })
 })
 
+const variables = (reasoning: 'none' | 'minimal' | 'max' | 'provider-default', settings = {}): unknown =>
+  chatOptionsOf(settings, question('?', { reasoning })).chat.templateOptions
+
 test('reasoning becomes variables of the template, which settings override', t => {
-  const variables = (reasoning: 'none' | 'minimal' | 'max' | 'provider-default', settings = {}): unknown =>
-    chatOptionsOf(settings, question('?', { reasoning })).chat.templateOptions
   t.is(variables('provider-default'), undefined)
   t.deepEqual(variables('none'), { enable_thinking: false })
   t.deepEqual(variables('minimal'), { enable_thinking: true, reasoning_effort: 'low' })
@@ -80,7 +81,10 @@ test('reasoning becomes variables of the template, which settings override', t =
 })
 
 test('an unknown setting is refused by its name', t => {
-  const wrong = [() => checkedSettings('settings', { slat: 'a' }), () => chatOptionsOf({}, question('?', { providerOptions: { kvtide: { slat: 'a' } } }))]
+  const wrong = [
+    () => checkedSettings('settings', { slat: 'a' }),
+    () => chatOptionsOf({}, question('?', { providerOptions: { kvtide: { slat: 'a' } } })),
+  ]
   for (const call of wrong) {
     const error = t.throws(call, { instanceOf: InvalidArgumentError })
     t.regex(error.message, /'slat'.*salt/)

@@ -1,7 +1,11 @@
 // The demo's model, behind the provider.
 import { fileURLToPath } from 'node:url'
 
-import type { LanguageModelV4CallOptions, LanguageModelV4FunctionTool, LanguageModelV4StreamPart } from '@ai-sdk/provider'
+import type {
+  LanguageModelV4CallOptions,
+  LanguageModelV4FunctionTool,
+  LanguageModelV4StreamPart,
+} from '@ai-sdk/provider'
 import { TextModel } from 'kvtide/text'
 
 export const DEMO: string = fileURLToPath(new URL('../../packages/serve/demo', import.meta.url))
@@ -12,10 +16,7 @@ export function demo(): Promise<TextModel> {
 }
 
 /** Returns the options of a call with one question, and no randomness. */
-export function question(
-  text: string,
-  options: Partial<LanguageModelV4CallOptions> = {},
-): LanguageModelV4CallOptions {
+export function question(text: string, options: Partial<LanguageModelV4CallOptions> = {}): LanguageModelV4CallOptions {
   return { prompt: [{ role: 'user', content: [{ type: 'text', text }] }], temperature: 0, ...options }
 }
 

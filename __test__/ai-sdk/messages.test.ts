@@ -26,7 +26,12 @@ test('all roles and kinds of text become messages', t => {
     {
       role: 'tool',
       content: [
-        { type: 'tool-result', toolCallId: 'c1', toolName: 'weather', output: { type: 'json', value: { sky: 'sunny' } } },
+        {
+          type: 'tool-result',
+          toolCallId: 'c1',
+          toolName: 'weather',
+          output: { type: 'json', value: { sky: 'sunny' } },
+        },
         { type: 'tool-approval-response', approvalId: 'a', approved: true },
       ],
     },
@@ -44,14 +49,25 @@ test('all roles and kinds of text become messages', t => {
   ])
 })
 
+/** Returns the text of a tool's result. */
+const shown = (output: Output): unknown => messagesOf([result(output)])[0]?.content
+
 test('results of all kinds become text', t => {
-  const shown = (output: Parameters<typeof result>[0]): unknown => messagesOf([result(output)])[0]?.content
   t.is(shown({ type: 'text', value: 'x' }), 'x')
   t.is(shown({ type: 'error-text', value: 'no' }), 'no')
   t.is(shown({ type: 'error-json', value: [1] }), '[1]')
   t.is(shown({ type: 'execution-denied' }), 'The call was denied.')
   t.is(shown({ type: 'execution-denied', reason: 'late' }), 'The call was denied: late')
-  t.is(shown({ type: 'content', value: [{ type: 'text', text: 'a' }, { type: 'text', text: 'b' }] }), 'ab')
+  t.is(
+    shown({
+      type: 'content',
+      value: [
+        { type: 'text', text: 'a' },
+        { type: 'text', text: 'b' },
+      ],
+    }),
+    'ab',
+  )
   t.throws(() => shown({ type: 'content', value: [{ type: 'custom' }] }), { instanceOf: UnsupportedFunctionalityError })
 })
 
@@ -67,7 +83,9 @@ test('images and files that are no text are refused by their type', t => {
     { type: 'data', data: new Uint8Array(4) },
     { type: 'url', url: new URL('https://example.org/a.png') },
   ] as const) {
-    const error = t.throws(() => messagesOf([{ role: 'user', content: [{ type: 'file', mediaType: 'image/png', data }] }]))
+    const error = t.throws(() =>
+      messagesOf([{ role: 'user', content: [{ type: 'file', mediaType: 'image/png', data }] }]),
+    )
     t.true(UnsupportedFunctionalityError.isInstance(error))
     t.regex(error.message, /image\/png/)
   }

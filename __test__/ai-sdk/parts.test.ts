@@ -64,7 +64,9 @@ test('reasoning, text and calls are blocks of their own', t => {
 test('reasons keep their own name', t => {
   for (const raw of ['stop', 'length'] as const)
     t.deepEqual(
-      new Parts().of({ type: 'finish', finishReason: raw, usage }).map(part => part.type === 'finish' && part.finishReason),
+      new Parts()
+        .of({ type: 'finish', finishReason: raw, usage })
+        .map(part => part.type === 'finish' && part.finishReason),
       [{ unified: raw, raw }],
     )
 })

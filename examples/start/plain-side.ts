@@ -2,7 +2,7 @@
 import type { InferenceSession as Session, Tensor as OrtTensor, TensorConstructor } from 'onnxruntime-node'
 import type { TextModel } from 'kvtide/text'
 
-import type { Answer, Side } from './sides.js'
+import type { Side } from './sides.js'
 import { ANSWER } from './workload.js'
 
 type Feeds = Record<string, OrtTensor>
@@ -82,7 +82,8 @@ class Graph {
     for (const name of this.session.inputNames) {
       if (name.startsWith('past')) continue
       const made = known[name]
-      if (made === undefined) throw new Error(`the graph's input ${name} is not known to this loop; try another --dtype`)
+      if (made === undefined)
+        throw new Error(`the graph's input ${name} is not known to this loop; try another --dtype`)
       feeds[name] = made()
     }
     return feeds

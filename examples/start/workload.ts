@@ -30,12 +30,7 @@ export function requestsOf(questions: number): readonly Request[] {
   const chat = (way: Way, question: string, first = asked[last] as string): Request => ({
     way,
     question,
-    messages: answers => [
-      system,
-      user(first),
-      { role: 'assistant', content: answers[last] as string },
-      user(question),
-    ],
+    messages: answers => [system, user(first), { role: 'assistant', content: answers[last] as string }, user(question)],
   })
   const edited = 'What does Ruth do?'
   return [

@@ -11,7 +11,7 @@ END = '<|end|>'
 SPECIAL = [END, *ROLES.values()]
 MARKS = ['<tool_call>', '</tool_call>']
 # An answer is what the model learns; questions and notes are there to be read.
-WEIGHTS = {'system': 0.05, 'user': 0.2, 'assistant': 1.0, 'tool': 0.05}
+WEIGHTS = {'system': 0.15, 'user': 0.15, 'assistant': 1.0, 'tool': 0.05}
 
 
 def described(system, offered):

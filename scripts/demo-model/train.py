@@ -4,8 +4,8 @@
     python scripts/demo-model/export.py <folder> --builder <folder of onnxruntime_genai/models> --to packages/serve/demo
 
 Needs torch 2.8.0, transformers 4.57.6 and tokenizers 0.22.2 (scripts/onnx/python.mjs makes such an environment). All text comes from the
-grammars beside this file, so there is no data set, and the text is under the project's own licence. The chats get longer in three stages; the last
-stage rounds the weights of the forward pass to int4, as MatMulNBits stores them, so that the int4 graph answers like the f32 one.
+grammars beside this file, so there is no data set, and the text is under the project's own licence. The chats get longer in four stages; the last
+steps round the weights of the forward pass to int4, as MatMulNBits stores them, so that the int4 graph answers like the f32 one.
 
 The number of steps follows from a count of tokens, not from the clock: the same seed gives the same chats in the same order.
 """
@@ -29,9 +29,10 @@ from quantized import rounded
 VOCABULARY = 1024
 CONTEXT = 2048
 SHAPE = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=32)
-# Length of a chat, chats in a step, share of all tokens, people in the notes.
-STAGES = [(256, 32, 0.62, (2, 5)), (768, 12, 0.23, (4, 14)), (CONTEXT, 4, 0.15, (16, 36))]
-TOKENS = 5_000_000
+# Length of a chat, chats in a step, share of all tokens, people in the notes. Few people come first: the model learns to copy before it learns to choose. Steps are small, because
+# their number matters more than their size here.
+STAGES = [(128, 16, 0.24, (1, 2)), (256, 8, 0.36, (2, 5)), (768, 3, 0.22, (4, 14)), (CONTEXT, 1, 0.18, (16, 36))]
+TOKENS = 3_800_000
 ROUNDED = 0.15
 
 
@@ -135,7 +136,7 @@ def train(arguments):
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and 'embed' not in name]
     others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or 'embed' in name]
     print(f'{sum(weight.numel() for weight in model.parameters()):,} weights', flush=True)
-    optimizers = [Muon(matrices, 0.02), torch.optim.AdamW(others, lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0)]
+    optimizers = [Muon(matrices, 0.015), torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0)]
     rates = [optimizer.param_groups[0]['lr'] for optimizer in optimizers]
     steps = [stage for stage in STAGES for _ in range(round(arguments.tokens * stage[2] / (stage[0] * stage[1])))]
     started, seen, smooth = time.time(), 0, None
@@ -149,18 +150,18 @@ def train(arguments):
         for matrix, data in zip(matrices, kept):
             matrix.data = data
         torch.nn.utils.clip_grad_norm_(others, 1.0)
-        # Warms up for 20 steps, holds, and falls to zero over the second half.
-        share = min(1, (at + 1) / 20, 2 * (1 - at / len(steps)))
+        # Warms up for 40 steps, holds, and falls to zero over the last 45 of 100.
+        share = min(1, (at + 1) / 40, (1 - at / len(steps)) / 0.45)
         for optimizer, rate in zip(optimizers, rates):
             optimizer.param_groups[0]['lr'] = rate * share
             optimizer.step()
         model.zero_grad(set_to_none=True)
         seen += ids.numel()
         answers = float(((losses * (weights == 1)).sum() / (weights == 1).sum()).detach())
-        smooth = answers if smooth is None else 0.9 * smooth + 0.1 * answers
-        if at % 20 == 0 or at + 1 == len(steps):
+        smooth = answers if smooth is None else 0.98 * smooth + 0.02 * answers
+        if at % 100 == 0 or at + 1 == len(steps):
             print(f'step {at}/{len(steps)}  length {length}  loss of answers {smooth:.3f}  {seen / (time.time() - started):,.0f} tokens/s  {time.time() - started:.0f} s', flush=True)
-        if at and at % 200 == 0:
+        if at and at % 400 == 0:
             print('   right:', measure(model, tokenizer, randoms.Random(99), CONTEXT, people, 12), flush=True)
             model.save_pretrained(to)
             tokenizer.save(str(to / 'tokenizer.json'))

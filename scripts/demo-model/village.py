@@ -16,6 +16,9 @@ FOODS = ['apple cake', 'tomato soup', 'fresh bread', 'plum jam', 'fried fish', '
          'strawberries', 'walnuts', 'onion tart', 'bean stew', 'lemon ice', 'pumpkin soup', 'cherries', 'honey cake', 'boiled eggs', 'pears', 'ginger biscuits', 'corn']
 INSTRUMENTS = ['piano', 'violin', 'flute', 'drums', 'guitar', 'trumpet', 'harp', 'accordion', 'cello', 'organ', 'banjo', 'clarinet']
 
+# The kinds of questions, and how often each is asked.
+KINDS = {'job': 4, 'home': 4, 'colour': 3, 'pet': 3, 'called': 4, 'food': 3, 'plays': 3, 'who-job': 4, 'who-pet': 4, 'who-place': 2, 'who-food': 2, 'unknown': 1, 'all': 5, 'json': 2}
+
 OPENINGS = [
     'You are the clerk of a small village. Answer questions from the notes.',
     'These are the notes of the village. Use them to answer.',
@@ -53,15 +56,8 @@ def ask(random, people, kind=None):
     one = random.choice(people)
     name = one['name']
     only = lambda field: sum(other[field] == one[field] for other in people) == 1
-    kinds = ['job', 'home', 'colour', 'pet', 'called', 'food', 'plays', 'who-job', 'who-pet', 'unknown', 'all', 'json']
-    weights = [4, 4, 3, 3, 4, 3, 3, 4, 4, 1, 1, 1]
-    if only('place'):
-        kinds.append('who-place')
-        weights.append(2)
-    if only('food'):
-        kinds.append('who-food')
-        weights.append(2)
-    kind = kind or random.choices(kinds, weights)[0]
+    kinds = [one_kind for one_kind in KINDS if (one_kind != 'who-place' or only('place')) and (one_kind != 'who-food' or only('food'))]
+    kind = kind or random.choices(kinds, [KINDS[one_kind] for one_kind in kinds])[0]
     pick = random.choice
     if kind == 'job':
         return pick([f'What does {name} do?', f'What is the job of {name}?', f'What is {name}?']), f'{name} is {article(one["job"])}.'

@@ -3,21 +3,20 @@ import { InvalidArgumentError, type LanguageModelV4CallOptions } from '@ai-sdk/p
 import type { ChatOptions } from 'kvtide/text'
 
 /** Settings beside those of the AI SDK. `providerOptions: { kvtide: { … } }` gives them for one call, and overrides those of the model. */
-export interface CallSettings
-  extends Pick<
-    ChatOptions,
-    | 'bias'
-    | 'checkpoints'
-    | 'draft'
-    | 'grammar'
-    | 'ignoreEndOfSequence'
-    | 'minP'
-    | 'repetitionPenalty'
-    | 'salt'
-    | 'saltFrom'
-    | 'stopTokens'
-    | 'templateOptions'
-  > {}
+export interface CallSettings extends Pick<
+  ChatOptions,
+  | 'bias'
+  | 'checkpoints'
+  | 'draft'
+  | 'grammar'
+  | 'ignoreEndOfSequence'
+  | 'minP'
+  | 'repetitionPenalty'
+  | 'salt'
+  | 'saltFrom'
+  | 'stopTokens'
+  | 'templateOptions'
+> {}
 
 const NAMES: { readonly [K in keyof Required<CallSettings>]: true } = {
   bias: true,

@@ -18,18 +18,16 @@ export function sdkError(error: unknown, model: string, options?: LanguageModelV
   const { message } = error
   switch (error.code as string) {
     case 'INVALID_ARGUMENT':
+      if (argumentOf(error) === 'tools')
+        return causedBy(new UnsupportedFunctionalityError({ functionality: 'tools', message }), error)
       return new InvalidArgumentError({ argument: argumentOf(error), message, cause: error })
     case 'INVALID_GRAMMAR':
       return new InvalidArgumentError({ argument: 'responseFormat', message, cause: error })
     case 'CONTEXT_OVERFLOW':
-      return new InvalidPromptError({ prompt: options?.prompt, message, cause: error })
-    case 'INVALID_TEMPLATE':
     case 'TEMPLATE_FAILED':
       return new InvalidPromptError({ prompt: options?.prompt, message, cause: error })
     case 'MODEL_NOT_FOUND':
       return causedBy(new NoSuchModelError({ modelId: model, modelType: 'languageModel', message }), error)
-    case 'UNSUPPORTED_TEMPLATE':
-      return causedBy(new UnsupportedFunctionalityError({ functionality: 'tools', message }), error)
     case 'OUT_OF_BLOCKS':
     case 'OUT_OF_MEMORY':
     case 'BUSY':

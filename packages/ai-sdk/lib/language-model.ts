@@ -122,6 +122,7 @@ function collect(content: LanguageModelV4Content[], part: LanguageModelV4StreamP
 }
 
 /** The options of the chat, for the AI SDK's telemetry. */
-function bodyOf({ signal: _, draft: __, salt: ___, ...chat }: Translated['chat']): unknown {
-  return chat
+function bodyOf(chat: Translated['chat']): unknown {
+  const hidden = new Set(['signal', 'draft', 'salt'])
+  return Object.fromEntries(Object.entries(chat).filter(([name]) => !hidden.has(name)))
 }

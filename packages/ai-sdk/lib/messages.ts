@@ -39,8 +39,7 @@ export function messagesOf(prompt: LanguageModelV4Prompt): ChatMessage[] {
 }
 
 function assistant({ content }: Assistant): ChatMessage {
-  const of = (type: 'text' | 'reasoning'): string =>
-    content.map(part => (part.type === type ? part.text : '')).join('')
+  const of = (type: 'text' | 'reasoning'): string => content.map(part => (part.type === type ? part.text : '')).join('')
   const calls = content.flatMap((part): ToolCall[] => {
     if (part.type === 'text' || part.type === 'reasoning') return []
     if (part.type !== 'tool-call') throw unsupported(`a part of the type '${part.type}' in an assistant's message`)

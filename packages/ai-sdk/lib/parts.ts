@@ -78,11 +78,7 @@ export class Parts {
         cacheRead: cachedTokens,
         cacheWrite: undefined,
       },
-      outputTokens: {
-        total: generatedTokens,
-        text: generatedTokens - this.#reasoning,
-        reasoning: this.#reasoning,
-      },
+      outputTokens: { total: generatedTokens, text: generatedTokens - this.#reasoning, reasoning: this.#reasoning },
       raw: { ...usage },
     }
   }

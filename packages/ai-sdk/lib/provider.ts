@@ -18,6 +18,10 @@ export interface KvtideProvider extends ProviderV4, AsyncDisposable {
   dispose(): Promise<void>
 }
 
+const none = (modelType: 'embeddingModel' | 'imageModel') => (modelId: string) => {
+  throw new NoSuchModelError({ modelId, modelType, message: 'kvtide runs models that generate text alone' })
+}
+
 /** Makes a provider. The options are those of `TextModel.load`, for the models that it loads. */
 export function createKvtide(options: TextModelOptions = {}): KvtideProvider {
   const loaded = new Map<string, Promise<TextModel>>()
@@ -36,7 +40,8 @@ export function createKvtide(options: TextModelOptions = {}): KvtideProvider {
     const checked = checkedSettings('settings', settings)
     if (typeof model === 'string' || model instanceof URL) {
       const name = String(model)
-      if (name === '') throw new InvalidArgumentError({ argument: 'model', message: 'model: expected a name, got an empty text' })
+      if (name === '')
+        throw new InvalidArgumentError({ argument: 'model', message: 'model: expected a name, got an empty text' })
       return new KvtideLanguageModel(name, () => load(name, model), checked)
     }
     if (!(model instanceof TextModel))
@@ -54,9 +59,6 @@ export function createKvtide(options: TextModelOptions = {}): KvtideProvider {
     await Promise.all(models.map(model => (model.status === 'fulfilled' ? model.value.dispose() : undefined)))
   }
 
-  const none = (modelType: 'embeddingModel' | 'imageModel') => (modelId: string) => {
-    throw new NoSuchModelError({ modelId, modelType, message: 'kvtide runs models that generate text alone' })
-  }
   return Object.assign(languageModel, {
     specificationVersion: 'v4' as const,
     languageModel,
