@@ -3,15 +3,19 @@
  *
  * @packageDocumentation
  */
+export { downloadModel } from './lib/text/hub/hub.js'
+export type { HubDtype } from './lib/text/hub/graphs.js'
+export type { DownloadOptions, DownloadProgress } from './lib/text/hub/settings.js'
 export { TextGeneration } from './lib/text/text-generation.js'
 export { TextModel } from './lib/text/text-model.js'
-export { type Detokenizer, TextTokenizer } from './lib/text/tokenizer.js'
+export type { Detokenizer } from './lib/text/detokenizer.js'
+export type { RenderOptions } from './lib/text/options.js'
+export { type DecodeOptions, type EncodeOptions, TextTokenizer } from './lib/text/tokenizer.js'
 export type {
   AssistantMessage,
   ChatMessage,
   ChatOptions,
   CompleteOptions,
-  DownloadProgress,
   DraftOptions,
   Grammar,
   TextEvent,
@@ -25,5 +29,6 @@ export type {
   ToolCall,
   ToolChoice,
   ToolFamily,
-  Usage,
 } from './lib/text/types.js'
+export type { Usage } from './lib/onnx/usage.js'
+export type { TokenIds } from './lib/sequences/tokens.js'

@@ -47,6 +47,8 @@ export const ERROR_CODES = [
   'CONTEXT_OVERFLOW',
   'MODEL_NOT_FOUND',
   'HUB_UNAVAILABLE',
+  'INVALID_TOKENIZER',
+  'TEMPLATE_FAILED',
 ] as const
 Object.freeze(ERROR_CODES)
 
@@ -171,6 +173,10 @@ export interface ErrorDetailsByCode {
     /** The model's folder in the cache, into which the files can be copied. */
     readonly folder: string
   }
+  /** The file, and the problem with it. */
+  readonly INVALID_TOKENIZER: { readonly file: string; readonly reason: string }
+  /** The reason of the template's author, or the problem with the template. */
+  readonly TEMPLATE_FAILED: { readonly reason: string }
 }
 
 /** The `details` of an error with code `C`. */

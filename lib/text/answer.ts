@@ -13,7 +13,7 @@ import type { AnswerOptions } from './options.js'
 import { StopTexts } from './stop-texts.js'
 import type { TextTokenizer } from './tokenizer.js'
 import type { AnswerParser, AnswerPart } from './tools/parts.js'
-import type { TextEvent, TextFinishReason, TextLogprob, TextLogprobs } from './types.js'
+import type { TextEvent, TextFinishReason, TextLogprob, TextLogprobs, ToolCall } from './types.js'
 
 /** @internal A prompt, ready to be computed. */
 export interface PreparedAnswer {
@@ -29,8 +29,8 @@ export interface PreparedAnswer {
   readonly parser: AnswerParser
   /** True if calls end the answer as `tool_calls`. */
   readonly hasCalls: () => boolean
-  /** Called with the ids of the answer, and whether an id that ends a turn followed them. */
-  readonly finished: (answer: readonly number[], isEnded: boolean) => void
+  /** Called with the ids of the answer and the calls in it. */
+  readonly finished: (answer: readonly number[], calls: readonly ToolCall[]) => void
 }
 
 /** @internal What an answer is made of. */
@@ -57,6 +57,9 @@ export class Answer {
   #usage: Usage | undefined
   finishReason: TextFinishReason | undefined
   #isEnded = false
+  /** The number of characters of the answer's text that were given out. */
+  #given = 0
+  readonly #calls: { id: string; name: string; json: string }[] = []
 
   constructor(work: AnswerWork) {
     this.#work = work
@@ -91,6 +94,8 @@ export class Answer {
     const generation = model.generate(sequence, prepared.options)
     this.#generation = generation
     const answer: number[] = []
+    // The number of characters of all tokens so far, for each of them.
+    const lengths: number[] = []
     const text = tokenizer.streamOf(prepared.isShown, prepared.isStart)
     try {
       for await (const id of generation) {
@@ -98,6 +103,7 @@ export class Answer {
         this.#unsent.tokens.push(id)
         if (generation.logprobs !== undefined) this.#unsent.logprobs.push(withTexts(tokenizer, generation.logprobs))
         const piece = text.push(id)
+        lengths.push((lengths.at(-1) ?? 0) + piece.length)
         if (piece !== '') yield* this.#sent(prepared.parser.push(piece))
         if (this.#stops.isStopped) break
       }
@@ -109,7 +115,9 @@ export class Answer {
       yield* this.#rest()
       this.#usage = generation.usage
       const ended = generation.finishReason
-      prepared.finished(answer, ended === 'stop' && !this.#stops.isStopped)
+      // In front of a stop text, an answer that goes on has whole tokens alone.
+      const kept = this.#stops.isStopped ? lengths.lastIndexOf(this.#given) + 1 : answer.length
+      if (kept > 0) prepared.finished(answer.slice(0, kept), this.#toolCalls())
       const isCut = ended === 'length' && !this.#stops.isStopped
       this.finishReason = isCut ? 'length' : prepared.hasCalls() ? 'tool_calls' : 'stop'
       yield { type: 'finish', finishReason: this.finishReason, usage: this.#usage }
@@ -131,9 +139,15 @@ export class Answer {
         yield* this.#text(this.#stops.end())
         this.#unsent.tokens = []
         this.#unsent.logprobs = []
+        if (part.type === 'tool-call') this.#calls[part.index] = { id: part.id, name: part.name, json: '' }
+        else (this.#calls[part.index] as { json: string }).json += part.text
         yield part
       }
     }
+  }
+
+  #toolCalls(): ToolCall[] {
+    return this.#calls.map(({ id, name, json }) => ({ id, type: 'function', function: { name, arguments: json } }))
   }
 
   *#text(text: string): Generator<TextEvent, void, undefined> {
@@ -151,6 +165,7 @@ export class Answer {
     const { tokens, logprobs } = this.#unsent
     this.#unsent.tokens = []
     this.#unsent.logprobs = []
+    if (type === 'text') this.#given += text.length
     return { type, text, tokens, ...(this.#work.options.sampling.logprobs === undefined ? {} : { logprobs }) }
   }
 }

@@ -77,14 +77,24 @@ export class ChatFormat {
     const calls = new CallList(called, family === 'mistral' ? shortId : longId)
     const isForced = tools !== undefined && toolChoice !== 'auto' && toolChoice !== 'none'
     if (isForced && family === undefined)
-      throw invalid('toolChoice', toolChoice, `'auto': the form of calls in the chat template of ${this.#name} is not known`)
+      throw invalid(
+        'toolChoice',
+        toolChoice,
+        `'auto': the form of calls in the chat template of ${this.#name} is not known`,
+      )
     const special = (text: string): number | undefined => {
       const id = this.#tokenizer.idOf(text)
       return id !== undefined && this.#tokenizer.isSpecial(id) ? id : undefined
     }
     const around = { reasoning, isReasoning, specialOf: special }
-    const wanted = typeof toolChoice === 'object' ? tools?.filter(tool => tool.function.name === toolChoice.name) : tools
-    const form = { ...around, family: family as ToolFamily, tools: wanted ?? [], isSingle: typeof toolChoice === 'object' }
+    const wanted =
+      typeof toolChoice === 'object' ? tools?.filter(tool => tool.function.name === toolChoice.name) : tools
+    const form = {
+      ...around,
+      family: family as ToolFamily,
+      tools: wanted ?? [],
+      isSingle: typeof toolChoice === 'object',
+    }
     return {
       parser: this.#parser(tools, calls, isReasoning),
       calls,

@@ -129,7 +129,8 @@ export class Encoder {
         const normal = section === '' || normalizer === null ? section : normalizer(section)
         yield* this.#section(normal, start === 0 ? index : index + 1, pass.ids)
       } else {
-        if (this.#marking.has(token) && place > 0) pass.marks.push({ text: place, ids: pass.ids.length, token: undefined })
+        if (this.#marking.has(token) && place > 0)
+          pass.marks.push({ text: place, ids: pass.ids.length, token: undefined })
         pass.ids.push(token.id)
       }
       place += whole.length
@@ -165,7 +166,8 @@ export class Encoder {
     let slice: string[] = []
     let length = 0
     for (const word of words) {
-      for (const part of word.length > WORD_MAX && this.#maySplit ? this.#parts(word) : [word]) {
+      const isSplit = this.#maySplit && word.length > WORD_MAX
+      for (const part of isSplit ? this.#parts(word) : [word]) {
         slice.push(part)
         length += part.length
         if (length < SLICE) continue
@@ -183,7 +185,7 @@ export class Encoder {
     const { tokens_to_ids } = this.#tokenizer.model
     let start = 0
     let before = -1
-    for (let place = 0; place < word.length; ) {
+    for (let place = 0; place < word.length;) {
       const code = word.codePointAt(place) as number
       // An unknown character is not split off: some models join it with unknown ones beside it.
       const isApart = !pairs.has(before * CODES + code) && tokens_to_ids.has(String.fromCodePoint(code))

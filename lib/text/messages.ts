@@ -32,7 +32,8 @@ function readMessage(argument: string, value: unknown): ReadMessage {
   const { role, content, tool_calls, tool_call_id, name, reasoning_content } = given
   if (!ROLES.includes(role)) throw invalid(`${argument}.role`, role, ROLES.join(', '))
   const isAssistant = role === 'assistant'
-  const calls = tool_calls === undefined || tool_calls === null ? undefined : readCalls(`${argument}.tool_calls`, tool_calls)
+  const calls =
+    tool_calls === undefined || tool_calls === null ? undefined : readCalls(`${argument}.tool_calls`, tool_calls)
   if (calls !== undefined && !isAssistant)
     throw invalid(`${argument}.tool_calls`, tool_calls, 'none: only messages of the role assistant have calls')
   const isEmpty = content === null || content === undefined
@@ -63,7 +64,8 @@ function readContent(argument: string, content: unknown): string {
 function readPart(argument: string, value: unknown): string {
   if (typeof value === 'string') return value
   const { type, text } = fields<TextPart>(argument, value)
-  if (type !== 'text') throw invalid(`${argument}.type`, type, "'text': this model reads text only, no images, audio or files")
+  if (type !== 'text')
+    throw invalid(`${argument}.type`, type, "'text': this model reads text only, no images, audio or files")
   return string(`${argument}.text`, text)
 }
 
@@ -76,7 +78,10 @@ function readCalls(argument: string, calls: unknown): ToolCall[] {
     return {
       id: optionalString(`${place}.id`, id) ?? '',
       type: 'function',
-      function: { name: string(`${place}.function.name`, name), arguments: string(`${place}.function.arguments`, json) },
+      function: {
+        name: string(`${place}.function.name`, name),
+        arguments: string(`${place}.function.arguments`, json),
+      },
     }
   })
 }
@@ -84,7 +89,8 @@ function readCalls(argument: string, calls: unknown): ToolCall[] {
 /** @internal Checks tools, and copies them. Returns `undefined` for none. */
 export function readTools(tools: unknown): readonly Tool[] | undefined {
   if (tools === undefined) return undefined
-  if (!isArray(tools)) throw invalid('tools', tools, "an array of { type: 'function', function: { name, description, parameters } }")
+  if (!isArray(tools))
+    throw invalid('tools', tools, "an array of { type: 'function', function: { name, description, parameters } }")
   const read = list('tools', tools, readTool)
   const names = read.map(tool => tool.function.name)
   const twice = names.findIndex((name, place) => names.indexOf(name) < place)
@@ -117,7 +123,11 @@ export function copied(argument: string, value: object): object {
   try {
     return JSON.parse(JSON.stringify(value)) as object
   } catch (cause) {
-    throw invalid(argument, value, `a value that JSON can write (${cause instanceof Error ? cause.message : String(cause)})`)
+    throw invalid(
+      argument,
+      value,
+      `a value that JSON can write (${cause instanceof Error ? cause.message : String(cause)})`,
+    )
   }
 }
 

@@ -1,5 +1,16 @@
 // Options of chats and completions, and their checks. All of them are read once, before anything is computed.
-import { arrayKind, count, fields, flag, isArray, known, list, type Names, optional, text as string } from '../errors/check.js'
+import {
+  arrayKind,
+  count,
+  fields,
+  flag,
+  isArray,
+  known,
+  list,
+  type Names,
+  optional,
+  text as string,
+} from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { OnnxModel } from '../onnx/model.js'
@@ -39,7 +50,7 @@ export interface ReadCompletion extends AnswerOptions {
 }
 
 type SamplingNames = Omit<typeof SAMPLING_OPTIONS, 'allowed'>
-const { allowed: _, ...SAMPLING } = SAMPLING_OPTIONS
+const { allowed: _allowed, ...SAMPLING } = SAMPLING_OPTIONS
 const TEXT: Names<TextOptions> = {
   ...(SAMPLING satisfies SamplingNames),
   maxTokens: 0,
@@ -107,7 +118,8 @@ function readVariables(templateOptions: unknown): Readonly<Record<string, unknow
   if (templateOptions === undefined) return {}
   if (!isFields(templateOptions)) throw invalid('templateOptions', templateOptions, 'an object of variables')
   for (const name of OWN)
-    if (templateOptions[name] !== undefined) throw invalid(`templateOptions.${name}`, templateOptions[name], `the option ${name}`)
+    if (templateOptions[name] !== undefined)
+      throw invalid(`templateOptions.${name}`, templateOptions[name], `the option ${name}`)
   return copied('templateOptions', templateOptions) as Readonly<Record<string, unknown>>
 }
 
@@ -153,12 +165,14 @@ function readStop(stop: unknown): string[] {
 
 function readGrammar(schema: unknown, grammar: unknown): Grammar | undefined {
   if (schema === undefined && grammar === undefined) return undefined
-  if (schema !== undefined && grammar !== undefined) throw invalid('grammar', grammar, 'no grammar together with schema')
+  if (schema !== undefined && grammar !== undefined)
+    throw invalid('grammar', grammar, 'no grammar together with schema')
   if (schema !== undefined) return { json: copied('schema', fields('schema', schema)) }
   const given = fields<Record<string, unknown>>('grammar', grammar)
   const names = ['json', 'regex', 'lark'].filter(name => given[name] !== undefined)
   if (names.length !== 1) throw invalid('grammar', grammar, 'one of { json }, { regex } or { lark }')
-  if (given['json'] === undefined) return { [names[0] as string]: string(`grammar.${names[0]}`, given[names[0] as string]) } as never
+  if (given['json'] === undefined)
+    return { [names[0] as string]: string(`grammar.${names[0]}`, given[names[0] as string]) } as never
   return { json: isFields(given['json']) ? copied('grammar.json', given['json']) : (given['json'] as never) }
 }
 

@@ -33,7 +33,8 @@ export interface HuggingFaceTokenizer {
   readonly pre_tokenizer: ((text: string, options: { section_index: number }) => string[]) | null
   readonly model: TokenizerModel
   readonly post_processor:
-    ((tokens: string[], pair: string[] | null, add: boolean) => { readonly tokens: readonly string[] }) | null
+    | ((tokens: string[], pair: string[] | null, add: boolean) => { readonly tokens: readonly string[] })
+    | null
   readonly added_tokens: readonly AddedToken[]
   readonly added_tokens_map: ReadonlyMap<string, AddedToken>
   readonly splitter_unnormalized: Splitter
@@ -69,7 +70,7 @@ export async function jinjaPackage(): Promise<JinjaPackage> {
   const found = await imported<JinjaPackage>(JINJA)
   for (const name of ['Template', 'Environment', 'Interpreter'] as const)
     if (typeof found[name] !== 'function') throw unavailable(JINJA, `it has no class ${name}`)
-  return found
+  return found as JinjaPackage
 }
 
 async function imported<T>(name: string): Promise<Partial<T>> {

@@ -92,10 +92,18 @@ export class Prompts {
   #checkpoints({ checkpoints }: ReadChat, known: number, marks: readonly Mark[], length: number): number[] {
     const ends = marks.filter(mark => this.#isEnd(mark)).map(mark => mark.ids)
     const own = [...(known > 0 ? [known] : []), ...ends].slice(-CHECKPOINTS_MAX)
-    return [...new Set([...own, ...checkpoints])].filter(place => place > 0 && place <= length).toSorted((a, b) => a - b)
+    return [...new Set([...own, ...checkpoints])]
+      .filter(place => place > 0 && place <= length)
+      .toSorted((a, b) => a - b)
   }
 
-  #remember(tenant: string, prompt: string, ids: Uint32Array, answer: readonly number[], calls: readonly ToolCall[]): void {
+  #remember(
+    tenant: string,
+    prompt: string,
+    ids: Uint32Array,
+    answer: readonly number[],
+    calls: readonly ToolCall[],
+  ): void {
     const end = this.#format.endOfTurn
     const raw = this.#tokenizer.rawText(answer)
     if (calls.length > 0) this.#called.remember(tenant, calls, raw)

@@ -22,7 +22,7 @@ const NAMES: readonly (readonly [option: keyof SamplingDefaults, name: string, f
 export function samplingDefaults({ generationConfig, genaiConfig }: TextFiles): SamplingDefaults {
   const search = genaiConfig['search']
   const config: Fields = Object.keys(generationConfig).length > 0 || !isFields(search) ? generationConfig : search
-  const found: { [Name in keyof SamplingDefaults]: number } = {}
+  const found: { -readonly [Name in keyof SamplingDefaults]: number } = {}
   if (config['do_sample'] === true) {
     for (const [option, name, fits] of NAMES) {
       const value = config[name]
@@ -31,7 +31,8 @@ export function samplingDefaults({ generationConfig, genaiConfig }: TextFiles): 
     found.temperature ??= 1
   }
   const penalty = config['repetition_penalty']
-  if (typeof penalty === 'number' && penalty > 0 && penalty !== 1 && Number.isFinite(penalty)) found.repetitionPenalty = penalty
+  if (typeof penalty === 'number' && penalty > 0 && penalty !== 1 && Number.isFinite(penalty))
+    found.repetitionPenalty = penalty
   return found
 }
 

@@ -83,7 +83,11 @@ function selected(templates: ReadonlyMap<string, string>, given: string | undefi
   // A template without any tag would be the same text for all messages.
   if (given.includes('{{') || given.includes('{%')) return given
   const names = [...templates.keys()].join(', ')
-  throw invalid('template', given, `the text of a Jinja template, or the name of one of the model's: ${names || 'it has none'}`)
+  throw invalid(
+    'template',
+    given,
+    `the text of a Jinja template, or the name of one of the model's: ${names || 'it has none'}`,
+  )
 }
 
 function parse({ Template }: JinjaPackage, text: string): unknown {

@@ -70,7 +70,8 @@ export class TextGeneration implements AsyncIterable<string, undefined>, AsyncDi
     try {
       return JSON.parse(text) as T
     } catch {
-      const why = this.#answer.finishReason === 'length' ? ', and more maxTokens: it was cut off' : ', by the option schema'
+      const why =
+        this.#answer.finishReason === 'length' ? ', and more maxTokens: it was cut off' : ', by the option schema'
       throw invalid('the answer', text, `JSON${why}`)
     }
   }
@@ -94,7 +95,8 @@ export class TextGeneration implements AsyncIterable<string, undefined>, AsyncDi
   }
 
   #read(): AsyncGenerator<TextEvent, undefined, undefined> {
-    if (this.#isRead) throw new KvTideError('INVALID_ARGUMENT', 'this answer was read before: an answer is read once', READ)
+    if (this.#isRead)
+      throw new KvTideError('INVALID_ARGUMENT', 'this answer was read before: an answer is read once', READ)
     this.#isRead = true
     return this.#events
   }
@@ -118,9 +120,11 @@ async function messageOf(events: AsyncGenerator<TextEvent, undefined, undefined>
     else if (event.type === 'tool-arguments') (calls[event.index] as { json: string }).json += event.text
   }
   const content = texts.join('')
-  const tool_calls = calls.map(
-    ({ id, name, json }): ToolCall => ({ id, type: 'function', function: { name, arguments: json } }),
-  )
+  const tool_calls = calls.map(({ id, name, json }): ToolCall => ({
+    id,
+    type: 'function',
+    function: { name, arguments: json },
+  }))
   return {
     role: 'assistant',
     content: content === '' && tool_calls.length > 0 ? null : content,

@@ -1,62 +1,289 @@
-// kvtide/text: text in and out of an OnnxModel.
-import { KvTideError } from '../errors/errors.js'
-import type { OnnxModel } from '../onnx/model.js'
-import type { TextGeneration } from './text-generation.js'
-import type { TextTokenizer } from './tokenizer.js'
-import type { ChatOptions, CompleteOptions, TextModelOptions, ToolFamily } from './types.js'
+// kvtide/text: text in and out of an OnnxModel. `TextModel` loads a model with its tokenizer and template (files, tokenizer, template), makes prompts (prompts), and
+// reads answers (answer, text-generation). The form of chats follows from the template (chat-format).
+import { statSync } from 'node:fs'
+import { basename, dirname, resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
 
-const unfinished = (): never => {
-  throw new KvTideError('INTERNAL', 'kvtide/text is not built yet', {})
+import { checkInternal, checkThis, INTERNAL, settle } from '../border/owner.js'
+import { fields, optional, text as string } from '../errors/check.js'
+import { invalid, KvTideError } from '../errors/errors.js'
+import { isAbortSignal } from '../border/stop-signal.js'
+import { type GenerateOptions, OnnxModel } from '../onnx/model.js'
+import type { OnnxModelOptions } from '../onnx/options.js'
+import type { AnswerWork, PreparedAnswer } from './answer.js'
+import { ChatFormat } from './chat-format.js'
+import { readTextFiles, type TextFiles } from './files.js'
+import { findModel } from './hub/hub.js'
+import { isHubName } from './hub/name.js'
+import { type AnswerOptions, readChat, readCompletion, readRender, type RenderOptions } from './options.js'
+import { Prompts } from './prompts.js'
+import { endOfText, type SamplingDefaults, samplingDefaults, withDefaults } from './settings.js'
+import { ChatTemplate } from './template.js'
+import { TextGeneration } from './text-generation.js'
+import { TextTokenizer } from './tokenizer.js'
+import { PLAIN } from './tools/parts.js'
+import type { ChatOptions, CompleteOptions, Grammar, TextModelOptions, ToolFamily } from './types.js'
+
+/** @internal The parts of a loaded model. */
+interface Loaded {
+  readonly model: OnnxModel
+  readonly tokenizer: TextTokenizer
+  readonly template: ChatTemplate | undefined
+  readonly files: TextFiles
+  readonly name: string
 }
 
-/** A language model that reads and writes text. */
+/** The properties of a model that never change. */
+type Facts = 'model' | 'tokenizer' | 'name' | 'contextLength' | 'hasTemplate' | 'toolFamily'
+
+/** The names of special tokens that templates use. */
+const SPECIALS = ['bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask'] as const
+
+/**
+ * A language model that reads and writes text: an {@link OnnxModel} with the tokenizer and the chat template that lie beside it.
+ *
+ * Needs the packages `@huggingface/tokenizers` and `@huggingface/jinja`, besides `onnxruntime-node`.
+ *
+ * @example
+ * ```ts no-run
+ * import { TextModel } from 'kvtide/text'
+ *
+ * await using model = await TextModel.load('HuggingFaceTB/SmolLM2-135M-Instruct')
+ * const messages = [{ role: 'user', content: 'What is the capital of France?' }] as const
+ * for await (const piece of model.chat({ messages, maxTokens: 100 })) process.stdout.write(piece)
+ * ```
+ */
 export class TextModel implements AsyncDisposable, Disposable {
   /** The model behind it: its cache, its statistics. It is disposed of with this one. */
   declare readonly model: OnnxModel
+  /** The tokenizer: text to ids, and back. */
   declare readonly tokenizer: TextTokenizer
-  /** The name that it was loaded by: `org/name`, or the folder's name. */
+  /** The name that it was loaded by: `org/name`, or the name of its folder. */
   declare readonly name: string
-  /** As {@link OnnxModel.contextLength}. */
+  /** The maximum number of tokens of a prompt with its answer: see `contextLength` of {@link OnnxModel}. */
   declare readonly contextLength: number | undefined
   /** True if it has a chat template. */
   declare readonly hasTemplate: boolean
-  /** The form in which its template's model calls tools; `undefined` if the template takes no tools. */
+  /** The form in which it calls tools; `undefined` if its template takes no tools, or writes calls in a form that is not known. */
   declare readonly toolFamily: ToolFamily | undefined
+  readonly #prompts: Prompts
+  readonly #format: ChatFormat
+  readonly #defaults: SamplingDefaults
+  readonly #ends: readonly number[]
+
+  /** @internal */
+  constructor(token: unknown, loaded: unknown) {
+    checkInternal(token, 'TextModel', 'TextModel.load(model) instead')
+    const { model, tokenizer, template, files, name } = loaded as Loaded
+    this.#format = new ChatFormat(name, tokenizer, template)
+    const { contextLength } = model
+    const { hasTemplate, family, endOfTurn } = this.#format
+    settle<TextModel, Facts>(this, { model, tokenizer, name, contextLength, hasTemplate, toolFamily: family })
+    this.#prompts = new Prompts(tokenizer, this.#format)
+    this.#defaults = samplingDefaults(files)
+    const ends = [...endOfText(tokenizer), ...(endOfTurn === undefined ? [] : [endOfTurn])]
+    this.#ends = ends.filter(id => !model.endOfSequence.includes(id))
+  }
 
   /**
-   * Loads a model: a folder, a file, a `file:` URL of these, or a name on the Hub, `'org/name'` or `'org/name@revision'`.
+   * Loads a model with its tokenizer and its chat template.
+   *
+   * @param model a folder with a graph and a `tokenizer.json`, the path of a graph in such a folder, a `file:` URL of either, or a name on the Hub: `'org/name'` or
+   * `'org/name@revision'`, which is downloaded into the Hub's own cache folder
+   * @throws KvTideError `INVALID_TOKENIZER` if there is no tokenizer or none that can be used, `TEMPLATE_FAILED` for a template that cannot be parsed,
+   * `RUNTIME_UNAVAILABLE` without a package that is needed, `MODEL_NOT_FOUND` and `HUB_UNAVAILABLE` for a name on the Hub; and the errors of {@link OnnxModel.load}
    */
-  static async load(_model: string | URL, _options: TextModelOptions = {}): Promise<TextModel> {
-    return unfinished()
+  static async load(model: string | URL, options: TextModelOptions = {}): Promise<TextModel> {
+    const { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, signal, template, ...rest } = fields<
+      TextModelOptions & Record<string, unknown>
+    >('options', options)
+    const named = optional(string, 'template', template)
+    if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
+    checkSignal(signal)
+    const hub = { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, signal }
+    const place = await placeOf(model, given(hub), rest['dtype'])
+    const files = readTextFiles(place.folder)
+    const tokenizer = await TextTokenizer.load(files)
+    const chat = await ChatTemplate.of(files.templates, named, specialsOf(tokenizer))
+    checkSignal(signal)
+    const { dtype, ...others } = rest as OnnxModelOptions & Record<string, unknown>
+    const own = place.isGraph ? others : { ...others, ...given({ dtype }) }
+    const loaded = await OnnxModel.load(place.graph, own)
+    try {
+      checkSignal(signal)
+      return new TextModel(INTERNAL, { model: loaded, tokenizer, template: chat, files, name: place.name })
+    } catch (error) {
+      await loaded.dispose()
+      throw error
+    }
   }
 
-  /** Answers the messages of a chat. Computing starts with the first read. Wrong options are thrown at once, all other errors by the first read. */
-  chat(_options: ChatOptions): TextGeneration {
-    return unfinished()
+  /**
+   * Answers the messages of a chat. Computing starts with the first read of the result.
+   *
+   * A chat that goes on, with the answer as a message behind its others, reuses the ids and the keys and values of all earlier turns.
+   *
+   * @throws KvTideError `INVALID_ARGUMENT` at once for options that are wrong. The first read throws `TEMPLATE_FAILED` if the template refuses the messages,
+   * `CONTEXT_OVERFLOW` for a prompt that is longer than the context, before anything is computed, and the errors of `OnnxModel.generate`
+   */
+  chat(options: ChatOptions): TextGeneration {
+    TextModel.#check(this)
+    const read = readChat(options, draftOf)
+    const prepare = async (isEnded: () => boolean): Promise<PreparedAnswer> => {
+      const { ids, checkpoints, reading, remember } = await this.#prompts.of(read, isEnded)
+      return {
+        ids,
+        checkpoints,
+        options: this.#generateOptions(read, reading.grammar),
+        isShown: reading.isShown,
+        isStart: true,
+        parser: reading.parser,
+        hasCalls: () => reading.calls.count > 0,
+        finished: remember,
+      }
+    }
+    return new TextGeneration(INTERNAL, this.#work(read, prepare))
   }
 
-  /** Continues a text, without a template. */
-  complete(_options: CompleteOptions): TextGeneration {
-    return unfinished()
+  /**
+   * Continues a text, without a template: for base models, and for prompts of your own. The tokenizer's special tokens are put in front, as it says.
+   *
+   * @throws KvTideError as {@link chat}
+   */
+  complete(options: CompleteOptions): TextGeneration {
+    TextModel.#check(this)
+    const read = readCompletion(options, draftOf)
+    const prepare = async (isEnded: () => boolean): Promise<PreparedAnswer> => {
+      const { prompt } = read
+      const { encoder } = this.tokenizer
+      const ids =
+        typeof prompt === 'string' ? encoder.around((await encoder.encodeFrom(prompt, 0, isEnded)).ids) : prompt
+      if (ids.length === 0) throw invalid('prompt', prompt, 'a text with at least one token')
+      return {
+        ids,
+        checkpoints: read.checkpoints,
+        options: this.#generateOptions(read, read.grammar),
+        isShown: id => !this.tokenizer.isSpecial(id),
+        isStart: false,
+        parser: PLAIN,
+        hasCalls: () => false,
+        finished: () => {},
+      }
+    }
+    return new TextGeneration(INTERNAL, this.#work(read, prepare))
   }
 
   /** Returns the text of a chat that the template makes, up to the place of the answer. */
-  render(_options: Pick<ChatOptions, 'messages' | 'tools' | 'templateOptions'>): string {
-    return unfinished()
+  render(options: RenderOptions): string {
+    TextModel.#check(this)
+    const { messages, tools, variables } = readRender(options)
+    return this.#format.render(messages, tools, variables)
   }
 
-  /** Disposes of the model: see `dispose` of `OnnxModel`. */
+  /** Disposes of the model: see `dispose` of {@link OnnxModel}. Answers that are being read end with `DISPOSED`. */
   async dispose(): Promise<void> {
-    return unfinished()
+    TextModel.#checkThis(this)
+    await this.model.dispose()
   }
 
   /** As {@link dispose}, for `await using`. */
-  async [Symbol.asyncDispose](): Promise<void> {
-    return unfinished()
+  [Symbol.asyncDispose](): Promise<void> {
+    return TextModel.prototype.dispose.call(this)
   }
 
   /** As {@link dispose}, for `using`, which does not wait for the end. */
   [Symbol.dispose](): void {
-    return unfinished()
+    TextModel.#checkThis(this)
+    this.model[Symbol.dispose]()
   }
+
+  static #checkThis(self: unknown): void {
+    checkThis(self, value => #prompts in value, 'a TextModel')
+  }
+
+  /** Refuses a `this` that is not a TextModel, or that was disposed of. */
+  static #check(self: TextModel): void {
+    TextModel.#checkThis(self)
+    // Throws if the model was disposed of.
+    void self.model.crossCache
+  }
+
+  #work(options: AnswerOptions, prepare: AnswerWork['prepare']): AnswerWork {
+    return { model: this.model, tokenizer: this.tokenizer, options, prepare }
+  }
+
+  #generateOptions(options: AnswerOptions, grammar: Grammar | undefined): GenerateOptions {
+    const { sampling, maxTokens, stopTokens, ignoreEndOfSequence, signal, draft } = options
+    const ends = ignoreEndOfSequence ? [] : this.#ends
+    return {
+      ...withDefaults(sampling, this.#defaults),
+      ...given({ maxTokens, signal, draft }),
+      stop: [...ends, ...stopTokens],
+      ignoreEndOfSequence,
+      ...given({ grammar }),
+    } as GenerateOptions
+  }
+}
+
+/** The graph, the folder with the tokenizer, and the name. */
+interface Place {
+  readonly graph: string
+  /** True if `graph` is a file, so that no graph is chosen in a folder. */
+  readonly isGraph: boolean
+  readonly folder: string
+  readonly name: string
+}
+
+const EXPECTED = "a folder, the path of a graph, a file: URL, or a name on the Hub: 'org/name'"
+
+async function placeOf(model: unknown, hub: object, dtype: unknown): Promise<Place> {
+  const path = pathOf(model)
+  const found = statSync(path, { throwIfNoEntry: false })
+  if (found?.isDirectory() === true) {
+    const folder = resolve(path)
+    return { graph: folder, isGraph: false, folder, name: nameOf(folder) }
+  }
+  if (found !== undefined) {
+    const folder = dirname(resolve(path))
+    return { graph: path, isGraph: true, folder, name: nameOf(folder) }
+  }
+  if (!isHubName(path)) throw invalid('model', model, `${EXPECTED}; there is no such file`)
+  const { folder, graph } = await findModel(path, { ...hub, ...given({ dtype }) })
+  if (graph === undefined) throw invalid('model', model, 'a model with a graph')
+  const [name = ''] = path.split('@')
+  return { graph, isGraph: true, folder, name }
+}
+
+function pathOf(model: unknown): string {
+  if (typeof model !== 'string' && !(model instanceof URL)) throw invalid('model', model, EXPECTED)
+  if (model === '' || (typeof model === 'string' && model.includes('\0'))) throw invalid('model', model, EXPECTED)
+  if (typeof model === 'string' && !/^file:/i.test(model)) return model
+  try {
+    return fileURLToPath(model)
+  } catch {
+    throw invalid('model', String(model), EXPECTED)
+  }
+}
+
+/** The name of a folder; that of the one above, for a folder of graphs. */
+function nameOf(folder: string): string {
+  return basename(basename(folder) === 'onnx' ? dirname(folder) : folder)
+}
+
+function specialsOf(tokenizer: TextTokenizer): Record<string, unknown> {
+  return given(Object.fromEntries(SPECIALS.map(name => [`${name}_token`, tokenizer.special(name)])))
+}
+
+/** The fields that are not `undefined`. */
+function given(values: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined))
+}
+
+/** The OnnxModel of a TextModel. */
+function draftOf(model: unknown): OnnxModel | undefined {
+  return model instanceof TextModel ? model.model : undefined
+}
+
+function checkSignal(signal: AbortSignal | undefined): void {
+  if (signal?.aborted === true) throw new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal.reason })
 }

@@ -49,7 +49,8 @@ export class TokenBytes {
     if (known !== undefined) return known
     const added = this.#added.get(id)
     const token = this.#tokenizer.model.vocab[id]
-    const bytes = added !== undefined ? utf8.encode(added.content) : token === undefined ? NONE : this.form.bytesOf(token)
+    const bytes =
+      added !== undefined ? utf8.encode(added.content) : token === undefined ? NONE : this.form.bytesOf(token)
     if (id < this.#tokenizer.model.vocab.length) this.#known[id] = bytes
     return bytes
   }

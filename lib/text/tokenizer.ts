@@ -62,10 +62,7 @@ export class TextTokenizer {
   /** Returns the ids of a text. It takes about a second for a megabyte: a chat's own texts are tokenised in slices. */
   encode(text: string, options: EncodeOptions = {}): Uint32Array {
     const { addSpecialTokens } = known<EncodeOptions>('options', options, ENCODE)
-    return this.#encoder.encode(
-      string('text', text),
-      optional(flag, 'addSpecialTokens', addSpecialTokens) ?? true,
-    )
+    return this.#encoder.encode(string('text', text), optional(flag, 'addSpecialTokens', addSpecialTokens) ?? true)
   }
 
   /** Returns the text of ids. Bytes that are no UTF-8 become U+FFFD. */

@@ -1,24 +1,16 @@
 // The public types of `kvtide/text`. Messages, tools and calls have the shape of OpenAI's API, so that what a client sends or gets passes unchanged.
 import type { OnnxModel } from '../onnx/model.js'
 import type { OnnxModelOptions } from '../onnx/options.js'
+import type { Usage } from '../onnx/usage.js'
 import type { SamplingOptions } from '../sampling/options.js'
 import type { TokenIds } from '../sequences/tokens.js'
-import type { TextModel } from './text-model.js'
+import type { DownloadOptions } from './hub/settings.js'
 
 /** A grammar that an answer matches. */
-export type Grammar = { readonly json: object | boolean | 'object' } | { readonly regex: string } | { readonly lark: string }
-
-/** The work of a generation. */
-export interface Usage {
-  readonly promptTokens: number
-  readonly cachedTokens: number
-  readonly computedTokens: number
-  readonly generatedTokens: number
-  readonly draftedTokens: number
-  readonly acceptedTokens: number
-  readonly firstTokenMs: number | undefined
-  readonly tokensPerSecond: number | undefined
-}
+export type Grammar =
+  | { readonly json: object | boolean | 'object' }
+  | { readonly regex: string }
+  | { readonly lark: string }
 
 /** A part of a message's content. */
 export interface TextPart {
@@ -75,34 +67,10 @@ export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string 
 /** The form in which a template's model writes calls. */
 export type ToolFamily = 'hermes' | 'qwen3-coder' | 'llama3' | 'mistral' | 'granite' | 'gpt-oss' | 'deepseek'
 
-/** Options of {@link TextModel.load}. */
-export interface TextModelOptions extends OnnxModelOptions {
-  /** The revision on the Hub: a branch, a tag or a commit; `main` by default. Also `'org/name@revision'`. */
-  readonly revision?: string
-  /** The folder for models from the Hub, in the Hub's own layout. By default `HF_HUB_CACHE`, then `HF_HOME`, then `~/.cache/huggingface/hub`. */
-  readonly cacheFolder?: string
-  /** True to use only files that are there already; by default the variable `HF_HUB_OFFLINE`. */
-  readonly isOffline?: boolean
-  /** The token for the Hub; by default the variable `HF_TOKEN`. */
-  readonly token?: string
-  /** The address of the Hub; by default the variable `HF_ENDPOINT`, then `https://huggingface.co`. */
-  readonly endpoint?: string
-  /** Called while files are downloaded. */
-  readonly onProgress?: (progress: DownloadProgress) => void
-  /** Aborts loading and downloading. */
-  readonly signal?: AbortSignal
+/** Options of {@link TextModel.load}: those of {@link OnnxModel.load}, and those of {@link downloadModel} for a name on the Hub. */
+export interface TextModelOptions extends OnnxModelOptions, Omit<DownloadOptions, 'dtype'> {
   /** The chat template, in place of the model's own: its Jinja text, or the name of one of several in `tokenizer_config.json`. */
   readonly template?: string
-}
-
-/** The progress of a download. */
-export interface DownloadProgress {
-  readonly file: string
-  /** Bytes of this file, and of all files. */
-  readonly loaded: number
-  readonly total: number
-  readonly allLoaded: number
-  readonly allTotal: number
 }
 
 /** Options of {@link TextModel.chat} and {@link TextModel.complete}. */
@@ -122,7 +90,7 @@ export interface TextOptions extends Omit<SamplingOptions, 'allowed'> {
   /** Aborts the generation: the next read is then refused with `ABORTED`. */
   readonly signal?: AbortSignal
   /** Drafts tokens: see `draft` of `OnnxModel.generate`. A `TextModel` stands for its `model`. */
-  readonly draft?: 'lookup' | { readonly lookup: number } | OnnxModel | TextModel | DraftOptions
+  readonly draft?: 'lookup' | { readonly lookup: number } | OnnxModel | DraftOptions
   /** The tenant. Prompts and conversations match only those with the same salt. */
   readonly salt?: string | Uint8Array
   /** The first position, in tokens, that the salt applies to; 0 by default. */
@@ -131,9 +99,9 @@ export interface TextOptions extends Omit<SamplingOptions, 'allowed'> {
   readonly checkpoints?: readonly number[]
 }
 
-/** A second model that drafts, and the maximum number of tokens at once. */
+/** A second model that drafts, and the maximum number of tokens at once. A `TextModel` is one as well. */
 export interface DraftOptions {
-  readonly model: OnnxModel | TextModel
+  readonly model: OnnxModel | { readonly model: OnnxModel }
   readonly tokens?: number
 }
 

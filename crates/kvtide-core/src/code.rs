@@ -114,4 +114,8 @@ named! {
     ModelNotFound = "MODEL_NOT_FOUND",
     /// The Hub cannot be reached, and the model's files are not in the cache folder.
     HubUnavailable = "HUB_UNAVAILABLE",
+    /// A tokenizer's file is missing or cannot be used.
+    InvalidTokenizer = "INVALID_TOKENIZER",
+    /// A chat template failed, or the model has none.
+    TemplateFailed = "TEMPLATE_FAILED",
 }

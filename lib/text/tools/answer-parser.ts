@@ -184,10 +184,13 @@ function merged(parts: readonly AnswerPart[]): AnswerPart[] {
   const all: AnswerPart[] = []
   for (const part of parts) {
     const last = all.at(-1)
-    if (last === undefined || last.type === 'tool-call' || part.type === 'tool-call' || last.type !== part.type) all.push(part)
-    else if (last.type !== 'tool-arguments' || (part.type === 'tool-arguments' && part.index === last.index))
-      all[all.length - 1] = { ...last, text: last.text + part.text }
-    else all.push(part)
+    if (last === undefined || part.type === 'tool-call' || last.type !== part.type || indexOf(last) !== indexOf(part))
+      all.push(part)
+    else all[all.length - 1] = { ...part, text: (last as typeof part).text + part.text }
   }
   return all
+}
+
+function indexOf(part: AnswerPart): number | undefined {
+  return 'index' in part ? part.index : undefined
 }

@@ -45,7 +45,8 @@ const AROUND: Readonly<Record<ToolFamily, readonly string[]>> = {
 function callOf(given: CallGrammar, tool: Tool, which: number, lines: string[]): string {
   const { name } = tool.function
   const json = JSON.stringify(name)
-  const text = (before: string, behind: string): string => `${parts(given, before)} args${which} ${parts(given, behind)}`
+  const text = (before: string, behind: string): string =>
+    `${parts(given, before)} args${which} ${parts(given, behind)}`
   switch (given.family) {
     case 'hermes':
       return text(`<tool_call>\n{"name": ${json}, "arguments": `, '}\n</tool_call>')

@@ -2,7 +2,8 @@
 
 /** @internal */
 export type AnswerPart =
-  | { readonly type: 'text' | 'reasoning'; readonly text: string }
+  | { readonly type: 'text'; readonly text: string }
+  | { readonly type: 'reasoning'; readonly text: string }
   | { readonly type: 'tool-call'; readonly index: number; readonly id: string; readonly name: string }
   | { readonly type: 'tool-arguments'; readonly index: number; readonly text: string }
 
@@ -15,10 +16,7 @@ export interface AnswerParser {
 }
 
 /** @internal A parser of answers without reasoning and calls. */
-export const PLAIN: AnswerParser = {
-  push: text => (text === '' ? [] : [{ type: 'text', text }]),
-  end: () => [],
-}
+export const PLAIN: AnswerParser = { push: text => (text === '' ? [] : [{ type: 'text', text }]), end: () => [] }
 
 /** @internal The calls of an answer: their order and their ids. */
 export class CallList {
@@ -67,7 +65,8 @@ export function firstOf(
   for (const word of words) {
     const at = text.indexOf(word)
     if (at < 0) continue
-    if (found === undefined || at < found.at || (at === found.at && word.length > found.word.length)) found = { word, at }
+    if (found === undefined || at < found.at || (at === found.at && word.length > found.word.length))
+      found = { word, at }
   }
   return found
 }
