@@ -28,13 +28,15 @@ const number = (value: number): string => value.toLocaleString('en')
 const sum = (answers: readonly Answer[], of: (answer: Answer) => number): number =>
   answers.reduce((total, answer) => total + of(answer), 0)
 
+function downloading({ file, allLoaded, allTotal }: DownloadProgress): void {
+  progress(allLoaded, allTotal, `downloading ${file}`)
+}
+
 /** Loads the model. */
 async function load({ model, dtype, threads, isDemo }: Given): Promise<TextModel> {
-  const shown = ({ file, allLoaded, allTotal }: DownloadProgress): void =>
-    progress(allLoaded, allTotal, `downloading ${file}`)
   const text = await TextModel.load(model, {
     threads,
-    onProgress: shown,
+    onProgress: downloading,
     ...(dtype === undefined ? {} : { dtype: dtype as 'f32' }),
     ...(isDemo ? { cache: { memoryBytes: 2 ** 26 } } : {}),
   })

@@ -48,26 +48,32 @@ export const NOTES: string = [
   ),
 ].join('\n')
 
+/** Questions about the notes, with their answers. */
+const ANSWERS: Readonly<Record<string, string>> = {
+  'Where does Nora live?': 'Nora lives in the orange house at the edge of the forest.',
+  'Who is the baker?': 'Grace is the baker.',
+  'What is the name of the cat of Hugo?': 'The cat of Hugo is called Pepper.',
+  'Which instrument does David play?': 'David plays the violin.',
+  'What colour is the house of Rosa?': 'The house of Rosa is yellow.',
+  'I found Pip. Whose pet is it?': 'Pip is the dog of David.',
+  'What does Oscar do?': 'Oscar is a tailor.',
+  'I need a doctor. Who can help me?': 'Ben is the doctor.',
+  'What does Eva like to eat?': 'Eva likes noodles.',
+  'Which pet does Max have?': 'Max has a pony called Comet.',
+  'Where can I find Greta?': 'Greta lives in the blue house near the church.',
+  'Who is the pilot?': 'Simon is the pilot.',
+  'What does Alice play?': 'Alice plays the violin.',
+  'Who is Rusty?': 'Rusty is the hamster of Rosa.',
+  'What is the job of Kate?': 'Kate is a blacksmith.',
+  'What should I cook for Simon?': 'Simon likes bean stew.',
+  'Who is the farmer?': 'Victor is the farmer.',
+  'Where is the house of Carl?': 'Carl lives in the pink house in Garden Street.',
+  'Does Noah have a pet?': 'Noah has a parrot called Lily.',
+  'What does Vera do?': 'Vera is a judge.',
+}
+
 /** Questions that the notes answer. */
-export const QUESTIONS: readonly string[] = [
-  'Where does Nora live?',
-  'Who is the baker?',
-  'What is the cat of Hugo called?',
-  'Which instrument does David play?',
-  'What colour is the house of Rosa?',
-  'I found Pip. Whose pet is it?',
-  'What does Oscar do?',
-  'I need a doctor. Who can help me?',
-  'What does Eva like to eat?',
-  'Which pet does Max have?',
-  'Where can I find Greta?',
-  'Who is the pilot?',
-  'What does Alice play?',
-  'I found Rusty. Whose pet is it?',
-  'What is the job of Kate?',
-  'What should I cook for Simon?',
-  'Who is the farmer?',
-  'Where is the house of Carl?',
-  'Does Noah have a pet?',
-  'What does Vera do?',
-]
+export const QUESTIONS: readonly string[] = Object.keys(ANSWERS)
+
+/** The right answer to one of {@link QUESTIONS}. */
+export const answerOf = (question: string): string | undefined => ANSWERS[question]
