@@ -10,6 +10,7 @@ export { type EncoderInput, type EncoderOutput, Encoding, type TensorLike } from
 export { Generation, type FinishReason } from './lib/onnx/generation.js'
 export type { BackendRefusal } from './lib/onnx/load.js'
 export { type Encoded, type GenerateOptions, type OnnxAdmission, OnnxModel } from './lib/onnx/model.js'
+export type { GraphDType } from './lib/onnx/model-folder.js'
 export type {
   CheckpointsOption,
   EmbedsOption,
@@ -24,4 +25,5 @@ export { OnnxPast, type OnnxPastOptions, type OnnxResumed } from './lib/onnx/pas
 export type { OnnxNames, OnnxSession } from './lib/onnx/ports.js'
 export { OnnxSequence } from './lib/onnx/sequence.js'
 export type { EmbedSpan } from './lib/onnx/spans.js'
+export type { Usage } from './lib/onnx/usage.js'
 export type { AllowedTokens, SamplingOptions, TokenLogprobs } from './lib/sampling/options.js'

@@ -29,14 +29,13 @@ const samples =
 env.localModelPath = dirname(folder)
 const tokenizer =
   folder === tiny ? undefined : await AutoTokenizer.from_pretrained(basename(folder), { local_files_only: true })
-const end = tokenizer === undefined ? 2 : tokenizer.encode('<|endoftext|>', { add_special_tokens: false })[0]
 
-const model = await OnnxModel.load(`${folder}/${folder === tiny ? '' : 'onnx/'}decoder_model_merged.onnx`)
+const model = await OnnxModel.load(folder) // the configs in the folder say which ids end a text
 for (const round of ['first', 'again']) {
   const encoded = await model.encode(await features(samples))
   const sequence = model.open({ tokens: start.length === 0 ? [3] : start.map(Number), encoded })
   const tokens = []
-  for await (const token of model.generate(sequence, { maxTokens: 40, stop: [end] })) tokens.push(token)
+  for await (const token of model.generate(sequence, { maxTokens: 40 })) tokens.push(token)
   sequence.dispose()
   console.log(`${round}: ${tokenizer?.decode(tokens, { skip_special_tokens: true }) ?? tokens.join(' ')}`)
 }

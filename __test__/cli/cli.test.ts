@@ -307,7 +307,7 @@ test.serial('plan and inspect open regular files alone, of a size that a file of
       [['plan', file, '--html', at('zero')], 'it is a character device'],
       [['inspect', at('fifo')], 'it is a FIFO'],
       [['inspect', at('zero')], 'it is a character device'],
-      [['inspect', folder], 'not of a folder'],
+      [['inspect', folder], 'it has no .onnx file'],
       [['inspect', model, '--config', at('fifo')], 'it is a FIFO'],
       [['inspect', model, '--config', at('sparse')], 'it is 5000000000 bytes long'],
     ] as const

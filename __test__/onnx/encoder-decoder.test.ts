@@ -47,7 +47,9 @@ for (const of of models) {
           opened.some(sequence => sequence.length > 0),
           round === 'again',
         )
-        const found = await Promise.all(opened.map(one => read(model, one, MOST, draft === undefined ? {} : { draft })))
+        // The greedy tokens of transformers go on behind the end of a sequence.
+        const options = { ignoreEndOfSequence: true, ...(draft === undefined ? {} : { draft }) }
+        const found = await Promise.all(opened.map(one => read(model, one, MOST, options)))
         t.deepEqual(
           found,
           pairs(of).map(([input, name]) => of.greedy(input, name)),

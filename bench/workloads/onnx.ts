@@ -139,7 +139,8 @@ export async function shared(common: number, own: number, threads: number, round
   const prompt = (): Uint32Array => Uint32Array.from([...known, ...ids(own, (turn += 1))])
   const first = async (tokens: Uint32Array, salt: string): Promise<number | undefined> => {
     using sequence = model.open({ tokens, salt })
-    for await (const token of model.generate(sequence, { maxTokens: 1, temperature: 0 })) return token
+    const options = { maxTokens: 1, temperature: 0, ignoreEndOfSequence: true }
+    for await (const token of model.generate(sequence, options)) return token
     return undefined
   }
   const asked = prompt()
@@ -189,7 +190,8 @@ export async function clients(
   const one = async (): Promise<void> => {
     turn += 1
     using sequence = model.open({ tokens: ids(prompt, turn), salt: `${turn}` })
-    for await (const _ of model.generate(sequence, { maxTokens: answer, temperature: 0 }));
+    const options = { maxTokens: answer, temperature: 0, ignoreEndOfSequence: true }
+    for await (const _ of model.generate(sequence, options));
   }
   const delay = monitorEventLoopDelay({ resolution: 1 })
   delay.enable()
@@ -290,7 +292,8 @@ export async function besideLlamaCpp(
     turn += 1
     using sequence = model.open({ tokens: ids(prompt, seed), salt: `${turn}` })
     const tokens: number[] = []
-    for await (const token of model.generate(sequence, { maxTokens: answer })) tokens.push(token)
+    for await (const token of model.generate(sequence, { maxTokens: answer, ignoreEndOfSequence: true }))
+      tokens.push(token)
     check(seed, tokens)
   }
   const other = async (seed: number): Promise<void> => {

@@ -7,6 +7,7 @@ import { installNet } from '../loading/net.js'
 import { onnxLibrary, onnxRuntime } from '../onnx/runtime.js'
 import { backendsAnswer } from './backends.js'
 import type { Command } from './command.js'
+import { GRAPH, graphOf } from './graph-of.js'
 
 /** A device, and the reason why it cannot be used. */
 interface DeviceReport {
@@ -16,19 +17,22 @@ interface DeviceReport {
 }
 
 export const doctor: Command = {
-  usage: '[model.onnx] [--json]',
+  usage: '[model.onnx] [--dtype q4] [--json]',
   help: `Prints which binary of kvtide is loaded, the reason for the choice, and its file; the platform, CPU features and kernels in use; the number of threads and
 the memory limit; for each device, and for the network, whether it can be used, or the reason why not; and the onnxruntime that was found. Add it to bug reports.
 
-With a model: also for each backend whether it runs the model, or the node, the operator, the reason, and what would help. If none runs it, the exit code is 1.`,
-  options: {},
+With a model: also for each backend whether it runs the model, or the node, the operator, the reason, and what would help. If none runs it, the exit code is 1.
+
+${GRAPH.help}`,
+  options: GRAPH.options,
   files: 1,
   isOptional: true,
-  async run({ files: [model] }) {
+  async run(call) {
     const rows = report()
     const text = rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
     const json = Object.fromEntries(rows)
-    if (model === undefined) return { text, json }
+    if (call.files.length === 0) return { text, json }
+    const model = graphOf(call)
     const backends = await backendsAnswer(model)
     return {
       text: `${text}\n\n${model}\n${backends.text}`,

@@ -8,21 +8,23 @@ import { configBeside, configWindows, readText } from '../onnx/config.js'
 import { openEmbeddings } from '../onnx/embeddings.js'
 import { refusing } from '../onnx/prepared.js'
 import { backendsAnswer } from './backends.js'
+import { GRAPH, graphOf } from './graph-of.js'
 import type { Command } from './command.js'
 import { otherFormat } from './file-format.js'
 
 export const inspect: Command = {
-  usage: 'model.onnx [--config config.json] [--json]',
+  usage: 'model.onnx [--dtype q4] [--config config.json] [--json]',
   help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and the files of its weights.
 Then for each backend, graph, parts and plain: whether it runs the graph, or the node, the operator, the reason, and what would help.
 If a graph is not recognised, the exit code is 1.
 
+${GRAPH.help}
   --config   a config.json that declares which layers have a window. By default the one next to the model, or one folder up`,
-  options: { config: { type: 'string' } },
+  options: { config: { type: 'string' }, ...GRAPH.options },
   files: 1,
-  async run({ values, files }) {
-    const [model] = files as [string]
-    const given = values['config'] as string | undefined
+  async run(call) {
+    const model = graphOf(call)
+    const given = call.values['config'] as string | undefined
     const { file, windows } = declared(model, given)
     const graph = await opened(model)
     const { value: found, refusal } = await refusing(async () => {
@@ -32,11 +34,11 @@ If a graph is not recognised, the exit code is 1.
     if (refusal !== undefined && refusal.code !== 'UNSUPPORTED_GRAPH') throw refusal
     const { text, json } = await backendsAnswer(model, given)
     if (found !== undefined)
-      return { text: `${asText(found, file)}\n${text}`, json: { ...asJson(found, file), backends: json } }
+      return { text: `${asText(found, file)}\n${text}`, json: { model, ...asJson(found, file), backends: json } }
     const { code, message, details } = refusal
     return {
       text: `${model} is not recognised\n${text}`,
-      json: { error: { code, message, details }, backends: json },
+      json: { model, error: { code, message, details }, backends: json },
       code: 1,
     }
   },

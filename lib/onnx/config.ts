@@ -8,6 +8,9 @@ import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type ContextFields, contextOf, sizeIn } from './context.js'
 import { groupsWithRows } from './state-tensors.js'
 
+/** The config that onnxruntime-genai's model builder writes. */
+const GENAI = 'genai_config.json'
+
 /** @internal The `config.json` of a model: in its folder, or one folder up; `undefined` if there is none. */
 export function configBeside(model: string, name: string = 'config.json'): string | undefined {
   const folder = dirname(model)
@@ -24,6 +27,7 @@ export interface ConfigSizes {
 }
 
 interface GenaiDecoder {
+  readonly filename?: unknown
   readonly head_size?: unknown
   readonly num_key_value_heads?: unknown
   readonly num_hidden_layers?: unknown
@@ -33,6 +37,7 @@ interface GenaiDecoder {
 interface GenaiConfig {
   readonly model?: {
     readonly context_length?: unknown
+    readonly eos_token_id?: unknown
     readonly decoder?: GenaiDecoder
     readonly embedding?: { readonly filename?: unknown }
   }
@@ -58,14 +63,30 @@ export function genaiEmbedding(model: string): string | undefined {
   return typeof filename === 'string' ? join(dirname(file), filename) : undefined
 }
 
+/** @internal The ids that end an answer, as the `genai_config.json` of a model declares them. */
+export function genaiEnd(model: string): unknown {
+  return readGenai(model)?.config.eos_token_id
+}
+
+/** @internal The file of the decoder that the `genai_config.json` in a folder names. */
+export function genaiDecoder(folder: string): string | undefined {
+  const filename = genaiIn(join(folder, GENAI))?.decoder?.filename
+  return typeof filename === 'string' && filename !== '' ? join(folder, filename) : undefined
+}
+
 /** The `genai_config.json` of a model: its path, and what it says of the model. */
 function readGenai(
   model: string,
 ): { readonly file: string; readonly config: NonNullable<GenaiConfig['model']> } | undefined {
-  const file = configBeside(model, 'genai_config.json')
-  if (file === undefined) return undefined
+  const file = configBeside(model, GENAI)
+  const config = file === undefined ? undefined : genaiIn(file)
+  return file === undefined || config === undefined ? undefined : { file, config }
+}
+
+/** What a `genai_config.json` says of its model; `undefined` if it cannot be read. */
+function genaiIn(file: string): NonNullable<GenaiConfig['model']> | undefined {
   try {
-    return { file, config: (parseConfig(readText('genai_config.json', file)) as GenaiConfig).model ?? {} }
+    return (parseConfig(readText(GENAI, file)) as GenaiConfig).model ?? {}
   } catch {
     return undefined
   }

@@ -56,6 +56,14 @@ export class Cuts {
     this.#placed.set(task, { positions, seen })
   }
 
+  /** Adds a position of whole blocks, behind which another prompt leaves this one. */
+  add(task: CutTask, position: number): void {
+    const placed = this.#placed.get(task)
+    if (this.#seen === undefined || placed?.positions.includes(position) === true) return
+    const positions = [...(placed?.positions ?? []), position].sort((one, other) => one - other)
+    this.#placed.set(task, { positions, seen: placed?.seen ?? 0 })
+  }
+
   /** The number of pending tokens up to the next of these positions; `undefined` if none follows. */
   next(task: CutTask): number | undefined {
     if (this.#seen === undefined) return undefined

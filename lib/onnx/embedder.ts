@@ -68,14 +68,14 @@ export class Embedder {
   /** Opens its session; `undefined` for a decoder that takes ids. */
   static async open(
     model: EmbeddingsModel | undefined,
-    options: Pick<SessionsOptions, 'threads' | 'takesFolder'>,
+    options: Pick<SessionsOptions, 'runtime' | 'threads' | 'takesFolder'>,
     module: OnnxRuntimeModule,
     calling: RuntimeCall,
   ): Promise<Embedder | undefined> {
     if (model === undefined) return undefined
     const graph = binding.NativeOnnxGraph.taken(model.graph)
     checkEmbeddings({ graph, names: model.names })
-    const session = await openGraph(graph, options, module, calling, { embedsWeights: true })
+    const session = await openGraph(graph, options, module, calling)
     return new Embedder(calling, module, session, model, graph.inputs())
   }
 

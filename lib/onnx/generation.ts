@@ -11,11 +11,15 @@ import type { Scheduler } from './scheduler.js'
 import type { SequenceState } from './sequence-state.js'
 import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 import { checkPositions } from './token-log.js'
+import { Account, NOTHING_USED, type Usage } from './usage.js'
 
 /** The number of tokens that are computed ahead of a slow reader. */
 const AHEAD = 16
 
-/** The reason for the end of a generation: `stop` for a token of `stop`; `length` after `maxTokens`, or at the end of the model's context. */
+/**
+ * The reason for the end of a generation: `stop` for an id of the model's `endOfSequence` or of `stop`; `length` after `maxTokens`, or at the end of the model's
+ * context.
+ */
 export type FinishReason = 'stop' | 'length'
 
 /** @internal The limits that a model sets for its generations. */
@@ -39,6 +43,16 @@ export interface GenerationSettings {
   /** Positions at which later prompts may leave the sequence. */
   readonly checkpoints: readonly number[]
   readonly limits: ModelLimits
+}
+
+/** The relation of a task to its generation and to the scheduler. */
+interface TaskContext {
+  readonly arrival: number
+  /** The time of the first `next()`. */
+  readonly started: number
+  readonly ahead: number
+  readonly changed: () => void
+  readonly wake: () => void
 }
 
 interface Waiting {
@@ -66,12 +80,13 @@ class GenerationTask implements Task {
   readonly #ahead: number
   readonly #changed: () => void
   readonly #wake: () => void
+  readonly #account: Account
   #generated = 0
 
   constructor(
     state: SequenceState,
     settings: GenerationSettings,
-    { arrival, ahead, changed, wake }: { arrival: number; ahead: number; changed: () => void; wake: () => void },
+    { arrival, started, ahead, changed, wake }: TaskContext,
   ) {
     const {
       tokens,
@@ -93,6 +108,7 @@ class GenerationTask implements Task {
     this.state = state
     this.arrival = arrival
     this.visible = state.log.length
+    this.#account = new Account(this.visible, state.computed, started)
     this.#settings = settings
     // Tokens that cannot be rolled back are not computed ahead.
     const { hasTransaction } = state
@@ -106,6 +122,10 @@ class GenerationTask implements Task {
 
   get isDone(): boolean {
     return this.finishReason !== undefined
+  }
+
+  get usage(): Usage {
+    return this.#account.usage(this.visible)
   }
 
   get pending(): number {
@@ -141,6 +161,10 @@ class GenerationTask implements Task {
 
   take(): void {}
 
+  count(from: number, tokens: number, drafted: number): void {
+    this.#account.step(from, tokens, drafted)
+  }
+
   accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number {
     const { stop } = this.#settings
     const kept: number[] = []
@@ -156,6 +180,8 @@ class GenerationTask implements Task {
       this.finishReason = 'length'
       break
     }
+    // The last of the drawn tokens was not drafted.
+    this.#account.draw(kept.length, Math.min(kept.length, tokens.length - 1), performance.now())
     this.state.log.push(kept)
     this.#sampler.push(kept)
     this.#drafter?.push(kept, this.isDone ? 0 : this.draftsMax)
@@ -225,6 +251,8 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   readonly #onAbort = (): void => void this.#end({ cause: aborted(this.#settings.signal) })
   /** Settles after blocks were restored from tiers. */
   #brought: Promise<void> | undefined
+  /** The time of the first `next()`. */
+  #started: number | undefined
   #task: GenerationTask | undefined
   #isOver = false
   /** The error of the next call. */
@@ -254,6 +282,15 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     return task?.unread.length === 0 && !task.isEnded ? task.finishReason : undefined
   }
 
+  /**
+   * The work so far: tokens of the prompt that were cached, tokens that were computed, drafts, the time to the first token. A snapshot that never changes; all
+   * counts are 0 before the first `next()`. Tokens that are computed ahead of the reader count as computed.
+   */
+  get usage(): Usage {
+    Generation.#check(this)
+    return this.#task?.usage ?? NOTHING_USED
+  }
+
   /** With the option `logprobs`, the log-probabilities of the token that was read last. */
   get logprobs(): TokenLogprobs | undefined {
     Generation.#check(this)
@@ -263,6 +300,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   /** Returns the next token. */
   async next(): Promise<IteratorResult<number, undefined>> {
     Generation.#check(this)
+    this.#started ??= performance.now()
     if (this.#task === undefined && !this.#isOver && this.#state.shared.tiers !== undefined && this.#fits())
       await (this.#brought ??= this.#state.bring(this.#settings.tokens))
     return await new Promise((resolve, reject) => {
@@ -299,13 +337,14 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     checkThis(self, value => #scheduler in value, 'a Generation')
   }
 
-  /** True if the prompt fits into the context. If it does not, it is refused at the start, and nothing is restored for it. */
+  /** True if the prompt fits into the context and into the cache. If it does not, it is refused at the start, and nothing is restored for it. */
   #fits(): boolean {
     const {
       tokens,
       limits: { contextLength = Infinity },
     } = this.#settings
-    return this.#state.log.length + tokens.length <= contextLength
+    const length = this.#state.log.length + tokens.length
+    return length <= contextLength && this.#scheduler.fits(length)
   }
 
   #start(): void {
@@ -316,6 +355,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
       arrival =>
         new GenerationTask(this.#state, this.#settings, {
           arrival,
+          started: this.#started as number,
           ahead: this.#ahead,
           changed: () => this.#give(),
           wake: () => this.#scheduler.wake(),

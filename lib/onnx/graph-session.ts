@@ -19,8 +19,17 @@ export interface GraphSessionOptions {
   readonly embedded?: readonly string[]
 }
 
-/** The folder and name of a model whose weights can be references, with links resolved: onnxruntime does not follow links. */
-function placed(graph: NativeOnnxGraph): { readonly folder: string; readonly name: string } | undefined {
+/** @internal The folder and the name of a file. */
+export interface Place {
+  readonly folder: string
+  readonly name: string
+}
+
+/**
+ * @internal The place of a model whose weights can be references, with links resolved: onnxruntime does not follow links out of a folder. `undefined` if its weights
+ * have other names, or are in other folders, than the graph says.
+ */
+export function placed(graph: NativeOnnxGraph): Place | undefined {
   if (graph.path === null) return undefined
   const file = realpathSync(graph.path)
   const [folder, near] = [dirname(file), dirname(graph.path)]

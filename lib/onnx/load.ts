@@ -1,14 +1,14 @@
 // Loads a model with the first backend that works.
 //
-//     file or bytes -> graph -> rewritten -> for each backend: its layers -> a cache of them -> the backend
+//     folder -> file, or bytes -> graph -> rewritten -> for each backend: its layers -> a cache of them -> the backend
 //
 // A backend that refuses the model leaves nothing behind, and the next one is tried. If all refuse, the first refusal is thrown. Wrong options are thrown at once.
 import { createHash } from 'node:crypto'
-import { basename } from 'node:path'
+import { basename, resolve } from 'node:path'
 
 import type { NativeOnnxGraph, NativeOnnxLayer, NativeOnnxRewritten } from '#binding'
 
-import { adviceOf, advised, inLength, type KvTideError } from '../errors/errors.js'
+import { adviceOf, advised, inLength, invalid, type KvTideError } from '../errors/errors.js'
 import { threads as allThreads } from '../border/process.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
@@ -17,7 +17,9 @@ import { smallest } from './context.js'
 import type { CrossCache } from './cross-cache.js'
 import type { Embeddings } from './embeddings.js'
 import { crossCacheOf, hasEncoder } from './encoder-parts.js'
+import { endOfSequence } from './end-of-sequence.js'
 import { GraphBackend } from './graph.js'
+import { graphFile } from './model-folder.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
 import { layersFor, prepared, refusing } from './prepared.js'
 import { SessionBackend } from './session-backend.js'
@@ -33,8 +35,8 @@ const MEMORY_BYTES = 2 ** 30
 
 /** @internal Loads a model with the first backend that works. */
 export async function loadModel(given: unknown, options: unknown) {
-  const source = readModelSource('model', given)
   const read = readLoad(options)
+  const source = sourceOf(readModelSource('model', given), read)
   const { cache: cacheOptions, threads = allThreads(), backends, maxStepTokens } = read
   const model = await prepared(source, read)
   const { declared, graph, embeddings, encoder: parts, rewritten, positionRows } = model
@@ -69,14 +71,26 @@ export async function loadModel(given: unknown, options: unknown) {
       const contextLength = smallest([declared.contextLength, ...tables.map(rows => rows ?? undefined)])
       const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
       const encoded = parts === undefined ? undefined : { ...parts, cross: cross as CrossCache }
-      const width = embeddings?.width
-      return { cache, backend: made.value, refusals, vocabulary, contextLength, limits, rope, width, encoded }
+      const path = typeof source === 'string' ? resolve(source) : undefined
+      const ends = endOfSequence(path, read.config, vocabulary)
+      const facts = { path, ends, vocabulary, contextLength, width: embeddings?.width }
+      return { cache, backend: made.value, refusals, limits, rope, encoded, ...facts }
     }
     cache.dispose()
     refusals.push({ backend, error: made.refusal as KvTideError })
   }
   // Only `plain` runs a decoder with an encoder, so its refusal says what to change.
   throw (refusals.at(hasEncoder(graph) ? -1 : 0) as BackendRefusal).error
+}
+
+/** The path of the graph, or its bytes. */
+function sourceOf(
+  model: string | Uint8Array,
+  { dtype }: Pick<ReturnType<typeof readLoad>, 'dtype'>,
+): string | Uint8Array {
+  if (typeof model === 'string') return graphFile(model, dtype)
+  if (dtype !== undefined) throw invalid('dtype', dtype, 'no value: the model is given as bytes')
+  return model
 }
 
 /** The graphs whose warning was given. */

@@ -62,6 +62,9 @@ interface Loaded {
   readonly refusals: readonly BackendRefusal[]
   readonly vocabulary: number | undefined
   readonly contextLength?: number | undefined
+  /** The path of the graph, and the ids that end an answer. */
+  readonly path?: string | undefined
+  readonly ends?: readonly number[] | undefined
   readonly rope?: LongRope | undefined
   /** Elements of a row of embeddings, if the model takes these. */
   readonly width?: number | undefined
@@ -71,6 +74,18 @@ interface Loaded {
   /** The encoder and the cross cache, for a decoder with an encoder. */
   readonly encoded?: (EncoderParts & { readonly cross: CrossCache }) | undefined
 }
+
+/** The properties of a model that never change. */
+type Facts =
+  | 'backend'
+  | 'refusals'
+  | 'cache'
+  | 'namespace'
+  | 'layers'
+  | 'vocabularySize'
+  | 'contextLength'
+  | 'endOfSequence'
+  | 'path'
 
 /** The maximum difference between the vocabularies of two models with one tokenizer: exporters round the size up. */
 const PADDING_MAX = 1024
@@ -104,6 +119,13 @@ export class OnnxModel implements AsyncDisposable, Disposable {
    * positions declare; `undefined` if none does. Longer prompts are refused with `CONTEXT_OVERFLOW`, and a generation ends there.
    */
   declare readonly contextLength: number | undefined
+  /**
+   * The ids that end an answer: `eos_token_id` of `generation_config.json`, else of `config.json`, else of `genai_config.json`. `generate` stops at them. Empty if no
+   * config declares any.
+   */
+  declare readonly endOfSequence: readonly number[]
+  /** The path of the graph's file; `undefined` if the model was given as bytes. */
+  declare readonly path: string | undefined
   readonly #shared: SharedCache
   readonly #backend: Backend
   readonly #rope: LongRope | undefined
@@ -118,19 +140,19 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
-    const { cache, backend, refusals, vocabulary, contextLength, limits, cuts, rope, width, encoded } = loaded as Loaded
-    settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'namespace' | 'layers' | 'vocabularySize' | 'contextLength'>(
-      this,
-      {
-        backend: backend.name,
-        refusals: Object.freeze([...refusals]),
-        cache,
-        namespace: cache.form.namespace,
-        layers: cache.groups,
-        vocabularySize: vocabulary,
-        contextLength,
-      },
-    )
+    const { cache, backend, refusals, vocabulary, contextLength, limits, cuts, rope, width, encoded, path, ends } =
+      loaded as Loaded
+    settle<OnnxModel, Facts>(this, {
+      backend: backend.name,
+      refusals: Object.freeze([...refusals]),
+      cache,
+      namespace: cache.form.namespace,
+      layers: cache.groups,
+      vocabularySize: vocabulary,
+      contextLength,
+      endOfSequence: Object.freeze([...(ends ?? [])]),
+      path,
+    })
     this.#limits = {
       contextLength,
       get isPruned() {
@@ -151,11 +173,11 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /**
    * Loads a model.
    *
-   * @param model the path of its file, whose weights stay there, or its bytes
+   * @param model the path or the `file:` URL of its file, whose weights stay there; of its folder, in which `dtype` chooses the file; or its bytes
    * @throws KvTideError `UNSUPPORTED_GRAPH` with the node that is not recognised, `INVALID_GRAPH`, `RUNTIME_UNAVAILABLE` without a usable
    * onnxruntime-node, `RUNTIME_FAILED`
    */
-  static async load(model: string | Uint8Array, options: OnnxModelOptions = {}): Promise<OnnxModel> {
+  static async load(model: string | URL | Uint8Array, options: OnnxModelOptions = {}): Promise<OnnxModel> {
     return new OnnxModel(INTERNAL, await loadModel(model, options))
   }
 
@@ -247,14 +269,17 @@ export class OnnxModel implements AsyncDisposable, Disposable {
 
   /**
    * Generates tokens behind those of a sequence, one by one. Computing starts with the first `next()`. The options determine sampling, the end of the
-   * generation, and the tokens that it starts with. At the end of the model's context it ends with `finishReason` `'length'`. A prompt that is longer is
+   * generation, and the tokens that it starts with. It ends at an id of `endOfSequence`, which is not returned, with `finishReason` `'stop'`. At the end of the
+   * model's context it ends with `finishReason` `'length'`. A prompt that is longer is
    * refused with `CONTEXT_OVERFLOW` at the first `next()`, before anything is computed.
    */
   generate(sequence: OnnxSequence, options: GenerateOptions = {}): Generation {
     OnnxModel.#check(this)
     const state = SequenceState.of(this.#shared, 'sequence', sequence)
     const settings = {
-      ...readGenerate(options, this.vocabularySize, (argument, value) => this.#drafting(argument, value)),
+      ...readGenerate(options, { vocabulary: this.vocabularySize, ends: this.endOfSequence }, (argument, value) =>
+        this.#drafting(argument, value),
+      ),
       limits: this.#limits,
     }
     return new Generation(INTERNAL, this.#scheduler, state, settings, this.#isWindowed)

@@ -3,17 +3,18 @@ import {
   arrayKind,
   count,
   fields,
+  flag,
   isArray,
   known,
   list,
   type Names,
   optional,
-  text,
   typedArray,
   whole,
 } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
+import { readPath } from '../files/source.js'
 import { readSampling, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
 import type { HuggingFaceConfig } from '../sequences/model-description.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
@@ -23,6 +24,7 @@ import { BACKENDS, type BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
 import type { EncoderOutput, Encoding } from './encoding.js'
 import type { GenerationSettings } from './generation.js'
+import { type GraphDType, readGraphDType } from './model-folder.js'
 import { type EmbeddingForm, type EmbedSpan, readEmbeds } from './spans.js'
 import { checkPositions, readKnown, readPositions } from './token-log.js'
 
@@ -33,9 +35,14 @@ export type OnnxCacheOptions = Omit<ModelCacheOptions, 'model' | 'dtype' | 'devi
 export interface OnnxModelOptions {
   /**
    * The model's `config.json`: a path, or its content. By default the one next to the model, or one folder up, if there is one. It declares which
-   * layers have a window if the graph does not, and the length of the model's context.
+   * layers have a window if the graph does not, the length of the model's context, and the ids that end its answers.
    */
   readonly config?: HuggingFaceConfig
+  /**
+   * The graph of a folder, by its weights: `q4` for `model_q4.onnx`, in the folder or in its `onnx`. By default the decoder that `genai_config.json` names, then
+   * `model.onnx`, then the first of `q4`, `q8`, `f16` that is there. For a folder only.
+   */
+  readonly dtype?: GraphDType
   /**
    * The cache. By default it has 1 GiB for at most 32 sequences at once, pages in the graph's dtype (`q8` or `q4` if the graph quantises its pasts to 8 or
    * 4 bits), and a namespace that is a fingerprint of the graph and of samples of its weights.
@@ -45,7 +52,7 @@ export interface OnnxModelOptions {
    * The model that computes the embeddings of token ids, for a decoder that takes `inputs_embeds`: a path, or its bytes. By default `embed_tokens.onnx` next
    * to the decoder, with the same suffix or without one, or the one of onnxruntime-genai.
    */
-  readonly embeddings?: string | Uint8Array
+  readonly embeddings?: string | URL | Uint8Array
   /** The number of threads that a step uses; by default kvtide's number of threads. */
   readonly threads?: number
   /** The backend to use. By default the first that works: `graph`, `parts`, `plain`. */
@@ -56,7 +63,7 @@ export interface OnnxModelOptions {
    * The encoder of a decoder like Whisper's or T5's: the path of its file, or its bytes. By default the file beside the model whose name has `encoder_model` in place
    * of `decoder_model_merged`, if there is one.
    */
-  readonly encoder?: string | Uint8Array
+  readonly encoder?: string | URL | Uint8Array
   /**
    * The limit of the cross cache in bytes; 1 GiB by default. The cross cache keeps encodings with their keys and values for later sequences. Encodings that a
    * step uses are kept until the step ends, even if they exceed the limit.
@@ -112,8 +119,10 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions, CheckpointsOp
    * `finishReason` `'length'`. It never exceeds what the context leaves behind the prompt.
    */
   readonly maxTokens?: number
-  /** Ids that end the generation. They are not returned, and do not become part of the sequence. */
+  /** Ids that end the generation, besides the model's `endOfSequence`. They are not returned, and do not become part of the sequence. */
   readonly stop?: readonly number[] | Uint32Array
+  /** True to generate past the model's `endOfSequence`: vLLM's `ignore_eos`. Ids of `stop` end the generation in any case. False by default. */
+  readonly ignoreEndOfSequence?: boolean
   /**
    * Drafts tokens, so that one step verifies several. `'lookup'` drafts by prompt lookup, at most 8 tokens at once unless `lookup` is given; the
    * generated tokens stay the same. A smaller model with the same tokenizer drafts 4 at once unless `tokens` is given; at temperature 0 the
@@ -126,6 +135,7 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions, CheckpointsOp
 
 const LOAD: Names<OnnxModelOptions> = {
   config: 0,
+  dtype: 0,
   cache: 0,
   embeddings: 0,
   threads: 0,
@@ -142,6 +152,7 @@ const GENERATE: Names<GenerateOptionsOf<unknown>> = {
   tokens: 0,
   maxTokens: 0,
   stop: 0,
+  ignoreEndOfSequence: 0,
   draft: 0,
   signal: 0,
   checkpoints: 0,
@@ -155,7 +166,7 @@ const TOKENS = 512
 
 /** @internal Reads the options of loading a model. */
 export function readLoad(options: unknown) {
-  const { config, cache, embeddings, threads, backend, maxStepTokens, encoder, crossCacheBytes } =
+  const { config, dtype, cache, embeddings, threads, backend, maxStepTokens, encoder, crossCacheBytes } =
     known<OnnxModelOptions>('options', options, LOAD)
   if (backend !== undefined && !BACKENDS.includes(backend as BackendName))
     throw invalid('backend', backend, BACKENDS.join(', '))
@@ -167,6 +178,7 @@ export function readLoad(options: unknown) {
   }
   return {
     config: config as HuggingFaceConfig | undefined,
+    dtype: optional(readGraphDType, 'dtype', dtype),
     cache: given as OnnxCacheOptions,
     embeddings: optional(readModelSource, 'embeddings', embeddings),
     threads: optional((argument, value) => count(argument, value, 1, 1024), 'threads', threads),
@@ -220,15 +232,16 @@ export function readRun(options: unknown): { isLast: boolean; signal: AbortSigna
 /** @internal `modelOf` reads a second model, and returns `undefined` if the value is not a model. */
 export function readGenerate(
   options: unknown,
-  vocabulary: number | undefined,
+  { vocabulary, ends }: { readonly vocabulary: number | undefined; readonly ends: readonly number[] },
   modelOf: (argument: string, value: unknown) => DraftModel | undefined,
 ): Omit<GenerationSettings, 'limits'> {
   const given = known<GenerateOptionsOf<unknown>>('options', options, GENERATE)
-  const { tokens, maxTokens, stop, draft, signal } = given
+  const { tokens, maxTokens, stop, ignoreEndOfSequence, draft, signal } = given
+  const isEndless = optional(flag, 'ignoreEndOfSequence', ignoreEndOfSequence) === true
   return {
     tokens: readIds('tokens', tokens, vocabulary),
     maxTokens: optional((argument, value) => count(argument, value, 1), 'maxTokens', maxTokens) ?? Infinity,
-    stop: new Set(optional(readTokens, 'stop', stop)),
+    stop: new Set([...(isEndless ? [] : ends), ...(optional(readTokens, 'stop', stop) ?? [])]),
     sampling: readSampling(given),
     signal: optional(readSignal, 'signal', signal),
     checkpoints: readPositions('checkpoints', given.checkpoints),
@@ -271,8 +284,14 @@ function readIds(argument: string, tokens: unknown, vocabulary: number | undefin
   return tokens === undefined ? new Uint32Array(0) : readKnown(argument, tokens, vocabulary).slice()
 }
 
-/** @internal A path of a model, or its bytes. */
+/** @internal A path of a model, or its bytes. A `file:` URL may be a string, as `import.meta.resolve` returns it. */
 export function readModelSource(argument: string, model: unknown): string | Uint8Array {
-  if (typeof model === 'string' || arrayKind(model) === undefined) return text(argument, model)
-  return typedArray<Uint8Array>(argument, model, ['Uint8Array'])
+  if (typeof model !== 'string' && arrayKind(model) !== undefined)
+    return typedArray<Uint8Array>(argument, model, ['Uint8Array'])
+  return readPath(argument, typeof model === 'string' && /^file:\/\//i.test(model) ? urlOf(model) : model)
+}
+
+/** The URL in a text; the text itself if it has none. */
+function urlOf(value: string): URL | string {
+  return URL.canParse(value) ? new URL(value) : value
 }

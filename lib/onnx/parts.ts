@@ -5,8 +5,6 @@
 //
 // Tensors are passed from subgraph to subgraph without a copy, and are released behind the last one that takes them. A subgraph without inputs gives weights: it
 // is computed once.
-import { basename, dirname } from 'node:path'
-
 import type { NativeOnnxLayer, NativeOnnxPort, NativeOnnxRewritten, NativeStateNode } from '#binding'
 
 import type { AttendOptions } from '../attention/attend-call.js'
@@ -102,18 +100,18 @@ export class Parts implements Sessions {
   }
 
   static async open(
-    { rewritten: number, path, threads, takesFolder, runtime, embeddings }: PartsModel,
+    { rewritten: number, at, threads, takesFolder, runtime, embeddings }: PartsModel,
     calling: RuntimeCall,
   ): Promise<Parts> {
     const rewritten = binding.NativeOnnxRewritten.taken(number)
     checkElements(rewritten)
     const layers = new Map(rewritten.layers().map(layer => [layer.layer, layer]))
     const { module } = await calling(() => onnxRuntime(runtime))
-    const isMapped = path !== null && takesFolder
-    const written = await rewritten.parts(isMapped ? basename(path) : undefined)
+    const place = takesFolder ? at : undefined
+    const written = await rewritten.parts(place?.name, place === undefined)
     const config = {
       intra_op: { allow_spinning: '0' },
-      ...(isMapped ? { model_external_initializers_file_folder_path: dirname(path) } : {}),
+      ...(place === undefined ? {} : { model_external_initializers_file_folder_path: place.folder }),
     }
     const options = {
       intraOpNumThreads: threads,
@@ -124,7 +122,7 @@ export class Parts implements Sessions {
     }
     const parts: Subgraph[] = []
     const weights = new Map<string, RuntimeTensor>()
-    const embedder = await Embedder.open(embeddings, { threads, takesFolder }, module, calling)
+    const embedder = await Embedder.open(embeddings, { runtime, threads, takesFolder }, module, calling)
     try {
       for (const [place, { bytes, inputs, outputs, attentions, states }] of written.entries()) {
         const last = lastUsed(written, place)

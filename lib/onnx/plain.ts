@@ -160,7 +160,7 @@ export class Plain implements Sessions {
     const embedder = await Embedder.open(embeddings, model, module, calling)
     const given = new GivenInputs(embedder, module, ports.typeOf('position_ids'))
     try {
-      const session = await openGraph(graph, model, module, calling, { suffix })
+      const session = await openGraph(graph, model, module, calling, suffix)
       const { feeds } = carried.call(NO_PAST, 0, undefined, Uint32Array.of(0))
       const cross = ports.cross.length === 0 ? undefined : new CrossTensors(ports, module.Tensor, feeds)
       const plain = new Plain(calling, session, carried, cache, { isPruned: hasPrunedHead(graph), given, cross })

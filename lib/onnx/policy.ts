@@ -3,7 +3,8 @@
  *
  * 1. Tasks are in order of arrival, and always keep their place in it.
  * 2. A step takes one token of each task that decodes, with its drafted tokens, then chunks of prompts, in order of arrival, until it has
- *    `budget` tokens. A chunk ends at the next position where a checkpoint is wanted (checkpoints.ts).
+ *    `budget` tokens. A chunk ends at the next position where a checkpoint is wanted (checkpoints.ts). A prompt whose start is being computed
+ *    for a task before it waits for that start.
  * 3. A task is admitted once there is room for all its tokens. If there is none, blocks are taken from sequences that no task computes, then
  *    from the youngest task that arrived after it. No task waits for one that arrived later. An idle task loses its blocks only if nothing
  *    else can be computed.
@@ -22,6 +23,8 @@ export interface Candidate {
   readonly isAdmitted: boolean
   /** True if it has blocks, even if it is not admitted. */
   readonly isHolding: boolean
+  /** True if a candidate before it computes the start of its prompt (common-starts.ts); false by default. */
+  readonly isWaiting?: boolean
   /** The maximum number of drafted tokens to verify. */
   readonly drafts: number
   /** The number of pending tokens behind which a step has to end, at least 1; `undefined` if a step may end anywhere. */
@@ -53,8 +56,8 @@ export function sharesOf(candidates: readonly Candidate[], budget: number): Shar
   })
   for (const [place, candidate] of candidates.entries()) {
     if (left === 0) break
-    const { isAdmitted, pending } = candidate
-    if (!isAdmitted || pending < 2) continue
+    const { isAdmitted, pending, isWaiting = false } = candidate
+    if (!isAdmitted || pending < 2 || isWaiting) continue
     const tokens = Math.min(pending, left, candidate.nextCut ?? pending)
     shares.push({ place, tokens, drafts: 0 })
     left -= tokens

@@ -30,9 +30,9 @@ export class Room {
     )
   }
 
-  /** True if a task has more tokens than fit into the whole cache. */
-  isHopeless({ state }: Task): boolean {
-    return Math.ceil(state.log.length / this.#blockSize) > this.#capacity
+  /** True if so many tokens of one sequence fit into the whole cache. */
+  fits(tokens: number): boolean {
+    return Math.ceil(tokens / this.#blockSize) <= this.#capacity
   }
 
   /** Returns the error for a task whose tokens do not fit beside other admitted tasks. Without others, it may take all free blocks. */

@@ -1,8 +1,9 @@
 // Opens unmodified graphs in sessions of onnxruntime-node, and describes their inputs and outputs as such a session does.
-import { basename, dirname } from 'node:path'
+import { statSync } from 'node:fs'
 
 import type { NativeOnnxGraph } from '#binding'
 
+import { checkWhole, placed } from './graph-session.js'
 import type { OnnxInput, OnnxSession } from './ports.js'
 import { type OnnxRuntimeModule, ran, type RuntimeSession } from './runtime.js'
 import type { RuntimeCall, SessionsOptions } from './sessions.js'
@@ -30,21 +31,23 @@ export function sessionOf(graph: NativeOnnxGraph): OnnxSession & { readonly inpu
   }
 }
 
-/**
- * @internal Opens a graph, with a suffix behind its bytes. Its weights stay in its files if the runtime takes a folder; if it does not, `embedsWeights` puts those of
- * other files into the bytes.
- */
+/** @internal Opens a graph, with a suffix behind its bytes. Its weights stay in its files if the runtime takes a folder; otherwise they are part of the bytes. */
 export async function openGraph(
   graph: NativeOnnxGraph,
-  { threads, takesFolder }: Pick<SessionsOptions, 'threads' | 'takesFolder'>,
+  { runtime, threads, takesFolder }: Pick<SessionsOptions, 'runtime' | 'threads' | 'takesFolder'>,
   module: OnnxRuntimeModule,
   calling: RuntimeCall,
-  { suffix, embedsWeights = false }: { readonly suffix?: Uint8Array; readonly embedsWeights?: boolean } = {},
+  suffix?: Uint8Array,
 ): Promise<RuntimeSession> {
-  const file = takesFolder ? graph.path : null
-  const own = await graph.model(file === null ? undefined : basename(file), embedsWeights && file === null)
+  const at = takesFolder ? placed(graph) : undefined
+  if (at === undefined && graph.path !== null)
+    checkWhole(
+      graph.externalFiles().reduce((sum, { bytes }) => sum + bytes, statSync(graph.path).size),
+      { version: runtime.version, takesFolder },
+    )
+  const own = await graph.model(at?.name, at === undefined)
   const bytes = suffix === undefined ? own : Buffer.concat([own, suffix])
-  const weights = file === null ? {} : { model_external_initializers_file_folder_path: dirname(file) }
+  const weights = at === undefined ? {} : { model_external_initializers_file_folder_path: at.folder }
   const options = {
     intraOpNumThreads: threads,
     interOpNumThreads: 1,

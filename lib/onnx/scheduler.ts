@@ -16,6 +16,7 @@ import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
+import { CommonStarts } from './common-starts.js'
 import { Cuts } from './cuts.js'
 import { admit, type Candidate, type Share, sharesOf } from './policy.js'
 import { Room } from './room.js'
@@ -38,6 +39,7 @@ export class Scheduler {
   readonly #limits: { readonly stepTokens: number; readonly sequences: number }
   readonly #room: Room
   readonly #cuts: Cuts
+  readonly #starts: CommonStarts
   #tasks: Task[] = []
   /** A task that has no room. If it still has none in the next round, after a turn of the event loop, it is refused. */
   #unfit: Task | undefined
@@ -63,6 +65,7 @@ export class Scheduler {
     this.#limits = limits
     this.#room = new Room(cache, shared, limits.stepTokens)
     this.#cuts = cuts
+    this.#starts = new CommonStarts(cache, cuts)
   }
 
   /** Adds a task for a sequence. Refused if another task works on it. */
@@ -85,6 +88,11 @@ export class Scheduler {
 
   check(): void {
     if (this.#isEnded) throw disposed()
+  }
+
+  /** True if so many tokens of one sequence fit into the whole cache. */
+  fits(tokens: number): boolean {
+    return this.#room.fits(tokens)
   }
 
   /** Runs a function between two steps. The next step waits for it. */
@@ -198,16 +206,15 @@ export class Scheduler {
   #choose(): { task: Task; share: Share }[] {
     this.#align()
     for (const task of this.#tasks)
-      if (!task.isAdmitted && this.#room.isHopeless(task)) this.#dropUnfit(task, this.#room.shortage(task, []))
+      if (!task.isAdmitted && !this.fits(task.state.log.length)) this.#dropUnfit(task, this.#room.shortage(task, []))
     const tasks = this.#tasks
-    const candidates = tasks.map(task => candidateOf(task, this.#cuts))
+    const candidates = tasks.map(task => candidateOf(task, this.#cuts, this.#starts))
     admit(candidates, Math.min(this.#limits.sequences, this.#limits.stepTokens), {
       hasRoom: (place, isAlone) =>
         this.#room.shortage(tasks[place] as Task, isAlone ? [] : tasks.filter(task => task.isAdmitted)) === undefined,
       admit: place => {
         const task = tasks[place] as Task
-        task.state.resume(task.firstRow + 1)
-        this.#cuts.place(task)
+        this.#starts.find(task)
         task.isAdmitted = true
       },
       preempt: place => preempt(tasks[place] as Task),
@@ -219,6 +226,7 @@ export class Scheduler {
       for (const task of unfit) if (this.#tasks.includes(task)) this.#drop(task)
       return this.#choose()
     }
+    this.#starts.update(tasks)
     const shares = sharesOf(candidates, this.#limits.stepTokens)
     return shares.map(share => ({ task: tasks[share.place] as Task, share }))
   }
@@ -369,7 +377,10 @@ export class Scheduler {
       for (const handle of handles) handle.isInStep = false
     }
     try {
-      for (const { task, tokens } of parts) task.state.computed += tokens.length
+      for (const { task, tokens, drafted } of parts) {
+        task.count?.(task.state.computed, tokens.length, drafted.tokens.length)
+        task.state.computed += tokens.length
+      }
       await this.#draw(parts, wanted, logits)
     } catch (error) {
       for (const { task } of parts) if (this.#tasks.includes(task)) this.#drop(task, error)
@@ -420,8 +431,11 @@ function isHolding({ isAdmitted, state }: Task): boolean {
   return isAdmitted || state.computed > 0
 }
 
-function candidateOf(task: Task, cuts: Cuts): Candidate {
+function candidateOf(task: Task, cuts: Cuts, starts: CommonStarts): Candidate {
   return {
+    get isWaiting() {
+      return starts.isWaiting(task)
+    },
     get pending() {
       return task.pending
     },

@@ -6,6 +6,7 @@ import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendForm, BackendName, ModelStep } from './backend.js'
 import type { CrossCache } from './cross-cache.js'
+import { placed } from './graph-session.js'
 import { KeptPresents } from './kept-presents.js'
 import { isAtLeast, onnxPackage } from './runtime.js'
 import { type SessionHost, sessionHost } from './session-host.js'
@@ -60,7 +61,7 @@ export class SessionBackend implements Backend {
     const host = await opened(rewritten.share(), form, (number, common) => ({
       kind: 'parts',
       rewritten: number,
-      path: graph.path,
+      at: placed(graph),
       ...common,
     }))
     return new SessionBackend('parts', host, undefined, form)

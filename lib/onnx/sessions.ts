@@ -3,6 +3,7 @@
 import type { LentRun } from '../sequences/lent-run.js'
 import type { CarriedCache } from './carried.js'
 import type { EncodedStates } from './encoding.js'
+import type { Place } from './graph-session.js'
 import type { OnnxPackage } from './runtime.js'
 import type { StepEmbeds } from './spans.js'
 
@@ -33,8 +34,8 @@ export interface EmbeddingsModel {
 export interface PartsModel extends SessionsOptions {
   readonly kind: 'parts'
   readonly rewritten: number
-  /** The model's file, if it has one. */
-  readonly path: string | null
+  /** The place of the model's weights, if they can stay in its files. */
+  readonly at: Place | undefined
 }
 
 /** @internal An unmodified graph, over a cache with its layers. */

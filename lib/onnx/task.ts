@@ -45,6 +45,8 @@ export interface Task extends SequenceUser {
   toDraw(logits: NativeLogits, row: number, drafted: Drafted): RowToDraw | undefined
   /** Takes logits of the positions from `position` on, starting with a row. */
   take(logits: NativeLogits, row: number, position: number, count: number): void
+  /** Counts a step that has computed so many of its tokens from a position on, and so many drafted ones behind them. */
+  count?(from: number, tokens: number, drafted: number): void
   /** Takes drawn tokens. Returns the number of those that are kept. */
   accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number
   /** Called when the task has left the scheduler: done, ended by its owner, or refused. */

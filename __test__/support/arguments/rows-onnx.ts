@@ -8,6 +8,7 @@ import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
 import {
   but,
   count,
+  flag,
   never,
   optional,
   options,
@@ -91,6 +92,7 @@ const models = new Members('OnnxModel', model)
       tokens: optional(tokenIds),
       maxTokens: optional(but(count, {})),
       stop: optional(tokenIds),
+      ignoreEndOfSequence: optional(flag),
       draft: optional({ legal: {} }),
       signal: optional(signal),
       checkpoints,
@@ -227,6 +229,7 @@ const generations = new Members('Generation', () => {
 })
   .special('finishReason', over)
   .special('logprobs', over)
+  .special('usage', over)
   .special('next', over)
   .special('return', over)
   .special('[asyncIterator]', over)
@@ -346,6 +349,7 @@ export const loadRows: readonly Row[] = [
         small,
         {
           config: optional(config),
+          dtype: optional(text),
           cache: optional({ legal: ANY }),
           embeddings: optional({ legal: {} }),
           threads: optional(count),

@@ -360,6 +360,8 @@ export function toyModel(
     cuts,
     states,
     slots = capacity,
+    contextLength,
+    ends,
     more = {},
   }: {
     capacity: number
@@ -378,6 +380,9 @@ export function toyModel(
     /** The layers that keep states, and the number of slots for these. */
     states?: ToyStates | undefined
     slots?: number | undefined
+    /** The maximum number of tokens of a sequence, and the ids that end an answer. */
+    contextLength?: number | undefined
+    ends?: readonly number[] | undefined
     /** More options of the cache. */
     more?: Partial<ModelCacheOptions>
   },
@@ -403,5 +408,7 @@ export function toyModel(
     cuts,
     rope,
     width,
+    contextLength,
+    ends,
   })
 }

@@ -7,7 +7,9 @@ const { graph, ids, threads, chats, count } = JSON.parse(process.argv[2])
 const model = await OnnxModel.load(graph, { threads, cache: { memoryBytes: 2 ** 29 } })
 const loaded = process.resourceUsage().maxRSS / 1024
 const sequences = Array.from({ length: chats }, (_, chat) => model.open({ salt: `${chat}`, tokens: ids }))
-const generations = sequences.map(sequence => model.generate(sequence, { maxTokens: count + 1 }))
+// As the peers, it goes on behind the end of a sequence.
+const options = { maxTokens: count + 1, ignoreEndOfSequence: true }
+const generations = sequences.map(sequence => model.generate(sequence, options))
 const answer = await timed(generations, count)
 await Promise.all(generations.map(generation => generation.return()))
 /** Milliseconds for the first token behind a sequence and 16 tokens. */

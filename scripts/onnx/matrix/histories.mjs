@@ -1,9 +1,10 @@
 // Histories of sequences, for models whose layers keep states: however a sequence came to its tokens, the next ones are the expected ones.
 
-/** All tokens of a generation. */
+/** All tokens of a generation. The expected tokens go on behind the end of a sequence. */
 async function read(model, sequence, maxTokens, options = {}) {
   const tokens = []
-  for await (const token of model.generate(sequence, { maxTokens, ...options })) tokens.push(token)
+  const all = { maxTokens, ignoreEndOfSequence: true, ...options }
+  for await (const token of model.generate(sequence, all)) tokens.push(token)
   return tokens
 }
 

@@ -18,7 +18,9 @@ async function computed(model, prompt, count, salt) {
   const other = model.open({ tokens: prompt, salt: `${salt} again` })
   const [logits] = await model.run([{ sequence: chat, tokens: prompt }], { logits: 'all' })
   const tokens = []
-  for await (const token of model.generate(other, { maxTokens: count })) tokens.push(token)
+  // The expected tokens go on behind the end of a sequence.
+  const options = { maxTokens: count, ignoreEndOfSequence: true }
+  for await (const token of model.generate(other, options)) tokens.push(token)
   chat.dispose()
   other.dispose()
   return { logits, tokens }
