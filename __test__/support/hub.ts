@@ -73,6 +73,7 @@ export class HubServer {
   named: string | undefined
   readonly #repositories = new Map<string, Repository>()
   readonly #servers: [Server, Server]
+  #ports: number[] = []
 
   private constructor() {
     const serve = (isStorage: boolean): Server =>
@@ -86,6 +87,7 @@ export class HubServer {
   static async start(t: Pick<ExecutionContext, 'teardown'>): Promise<HubServer> {
     const server = new HubServer()
     for (const each of server.#servers) await new Promise<void>(resolve => each.listen(0, '127.0.0.1', resolve))
+    server.#ports = server.#servers.map(each => (each.address() as AddressInfo).port)
     t.teardown(() => server.stop())
     return server
   }
@@ -120,7 +122,13 @@ export class HubServer {
   /** Gives a repository another name, to which the old one redirects. */
   move(name: string, to: string): void {
     this.#repositories.set(to, this.#repositories.get(name) as Repository)
-    this.#repositories.set(name, { commits: new Map(), refs: new Map(), isLarge: () => false, isGated: false, movedTo: to })
+    this.#repositories.set(name, {
+      commits: new Map(),
+      refs: new Map(),
+      isLarge: () => false,
+      isGated: false,
+      movedTo: to,
+    })
   }
 
   async stop(): Promise<void> {
@@ -131,7 +139,7 @@ export class HubServer {
   }
 
   #address(isStorage: boolean): string {
-    return `http://127.0.0.1:${(this.#servers[isStorage ? 1 : 0].address() as AddressInfo).port}`
+    return `http://127.0.0.1:${this.#ports[isStorage ? 1 : 0]}`
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse, isStorage: boolean): Promise<void> {
@@ -140,7 +148,9 @@ export class HubServer {
     const resolve = /^\/([^/]+\/[^/]+)\/resolve\/([^/]+)\/(.+)$/.exec(pathname)
     const file = isStorage ? (searchParams.get('file') ?? undefined) : resolve?.[3] && decodeURIComponent(resolve[3])
     const path = isStorage ? pathname : url
-    const count = this.requests.filter(each => each.path === path && each.method === method && each.isStorage === isStorage).length
+    const count = this.requests.filter(
+      each => each.path === path && each.method === method && each.isStorage === isStorage,
+    ).length
     const asked: HubRequest = { method, path, isStorage, file, headers, count }
     this.requests.push(asked)
     const fault = this.fault(asked)
@@ -157,12 +167,14 @@ export class HubServer {
       return
     }
     const isAllowed = repository?.token === undefined || headers.authorization === `Bearer ${repository.token}`
-    if (repository === undefined || (!isAllowed && !repository.isGated)) return refuse(response, headers, 'RepoNotFound')
+    if (repository === undefined || (!isAllowed && !repository.isGated))
+      return refuse(response, headers, 'RepoNotFound')
     if (!isAllowed && (resolve !== null || api?.[2] === 'tree')) return refuse(response, headers, 'GatedRepo')
     const commit = repository.refs.get(decodeURIComponent(revision)) ?? revision
     const files = repository.commits.get(commit)
     if (files === undefined) return refuse(response, headers, 'RevisionNotFound')
-    if (resolve !== null) return this.#resolved(request, response, { repository, files, commit, file: file as string }, fault)
+    if (resolve !== null)
+      return this.#resolved(request, response, { repository, files, commit, file: file as string }, fault)
     if (api?.[2] === 'revision') {
       const siblings = [...files.keys()].map(rfilename => ({ rfilename }))
       return json(response, { id: name, modelId: name, sha: this.named ?? commit, siblings, private: false, tags: [] })
@@ -171,7 +183,14 @@ export class HubServer {
   }
 
   #tree(response: ServerResponse, repository: Repository, files: ReadonlyMap<string, Buffer>, url: string): void {
-    const folders = new Set([...files.keys()].flatMap(path => path.split('/').slice(0, -1).map((_, place, all) => all.slice(0, place + 1).join('/'))))
+    const folders = new Set(
+      [...files.keys()].flatMap(path =>
+        path
+          .split('/')
+          .slice(0, -1)
+          .map((_, place, all) => all.slice(0, place + 1).join('/')),
+      ),
+    )
     const entries: Record<string, unknown>[] = [
       ...[...folders].map(path => ({ type: 'directory', oid: '0'.repeat(40), size: 0, path })),
       ...[...files].map(([path, content]) => ({
@@ -198,13 +217,19 @@ export class HubServer {
   #resolved(
     request: IncomingMessage,
     response: ServerResponse,
-    { repository, files, commit, file }: { repository: Repository; files: ReadonlyMap<string, Buffer>; commit: string; file: string },
+    {
+      repository,
+      files,
+      commit,
+      file,
+    }: { repository: Repository; files: ReadonlyMap<string, Buffer>; commit: string; file: string },
     fault: HubFault | undefined,
   ): void {
     const content = files.get(file)
     const about = { 'x-repo-commit': commit, 'accept-ranges': 'bytes' }
     if (content === undefined) return refuse(response, request.headers, 'EntryNotFound', about)
-    if (!repository.isLarge(file, content)) return send(request, response, content, { ...about, etag: `"${gitSum(content)}"` }, fault)
+    if (!repository.isLarge(file, content))
+      return send(request, response, content, { ...about, etag: `"${gitSum(content)}"` }, fault)
     const sum = sha256(content)
     this.#blobs.set(sum, content)
     response
@@ -240,7 +265,14 @@ function refuse(
   headers: Readonly<Record<string, string>> = {},
 ): void {
   // The Hub does not tell a stranger which repositories exist.
-  const status = code === 'GatedRepo' ? (authorization === undefined ? 401 : 403) : code === 'RepoNotFound' && authorization === undefined ? 401 : 404
+  const status =
+    code === 'GatedRepo'
+      ? authorization === undefined
+        ? 401
+        : 403
+      : code === 'RepoNotFound' && authorization === undefined
+        ? 401
+        : 404
   response.writeHead(status, { 'x-error-code': code, ...headers }).end(JSON.stringify({ error: code }))
 }
 
@@ -279,7 +311,10 @@ function send(
     response.end(body)
   } else if ('slow' in fault) slowly(response, body, fault.slow)
   else if ('cut' in fault) response.write(body.subarray(0, fault.cut), () => setTimeout(() => response.destroy(), 5))
-  else response.write(body.subarray(0, fault.stall))
+  else {
+    response.flushHeaders()
+    response.write(body.subarray(0, fault.stall))
+  }
 }
 
 function slowly(response: ServerResponse, body: Buffer, bytes: number): void {

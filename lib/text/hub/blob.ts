@@ -40,14 +40,19 @@ export async function fetchBlob(client: HubClient, commit: string, file: HubFile
     throw ioError('write', dirname(blob), error)
   })
   for (;;) {
-    const lock = await HubLock.take(join(lockFolder(settings), `${file.sum}.kvtide.lock`), settings.limits.lockMs, async () => {
-      client.checkSignal()
-      if (await isThere()) return true
-      meter.at(file, await bytesThere(client, file))
-      return false
-    })
+    const lock = await HubLock.take(
+      join(lockFolder(settings), `${file.sum}.kvtide.lock`),
+      settings.limits.lockMs,
+      async () => {
+        client.checkSignal()
+        if (await isThere()) return true
+        meter.at(file, await bytesThere(client, file))
+        return false
+      },
+    )
     try {
-      const isDone = lock === undefined || (await isThere()) || (await new Writer(client, commit, file, meter).write(lock))
+      const isDone =
+        lock === undefined || (await isThere()) || (await new Writer(client, commit, file, meter).write(lock))
       if (!isDone) continue
       meter.at(file, file.size)
       return blob
@@ -149,7 +154,11 @@ class Writer {
       isResumed = false
       if (wrong >= WRONG_MAX) {
         await rm(this.#path, { force: true })
-        throw corrupt(`the content of ${this.#file.path}`, found, `the sum ${this.#file.sum}: the Hub or a proxy sent other bytes`)
+        throw corrupt(
+          `the content of ${this.#file.path}`,
+          found,
+          `the sum ${this.#file.sum}: the Hub or a proxy sent other bytes`,
+        )
       }
     }
   }
@@ -193,13 +202,14 @@ class Writer {
     const encoding = response.headers.get('content-encoding') ?? 'identity'
     const start = /^bytes (\d+)-/.exec(response.headers.get('content-range') ?? '')?.[1]
     if (response.status !== 206 || Number(start) === 0) return false
-    if (encoding !== 'identity' || Number(start) !== this.#offset) throw passing('it answers with another part than was asked for')
+    if (encoding !== 'identity' || Number(start) !== this.#offset)
+      throw passing('it answers with another part than was asked for')
     return true
   }
 
   async #put(handle: FileHandle, piece: Uint8Array): Promise<void> {
     try {
-      for (let written = 0; written < piece.length; )
+      for (let written = 0; written < piece.length;)
         written += (await handle.write(piece, written, piece.length - written, this.#offset + written)).bytesWritten
     } catch (error) {
       throw ioError('write', this.#path, error)

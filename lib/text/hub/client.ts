@@ -46,7 +46,10 @@ export class HubClient {
   }
 
   /** Asks for JSON. */
-  async json(url: string, attempts: number = this.settings.limits.attempts): Promise<{ readonly value: unknown; readonly headers: Headers }> {
+  async json(
+    url: string,
+    attempts: number = this.settings.limits.attempts,
+  ): Promise<{ readonly value: unknown; readonly headers: Headers }> {
     return this.attempts(attempts, async () =>
       this.timed(async (signal, alive) => {
         const { response } = await this.get(url, signal, {})
@@ -126,7 +129,7 @@ export class HubClient {
     let [at, first] = [new URL(url), undefined as Headers | undefined]
     for (let followed = 0; followed <= REDIRECTS; followed++) {
       const isOwn = at.origin === own
-      const response = await fetch(at, {
+      const response = await fetch(at.href, {
         redirect: 'manual',
         signal,
         headers: {
@@ -144,7 +147,7 @@ export class HubClient {
       }
       await response.body?.cancel()
       const location = response.headers.get('location') ?? ''
-      const next = URL.canParse(location, at) ? new URL(location, at) : undefined
+      const next = URL.canParse(location, at.href) ? new URL(location, at) : undefined
       if (next === undefined || !/^https?:$/.test(next.protocol)) throw new Passing('it redirects to nowhere')
       if (at.protocol === 'https:' && next.protocol !== 'https:')
         throw this.unavailable(new Passing(`it redirects from https to ${next.protocol}//${next.host}`))
@@ -203,14 +206,18 @@ export class HubClient {
     const { model, endpoint, authorization, revision } = this.settings
     const code = headers.get('x-error-code') ?? ''
     const hasToken = authorization !== undefined
-    const token = hasToken ? 'use a token of an account that may read it' : `set HF_TOKEN to a token (${endpoint}/settings/tokens)`
+    const token = hasToken
+      ? 'use a token of an account that may read it'
+      : `set HF_TOKEN to a token (${endpoint}/settings/tokens)`
     if (code === 'GatedRepo') return `it is gated: accept its terms at ${endpoint}/${model}, and ${token}`
     if (code === 'RevisionNotFound') return `there is no revision ${line(revision)}`
     if (code === 'EntryNotFound') return 'the Hub no longer has one of its files'
     if (code === 'RepoNotFound' || status === 404)
       return `there is no such model, or it is private: check the name, or ${token}`
     if (status === 401 || status === 403)
-      return hasToken ? `the token is refused (${status}): it may have expired, or ${token}` : `it needs a token (${status}): ${token}`
+      return hasToken
+        ? `the token is refused (${status}): it may have expired, or ${token}`
+        : `it needs a token (${status}): ${token}`
     return `the Hub answers ${status}`
   }
 }
@@ -265,7 +272,10 @@ function pauseOf(headers: Headers): number | undefined {
 
 /** The reason in an error of `fetch`, whose own message is only that it failed. */
 function causeOf(error: unknown): string {
-  const { cause, message } = error as { readonly cause?: { readonly code?: unknown; readonly message?: unknown }; readonly message?: unknown }
+  const { cause, message } = error as {
+    readonly cause?: { readonly code?: unknown; readonly message?: unknown }
+    readonly message?: unknown
+  }
   const code = typeof cause?.code === 'string' ? cause.code : undefined
   const text = String(cause?.message ?? message ?? 'no connection')
   return code === undefined || text.includes(code) ? text : `${text} (${code})`

@@ -10,7 +10,7 @@
 import { posix } from 'node:path'
 
 /** The forms of graphs, with the suffixes of their files; the order is that of the default. `q8` is dynamically quantised. */
-export const DTYPES = {
+export const DTYPES: Readonly<Record<HubDtype, readonly string[]>> = {
   q4: ['_q4'],
   q8: ['_quantized', '_int8'],
   f16: ['_fp16'],
@@ -19,10 +19,30 @@ export const DTYPES = {
   uint8: ['_uint8'],
   q4f16: ['_q4f16'],
   bnb4: ['_bnb4'],
-} as const satisfies Readonly<Record<string, readonly string[]>>
+  q2: ['_q2'],
+  q2f16: ['_q2f16'],
+  q1: ['_q1'],
+  q1f16: ['_q1f16'],
+  fp32: [''],
+  fp16: ['_fp16'],
+}
 
-/** One of the forms of a graph on the Hub. */
-export type HubDtype = keyof typeof DTYPES
+/** One of the forms of a graph on the Hub: the weights, as the names of files tell them. `fp32` and `fp16` mean the same as `f32` and `f16`. */
+export type HubDtype =
+  | 'q4'
+  | 'q8'
+  | 'f16'
+  | 'f32'
+  | 'int8'
+  | 'uint8'
+  | 'q4f16'
+  | 'bnb4'
+  | 'q2'
+  | 'q2f16'
+  | 'q1'
+  | 'q1f16'
+  | 'fp32'
+  | 'fp16'
 
 /** @internal A graph that a repository has. */
 export interface HubGraph {
@@ -39,9 +59,11 @@ export interface HubGraph {
 const EXACT = 'acc-level-4'
 const PREFERRED = Object.keys(DTYPES) as HubDtype[]
 /** The names of decoders that keep a past. */
-const DECODER = /^(?:model|decoder_model_merged|decoder_with_past_model|decoder|language_model|text)(_[a-z0-9]+)?\.onnx$/i
+const DECODER =
+  /^(?:model|decoder_model_merged|decoder_with_past_model|decoder|language_model|text)(_[a-z0-9]+)?\.onnx$/i
 const GENAI = 'genai_config.json'
-const DEVICE = /(?:^|[-_./])(?:cuda|gpu|directml|dml|webgpu|web|npu|qnn|openvino|tensorrt|trt|rocm|migraphx|vitis|ryzen)/i
+const DEVICE =
+  /(?:^|[-_./])(?:cuda|gpu|directml|dml|webgpu|web|npu|qnn|openvino|tensorrt|trt|rocm|migraphx|vitis|ryzen)/i
 
 const nameOf = (path: string): string => posix.basename(path)
 const folderOf = (path: string): string => (posix.dirname(path) === '.' ? '' : posix.dirname(path))
@@ -57,7 +79,12 @@ export function graphsOf(paths: readonly string[], within?: string): HubGraph[] 
     const own = models.filter(path => folderOf(path) === folder)
     if (own.length === 0) continue
     const file = own.length === 1 ? own[0] : undefined
-    found.push({ folder, file, dtype: dtypeOfGenai(joined(folder, own[0] as string)), isForDevice: DEVICE.test(folder) })
+    found.push({
+      folder,
+      file,
+      dtype: dtypeOfGenai(joined(folder, own[0] as string)),
+      isForDevice: DEVICE.test(folder),
+    })
   }
   for (const file of models) {
     const folder = folderOf(file)
@@ -75,10 +102,11 @@ export function graphsOf(paths: readonly string[], within?: string): HubGraph[] 
 /** @internal The graph of a dtype, or the best one. */
 export function graphOf(graphs: readonly HubGraph[], dtype: HubDtype | undefined): HubGraph | undefined {
   if (dtype === undefined) return graphs[0]
-  const suffixes: readonly string[] = DTYPES[dtype]
-  const isNamed = ({ file }: HubGraph, suffix: string): boolean => file !== undefined && nameOf(file).endsWith(`${suffix}.onnx`)
+  const suffixes = DTYPES[dtype]
+  const isNamed = ({ file }: HubGraph, suffix: string): boolean =>
+    file !== undefined && nameOf(file).endsWith(`${suffix}.onnx`)
   const named = suffixes.flatMap(suffix => (suffix === '' ? [] : graphs.filter(graph => isNamed(graph, suffix))))
-  return named[0] ?? graphs.find(graph => graph.dtype === dtype)
+  return named[0] ?? graphs.find(graph => graph.dtype === dtype || `fp${graph.dtype?.slice(1)}` === dtype)
 }
 
 /** @internal True if nothing better can be in a repository: the default of a complete list and of any part of it are the same. */
@@ -104,7 +132,7 @@ function compare(one: readonly (number | string)[], other: readonly (number | st
 }
 
 function dtypeOf(suffix: string): HubDtype | undefined {
-  return PREFERRED.find(dtype => (DTYPES[dtype] as readonly string[]).includes(suffix.toLowerCase()))
+  return PREFERRED.find(dtype => DTYPES[dtype].includes(suffix.toLowerCase()))
 }
 
 /** The dtype that the names of a file and its folders contain: `cpu-int4-rtn-block-32`. */
@@ -122,7 +150,11 @@ function dtypeOfGenai(path: string): HubDtype | undefined {
 export function dataOf(paths: readonly string[], graph: string): string[] {
   const stem = graph.slice(0, -'.onnx'.length)
   const isData = (path: string): boolean => {
-    const rest = path.startsWith(graph) ? path.slice(graph.length) : path.startsWith(stem) ? path.slice(stem.length) : ''
+    const rest = path.startsWith(graph)
+      ? path.slice(graph.length)
+      : path.startsWith(stem)
+        ? path.slice(stem.length)
+        : ''
     return /^[._](?:data|weights?|bin)(?:[._-]?\d+)?$/.test(rest)
   }
   return paths.filter(isData)
@@ -174,7 +206,10 @@ export function configsOf(paths: readonly string[], folder: string): string[] {
 export function modelFolder(paths: readonly string[], folder: string): string {
   const all = new Set(paths)
   const folders = ancestors(folder)
-  for (const names of [['tokenizer.json', 'tokenizer_config.json'], ['config.json', GENAI]]) {
+  for (const names of [
+    ['tokenizer.json', 'tokenizer_config.json'],
+    ['config.json', GENAI],
+  ]) {
     const found = folders.find(each => names.some(name => all.has(joined(each, name))))
     if (found !== undefined) return found
   }
@@ -184,7 +219,7 @@ export function modelFolder(paths: readonly string[], folder: string): string {
 /** A folder and those above it, up to the root. */
 function ancestors(folder: string): string[] {
   const folders = [folder]
-  for (let each = folder; each !== ''; ) folders.push((each = folderOf(each)))
+  for (let each = folder; each !== '';) folders.push((each = folderOf(each)))
   return folders
 }
 

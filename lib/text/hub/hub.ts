@@ -14,8 +14,18 @@ import { dirname, posix } from 'node:path'
 import { isKvTideError, KvTideError } from '../../errors/errors.js'
 import { bytesThere, fetchBlob } from './blob.js'
 import { HubClient, hubUnavailable, modelNotFound } from './client.js'
-import { companionsOf, configsOf, dataOf, genaiFiles, graphOf, graphsOf, type HubGraph, modelFolder, shownGraphs } from './graphs.js'
-import { blobPath, commitOf, hubFolder, pathIn, place, sizeOf, snapshotFolder, writeCommit } from './layout.js'
+import {
+  companionsOf,
+  configsOf,
+  dataOf,
+  genaiFiles,
+  graphOf,
+  graphsOf,
+  type HubGraph,
+  modelFolder,
+  shownGraphs,
+} from './graphs.js'
+import { blobPath, commitOf, hubFolder, pathIn, placeFile, sizeOf, snapshotFolder, writeCommit } from './layout.js'
 import { type HubModel, localModel, missingOf } from './local.js'
 import { Meter } from './meter.js'
 import { corrupt, isSafePath } from './name.js'
@@ -54,7 +64,11 @@ export async function downloadModel(name: string, options: DownloadOptions = {})
 }
 
 /** @internal Finds or downloads a model, and returns its folder and its graph. */
-export async function findModel(name: unknown, options: unknown, { isText = false, limits }: FindOptions = {}): Promise<HubModel> {
+export async function findModel(
+  name: unknown,
+  options: unknown,
+  { isText = false, limits }: FindOptions = {},
+): Promise<HubModel> {
   const settings = readSettings(name, options, limits)
   const client = new HubClient(settings)
   client.checkSignal()
@@ -213,7 +227,7 @@ class Download {
       const file = this.#file(path)
       const blob = blobPath(this.#settings, file.sum)
       if ((await sizeOf(blob)) === undefined) continue
-      await place(blob, pathIn(this.#snapshot, path), file.size, this.#settings.hasSymlinks)
+      await placeFile(blob, pathIn(this.#snapshot, path), file.size, this.#settings.hasSymlinks)
     }
   }
 
@@ -238,7 +252,7 @@ class Download {
           ? [posix.join(folder, missing.file)].filter(path => this.#files.has(path))
           : companionsOf(this.#paths, graph, missing.companions)
       // If the repository does not have it either, loading says so.
-      if (paths.length === 0 || paths.every(path => seen.has(path))) return
+      if (paths.every(path => seen.has(path))) return
       for (const path of paths) seen.add(path)
       await this.#fetch(paths)
       await this.#place(paths)
@@ -246,6 +260,8 @@ class Download {
     }
   }
 }
+
+const shownBytes = (bytes: number): string => `${(bytes / 1e9).toFixed(2)} GB`
 
 /** Refuses a download that the disk has no room for. Systems that don't know their room are believed to have it. */
 async function checkRoom(settings: HubSettings, bytes: number): Promise<void> {
@@ -255,10 +271,9 @@ async function checkRoom(settings: HubSettings, bytes: number): Promise<void> {
     if (found === undefined && dirname(folder) !== folder) continue
     const free = found === undefined || found.blocks === 0 ? Infinity : found.bavail * found.bsize
     if (free >= bytes) return
-    const shown = (count: number): string => `${(count / 1e9).toFixed(2)} GB`
     throw new KvTideError(
       'IO_ERROR',
-      `cannot download ${settings.model}: ${shown(bytes)} are missing, and the disk of ${folder} has room for ${shown(free)}`,
+      `cannot download ${settings.model}: ${shownBytes(bytes)} are missing, and the disk of ${folder} has room for ${shownBytes(free)}`,
       { operation: 'download', path: hubFolder(settings), reason: `${bytes} bytes are missing, ${free} are free` },
     )
   }

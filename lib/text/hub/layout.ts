@@ -107,14 +107,21 @@ export async function sizeOf(path: string): Promise<number | undefined> {
  * @internal Puts a blob into a snapshot: by a relative link, as huggingface_hub does, so that the cache folder can be moved. Where links of that kind are refused (Windows
  * without its developer mode, exFAT), by a hard link, which takes no room either, else by a copy.
  */
-export async function place(blob: string, file: string, size: number, hasSymlinks: boolean): Promise<void> {
+export async function placeFile(blob: string, file: string, size: number, hasSymlinks: boolean): Promise<void> {
   if ((await sizeOf(file)) === size && (await isPlaced(blob, file))) return
   await mkdir(dirname(file), { recursive: true }).catch(error => {
     throw ioError('write', dirname(file), error)
   })
   const part = `${file}.${randomBytes(4).toString('hex')}.incomplete`
   try {
-    const target = posix.join(...dirname(file).slice(dirname(dirname(blob)).length + 1).split(/[\\/]/).map(() => '..'), 'blobs', blob.slice(dirname(blob).length + 1))
+    const target = posix.join(
+      ...dirname(file)
+        .slice(dirname(dirname(blob)).length + 1)
+        .split(/[\\/]/)
+        .map(() => '..'),
+      'blobs',
+      blob.slice(dirname(blob).length + 1),
+    )
     if (!(await linked(target, blob, part, hasSymlinks))) await copyFile(blob, part)
     await rename(part, file)
   } catch (error) {
@@ -162,5 +169,10 @@ export function ioError(operation: string, path: string, error: unknown): KvTide
     : ['ENOSPC', 'EDQUOT', 'EFBIG'].includes(code)
       ? `there is no room left (${code}): free some and call again, which resumes the download`
       : text
-  return new KvTideError('IO_ERROR', `cannot ${operation} ${path}: ${reason}`, { operation, path, reason }, { cause: error })
+  return new KvTideError(
+    'IO_ERROR',
+    `cannot ${operation} ${path}: ${reason}`,
+    { operation, path, reason },
+    { cause: error },
+  )
 }

@@ -18,9 +18,9 @@ export interface HubModel {
   readonly commit: string
 }
 
-/** @internal The models of graphs that give a decoder what it takes beside tokens. */
-export const EMBEDDINGS = ['embed_tokens', 'embedding']
-export const ENCODERS = ['encoder_model', 'encoder']
+/** The models of graphs that give a decoder what it takes beside tokens. */
+const EMBEDDINGS = ['embed_tokens', 'embedding']
+const ENCODERS = ['encoder_model', 'encoder']
 
 /** @internal The file that a graph needs and does not have, or the names of graphs one of which it needs. */
 export type Missing = { readonly file: string } | { readonly companions: readonly string[] }
@@ -47,7 +47,11 @@ export interface LocalModel {
 }
 
 /** @internal Looks for a model in the snapshot of a commit. `undefined` if its graph, or a part of that, is not there. */
-export async function localModel(settings: HubSettings, commit: string, isText: boolean): Promise<LocalModel | undefined> {
+export async function localModel(
+  settings: HubSettings,
+  commit: string,
+  isText: boolean,
+): Promise<LocalModel | undefined> {
   const snapshot = snapshotFolder(settings, commit)
   const files = await filesOf(snapshot)
   const found = graphOf(graphsOf(files, settings.folder), settings.dtype)
@@ -69,12 +73,16 @@ export async function localModel(settings: HubSettings, commit: string, isText: 
   if (missing !== undefined && companionsOf(files, file, missing.companions).length === 0) return undefined
   const folder = modelFolder(files, found.folder)
   const isComplete =
-    (settings.dtype !== undefined || (settings.folder !== undefined && found.dtype === 'q4') || isFirstChoice(found)) && files.includes(posix.join(folder, 'tokenizer.json'))
+    (settings.dtype !== undefined || (settings.folder !== undefined && found.dtype === 'q4') || isFirstChoice(found)) &&
+    files.includes(posix.join(folder, 'tokenizer.json'))
   return { model: { folder: inFolder(folder), graph, dtype: found.dtype, commit }, isComplete }
 }
 
 /** The graph that the `genai_config.json` of a folder names, if it is there. */
 async function namedByGenai(snapshot: string, folder: string, files: readonly string[]): Promise<string | undefined> {
-  const text = await readFile(join(folder === '' ? snapshot : pathIn(snapshot, folder), 'genai_config.json'), 'utf8').catch(() => '')
+  const text = await readFile(
+    join(folder === '' ? snapshot : pathIn(snapshot, folder), 'genai_config.json'),
+    'utf8',
+  ).catch(() => '')
   return genaiFiles(text, folder).find(file => files.includes(file))
 }

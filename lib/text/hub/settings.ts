@@ -26,7 +26,7 @@ export interface DownloadProgress {
 export interface DownloadOptions {
   /** A branch, a tag or a commit; by default that of the name, then `main`. A commit that is in the cache needs no network. */
   readonly revision?: string
-  /** The graph: `f32`, `f16`, `q8`, `q4`, `q4f16`, `int8`, `uint8` or `bnb4`. By default the first of `q4`, `q8`, `f16` and `f32` that there is. */
+  /** The graph, by its weights: `f32`, `f16`, `q8`, `q4`, ... By default the first of `q4`, `q8`, `f16` and `f32` that there is. */
   readonly dtype?: HubDtype
   /** The folder of the graph inside the repository, for repositories that have several models: also `'org/name/folder'`. */
   readonly folder?: string
@@ -94,7 +94,7 @@ const HUB = 'https://huggingface.co'
 
 /** @internal Reads a model's name and the options of its download. */
 export function readSettings(name: unknown, given: unknown, limits: Partial<HubLimits> = {}): HubSettings {
-  const options = known<DownloadOptions>('options', given ?? {}, OPTIONS)
+  const options = known<DownloadOptions>('options', given === undefined ? {} : given, OPTIONS)
   const parsed = parseName(name)
   const { revision = parsed.revision ?? 'main', folder = parsed.folder, dtype, signal, onProgress } = options
   if (typeof revision !== 'string' || !isRevision(revision))
@@ -115,7 +115,8 @@ export function readSettings(name: unknown, given: unknown, limits: Partial<HubL
     dtype: dtype as HubDtype | undefined,
     cacheFolder: cacheFolderOf(options.cacheFolder),
     isOffline:
-      optional(flag, 'isOffline', options.isOffline) ?? isTrue(variable('HF_HUB_OFFLINE') ?? variable('TRANSFORMERS_OFFLINE')),
+      optional(flag, 'isOffline', options.isOffline) ??
+      isTrue(variable('HF_HUB_OFFLINE') ?? variable('TRANSFORMERS_OFFLINE')),
     endpoint,
     authorization: user ?? (token === undefined ? undefined : `Bearer ${token}`),
     hasSymlinks: !isTrue(variable('HF_HUB_DISABLE_SYMLINKS')),
@@ -136,8 +137,10 @@ const LIMITS: HubLimits = {
 
 /** Time-outs in seconds, in the variables of huggingface_hub. */
 function timeouts(): Partial<HubLimits> {
-  const seconds = (name: string): number => Number(variable(name))
-  const [answer, stall] = [seconds('HF_HUB_ETAG_TIMEOUT'), seconds('HF_HUB_DOWNLOAD_TIMEOUT')]
+  const [answer, stall] = ['HF_HUB_ETAG_TIMEOUT', 'HF_HUB_DOWNLOAD_TIMEOUT'].map(name => Number(variable(name))) as [
+    number,
+    number,
+  ]
   return { ...(answer > 0 ? { answerMs: answer * 1000 } : {}), ...(stall > 0 ? { stallMs: stall * 1000 } : {}) }
 }
 

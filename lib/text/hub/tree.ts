@@ -47,7 +47,8 @@ export async function askFiles(client: HubClient, commit: string): Promise<Reado
 
 /** A file of the list; `undefined` for a folder. */
 function fileOf(entry: unknown): HubFile | undefined {
-  if (typeof entry !== 'object' || entry === null) throw corrupt('an entry of the list of files', String(entry), 'an object')
+  if (typeof entry !== 'object' || entry === null)
+    throw corrupt('an entry of the list of files', String(entry), 'an object')
   const { type, path, size, oid, lfs } = entry as Readonly<Record<string, unknown>>
   if (type !== 'file') return undefined
   if (typeof path !== 'string') throw corrupt('the name of a file', typeof path, 'a string')
