@@ -4,8 +4,8 @@ import { browserTest } from '../support/browser.js'
 import { span } from '../support/tokens.js'
 
 const answer = (computed: number) => ({
+  computed,
   text: 'An answer <of> a few words.',
-  tokens: 3,
   prompt: 10_000,
   found: 10_003 - computed,
   first: computed / 30,

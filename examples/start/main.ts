@@ -12,7 +12,7 @@ import { type Given, given, USAGE } from './given.js'
 import { plainSide } from './plain-side.js'
 import { clear, lines, progress } from './progress.js'
 import { page } from './report.js'
-import { type Answer, cachedSide, computed, isRuntimeMissing } from './sides.js'
+import { type Answer, cachedSide, isRuntimeMissing } from './sides.js'
 import { type Request, requestsOf, WARM_UP } from './workload.js'
 
 /** Returns the median and the 95th percentile. */
@@ -79,7 +79,7 @@ function summarised({ plain, cached, held }: Run): { rows: string[][]; summary: 
     [number, number],
     [number, number],
   ]
-  const [all, own] = [sum(plain, computed), sum(cached, computed)]
+  const [all, own] = [plain, cached].map(of => sum(of, ({ computed }) => computed)) as [number, number]
   const found = sum(cached, answer => answer.found)
   const rows = [
     ['', 'onnxruntime-node', 'kvtide'],

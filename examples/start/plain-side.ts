@@ -27,7 +27,8 @@ export async function plainSide(text: TextModel, threads: number): Promise<Side>
         ;({ token, past } = await graph.step([token], past, prompt.length + tokens.length - 1))
       }
       const all = performance.now() - started
-      return { text: text.tokenizer.decode(tokens), prompt: prompt.length, found: 0, tokens: tokens.length, first, all }
+      const computed = prompt.length + Math.min(tokens.length, ANSWER - 1)
+      return { text: text.tokenizer.decode(tokens), prompt: prompt.length, found: 0, computed, first, all }
     },
     bytes: () => graph.held,
     [Symbol.asyncDispose]: () => graph.session.release(),

@@ -11,8 +11,8 @@ export interface Answer {
   readonly prompt: number
   /** The number of cached prompt tokens. */
   readonly found: number
-  /** The number of tokens of the answer. */
-  readonly tokens: number
+  /** The number of tokens that the model computed, of the prompt and of the answer. */
+  readonly computed: number
   /** Milliseconds to the first token, and to the last. */
   readonly first: number
   readonly all: number
@@ -24,9 +24,6 @@ export interface Side extends AsyncDisposable {
   /** Returns the bytes of keys and values that this side holds now. */
   bytes(): number
 }
-
-/** The number of tokens that the model computed. */
-export const computed = ({ prompt, found, tokens }: Answer): number => prompt - found + tokens
 
 /** kvtide: the cache finds the start of each prompt by itself. */
 export function cachedSide(text: TextModel): Side {
@@ -42,10 +39,8 @@ export function cachedSide(text: TextModel): Side {
         if (event.type === 'text') words += event.text
       }
       const all = performance.now() - started
-      const { promptTokens: prompt, cachedTokens: found, generatedTokens } = generation.usage
-      // The end of sequence is generated, and never computed.
-      const tokens = generation.finishReason === 'stop' ? generatedTokens - 1 : generatedTokens
-      return { text: words, prompt, found, tokens, first, all }
+      const { promptTokens: prompt, cachedTokens: found, computedTokens: computed } = generation.usage
+      return { text: words, prompt, found, computed, first, all }
     },
     bytes() {
       const { totalBlocks, freeBlocks } = cache.stats()
