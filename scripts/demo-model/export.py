@@ -2,8 +2,8 @@
 
     python scripts/demo-model/export.py <folder of train.py> --builder <folder of onnxruntime_genai/models> --to packages/serve/demo
 
-The graphs come from the model builder of onnxruntime-genai 0.18.0 (with transformers 5.24.0 and onnx_ir in its folder). Their weights lie inside. The int4 graph keeps its
-embeddings in f16, with a Cast behind the Gather, so that the file stays small. At the end the script asks both graphs questions, and prints the answers.
+The graphs come from the model builder of onnxruntime-genai 0.18.0 (with transformers 5.24.0 and onnx_ir in its folder). Their weights lie inside. In the
+int4 graph, the embeddings and the head share their weights. At the end the script asks both graphs questions, and prints the answers.
 """
 import argparse
 import json
@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / 'onnx'))
@@ -48,19 +47,12 @@ def configure(source, to):
         add_bos_token=False, clean_up_tokenization_spaces=False, chat_template=(HERE / 'chat_template.jinja').read_text()))
 
 
-def halve_embeddings(model):
-    """Stores the table of embeddings in f16, and casts what the Gather takes from it."""
-    tables = {one.name: one for one in model.graph.initializer}
-    for at, node in enumerate(model.graph.node):
-        if node.op_type == 'Gather' and node.input[0] in tables and tables[node.input[0]].data_type == TensorProto.FLOAT:
-            table = tables[node.input[0]]
-            taken, output = f'{node.output[0]}/half', node.output[0]
-            half = numpy_helper.from_array(numpy_helper.to_array(table).astype(numpy.float16), table.name)
-            table.CopyFrom(half)
-            node.output[0] = taken
-            model.graph.node.insert(at + 1, helper.make_node('Cast', [taken], [output], name=f'{node.name}/Cast', to=TensorProto.FLOAT))
-            return
-    raise RuntimeError('the graph has no Gather from a table in f32')
+def fix_size(model, size):
+    """Writes the head dimension into pasts and presents, where the builder leaves a name."""
+    for tensor in [*model.graph.input, *model.graph.output]:
+        for dimension in tensor.type.tensor_type.shape.dim:
+            if dimension.dim_param == 'kv_cache_dim':
+                dimension.dim_value = size
 
 
 def export(source, builder, to):
@@ -73,8 +65,7 @@ def export(source, builder, to):
         built = source.parent / name
         genai_builder.build(builder, source, built, options, '')
         model = onnx.load(built / 'model.onnx')
-        if name == 'model_q4':
-            halve_embeddings(model)
+        fix_size(model, json.loads((source / 'config.json').read_text())['head_dim'])
         onnx.save(model, to / 'onnx' / f'{name}.onnx')
         print(name, (to / 'onnx' / f'{name}.onnx').stat().st_size, 'bytes')
 
