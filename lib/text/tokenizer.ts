@@ -7,6 +7,7 @@ import { type Detokenizer, textOf, TokenText } from './detokenizer.js'
 import { type Encoded, Encoder } from './encoder.js'
 import { invalidTokenizer, isFields, reasonOf, type TextFiles } from './files.js'
 import { type HuggingFaceTokenizer, tokenizerClass } from './packages.js'
+import { corrected } from './corrected.js'
 import { TokenBytes } from './token-bytes.js'
 
 /** Options of {@link TextTokenizer.encode}. */
@@ -52,7 +53,7 @@ export class TextTokenizer {
     const Tokenizer = await tokenizerClass()
     let made: HuggingFaceTokenizer
     try {
-      made = new Tokenizer(files.tokenizer, files.tokenizerConfig)
+      made = new Tokenizer(corrected(files.tokenizer), files.tokenizerConfig)
     } catch (cause) {
       throw invalidTokenizer(files.tokenizerPath, `@huggingface/tokenizers refused it: ${reasonOf(cause)}`, cause)
     }
