@@ -1,11 +1,12 @@
 // Sessions of the backend `graph`: passes the rewritten graph and its weights to the onnxruntime library.
 import { realpathSync, statSync } from 'node:fs'
-import { basename, dirname, join } from 'node:path'
+import { dirname, join, relative, sep } from 'node:path'
 
 import type { NativeOnnxGraph, NativeOnnxRewritten, NativeOnnxSession } from '#binding'
 
 import { KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
+import { renamedWeights } from './renamed-weights.js'
 import { onnxLibrary } from './runtime.js'
 
 /** The maximum number of bytes of a protobuf message. */
@@ -19,24 +20,41 @@ export interface GraphSessionOptions {
   readonly embedded?: readonly string[]
 }
 
-/** @internal The folder and the name of a file. */
+/** @internal The place of a model whose weights stay in its files. */
 export interface Place {
   readonly folder: string
+  /** The model's own file, below the folder. */
   readonly name: string
+  /** The names of other files below the folder, by those that the graph has for them, where the two differ. */
+  readonly names: ReadonlyMap<string, string>
 }
 
 /**
- * @internal The place of a model whose weights can be references, with links resolved: onnxruntime does not follow links out of a folder. `undefined` if its weights
- * have other names, or are in other folders, than the graph says.
+ * @internal The place of a model whose weights can be references, with links resolved: onnxruntime refuses links that lead out of a folder, as those of the Hub's cache
+ * do. `undefined` if its files are on several drives.
  */
 export function placed(graph: NativeOnnxGraph): Place | undefined {
   if (graph.path === null) return undefined
-  const file = realpathSync(graph.path)
-  const [folder, near] = [dirname(file), dirname(graph.path)]
-  const isBeside = graph
-    .externalFiles()
-    .every(other => realpathSync(join(near, other.file)) === join(folder, other.file))
-  return isBeside ? { folder, name: basename(file) } : undefined
+  const near = dirname(graph.path)
+  const own = realpathSync(graph.path)
+  const others = graph.externalFiles().map(({ file }) => ({ file, at: realpathSync(join(near, file)) }))
+  const folder = folderOver([own, ...others.map(({ at }) => at)])
+  if (folder === undefined) return undefined
+  const nameOf = (at: string): string => relative(folder, at).replaceAll(sep, '/')
+  const names = others.map(({ file, at }) => [file, nameOf(at)] as const).filter(([file, name]) => file !== name)
+  const place = { folder, name: nameOf(own), names: new Map(names) }
+  return place.names.has(place.name) ? undefined : place
+}
+
+/** The innermost folder that files have in common. */
+function folderOver(files: readonly string[]): string | undefined {
+  let folder = dirname(files[0] as string)
+  while (!files.every(file => file.startsWith(folder.endsWith(sep) ? folder : folder + sep))) {
+    const above = dirname(folder)
+    if (above === folder) return undefined
+    folder = above
+  }
+  return folder
 }
 
 /** @internal Refuses a model that a library cannot take in one piece. */
@@ -46,7 +64,7 @@ export function checkWhole(
 ): void {
   if (bytes <= MODEL_BYTES_MAX) return
   const remedy = takesFolder
-    ? 'put its files into one folder, without links'
+    ? 'put its files into one folder'
     : `update onnxruntime-node, which is ${version}, to 1.21 or later`
   const reason = `it takes models of at most 2 GiB in one piece, but this one has ${bytes} bytes of weights: ${remedy}`
   throw new KvTideError('RUNTIME_UNAVAILABLE', `onnxruntime-node cannot be used: ${reason}`, {
@@ -59,8 +77,7 @@ export function checkWhole(
  * @internal Makes a session of a rewritten graph, in the library that onnxruntime-node has loaded.
  *
  * If the model is in a file, only its graph is passed. Weights are references into that file and its neighbours, which the library maps.
- * Libraries before 1.21 do not take a folder for such references, and links to files with other names are not followed. In these cases the
- * whole model is passed.
+ * Libraries before 1.21 do not take a folder for such references: the whole model is passed.
  */
 export async function graphSession(
   graph: NativeOnnxGraph,
@@ -72,8 +89,10 @@ export async function graphSession(
   const { threads, embedded = [] } = options
   const form = { threads, embedded: [...embedded] }
   const at = takesFolder ? placed(graph) : undefined
-  if (at !== undefined)
-    return binding.NativeOnnxSession.create(file, await rewritten.model(at.name), { ...form, folder: at.folder })
+  if (at !== undefined) {
+    const placedModel = renamedWeights(await rewritten.model(at.name), at.names)
+    return binding.NativeOnnxSession.create(file, placedModel, { ...form, folder: at.folder })
+  }
   const { inlineBytes, externalBytes } = rewritten.inspect()
   checkWhole(inlineBytes + externalBytes, library)
   const model = await rewritten.model(undefined, externalBytes > 0)
@@ -91,7 +110,7 @@ export async function embeddingsSession(graph: NativeOnnxGraph, threads: number)
       graph.externalFiles().reduce((sum, { bytes }) => sum + bytes, statSync(graph.path).size),
       library,
     )
-  const model = await graph.model(at?.name, at === undefined)
+  const model = renamedWeights(await graph.model(at?.name, at === undefined), at?.names)
   const folder = at === undefined ? {} : { folder: at.folder }
   return binding.NativeOnnxSession.create(file, model, { threads, embeds: true, ...folder })
 }

@@ -15,6 +15,7 @@ import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
 import { Embedder } from './embedder.js'
 import { refusedNode } from './refused-node.js'
+import { renamedWeights } from './renamed-weights.js'
 import { readLogits } from './logits.js'
 import {
   elementsOf,
@@ -124,13 +125,15 @@ export class Parts implements Sessions {
     const weights = new Map<string, RuntimeTensor>()
     const embedder = await Embedder.open(embeddings, { runtime, threads, takesFolder }, module, calling)
     try {
-      for (const [place, { bytes, inputs, outputs, attentions, states }] of written.entries()) {
-        const last = lastUsed(written, place)
+      for (const [number, { bytes, inputs, outputs, attentions, states }] of written.entries()) {
+        const last = lastUsed(written, number)
         const steps = stateSteps(states, threads)
         const session =
           outputs.length === 0
             ? undefined
-            : await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
+            : await ran(undefined, () =>
+                calling(() => module.InferenceSession.create(renamedWeights(bytes, place?.names), options)),
+              )
         const isConstant = inputs.length === 0
         if (session !== undefined && isConstant)
           for (const [name, weight] of await constantsOf(session, outputs, calling)) weights.set(name, weight)

@@ -29,8 +29,8 @@ const FIELDS: Readonly<Record<Message, ReadonlyMap<number, Message>>> = {
 const [VARINT, LONG, BYTES, SHORT] = [0, 1, 2, 5]
 
 /** @internal A copy of a model with other names of files; the model itself if it has none of them. */
-export function renamedWeights(model: Uint8Array, names: ReadonlyMap<string, string>): Uint8Array {
-  if (names.size === 0) return model
+export function renamedWeights(model: Uint8Array, names: ReadonlyMap<string, string> | undefined): Uint8Array {
+  if (names === undefined || names.size === 0) return model
   const pieces = renamed(model, 'model', names)
   return pieces === undefined ? model : Buffer.concat(pieces)
 }

@@ -5,6 +5,7 @@ import type { NativeOnnxGraph } from '#binding'
 
 import { checkWhole, placed } from './graph-session.js'
 import type { OnnxInput, OnnxSession } from './ports.js'
+import { renamedWeights } from './renamed-weights.js'
 import { type OnnxRuntimeModule, ran, type RuntimeSession } from './runtime.js'
 import type { RuntimeCall, SessionsOptions } from './sessions.js'
 
@@ -45,7 +46,7 @@ export async function openGraph(
       graph.externalFiles().reduce((sum, { bytes }) => sum + bytes, statSync(graph.path).size),
       { version: runtime.version, takesFolder },
     )
-  const own = await graph.model(at?.name, at === undefined)
+  const own = renamedWeights(await graph.model(at?.name, at === undefined), at?.names)
   const bytes = suffix === undefined ? own : Buffer.concat([own, suffix])
   const weights = at === undefined ? {} : { model_external_initializers_file_folder_path: at.folder }
   const options = {

@@ -17,7 +17,8 @@ export function corrected(tokenizer: Fields): Fields {
 function correctedSplit(split: unknown): unknown {
   if (!isFields(split)) return split
   const { type, pretokenizers, individual_digits, use_regex, add_prefix_space } = split
-  if (type === 'Sequence' && Array.isArray(pretokenizers)) return { ...split, pretokenizers: pretokenizers.map(correctedSplit) }
+  if (type === 'Sequence' && Array.isArray(pretokenizers))
+    return { ...split, pretokenizers: pretokenizers.map(correctedSplit) }
   if (type === 'Digits') return isolated(individual_digits === true ? String.raw`\p{N}` : String.raw`\p{N}+`)
   if (type !== 'ByteLevel' || use_regex === false || add_prefix_space === true) return split
   return { type: 'Sequence', pretokenizers: [isolated(WORDS), { ...split, use_regex: false }] }

@@ -4,7 +4,7 @@
 //
 // The package tokenises a text in one call, which takes seconds for a megabyte. Here the model gets some thousand characters at a time. A word that is longer is split
 // where no token of the vocabulary could span: between two characters that no token has in this order, so that the ids stay the same. Only a word without such a
-// place, say 100,000 times the same letter, is split every 4,096 characters, where its tokens may differ from those of the whole word.
+// place, say 100,000 times the same letter, is split every 1,024 characters (192 of the same one), where its tokens may differ from those of the whole word.
 import { setImmediate } from 'node:timers/promises'
 
 import type { AddedToken, HuggingFaceTokenizer } from './packages.js'
@@ -26,8 +26,15 @@ export interface Encoded {
 
 /** Characters that the model gets at once. */
 const SLICE = 4096
-/** Characters of a word that is not split. */
+/** Characters of a word that is not split, and of a part that has no place to split at. */
 const WORD_MAX = 1024
+/** As many times the same character are split off, so that the package finds their tokens among those it remembers. */
+const RUN_MAX = 192
+/** Characters that are split into words at once, those around a place where a text may be cut, and the number of places to try. */
+const PIECE = 16_384
+const AROUND = 64
+const PLACES_TRIED = 8
+const PLACE = /\p{L}(?=[\s\p{P}])/gu
 /** Milliseconds between two turns of the event loop. */
 const TURN_MS = 8
 
@@ -152,13 +159,38 @@ export class Encoder {
       }
       const part = trimmed(whole, added.get(parts[index - 1] ?? ''), added.get(parts[index + 1] ?? ''))
       if (part === '') continue
-      const words = pre_tokenizer === null ? [part] : pre_tokenizer(part, { section_index })
-      yield
-      for (const slice of this.#slices(words)) {
-        for (const piece of model(slice)) ids.push(this.#idOf(piece))
+      for (const piece of pre_tokenizer === null ? [part] : this.#pieces(part, section_index)) {
+        const words = pre_tokenizer === null ? [piece] : pre_tokenizer(piece, { section_index })
         yield
+        for (const slice of this.#slices(words)) {
+          for (const name of model(slice)) ids.push(this.#idOf(name))
+          yield
+        }
       }
     }
+  }
+
+  /** A long text in pieces whose words are those of the whole text: it is cut behind letters where the words around the place stay the same. */
+  *#pieces(text: string, section_index: number): Generator<string, void, undefined> {
+    const words = (part: string): string[] => this.#tokenizer.pre_tokenizer?.(part, { section_index }) ?? []
+    let start = 0
+    for (let from = PIECE; from < text.length; from += PIECE) {
+      // Only so many places are tried: a text without any has one long word.
+      PLACE.lastIndex = from
+      for (let tried = 0; tried < PLACES_TRIED; tried++) {
+        const found = PLACE.exec(text)
+        if (found === null || found.index > from + PIECE) break
+        const place = found.index + found[0].length
+        const [left, right] = [text.slice(place - AROUND, place), text.slice(place, place + AROUND)]
+        const apart = [...words(left), ...words(right)]
+        if (words(left + right).join('\0') !== apart.join('\0')) continue
+        yield text.slice(start, place)
+        start = place
+        from = place
+        break
+      }
+    }
+    yield text.slice(start)
   }
 
   /** Words in slices of about the same length. */
@@ -185,13 +217,16 @@ export class Encoder {
     const { tokens_to_ids } = this.#tokenizer.model
     let start = 0
     let before = -1
+    let isRun = true
     for (let place = 0; place < word.length;) {
       const code = word.codePointAt(place) as number
       // An unknown character is not split off: some models join it with unknown ones beside it.
       const isApart = !pairs.has(before * CODES + code) && tokens_to_ids.has(String.fromCodePoint(code))
-      if (place > start && (isApart || place - start >= SLICE)) {
+      isRun &&= code === before || place === start
+      if (place > start && (isApart || place - start >= (isRun ? RUN_MAX : WORD_MAX))) {
         yield word.slice(start, place)
         start = place
+        isRun = true
       }
       before = code
       place += code > 0xffff ? 2 : 1
