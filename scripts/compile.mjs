@@ -1,8 +1,8 @@
-// `npm run build:ts`: compiles the package's TypeScript to dist/.
+// `npm run build:ts`: compiles the TypeScript of kvtide to dist/, and then that of each package in packages/ to its own.
 //
 // Editors read the documentation in the declarations, so it is removed from the JavaScript, which shrinks by a third. Declarations that callers
 // can't reach from a public entry are removed as well. Each entry gets a file for `require` next to it.
-import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join, resolve } from 'node:path'
 
@@ -73,6 +73,20 @@ export async function compile(to) {
   writeFileSync(join(to, 'lib', 'inspector', 'page.html'), await inspectorPage())
 }
 
+/** The folders of the packages over kvtide that are compiled. They use its compiled entries, so it is compiled first. */
+export const packageFolders = () =>
+  readdirSync(join(root, 'packages'))
+    .map(name => join(root, 'packages', name))
+    .filter(folder => existsSync(join(folder, 'tsconfig.build.json')))
+
+/** Compiles the packages over kvtide. */
+export async function compilePackages() {
+  for (const folder of packageFolders()) {
+    rmSync(join(folder, 'dist'), { recursive: true, force: true })
+    await must('tsc', ['-p', join(folder, 'tsconfig.build.json')])
+  }
+}
+
 /** Returns a file of the package that draws charts. */
 const packaged = name => readFileSync(createRequire(import.meta.url).resolve(`uplot/${name}`), 'utf8')
 
@@ -102,4 +116,7 @@ async function inspectorPage() {
     .replace('/* script */', () => script.text.trim().replaceAll('</script', '<\\/script'))
 }
 
-await main(import.meta.url, 'cannot compile', () => compile(join(root, 'dist')))
+await main(import.meta.url, 'cannot compile', async () => {
+  await compile(join(root, 'dist'))
+  await compilePackages()
+})

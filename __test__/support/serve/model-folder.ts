@@ -1,0 +1,119 @@
+// A folder with a model that reads and writes text: the tiny Llama, with a tokenizer whose ids are bytes, and a chat template with tools in Hermes' form.
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+/** The ids of bytes begin behind those of padding, begin and end. */
+export const FIRST_BYTE = 3
+
+/** Special tokens behind the bytes. */
+const SPECIAL: Readonly<Record<string, number>> = {
+  '<pad>': 0,
+  '<s>': 1,
+  '<|im_end|>': 2,
+  '<|im_start|>': 259,
+  '<tool_call>': 260,
+  '</tool_call>': 261,
+}
+
+const isPrintable = (byte: number): boolean =>
+  (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255)
+
+/** The characters that stand for bytes in byte-level vocabularies: printable bytes for themselves, others from U+0100 on. */
+function byteCharacters(): string[] {
+  let others = 0
+  return Array.from({ length: 256 }, (_, byte) =>
+    isPrintable(byte) ? String.fromCodePoint(byte) : String.fromCodePoint(256 + others++),
+  )
+}
+
+const TEMPLATE = `{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}
+{% endif %}<tools>
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}</tools>
+Answer with <tool_call>
+{"name": .., "arguments": ..}
+</tool_call> to call one.<|im_end|>
+{% endif %}{% for message in messages %}{% if message.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|im_end|>
+{% elif not (tools and loop.first and message.role == 'system') %}<|im_start|>{{ message.role }}
+{{ message.content or '' }}{% for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}`
+
+function tokenizer(): object {
+  const characters = byteCharacters()
+  const vocab = Object.fromEntries(characters.map((character, byte) => [character, byte + FIRST_BYTE]))
+  return {
+    version: '1.0',
+    truncation: null,
+    padding: null,
+    added_tokens: Object.entries(SPECIAL).map(([content, id]) => ({
+      id,
+      content,
+      single_word: false,
+      lstrip: false,
+      rstrip: false,
+      normalized: false,
+      special: !content.includes('tool_call'),
+    })),
+    normalizer: null,
+    pre_tokenizer: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
+    post_processor: null,
+    decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
+    model: {
+      type: 'BPE',
+      dropout: null,
+      unk_token: null,
+      continuing_subword_prefix: null,
+      end_of_word_suffix: null,
+      fuse_unk: false,
+      byte_fallback: false,
+      ignore_merges: false,
+      vocab: { ...SPECIAL, ...vocab },
+      merges: [],
+    },
+  }
+}
+
+/** Writes the files beside the graph. */
+export function writeTextFiles(folder: string, contextLength = 4096): void {
+  const write = (name: string, content: object): void => writeFileSync(join(folder, name), JSON.stringify(content))
+  const config = {
+    model_type: 'llama',
+    hidden_size: 64,
+    head_dim: 16,
+    num_attention_heads: 4,
+    num_key_value_heads: 2,
+    num_hidden_layers: 3,
+    vocab_size: 320,
+    max_position_embeddings: contextLength,
+    eos_token_id: 2,
+  }
+  write('config.json', config)
+  write('generation_config.json', { eos_token_id: [2] })
+  write('tokenizer.json', tokenizer())
+  write('tokenizer_config.json', {
+    tokenizer_class: 'PreTrainedTokenizerFast',
+    bos_token: '<s>',
+    eos_token: '<|im_end|>',
+    pad_token: '<pad>',
+    add_bos_token: false,
+    chat_template: TEMPLATE,
+  })
+}
+
+/** Makes the folder, which is removed when the process ends. */
+export function modelFolder(contextLength?: number): string {
+  const folder = mkdtempSync(join(tmpdir(), 'kvtide-text-'))
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  cpSync('__test__/fixtures/llama/onnx/model.onnx', join(folder, 'model.onnx'))
+  writeTextFiles(folder, contextLength)
+  return folder
+}

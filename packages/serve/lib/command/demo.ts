@@ -1,0 +1,56 @@
+// `kvtide-serve demo`: serves the small model that the package brings, and shows what it writes.
+import { existsSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+
+import { createServer } from '../server.js'
+import { usageLine } from './chat.js'
+import { flagsOf, number, SERVE_FLAGS, text } from './flags.js'
+import { loadModel, progressTo } from './load.js'
+import { serverOptions } from './serve.js'
+import { untilSignal } from './signals.js'
+
+export const help = `usage: kvtide-serve demo [options]
+
+Serves a small model that this package brings, which writes simple English, and asks it twice. No download, no account.
+
+  --port N, --host ADDRESS, and all other options of a server`
+
+const ASKED = 'Tell me a story.'
+
+/** The folder of the model, beside the compiled files or the sources. */
+export function demoFolder(): string {
+  const places = ['../../../demo/', '../../demo/'].map(place => fileURLToPath(new URL(place, import.meta.url)))
+  const found = places.find(place => existsSync(`${place}config.json`))
+  if (found === undefined) throw new Error('this installation has no demo model')
+  return found
+}
+
+export async function demo(args: readonly string[]): Promise<number> {
+  const { flags } = flagsOf(args, SERVE_FLAGS)
+  await using loaded = await loadModel(
+    demoFolder(),
+    { dtype: 'q4', memory: '0.25', ...flags },
+    progressTo(process.stderr),
+  )
+  const { model } = loaded
+  await using server = createServer({ name: 'demo', ...serverOptions(flags), model })
+  const address = await server.listen({
+    host: text(flags, 'host') ?? '127.0.0.1',
+    port: number(flags, 'port', 0, true) ?? 8080,
+  })
+  for (const time of ['first', 'second']) {
+    console.log(`\n${ASKED} (for the ${time} time)\n`)
+    const answer = model.chat({ messages: [{ role: 'user', content: ASKED }], maxTokens: 120, temperature: 0 })
+    for await (const piece of answer) process.stdout.write(piece)
+    console.log(`\n\n${usageLine(answer.usage)}`)
+  }
+  console.log(`\nThe same model is served on ${address}/v1 until Ctrl-C:
+
+  curl ${address}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{ "messages": [{ "role": "user", "content": "${ASKED}" }], "stream": true, "max_tokens": 100 }'
+
+  its cache: ${address}/inspector/   metrics: ${address}/metrics`)
+  await untilSignal()
+  await server.drain()
+  return 0
+}

@@ -1,0 +1,92 @@
+// The flags of `kvtide-serve`, and their values.
+import { type ParseArgsConfig, parseArgs } from 'node:util'
+
+/** A wrong command line: the message, without a stack. */
+export class WrongFlag extends Error {}
+
+/** The values of flags. */
+export type Flags = Readonly<Record<string, string | boolean | readonly string[] | undefined>>
+
+/** @internal Flags of loading a model, for `serve`, `chat` and `demo`. */
+export const MODEL_FLAGS = {
+  dtype: { type: 'string' },
+  offline: { type: 'boolean' },
+  revision: { type: 'string' },
+  'cache-folder': { type: 'string' },
+  config: { type: 'string' },
+  template: { type: 'string' },
+  memory: { type: 'string' },
+  threads: { type: 'string' },
+  backend: { type: 'string' },
+  draft: { type: 'boolean' },
+} as const
+
+/** @internal Flags of listening, for `serve`, `demo` and `router`. */
+export const LISTEN_FLAGS = {
+  host: { type: 'string' },
+  port: { type: 'string' },
+  log: { type: 'boolean' },
+  'max-body': { type: 'string' },
+  'drain-timeout': { type: 'string' },
+} as const
+
+/** @internal Flags of a server. */
+export const SERVE_FLAGS = {
+  ...MODEL_FLAGS,
+  ...LISTEN_FLAGS,
+  name: { type: 'string' },
+  keys: { type: 'string' },
+  'public-prompt': { type: 'string' },
+  'max-running': { type: 'string' },
+  'max-waiting': { type: 'string' },
+  'max-tokens': { type: 'string' },
+  timeout: { type: 'string' },
+  'first-token-timeout': { type: 'string' },
+  'write-timeout': { type: 'string' },
+  disk: { type: 'string' },
+  'disk-limit': { type: 'string' },
+  redis: { type: 'string' },
+  events: { type: 'string' },
+  'no-inspector': { type: 'boolean' },
+} as const
+
+/** Parses a command line. */
+export function flagsOf(
+  args: readonly string[],
+  options: NonNullable<ParseArgsConfig['options']>,
+): { readonly flags: Flags; readonly names: readonly string[] } {
+  try {
+    const { values, positionals } = parseArgs({
+      args: [...args],
+      options: { ...options, help: { type: 'boolean', short: 'h' } },
+      allowPositionals: true,
+    })
+    return { flags: values as Flags, names: positionals }
+  } catch (error) {
+    throw new WrongFlag(error instanceof Error ? error.message : String(error))
+  }
+}
+
+/** Returns a text, or `undefined`. */
+export function text(flags: Flags, name: string): string | undefined {
+  const value = flags[name]
+  return typeof value === 'string' ? value : undefined
+}
+
+/** Returns a number of at least `least`, or `undefined`. */
+export function number(flags: Flags, name: string, least: number, isWhole = false): number | undefined {
+  const value = text(flags, name)
+  if (value === undefined) return undefined
+  const read = value.trim() === '' ? Number.NaN : Number(value)
+  if (read >= least && Number.isFinite(read) && (!isWhole || Number.isInteger(read))) return read
+  throw new WrongFlag(
+    `--${name} must be ${isWhole ? 'a whole number' : 'a number'} of at least ${least}, got ${JSON.stringify(value)}`,
+  )
+}
+
+/** Returns the only name of a command line. */
+export function only(names: readonly string[], what: string): string {
+  const [name, ...others] = names
+  if (name !== undefined && others.length === 0) return name
+  throw new WrongFlag(`expected ${what}, got ${names.length} names`)
+}

@@ -1,0 +1,131 @@
+// Loads a model for the command line: flags to options, tiers, and the progress of a download.
+import { randomBytes } from 'node:crypto'
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+import { RedisStore, type TierOptions } from 'kvtide'
+import { type DownloadProgress, TextModel, type TextModelOptions } from 'kvtide/text'
+
+import { type Flags, number, text, WrongFlag } from './flags.js'
+
+/** Events of the cache that are kept for followers. */
+const EVENTS = 10_000
+const GIB = 2 ** 30
+
+/** A loaded model, and what has to be disposed of behind it. */
+export interface LoadedModel extends AsyncDisposable {
+  readonly model: TextModel
+}
+
+/** Reads 32 bytes from a variable with 64 hexadecimal digits. */
+export function secretOf(variable: string, env: NodeJS.ProcessEnv = process.env): Uint8Array | undefined {
+  const value = env[variable]
+  if (value === undefined || value === '') return undefined
+  if (!/^[\da-f]{64}$/i.test(value))
+    throw new WrongFlag(`${variable} must have 64 hexadecimal digits, as openssl rand -hex 32 prints`)
+  return Buffer.from(value, 'hex')
+}
+
+/** The prefix key of a folder: it lies beside the blocks, which contain the prompts in clear. */
+function keyOfFolder(folder: string): Uint8Array {
+  mkdirSync(folder, { recursive: true, mode: 0o700 })
+  const path = join(folder, 'prefix-key')
+  if (!existsSync(path)) {
+    try {
+      writeFileSync(path, randomBytes(32).toString('hex'), { mode: 0o600, flag: 'wx' })
+    } catch (error) {
+      // Another process was faster.
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    }
+  }
+  const found = secretOf('prefix-key', { 'prefix-key': readFileSync(path, 'utf8').trim() })
+  if (found === undefined) throw new WrongFlag(`${path} is empty, expected 64 hexadecimal digits`)
+  return found
+}
+
+/** The tiers that flags ask for. */
+function tiersOf(flags: Flags) {
+  const [disk, redis] = [text(flags, 'disk'), text(flags, 'redis')]
+  const limit = number(flags, 'disk-limit', 0)
+  const shared = secretOf('KVTIDE_PREFIX_KEY')
+  if (shared === undefined && (redis !== undefined || text(flags, 'events') !== undefined))
+    throw new WrongFlag(
+      `--${redis === undefined ? 'events' : 'redis'} needs the variable KVTIDE_PREFIX_KEY, the same in all workers: 64 hexadecimal digits, as openssl rand -hex 32 prints`,
+    )
+  const prefixKey = shared ?? (disk === undefined ? undefined : keyOfFolder(disk))
+  const secret = secretOf('KVTIDE_STORE_SECRET')
+  const store = redis === undefined ? undefined : new RedisStore({ url: redis })
+  const tiers: TierOptions = {
+    ...(disk === undefined
+      ? {}
+      : { disk: { path: join(disk, 'blocks'), ...(limit === undefined ? {} : { limitBytes: limit * GIB }) } }),
+    ...(store === undefined ? {} : { store: { store, compress: true, ...(secret === undefined ? {} : { secret }) } }),
+  }
+  return { prefixKey, store, tiers: Object.keys(tiers).length === 0 ? undefined : tiers }
+}
+
+/** Loads the model that flags describe. */
+export async function loadModel(
+  name: string,
+  flags: Flags,
+  progress: (progress: DownloadProgress) => void,
+): Promise<LoadedModel> {
+  const { prefixKey, store, tiers } = tiersOf(flags)
+  const threads = number(flags, 'threads', 1, true)
+  const options = {
+    onProgress: progress,
+    cache: {
+      memoryBytes: Math.floor((number(flags, 'memory', 0.001) ?? 2) * GIB),
+      maxSequences: number(flags, 'max-running', 1, true) ?? 32,
+      ...(prefixKey === undefined ? {} : { prefixKey }),
+      ...(tiers === undefined ? {} : { tiers }),
+      ...(text(flags, 'events') === undefined ? {} : { events: EVENTS }),
+    },
+    ...(threads === undefined ? {} : { threads }),
+    ...(flags['offline'] === true ? { isOffline: true } : {}),
+    ...given(flags, {
+      dtype: 'dtype',
+      revision: 'revision',
+      'cache-folder': 'cacheFolder',
+      config: 'config',
+      backend: 'backend',
+    }),
+    ...(text(flags, 'template') === undefined
+      ? {}
+      : { template: readFileSync(text(flags, 'template') as string, 'utf8') }),
+  } as TextModelOptions
+  try {
+    const model = await TextModel.load(name, options)
+    return {
+      model,
+      async [Symbol.asyncDispose]() {
+        await model.dispose()
+        store?.dispose()
+      },
+    }
+  } catch (error) {
+    store?.dispose()
+    throw error
+  }
+}
+
+/** The texts of flags that were given, under the names of options. */
+function given(flags: Flags, names: Readonly<Record<string, string>>): Record<string, string> {
+  const found = Object.entries(names).map(([flag, option]) => [option, text(flags, flag)] as const)
+  return Object.fromEntries(found.filter((entry): entry is [string, string] => entry[1] !== undefined))
+}
+
+const MIB = 2 ** 20
+
+/** Shows the progress of a download: in place on a terminal, and at each tenth elsewhere. */
+export function progressTo(stream: NodeJS.WriteStream): (progress: DownloadProgress) => void {
+  let [tenth, last] = [-1, '']
+  return ({ file, allLoaded, allTotal }) => {
+    const part = allTotal === 0 ? 1 : allLoaded / allTotal
+    const now = Math.floor(part * (stream.isTTY ? 1000 : 10))
+    if (now === tenth && file === last) return
+    ;[tenth, last] = [now, file]
+    const line = `${(part * 100).toFixed(0).padStart(3)} % of ${(allTotal / MIB).toFixed(0)} MiB  ${file}`
+    stream.write(stream.isTTY ? `\r\u001B[2K${line}${part === 1 ? '\n' : ''}` : `${line}\n`)
+  }
+}

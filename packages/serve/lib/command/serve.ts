@@ -1,0 +1,113 @@
+// `kvtide-serve <folder | org/name>`: loads a model, and serves it until a signal ends the process.
+import { readFileSync } from 'node:fs'
+
+import { type EventPublisher, publishEvents } from 'kvtide'
+
+import { readKeys } from '../access/keys.js'
+import type { ServerOptions } from '../options.js'
+import { createServer } from '../server.js'
+import { type Flags, flagsOf, number, only, SERVE_FLAGS, text, WrongFlag } from './flags.js'
+import { loadModel, progressTo } from './load.js'
+import { untilSignal } from './signals.js'
+
+export const help = `usage: kvtide-serve <folder | org/name> [options]
+
+the model
+  --dtype NAME             the graph: f32, f16, q8, q4, .. as the files are named
+  --revision NAME          a branch, tag or commit of the Hub
+  --cache-folder DIR       where models of the Hub are kept; the Hub's own cache by default
+  --offline                use only files that are there
+  --config FILE            another config.json
+  --template FILE          another chat template, in Jinja
+  --memory GIB             memory for keys and values; 2 by default
+  --threads N              threads of a step; as many as there are cores by default
+  --backend NAME           graph, parts or plain; the first that works by default
+  --draft                  draft tokens by prompt lookup
+
+the server
+  --host ADDRESS           127.0.0.1 by default
+  --port N                 8080 by default; 0 for any free one
+  --name NAME              the name that clients send; the model's by default
+  --keys FILE              API keys, one per line, with a tenant's name in front if it has one. Also KVTIDE_SERVE_KEYS, separated by commas
+  --public-prompt FILE     the beginning of the system message, shared by all tenants
+  --max-running N          answers that are computed at once; 32 by default
+  --max-waiting N          requests that wait; 256 by default
+  --max-tokens N           tokens of an answer; what the context leaves by default
+  --max-body MIB           8 by default
+  --timeout S              seconds of a whole request; 600 by default
+  --first-token-timeout S  seconds to the first token; 120 by default
+  --write-timeout S        seconds in which a client must read; 30 by default
+  --drain-timeout S        seconds in which requests may end after SIGTERM; 30 by default
+  --log                    a line of JSON for each request
+  --no-inspector           no page about the cache under /inspector
+
+shared prompts, across restarts and machines
+  --disk DIR               keep blocks in a folder; --disk-limit GIB bounds it
+  --redis URL              keep blocks in Redis or Valkey (needs KVTIDE_PREFIX_KEY)
+  --events tcp://HOST:PORT publish the cache's events for kvtide-serve router, over ZeroMQ; the port behind it is for replays`
+
+/** The options of a server that flags give. */
+export function serverOptions(flags: Flags): Omit<ServerOptions, 'model'> {
+  const prompt = text(flags, 'public-prompt')
+  const mib = number(flags, 'max-body', 0.001)
+  const times = {
+    request: number(flags, 'timeout', 0.001),
+    firstToken: number(flags, 'first-token-timeout', 0.001),
+    write: number(flags, 'write-timeout', 0.001),
+    drain: number(flags, 'drain-timeout', 0.001),
+  }
+  const options = {
+    name: text(flags, 'name'),
+    keys: readKeys(text(flags, 'keys'), process.env['KVTIDE_SERVE_KEYS']),
+    publicPrompt: prompt === undefined ? undefined : readFileSync(prompt, 'utf8').trimEnd(),
+    maxRunning: number(flags, 'max-running', 1, true),
+    maxWaiting: number(flags, 'max-waiting', 0, true),
+    maxTokens: number(flags, 'max-tokens', 1, true),
+    maxBodyBytes: mib === undefined ? undefined : Math.floor(mib * 2 ** 20),
+    times: Object.fromEntries(Object.entries(times).filter(([, value]) => value !== undefined)),
+    draft: flags['draft'] === true ? ('lookup' as const) : undefined,
+    isLogging: flags['log'] === true,
+    hasInspector: flags['no-inspector'] !== true,
+  }
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined))
+}
+
+/** The address for replays: the port behind that of the events, or any free one. */
+function replayOf(endpoint: string): string {
+  const [, host, port] = /^(tcp:\/\/[^\s@/]+):(\d+)$/.exec(endpoint) ?? []
+  if (host === undefined) throw new WrongFlag(`--events must be tcp://host:port, got ${JSON.stringify(endpoint)}`)
+  return `${host}:${port === '0' ? 0 : Number(port) + 1}`
+}
+
+/** Addresses that other machines reach. */
+const isOpen = (host: string): boolean => !['127.0.0.1', 'localhost', '::1'].includes(host)
+
+export async function serve(args: readonly string[]): Promise<number> {
+  const { flags, names } = flagsOf(args, SERVE_FLAGS)
+  const [host, port] = [text(flags, 'host') ?? '127.0.0.1', number(flags, 'port', 0, true) ?? 8080]
+  const options = serverOptions(flags)
+  const endpoint = text(flags, 'events')
+  const replayEndpoint = endpoint === undefined ? undefined : replayOf(endpoint)
+  await using loaded = await loadModel(
+    only(names, 'one model: a folder, or a name of the Hub'),
+    flags,
+    progressTo(process.stderr),
+  )
+  const { model } = loaded
+  let published: EventPublisher | undefined
+  if (endpoint !== undefined && replayEndpoint !== undefined)
+    published = await publishEvents(model.model.cache, { endpoint, replayEndpoint })
+  try {
+    const events = published && { endpoint: published.endpoint, replayEndpoint: published.replayEndpoint }
+    await using server = createServer({ ...options, model, events })
+    const address = await server.listen({ host, port })
+    console.log(`${options.name ?? model.name} (${model.model.backend}) on ${address}/v1`)
+    if (options.keys === undefined && isOpen(host))
+      console.error('warning: everyone who reaches this address can use the model; --keys FILE sets API keys')
+    await untilSignal()
+    await server.drain()
+  } finally {
+    published?.dispose()
+  }
+  return 0
+}

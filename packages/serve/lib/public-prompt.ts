@@ -1,0 +1,40 @@
+// A system prompt that all tenants share: its tokens are computed once for all of them, and the salt of a tenant begins behind them. Only the operator's own text is
+// shared, because the time of an answer reveals whether a prefix was cached.
+import type { ChatOptions, TextModel } from 'kvtide/text'
+
+/** Characters behind the shared text that may be part of its last token. */
+const BEHIND = 64
+
+type Chat = Pick<ChatOptions, 'messages' | 'tools' | 'templateOptions'>
+
+/** Finds the shared tokens of chats. */
+export class PublicPrompt {
+  readonly #model: TextModel
+  readonly #shared: string
+
+  /** `text` is the system message that tenants share, or its beginning. */
+  constructor(model: TextModel, text: string) {
+    this.#model = model
+    const alone = model.render({
+      messages: [
+        { role: 'system', content: text },
+        { role: 'user', content: '-' },
+      ],
+    })
+    const at = alone.indexOf(text)
+    if (at < 0) throw new Error('the chat template does not show the system message as it is: it cannot be shared')
+    this.#shared = alone.slice(0, at + text.length)
+  }
+
+  /** Returns the number of tokens at the start of a chat that all tenants share. */
+  tokens(chat: Chat): number {
+    const text = this.#model.render(chat)
+    if (!text.startsWith(this.#shared)) return 0
+    const { tokenizer } = this.#model
+    const idsOf = (length: number): Uint32Array => tokenizer.encode(text.slice(0, length), { addSpecialTokens: false })
+    const [alone, more] = [idsOf(this.#shared.length), idsOf(this.#shared.length + BEHIND)]
+    let length = 0
+    while (length < alone.length && alone[length] === more[length]) length += 1
+    return length
+  }
+}

@@ -1,0 +1,104 @@
+// From a request to generations: the options that the model gets for each answer.
+import type { TextModel, TextOptions } from 'kvtide/text'
+
+import { requestSalt, type Tenant } from '../access/keys.js'
+import { ChatForm } from '../answers/chat-form.js'
+import { CompletionForm } from '../answers/completion-form.js'
+import type { ResponseHead } from '../answers/form.js'
+import type { Run } from '../answers/request-run.js'
+import type { PublicPrompt } from '../public-prompt.js'
+import { Refusal } from '../refusal.js'
+import type { ChatRequest } from './chat.js'
+import type { CompletionRequest, Prompt } from './completion.js'
+import { defined } from './fields.js'
+import { seedOf, type SharedRequest } from './sampling.js'
+
+/** What all requests to a server have in common. */
+export interface Served {
+  readonly model: TextModel
+  readonly maxTokens: number | undefined
+  readonly draft: TextOptions['draft']
+  readonly publicPrompt: PublicPrompt | undefined
+}
+
+/** The options that answers of both endpoints have. */
+function optionsOf(served: Served, request: SharedRequest, tenant: Tenant, logprobs: number | undefined) {
+  const { options, seed, cacheSalt } = request
+  const most = Math.min(options.maxTokens ?? Infinity, served.maxTokens ?? Infinity)
+  const shared = defined({
+    ...options,
+    maxTokens: Number.isFinite(most) ? most : undefined,
+    salt: requestSalt(tenant, cacheSalt),
+    logprobs,
+    draft: served.draft,
+  })
+  return (answer: number, signal: AbortSignal) => ({ ...shared, ...defined({ seed: seedOf(seed, answer) }), signal })
+}
+
+/** The options of a chat's prompt, and the position at which the tenant's salt begins. */
+function promptOf({ publicPrompt }: Served, request: ChatRequest, tenant: Tenant) {
+  const { messages, tools, toolChoice, templateOptions, cacheSalt } = request
+  const chat = { messages, ...defined({ tools, toolChoice, templateOptions }) }
+  const isShared = tenant.salt !== undefined && cacheSalt === undefined
+  const saltFrom = isShared ? (publicPrompt?.tokens(chat) ?? 0) : 0
+  return { chat, saltFrom }
+}
+
+/** Returns the keys of the blocks of a chat, without its last token, which is always computed. */
+export function chatKeys(served: Served, request: ChatRequest, tenant: Tenant): string[] {
+  const { chat, saltFrom } = promptOf(served, request, tenant)
+  const { model } = served
+  const tokens = model.tokenizer.encode(model.render(chat), { addSpecialTokens: false })
+  return keysOf(served, tokens, requestSalt(tenant, request.cacheSalt), saltFrom)
+}
+
+/** Returns the keys of the blocks of the first prompt. */
+export function completionKeys(served: Served, { prompts, cacheSalt }: CompletionRequest, tenant: Tenant): string[] {
+  const [prompt] = prompts as readonly [Prompt]
+  const tokens = typeof prompt === 'string' ? served.model.tokenizer.encode(prompt) : Uint32Array.from(prompt)
+  return keysOf(served, tokens, requestSalt(tenant, cacheSalt), 0)
+}
+
+function keysOf({ model }: Served, tokens: Uint32Array, salt: string | undefined, saltFrom: number): string[] {
+  const options = { ...defined({ salt }), ...(saltFrom === 0 ? {} : { saltFrom }) }
+  return [...model.model.cache.keys(tokens.subarray(0, -1), options)]
+}
+
+/** Answers to a chat. */
+export function chatRun(served: Served, request: ChatRequest, tenant: Tenant, head: ResponseHead): Run {
+  const { model } = served
+  if (!model.hasTemplate)
+    throw new Refusal(400, 'the model has no chat template: use /v1/completions', 'messages', 'unsupported_parameter')
+  const { isParallel, logprobs, count, includeUsage } = request
+  const options = optionsOf(served, request, tenant, logprobs)
+  const { chat, saltFrom } = promptOf(served, request, tenant)
+  const own = saltFrom === 0 ? chat : { ...chat, saltFrom }
+  return {
+    tenant: tenant.salt ?? '',
+    form: new ChatForm(head, logprobs !== undefined),
+    prompts: 1,
+    count,
+    isSingleCall: !isParallel,
+    includeUsage,
+    start: (_, answer, signal) => model.chat({ ...own, ...options(answer, signal) }),
+  }
+}
+
+/** Continuations of prompts. */
+export function completionRun(served: Served, request: CompletionRequest, tenant: Tenant, head: ResponseHead): Run {
+  const { model } = served
+  const { prompts, count, hasEcho, logprobs, includeUsage } = request
+  const options = optionsOf(served, request, tenant, logprobs)
+  const textOf = (prompt: Prompt): string => (typeof prompt === 'string' ? prompt : model.tokenizer.decode(prompt))
+  const echo = (index: number): string => (hasEcho ? textOf(prompts[Math.floor(index / count)] as Prompt) : '')
+  return {
+    tenant: tenant.salt ?? '',
+    form: new CompletionForm(head, logprobs !== undefined, echo),
+    prompts: prompts.length,
+    count,
+    isSingleCall: false,
+    includeUsage,
+    start: (prompt, answer, signal) =>
+      model.complete({ prompt: prompts[prompt] as Prompt, ...options(answer, signal) }),
+  }
+}

@@ -1,0 +1,90 @@
+// Passes one request on to a worker, and its answer back, byte by byte with back-pressure: a slow reader pauses the worker's generation.
+import { Agent, type IncomingMessage, request as httpRequest, type ServerResponse } from 'node:http'
+
+/** Headers that belong to one connection. */
+const HOP = new Set([
+  'connection',
+  'keep-alive',
+  'transfer-encoding',
+  'te',
+  'trailer',
+  'upgrade',
+  'proxy-authorization',
+  'content-length',
+  'host',
+  'expect',
+])
+
+/** A request to be passed on. */
+export interface Passed {
+  readonly method: string
+  readonly path: string
+  readonly headers: IncomingMessage['headers']
+  readonly body: Buffer | undefined
+  readonly signal: AbortSignal
+}
+
+/** Connections to workers. */
+export class Proxy {
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: Infinity, maxFreeSockets: 256 })
+
+  /** Sends a request. Rejects if the worker cannot be reached, or ends before its answer begins. */
+  ask(worker: URL, { method, path, headers, body, signal }: Passed): Promise<IncomingMessage> {
+    const passed = Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP.has(name)))
+    return new Promise((resolve, reject) => {
+      const asked = httpRequest(
+        {
+          hostname: worker.hostname.replace(/^\[|\]$/g, ''),
+          port: worker.port === '' ? 80 : worker.port,
+          path,
+          method,
+          headers: { ...passed, ...(body === undefined ? {} : { 'content-length': body.length }) },
+          agent: this.#agent,
+          signal,
+        },
+        resolve,
+      )
+      asked.on('error', reject)
+      asked.end(body)
+    })
+  }
+
+  /** Passes an answer on. Settles at its end: true if all of it was passed on. */
+  answer(from: IncomingMessage, to: ServerResponse): Promise<boolean> {
+    return new Promise(resolve => {
+      const headers = Object.entries(from.headers).filter(([name]) => !HOP.has(name) || name === 'content-length')
+      to.writeHead(from.statusCode ?? 502, Object.fromEntries(headers))
+      from.pipe(to, { end: false })
+      from.on('end', () => {
+        to.end()
+        resolve(true)
+      })
+      from.on('close', () => {
+        if (!from.complete) broken(from, to)
+        resolve(from.complete)
+      })
+      from.on('error', () => resolve(false))
+      to.on('close', () => {
+        from.destroy()
+        resolve(false)
+      })
+    })
+  }
+
+  close(): void {
+    this.#agent.destroy()
+  }
+}
+
+/** Ends an answer whose worker has gone: a stream with an error as its last event, anything else without an end. */
+function broken(from: IncomingMessage, to: ServerResponse): void {
+  if (to.destroyed || to.writableEnded) return
+  if (!(from.headers['content-type'] ?? '').startsWith('text/event-stream')) return void to.destroy()
+  const error = {
+    message: 'the worker ended during the answer',
+    type: 'server_error',
+    param: null,
+    code: 'worker_lost',
+  }
+  to.end(`data: ${JSON.stringify({ error })}\n\n`)
+}
