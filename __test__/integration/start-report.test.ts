@@ -4,9 +4,10 @@ import { browserTest } from '../support/browser.js'
 import { span } from '../support/tokens.js'
 
 const answer = (computed: number) => ({
-  tokens: [1, 2, 3],
   computed,
-  found: 9_289,
+  text: 'An answer <of> a few words.',
+  prompt: 10_000,
+  found: 10_003 - computed,
   first: computed / 30,
   all: computed / 10,
 })
@@ -18,7 +19,7 @@ const html = page({
     ['prompt tokens found', '0', '9,289 of 10,000'],
     ['first token, 95 of 100', '28.8 ms', '12.5 ms'],
   ],
-  requests: ways.map(way => ({ way, answers: [answer(427), answer(27)] })),
+  requests: ways.map(way => ({ way, question: 'A question?', answers: [answer(427), answer(27)] })),
 })
 
 browserTest('the report of the start shows both sides at 360 pixels', async (t, browser) => {
@@ -32,6 +33,7 @@ browserTest('the report of the start shows both sides at 360 pixels', async (t, 
       'and nothing is hidden at the side',
     )
     t.is(await view.locator('rect').count(), 2 * 2 * ways.length)
+    t.is(await view.locator('dd').first().textContent(), 'An answer <of> a few words.')
     await view.close()
   }
 })

@@ -8,3 +8,9 @@ interface ImageBitmap {}
 interface HTMLImageElement {}
 interface WebGLRenderingContext {}
 interface WebGLTexture {}
+
+// The types of @ai-sdk/provider import those of a package that it does not depend on.
+declare module 'json-schema' {
+  export type JSONSchema7 = object
+  export type JSONSchema7Definition = object | boolean
+}

@@ -5,7 +5,11 @@ import type { Way } from './workload.js'
 interface Run {
   readonly summary: string
   readonly rows: readonly (readonly string[])[]
-  readonly requests: readonly { readonly way: Way; readonly answers: readonly [plain: Answer, cached: Answer] }[]
+  readonly requests: readonly {
+    readonly way: Way
+    readonly question: string
+    readonly answers: readonly [plain: Answer, cached: Answer]
+  }[]
 }
 
 interface Chart {
@@ -15,8 +19,8 @@ interface Chart {
 }
 
 const CHARTS: readonly Chart[] = [
-  { title: 'Time to the first token, ms', unit: 'ms', of: answer => answer.first },
   { title: 'Tokens through the model', unit: 'tokens', of: answer => answer.computed },
+  { title: 'Time to the first token, ms', unit: 'ms', of: answer => answer.first },
 ]
 
 const [WIDTH, HEIGHT, LEFT, BOTTOM] = [720, 220, 44, 56]
@@ -59,7 +63,7 @@ function chart({ title, unit, of }: Chart, requests: Run['requests']): string {
 const STYLE = `:root{color-scheme:light dark;--ink:#1f2328;--quiet:#59636e;--line:#d1d9e0;--page:#fff;--one:#bc4c00;--two:#0969da}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--quiet:#9198a1;--line:#3d444d;--page:#0d1117;--one:#f0883e;--two:#58a6ff}}
 body{margin:2rem auto;max-width:46rem;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page)}
-h1{font-size:1.3rem}p.lead{font-size:1.15rem}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+h1{font-size:1.3rem}h2{font-size:1rem}dt{color:var(--quiet)}dd{margin:0 0 .6rem}p.lead{font-size:1.15rem}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right}th:first-child,td:first-child{text-align:left}td{white-space:nowrap}td:first-child{white-space:normal}
 figure{margin:2rem 0}figcaption{font-weight:600;margin-bottom:.3rem}.scroll{overflow-x:auto}svg{display:block;width:100%;height:auto}
 svg text{font:11px system-ui,sans-serif;fill:var(--quiet)}.grid{stroke:var(--line)}.side0{fill:var(--one)}.side1{fill:var(--two)}
@@ -76,6 +80,8 @@ export function page({ summary, rows, requests }: Run): string {
 <div class="scroll"><table><thead>${cells('th', head)}</thead><tbody>${body.map(row => cells('td', row)).join('')}</tbody></table></div>
 <p class="key"><span>onnxruntime-node</span><span>kvtide</span></p>
 ${CHARTS.map(of => chart(of, requests)).join('\n')}
+<h2>Questions and answers</h2>
+<dl>${requests.map(({ question, answers: [{ text }] }) => `<dt>${escape(question)}</dt><dd>${escape(text)}</dd>`).join('')}</dl>
 </body></html>
 `
 }

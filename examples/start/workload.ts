@@ -1,44 +1,43 @@
-// The requests: twenty questions after one long system prompt, then a chat that is continued, edited, rolled back and forked.
+// The requests: questions after one long system prompt, then a chat that is continued, edited, rolled back and forked.
+import type { ChatMessage } from 'kvtide/text'
+
+import { NOTES, QUESTIONS } from './village.js'
 
 /** The relation of a request to the requests before it. */
 export type Way = 'question' | 'next turn' | 'edit' | 'roll-back' | 'fork'
 
 export interface Request {
   readonly way: Way
-  /** Returns the whole prompt, given the answers to all earlier requests: a stateless client sends it this way. */
-  readonly prompt: (answers: readonly (readonly number[])[]) => number[]
+  /** The last question. */
+  readonly question: string
+  /** Returns the whole chat, given the answers to all earlier requests: a stateless client sends it this way. */
+  readonly messages: (answers: readonly string[]) => readonly ChatMessage[]
 }
 
-export const ANSWER = 16
-const QUESTIONS = 20
+/** The maximum number of tokens of an answer. */
+export const ANSWER = 160
+/** A short chat for the warm-up, which shares nothing with the others. */
+export const WARM_UP: readonly ChatMessage[] = [{ role: 'user', content: 'Hello!' }]
 
-/** Returns pseudo-random ids, the same on every machine. */
-function ids(length: number, seed: number): number[] {
-  let state = seed
-  return Array.from({ length }, () => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return 3 + ((state >>> 8) % 317)
+const system: ChatMessage = { role: 'system', content: NOTES }
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+
+/** Returns the requests: this many questions, then the four other ways. */
+export function requestsOf(questions: number): readonly Request[] {
+  const asked = Array.from({ length: questions }, (_, at) => QUESTIONS[at % QUESTIONS.length] as string)
+  const last = asked.length - 1
+  /** Returns the chat of the last question with another one behind it; `first` replaces the last question. */
+  const chat = (way: Way, question: string, first = asked[last] as string): Request => ({
+    way,
+    question,
+    messages: answers => [system, user(first), { role: 'assistant', content: answers[last] as string }, user(question)],
   })
+  const edited = 'What does Ruth do?'
+  return [
+    ...asked.map((question): Request => ({ way: 'question', question, messages: () => [system, user(question)] })),
+    chat('next turn', 'What is a KV cache?'),
+    chat('edit', 'Where does Tom live?', edited),
+    chat('roll-back', 'Who is the florist?', edited),
+    chat('fork', 'Tell me a story about a fox and a lamp.', edited),
+  ]
 }
-
-const system = ids(400, 1)
-const question = (number: number): number[] => ids(12, 100 + number)
-
-/** Returns the chat of the last question: system prompt, question and answer. */
-function turn(answers: readonly (readonly number[])[], first = question(QUESTIONS - 1)): number[] {
-  return [...system, ...first, ...(answers[QUESTIONS - 1] as readonly number[])]
-}
-
-/** The last question with one token in the middle replaced. */
-const edited = question(QUESTIONS - 1).with(6, 42)
-
-export const requests: readonly Request[] = [
-  ...Array.from({ length: QUESTIONS }, (_, number): Request => ({
-    way: 'question',
-    prompt: () => [...system, ...question(number)],
-  })),
-  { way: 'next turn', prompt: answers => [...turn(answers), ...question(30)] },
-  { way: 'edit', prompt: answers => [...turn(answers, edited), ...question(31)] },
-  { way: 'roll-back', prompt: answers => [...turn(answers, edited), ...question(32)] },
-  { way: 'fork', prompt: answers => [...turn(answers, edited), ...question(33)] },
-]

@@ -1,0 +1,174 @@
+// The provider over the demo's model, by its own interface: answers, streams, usage, schemas, tools, limits, aborts.
+import type { LanguageModelV4Content, LanguageModelV4Prompt } from '@ai-sdk/provider'
+import { InvalidArgumentError, InvalidPromptError, NoSuchModelError } from '@ai-sdk/provider'
+import test from 'ava'
+import type { TextModel } from 'kvtide/text'
+
+import { createKvtide, kvtide } from '../../packages/ai-sdk/index.js'
+import { DEMO, demo, partsOf, question, WEATHER } from './demo.js'
+
+let text: TextModel
+test.before(async () => {
+  text = await demo()
+})
+test.after.always(() => text.dispose())
+
+const words = (content: readonly LanguageModelV4Content[]): string =>
+  content.map(part => (part.type === 'text' ? part.text : '')).join('')
+
+test('an answer has text, a reason and its usage; asked again, its prompt is cached', async t => {
+  const model = kvtide(text, { salt: 'usage' })
+  t.is(model.modelId, text.name)
+  const notes = `You are a small and friendly model. ${'Be friendly and brief. '.repeat(10)}`
+  const asked = question('What is a KV cache?')
+  const prompt: LanguageModelV4Prompt = [{ role: 'system', content: notes }, ...asked.prompt]
+  const first = await model.doGenerate({ ...asked, prompt })
+  t.regex(words(first.content), /^A KV cache keeps the keys and values .*\.$/)
+  t.deepEqual(first.finishReason, { unified: 'stop', raw: 'stop' })
+  t.is(first.usage.inputTokens.cacheRead, 0)
+  const again = await model.doGenerate({ ...asked, prompt })
+  t.is(words(again.content), words(first.content))
+  const { total, noCache, cacheRead } = again.usage.inputTokens
+  t.is(total, first.usage.inputTokens.total)
+  t.is((noCache as number) + (cacheRead as number), total as number)
+  t.true((noCache as number) <= 16, 'all but the last block is read from the cache')
+  const other = await kvtide(text, { salt: 'another tenant' }).doGenerate({ ...asked, prompt })
+  t.is(other.usage.inputTokens.cacheRead, 0, 'a salt keeps tenants apart')
+})
+
+test('a stream has the same text as an answer, in blocks', async t => {
+  const model = kvtide(text)
+  const whole = await model.doGenerate(question('Tell me a story about a fox.'))
+  const { stream } = await model.doStream(question('Tell me a story about a fox.'))
+  const parts = await partsOf(stream)
+  const types = parts.map(part => part.type)
+  t.deepEqual(types.slice(0, 3), ['stream-start', 'response-metadata', 'text-start'])
+  t.deepEqual(types.slice(-2), ['text-end', 'finish'])
+  const deltas = parts.flatMap(part => (part.type === 'text-delta' ? [part.delta] : []))
+  t.is(deltas.join(''), words(whole.content))
+  t.true(deltas.length > 10)
+})
+
+test('limits, stop texts and seeds', async t => {
+  const model = kvtide(text)
+  const story = 'Tell me a story about a robot and a lamp.'
+  const short = await model.doGenerate(question(story, { maxOutputTokens: 5 }))
+  t.is(short.finishReason.unified, 'length')
+  t.is(short.usage.outputTokens.total, 5)
+  const stopped = await model.doGenerate(question(story, { stopSequences: ['.'] }))
+  t.is(stopped.finishReason.unified, 'stop')
+  t.false(words(stopped.content).includes('.'))
+  const drawn = async (seed: number): Promise<string> =>
+    words((await model.doGenerate(question(story, { temperature: 1.5, seed }))).content)
+  t.is(await drawn(1), await drawn(1))
+  t.not(await drawn(1), await drawn(2))
+})
+
+test('a schema is a grammar: the answer is JSON of this form', async t => {
+  const schema = {
+    type: 'object',
+    properties: { name: { enum: ['Anna', 'Ben'] }, age: { type: 'integer', minimum: 1, maximum: 99 } },
+    required: ['name', 'age'],
+    additionalProperties: false,
+  } as const
+  const { content, finishReason } = await kvtide(text).doGenerate(
+    question('Describe Anna as JSON.', { responseFormat: { type: 'json', schema }, maxOutputTokens: 60 }),
+  )
+  const value = JSON.parse(words(content)) as { name: string; age: number }
+  t.deepEqual(Object.keys(value).toSorted(), ['age', 'name'])
+  t.true(['Anna', 'Ben'].includes(value.name) && value.age >= 1 && value.age <= 99)
+  t.is(finishReason.unified, 'stop')
+})
+
+test('a call of a tool, and its result', async t => {
+  const model = kvtide(text)
+  const asked = question('What is the weather in Rome?', { tools: [WEATHER] })
+  const { content, finishReason } = await model.doGenerate(asked)
+  t.is(finishReason.unified, 'tool-calls')
+  const call = content.find(part => part.type === 'tool-call')
+  t.is(call?.toolName, 'weather')
+  t.deepEqual(JSON.parse(call?.input as string), { city: 'Rome' })
+  const parts = await partsOf((await model.doStream(asked)).stream)
+  const deltas = parts.flatMap(part => (part.type === 'tool-input-delta' ? [part.delta] : []))
+  t.deepEqual(JSON.parse(deltas.join('')), { city: 'Rome' })
+
+  const { toolCallId, toolName } = call as { toolCallId: string; toolName: string }
+  const output = { type: 'json', value: { sky: 'sunny', degrees: 21 } } as const
+  const prompt: LanguageModelV4Prompt = [
+    ...asked.prompt,
+    { role: 'assistant', content: [{ type: 'tool-call', toolCallId, toolName, input: { city: 'Rome' } }] },
+    { role: 'tool', content: [{ type: 'tool-result', toolCallId, toolName, output }] },
+  ]
+  const answer = await model.doGenerate({ ...asked, prompt })
+  t.is(words(answer.content), 'It is sunny in Rome, with 21 degrees.')
+})
+
+test('a call that is demanded is made, whatever the question', async t => {
+  const { content, finishReason } = await kvtide(text).doGenerate(
+    question('Hello!', { tools: [WEATHER], toolChoice: { type: 'required' }, maxOutputTokens: 100 }),
+  )
+  t.is(finishReason.unified, 'tool-calls')
+  const call = content.find(part => part.type === 'tool-call')
+  t.is(typeof (JSON.parse(call?.input as string) as { city: unknown }).city, 'string')
+})
+
+test('an abort rejects with its reason, before and within an answer, and frees the sequence', async t => {
+  const model = kvtide(text)
+  const reason = new Error('enough')
+  const before = { abortSignal: AbortSignal.abort(reason) }
+  t.is(await t.throwsAsync(async () => model.doGenerate(question('Hello!', before))), reason)
+  const controller = new AbortController()
+  const { stream } = await model.doStream(question('Tell me a story.', { abortSignal: controller.signal }))
+  const types: string[] = []
+  for await (const part of stream) {
+    types.push(part.type)
+    if (part.type === 'text-delta') controller.abort(reason)
+    if (part.type === 'error') t.is(part.error, reason)
+  }
+  t.is(types.at(-1), 'error')
+})
+
+test('a reader that leaves ends the generation', async t => {
+  const { stream } = await kvtide(text).doStream(question('Tell me a story.'))
+  const reader = stream.getReader()
+  await reader.read()
+  await reader.cancel()
+  t.true((await reader.read()).done)
+})
+
+test('wrong options and prompts beyond the context reject', async t => {
+  const model = kvtide(text)
+  t.true(InvalidArgumentError.isInstance(await t.throwsAsync(async () => model.doGenerate(question('?', { topP: 7 })))))
+  const long = await t.throwsAsync(async () => model.doStream(question('word '.repeat(3000))))
+  t.true(InvalidPromptError.isInstance(long), String(long))
+})
+
+test('many calls at once give the answers that each gives alone', async t => {
+  const model = kvtide(text)
+  const questions = ['What is a token?', 'What is a prefix?', 'What do bees make?', 'Tell me a joke.']
+  const alone: string[] = []
+  for (const one of questions) alone.push(words((await model.doGenerate(question(one))).content))
+  const together = await Promise.all(questions.map(async one => words((await model.doGenerate(question(one))).content)))
+  t.deepEqual(together, alone)
+})
+
+test('a provider loads a folder once, at the first call, and disposes of it', async t => {
+  await using provider = createKvtide({ threads: 1, cache: { memoryBytes: 2 ** 24 } })
+  const [one, other] = await Promise.all([
+    provider(DEMO).doGenerate(question('Hello!')),
+    provider.languageModel(DEMO).doGenerate(question('Hello!')),
+  ])
+  t.is(words(one.content), words(other.content))
+  t.true(one.usage.inputTokens.cacheRead === 0 || other.usage.inputTokens.cacheRead === 0)
+  for (const call of [() => provider.embeddingModel('x'), () => provider.imageModel('x')])
+    t.throws(call, { instanceOf: NoSuchModelError })
+  t.throws(() => provider('' as never), { instanceOf: InvalidArgumentError })
+  t.throws(() => provider(7 as never), { instanceOf: InvalidArgumentError })
+})
+
+test('a folder that is not there rejects each call', async t => {
+  await using provider = createKvtide()
+  const model = provider('./no-such-folder')
+  await t.throwsAsync(async () => model.doGenerate(question('Hello!')))
+  await t.throwsAsync(async () => model.doStream(question('Hello!')))
+})
