@@ -120,6 +120,24 @@ test('a template that trims answers keeps the tokens that stayed whole', async t
   t.deepEqual(Array.from(second.slice(0, first.length + ids.length)), [...first, ...ids])
 })
 
+test('an answer that was left early, or ended at a stop text, comes back with its tokens', async t => {
+  const { tokenizer } = await scripted([])
+  const ids = [...'Hello world'].flatMap(letter => [...tokenizer.encode(letter)])
+  const { model, prompts } = await scripted([{ ids }, {}, { ids }, {}])
+  const next = (content: string): ChatMessage[] => [ask('Hi'), { role: 'assistant', content }, ask('And?')]
+  let text = ''
+  for await (const piece of model.chat({ messages: [ask('Hi')] })) {
+    text += piece
+    if (text.length === 5) break
+  }
+  await model.chat({ messages: next(text), salt: '' }).text()
+  const first = prompts[0] as Uint32Array
+  t.deepEqual(Array.from((prompts[1] as Uint32Array).slice(first.length, first.length + 5)), ids.slice(0, 5))
+  t.is(await model.chat({ messages: [ask('Hi')], stop: 'wor', salt: 'b' }).text(), 'Hello ')
+  await model.chat({ messages: next('Hello '), salt: 'b' }).text()
+  t.deepEqual(Array.from((prompts[3] as Uint32Array).slice(first.length, first.length + 6)), ids.slice(0, 6))
+})
+
 test('calls come back as the model wrote them, matched by id, name and parsed arguments', async t => {
   const written = '<tool_call>{"name":"get_weather",  "arguments":{"city":"Paris"}}</tool_call>'
   const { model, prompts, tokenizer } = await scripted([{ text: written }, { text: 'Sunny' }, { text: 'Sunny' }])
