@@ -4,10 +4,10 @@ import { pathToFileURL } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
 
-import { type ChatMessage, TextModel, type TextModelOptions } from '../../text.js'
+import { type ChatMessage, TextModel, type TextModelOptions, type Tool } from '../../text.js'
 import { folderOf } from '../support/folder.js'
 import { onnxTest as test } from '../support/onnx/available.js'
-import { tinyModel } from '../support/text/tiny-tokenizer.js'
+import { byteLevelTokenizer, SPECIAL_TOKEN, TEMPLATE, tinyModel } from '../support/text/tiny-tokenizer.js'
 import { rejected, throwsCode } from '../support/throws.js'
 
 const SMALL = { threads: 1, cache: { memoryBytes: 2 ** 24 } } satisfies TextModelOptions
@@ -89,6 +89,103 @@ test('complete continues a text and ids, with log-probabilities', async t => {
     tokens += event.tokens.length
   }
   t.is(tokens, 8)
+})
+
+const SCHEMA = {
+  type: 'object',
+  properties: { city: { enum: ['Paris', 'Rome'] }, warm: { type: 'boolean' } },
+  required: ['city', 'warm'],
+  additionalProperties: false,
+}
+
+test('a schema gives JSON that matches it, and ends the answer', async t => {
+  await using model = await load(t)
+  const messages = [ask('Where?')]
+  for (const seed of [1, 2, 3]) {
+    const answer = model.chat({ messages, schema: SCHEMA, seed, temperature: 1.5, maxTokens: 200 })
+    const { city, warm } = await answer.json<{ city: string; warm: boolean }>()
+    t.true(['Paris', 'Rome'].includes(city) && typeof warm === 'boolean')
+    t.is(answer.finishReason, 'stop')
+  }
+  const year = await model.complete({ prompt: 'In ', grammar: { regex: '[12][0-9]{3}' }, seed: 1 }).text()
+  t.regex(year, /^[12]\d{3}$/)
+  await rejected(model.chat({ messages, schema: { type: 'nothing' } }).text(), 'INVALID_GRAMMAR')
+})
+
+/** A template in the form of each family, with its tokens. */
+const FORMS: Readonly<Record<string, readonly [template: string, tokens: readonly string[]]>> = {
+  hermes: ['<tool_call>', []],
+  'qwen3-coder': ['<tool_call><function=x><parameter=y>', []],
+  llama3: ['{"name": "tool_calls", "parameters": ', []],
+  mistral: ['[TOOL_CALLS]', ['[TOOL_CALLS]']],
+  granite: ['<|tool_call|>', ['<|tool_call|>']],
+  deepseek: [
+    '<｜tool▁call▁begin｜>',
+    [
+      '<｜tool▁calls▁begin｜>',
+      '<｜tool▁call▁begin｜>',
+      '<｜tool▁sep｜>',
+      '<｜tool▁call▁end｜>',
+      '<｜tool▁calls▁end｜>',
+    ],
+  ],
+  'gpt-oss': ['<|channel|><|message|>', ['<|channel|>', '<|message|>', '<|constrain|>', '<|end|>', '<|start|>']],
+}
+
+test('a call that is forced is read as one, in the form of each family', async t => {
+  const tools: Tool[] = ['place', 'other'].map(name => ({ type: 'function', function: { name, parameters: SCHEMA } }))
+  for (const [family, [signs, tokens]] of Object.entries(FORMS)) {
+    const json = byteLevelTokenizer([])
+    const added = tokens.map((content, place) => ({ ...SPECIAL_TOKEN, id: 263 + place, content }))
+    const template = `{% if tools %}{{ tools | length }}{{ '${signs}' }}{% endif %}${TEMPLATE.slice(TEMPLATE.indexOf('{%- for message'))}`
+    await using model = await load(t, {
+      'tokenizer.json': { ...json, added_tokens: [...(json['added_tokens'] as object[]), ...added] },
+      'chat_template.jinja': template.replaceAll(
+        '<tool_call>',
+        family === 'hermes' || family === 'qwen3-coder' ? '<tool_call>' : '#',
+      ),
+    })
+    t.is(model.toolFamily, family as never)
+    // In place of the analysis, which noise would never end: `commentary`.
+    const bias = family === 'gpt-oss' ? { [model.tokenizer.encode('c')[0] as number]: 100 } : {}
+    for (const toolChoice of ['required', { name: 'other' }] as const) {
+      const answer = model.chat({
+        messages: [ask('Where?')],
+        tools,
+        toolChoice,
+        maxTokens: 300,
+        bias,
+        seed: 3,
+        temperature: 1,
+      })
+      const { content, tool_calls = [] } = await answer.message()
+      t.true(tool_calls.length > 0, `${family}: ${content}`)
+      if (answer.finishReason === 'length') continue
+      t.is(answer.finishReason, 'tool_calls', family)
+      for (const call of tool_calls) {
+        if (typeof toolChoice === 'object') t.is(call.function.name, 'other')
+        const { city, warm } = JSON.parse(call.function.arguments) as { city: string; warm: boolean }
+        t.true(['Paris', 'Rome'].includes(city) && typeof warm === 'boolean', family)
+      }
+    }
+  }
+})
+
+test('behind reasoning that the prompt has opened, a schema and forced calls begin with its end', async t => {
+  const opened = TEMPLATE.replace(
+    "'<|im_start|>assistant\\n' }}{% endif %}",
+    "'<|im_start|>assistant\\n<think>\\n</think>'[:-8] }}{% endif %}",
+  )
+  t.not(opened, TEMPLATE)
+  await using model = await load(t, { 'chat_template.jinja': opened })
+  const end = model.tokenizer.encode('</think>')[0] as number
+  const chat = { messages: [ask('Where?')], bias: { [end]: 100 }, seed: 1, temperature: 1, maxTokens: 200 }
+  t.true(model.render({ messages: chat.messages }).endsWith('<think>\n'))
+  const { warm } = await model.chat({ ...chat, schema: SCHEMA }).json<{ warm: boolean }>()
+  t.is(typeof warm, 'boolean')
+  const tools: Tool[] = [{ type: 'function', function: { name: 'place', parameters: SCHEMA } }]
+  const { tool_calls = [] } = await model.chat({ ...chat, tools, toolChoice: { name: 'place' } }).message()
+  t.is(tool_calls[0]?.function.name, 'place')
 })
 
 test('a prompt beyond the context is refused before anything is computed', async t => {

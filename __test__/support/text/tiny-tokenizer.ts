@@ -26,15 +26,15 @@ const WORDS = [
   '"}',
 ]
 
+const isPrinted = (code: number): boolean => (code > 32 && code < 127) || (code > 160 && code !== 173)
+
 const byteLevel = (byte: number): string => {
-  const isPrinted = (code: number): boolean => (code > 32 && code < 127) || (code > 160 && code !== 173)
   if (isPrinted(byte)) return String.fromCharCode(byte)
-  return String.fromCharCode(
-    256 + Array.from({ length: byte }, (_, code) => code).filter(code => !isPrinted(code)).length,
-  )
+  const others = Array.from({ length: byte }, (_, code) => code).filter(code => !isPrinted(code))
+  return String.fromCharCode(256 + others.length)
 }
 
-const added = (id: number, content: string, special: boolean) => ({
+const added = (id: number, content: string, special: boolean): object => ({
   id,
   content,
   special,
@@ -44,13 +44,16 @@ const added = (id: number, content: string, special: boolean) => ({
   single_word: false,
 })
 
+/** A special token, without its id and its text. */
+export const SPECIAL_TOKEN: object = added(0, '', true)
+
 /** Byte-level BPE as of GPT-2, Llama 3 and Qwen. */
-export function byteLevelTokenizer(): Record<string, unknown> {
+export function byteLevelTokenizer(words: readonly string[] = WORDS): Record<string, unknown> {
   const vocab: Record<string, number> = {}
   let next = SPECIAL.length + ADDED.length
   for (let byte = 0; byte < 256; byte++) vocab[byteLevel(byte)] = next++
   const merges: [string, string][] = []
-  for (const word of WORDS) {
+  for (const word of words) {
     const characters = [...new TextEncoder().encode(word)].map(byteLevel)
     for (let length = 2; length <= characters.length; length++) {
       const [left, right] = [characters.slice(0, length - 1).join(''), characters[length - 1] as string]
