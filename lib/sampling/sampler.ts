@@ -80,6 +80,7 @@ export class Sampler {
 
   dispose(): void {
     this.native.dispose()
+    this.matcher?.dispose()
   }
 
   /** @internal The mask of `allowed` for each row; empty if all tokens are allowed. Rows behind a drafted token that is not allowed have no mask, because they are not used. */

@@ -20,7 +20,7 @@ import { promptOf, type PromptOptions, readPrompt } from '../sequences/prompt.js
 import { Sequence } from '../paged/sequence.js'
 import type { SequenceHandle, SharedCache } from '../sequences/shared-cache.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
-import { type GrammarOptions, grammarHooks } from './grammar.js'
+import { type GrammarOptions, grammarOf } from './grammar.js'
 import {
   type DynamicCache,
   packageOf,
@@ -164,7 +164,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
       throw invalid('sequence', sequence, 'no sequence together with salt, saltFrom or extra: a sequence has its own')
     // Changes nothing, but throws if a transaction is open: now rather than after the answer was computed.
     if (sequence !== undefined) (sequence as Sequence).truncate((sequence as Sequence).length)
-    const hooks = await grammarHooks({ grammar, vocabulary }, given, model, ids.length)
+    using constraint = await grammarOf({ grammar, vocabulary }, given, model, ids.length)
     await bringBack(cache, ids, sequence === undefined ? prompt : undefined)
     // Works on a fork, so that the sequence itself is unchanged until the call has succeeded.
     using own = sequence === undefined ? startOf(cache, ids, prompt) : (sequence as Sequence).fork()
@@ -172,7 +172,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     const past = this.load(own)
     underway.add(past)
     const inputs = { input_ids: this.#int64(ids), attention_mask: this.mask(ids.length), past_key_values: past }
-    const call = { ...given, ...hooks, ...inputs }
+    const call = { ...given, ...constraint?.hooks, ...inputs }
     const answer = await Reflect.apply(generate, model, [call as never])
     const sequences = tensorIn(
       'sequences',

@@ -25,13 +25,18 @@ export interface GrammarHooks {
   readonly stopping_criteria: readonly unknown[]
 }
 
+/** @internal The grammar of a call. */
+export interface CallGrammar extends Disposable {
+  readonly hooks: GrammarHooks
+}
+
 /** @internal Compiles the grammar of a call, if there is one. `given` are the other options of the call, and `length` is that of its prompt. */
-export async function grammarHooks(
+export async function grammarOf(
   { grammar, vocabulary }: { readonly grammar?: unknown; readonly vocabulary?: unknown },
   given: Readonly<Record<string, unknown>>,
   model: TransformersModel,
   length: number,
-): Promise<GrammarHooks | undefined> {
+): Promise<CallGrammar | undefined> {
   if (grammar === undefined) return undefined
   const text = readGrammar('grammar', grammar)
   const tokens = readVocabulary('vocabulary', vocabulary)
@@ -59,8 +64,11 @@ export async function grammarHooks(
       return matcher.isOver()
     })
   return {
-    logits_processor: [...listed(given['logits_processor']), process],
-    stopping_criteria: [...listed(given['stopping_criteria']), stops],
+    hooks: {
+      logits_processor: [...listed(given['logits_processor']), process],
+      stopping_criteria: [...listed(given['stopping_criteria']), stops],
+    },
+    [Symbol.dispose]: () => matchers.forEach(matcher => matcher.dispose()),
   }
 }
 

@@ -239,7 +239,7 @@ impl NativeDraw {
     #[napi]
     pub fn constrain(&self, env: &Env, matcher: &NativeMatcher) -> Result<()> {
         guard(env, || {
-            let (matcher, text) = matcher.get();
+            let (matcher, text) = matcher.get()?;
             self.last(|last| last.grammar = Some(Constraint { matcher, text }))
         })
     }

@@ -21,7 +21,7 @@ use napi_derive::napi;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::border::argument::{ArrayArg, count};
-use crate::border::handle::{catch, guard};
+use crate::border::handle::{Handle, catch, guard};
 use crate::border::refusal::Outcome;
 
 /// The stack of a thread that computes masks.
@@ -114,7 +114,7 @@ impl SharedMatcher {
 /// The matcher of one generation, and the tokens that it has generated.
 #[napi]
 pub struct NativeMatcher {
-    shared: Arc<SharedMatcher>,
+    shared: RefCell<Handle<Arc<SharedMatcher>>>,
     grammar: Arc<CompiledGrammar>,
     text: RefCell<Arc<Vec<u32>>>,
 }
@@ -132,12 +132,13 @@ impl NativeMatcher {
             running: AtomicUsize::new(0),
         });
         shared.foresee(Arc::clone(&text), Vec::new());
+        let shared = RefCell::new(Handle::new("Sampler", shared));
         NativeMatcher { shared, grammar: Arc::clone(grammar), text: RefCell::new(text) }
     }
 
     /// The matcher, and the text so far.
-    pub(crate) fn get(&self) -> (Arc<SharedMatcher>, Arc<Vec<u32>>) {
-        (Arc::clone(&self.shared), self.text())
+    pub(crate) fn get(&self) -> Outcome<(Arc<SharedMatcher>, Arc<Vec<u32>>)> {
+        Ok((Arc::clone(self.shared.borrow().get()?), self.text()))
     }
 
     fn text(&self) -> Arc<Vec<u32>> {
@@ -163,22 +164,33 @@ impl NativeMatcher {
     }
 
     /// Replaces the generated tokens, and starts to compute the mask behind them.
-    #[napi(catch_unwind)]
-    pub fn set(&self, tokens: &[u32]) {
-        *self.text.borrow_mut() = Arc::new(tokens.to_vec());
-        self.shared.foresee(self.text(), Vec::new());
+    #[napi]
+    pub fn set(&self, env: &Env, tokens: &[u32]) -> Result<()> {
+        guard(env, || {
+            *self.text.borrow_mut() = Arc::new(tokens.to_vec());
+            let (shared, text) = self.get()?;
+            shared.foresee(text, Vec::new());
+            Ok(())
+        })
     }
 
     /// Starts to compute the masks behind the text and behind each of these drafted tokens.
-    #[napi(catch_unwind)]
-    pub fn foresee(&self, drafted: &[u32]) {
-        self.shared.foresee(self.text(), drafted.to_vec());
+    #[napi]
+    pub fn foresee(&self, env: &Env, drafted: &[u32]) -> Result<()> {
+        guard(env, || {
+            let (shared, text) = self.get()?;
+            shared.foresee(text, drafted.to_vec());
+            Ok(())
+        })
     }
 
     /// True if nothing may follow the text. Waits for a mask that is being computed.
     #[napi]
     pub fn is_over(&self, env: &Env) -> Result<bool> {
-        guard(env, || self.shared.is_over(&self.text()))
+        guard(env, || {
+            let (shared, text) = self.get()?;
+            shared.is_over(&text)
+        })
     }
 
     /// Sets the logits of all tokens that may not follow the text to -Infinity. Waits for the mask.
@@ -188,9 +200,10 @@ impl NativeMatcher {
             let memory = logits.memory("logits")?;
             let refused = |_| Error::argument("logits", "another array", "a Float32Array");
             let row: &mut [f32] = bytemuck::try_cast_slice_mut(memory.bytes_mut()).map_err(refused)?;
-            let masks = self.shared.masks(&self.text(), &[])?;
+            let (shared, text) = self.get()?;
+            let masks = shared.masks(&text, &[])?;
             let Some(Some(mask)) = masks.first() else { return Ok(()) };
-            let words = mask.fitted(row.len() as u32, self.shared.ends());
+            let words = mask.fitted(row.len() as u32, shared.ends());
             for (logits, &word) in row.chunks_mut(32).zip(&words) {
                 for (bit, logit) in logits.iter_mut().enumerate() {
                     if word >> bit & 1 == 0 {
@@ -203,8 +216,17 @@ impl NativeMatcher {
     }
 
     /// A matcher for another sequence with the same text.
-    #[napi(catch_unwind)]
-    pub fn fork(&self) -> NativeMatcher {
-        NativeMatcher::of(&self.grammar, self.shared.ends(), self.text())
+    #[napi]
+    pub fn fork(&self, env: &Env) -> Result<NativeMatcher> {
+        guard(env, || {
+            let (shared, text) = self.get()?;
+            Ok(NativeMatcher::of(&self.grammar, shared.ends(), text))
+        })
+    }
+
+    /// Leaves the parser to the next matcher of the grammar, once no task uses it.
+    #[napi]
+    pub fn dispose(&self, env: &Env) {
+        self.shared.borrow_mut().dispose(env, |_| ());
     }
 }
