@@ -95,10 +95,11 @@ async function bare() {
     tokenizer.encode(text.render({ messages: messagesOf(client) }), { addSpecialTokens: false }),
   )
   const generate = async client => {
-    using sequence = model.open({ tokens: prompts[client] })
+    const sequence = model.open({ tokens: prompts[client] })
     let count = 0
     for await (const _ of model.generate(sequence, { maxTokens: most, temperature: 0, ignoreEndOfSequence: true }))
       count += 1
+    sequence.dispose()
     return count
   }
   await Promise.all(prompts.map((_, client) => generate(client)))
