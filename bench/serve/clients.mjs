@@ -63,6 +63,7 @@ for (const { status } of answers) statuses[status] = (statuses[status] ?? 0) + 1
 console.log(
   JSON.stringify({
     tokensPerSecond: good.reduce((sum, { tokens }) => sum + tokens, 0) / took,
+    tokens: good.reduce((sum, { tokens }) => sum + tokens, 0),
     answers: good.length,
     statuses,
     failures: failures.length,

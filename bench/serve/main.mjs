@@ -64,8 +64,13 @@ async function started(...flags) {
     child.on('exit', code => reject(new Error(`the server ended with ${code}`)))
   })
   const memory = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))[1]) / 1024
+  /** Processor time in milliseconds, from ticks of 10 ms. */
+  const cpuMs = () => {
+    const fields = readFileSync(`/proc/${child.pid}/stat`, 'utf8').split(') ')[1].split(' ')
+    return (Number(fields[11]) + Number(fields[12])) * 10
+  }
   const stop = () => new Promise(resolve => child.once('exit', resolve) && child.kill('SIGTERM'))
-  return { address, memory, stop }
+  return { address, memory, cpuMs, stop }
 }
 
 /** Runs clients in a process of their own. */
@@ -95,46 +100,56 @@ async function bare() {
     tokenizer.encode(text.render({ messages: messagesOf(client) }), { addSpecialTokens: false }),
   )
   const generate = async client => {
-    using sequence = model.open({ tokens: prompts[client] })
+    const sequence = model.open({ tokens: prompts[client] })
     let count = 0
     for await (const _ of model.generate(sequence, { maxTokens: most, temperature: 0, ignoreEndOfSequence: true }))
       count += 1
+    sequence.dispose()
     return count
   }
   await Promise.all(prompts.map((_, client) => generate(client)))
   let tokens = 0
   const start = performance.now()
+  const cpu = process.cpuUsage()
   await Promise.all(
     prompts.map(async (_, client) => {
-      do tokens += await generate(client)
-      while (performance.now() - start < SECONDS * 1000)
+      do {
+        const count = await generate(client)
+        tokens += count
+      } while (performance.now() - start < SECONDS * 1000)
     }),
   )
-  const perSecond = tokens / ((performance.now() - start) / 1000)
+  const { user, system: kernel } = process.cpuUsage(cpu)
+  const measured = { perSecond: tokens / ((performance.now() - start) / 1000), cpuMs: (user + kernel) / 1000 / tokens }
   await text.dispose()
-  return perSecond
+  return measured
 }
 
 async function served() {
   const server = await started('--memory', '2')
   const asked = { at: server.address, clients: CLIENTS, bodies: bodiesOf(CLIENTS, most) }
   await clients({ ...asked, seconds: 0 })
+  const before = server.cpuMs()
   const measured = await clients({ ...asked, seconds: SECONDS })
+  const cpuMs = (server.cpuMs() - before) / measured.tokens
   await server.stop()
-  return measured
+  return { ...measured, cpuMs }
 }
 
 async function compare() {
-  const ratios = []
+  const [ratios, cpuRatios] = [[], []]
   for (let round = 0; round < rounds; round++) {
-    const own = await bare()
-    const { tokensPerSecond, firstMs, failures } = await served()
+    const { perSecond: own, cpuMs: ownCpu } = await bare()
+    const { tokensPerSecond, firstMs, failures, cpuMs } = await served()
     ratios.push(tokensPerSecond / own)
+    cpuRatios.push(ownCpu / cpuMs)
     console.log(
-      `round ${round + 1}: OnnxModel ${own.toFixed(1)} tokens/s, kvtide-serve ${tokensPerSecond.toFixed(1)} tokens/s, ratio ${(tokensPerSecond / own).toFixed(3)}, first token p50 ${firstMs.p50.toFixed(0)} ms, p95 ${firstMs.p95.toFixed(0)} ms, ${failures} failures`,
+      `round ${round + 1}: OnnxModel ${own.toFixed(1)} tokens/s, kvtide-serve ${tokensPerSecond.toFixed(1)} tokens/s, ratio ${(tokensPerSecond / own).toFixed(3)}, first token p50 ${firstMs.p50.toFixed(0)} ms, p95 ${firstMs.p95.toFixed(0)} ms, ${failures} failures; processor time ${ownCpu.toFixed(2)} and ${cpuMs.toFixed(2)} ms per token`,
     )
   }
-  console.log(`median ratio of ${rounds} rounds: ${median(ratios).toFixed(3)}`)
+  console.log(
+    `medians of ${rounds} rounds: ${median(ratios).toFixed(3)} of the tokens per second, ${median(cpuRatios).toFixed(3)} of the tokens per processor time`,
+  )
 }
 
 async function crowd() {
@@ -159,5 +174,5 @@ async function crowd() {
   await full.stop()
 }
 
-await compare()
-await crowd()
+if (rounds > 0) await compare()
+if (connections > 0) await crowd()

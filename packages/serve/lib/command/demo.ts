@@ -2,6 +2,8 @@
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
+import type { ChatMessage } from 'kvtide/text'
+
 import { createServer } from '../server.js'
 import { usageLine } from './chat.js'
 import { flagsOf, number, SERVE_FLAGS, text } from './flags.js'
@@ -11,11 +13,12 @@ import { untilSignal } from './signals.js'
 
 export const help = `usage: kvtide-serve demo [options]
 
-Serves a small model that this package brings, which writes simple English, and asks it twice. No download, no account.
+Serves a small model that this package brings, which writes simple English, and asks it two questions. No download, no account.
 
   --port N, --host ADDRESS, and all other options of a server`
 
-const ASKED = 'Tell me a story.'
+/** The second question continues the chat, so that the first one and its answer are cached. */
+const QUESTIONS = ['Tell me a story.', 'Tell me another story.']
 
 /** The folder of the model, beside the compiled files or the sources. */
 export function demoFolder(): string {
@@ -38,16 +41,23 @@ export async function demo(args: readonly string[]): Promise<number> {
     host: text(flags, 'host') ?? '127.0.0.1',
     port: number(flags, 'port', 0, true) ?? 8080,
   })
-  for (const time of ['first', 'second']) {
-    console.log(`\n${ASKED} (for the ${time} time)\n`)
-    const answer = model.chat({ messages: [{ role: 'user', content: ASKED }], maxTokens: 120, temperature: 0 })
-    for await (const piece of answer) process.stdout.write(piece)
+  const messages: ChatMessage[] = []
+  for (const content of QUESTIONS) {
+    messages.push({ role: 'user', content })
+    console.log(`\n> ${content}\n`)
+    const answer = model.chat({ messages, maxTokens: 150, temperature: 0 })
+    let written = ''
+    for await (const piece of answer) {
+      written += piece
+      process.stdout.write(piece)
+    }
+    messages.push({ role: 'assistant', content: written })
     console.log(`\n\n${usageLine(answer.usage)}`)
   }
   console.log(`\nThe same model is served on ${address}/v1 until Ctrl-C:
 
   curl ${address}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{ "messages": [{ "role": "user", "content": "${ASKED}" }], "stream": true, "max_tokens": 100 }'
+    -d '{ "messages": [{ "role": "user", "content": "${QUESTIONS[0]}" }], "stream": true, "max_tokens": 100 }'
 
   its cache: ${address}/inspector/   metrics: ${address}/metrics`)
   await untilSignal()
