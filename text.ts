@@ -17,7 +17,6 @@ export type {
   ChatOptions,
   CompleteOptions,
   DraftOptions,
-  Grammar,
   TextEvent,
   TextFinishReason,
   TextLogprob,
@@ -32,3 +31,5 @@ export type {
 } from './lib/text/types.js'
 export type { Usage } from './lib/onnx/usage.js'
 export type { TokenIds } from './lib/sequences/tokens.js'
+export type { Grammar } from './lib/sampling/grammar.js'
+export { Vocabulary, type VocabularyOptions } from './lib/sampling/vocabulary.js'

@@ -2,8 +2,8 @@
 
 const packages = names => names.flatMap(name => ['-p', name])
 
-/** The features for the network, with which the crates are compiled as for the addon of a checkout. */
-const NET = ['--features', 'kvtide-tiers/objects,kvtide-tiers/redis,kvtide-router/zeromq']
+/** The features for grammars and the network, with which the crates are compiled as for the addon of a checkout. */
+const NET = ['--features', 'kvtide-sample/grammar,kvtide-tiers/objects,kvtide-tiers/redis,kvtide-router/zeromq']
 
 const LIBRARIES = [
   'kvtide-core',

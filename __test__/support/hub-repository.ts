@@ -10,8 +10,8 @@ import type { HubModel } from '../../lib/text/hub/local.js'
 import type { DownloadOptions, HubLimits } from '../../lib/text/hub/settings.js'
 import { gitSum, type HubServer, sha256 } from './hub.js'
 
-/** Short times, for a server that is near. */
-export const LIMITS: Partial<HubLimits> = { answerMs: 2000, stallMs: 300, pauseMs: 5, attempts: 5, lockMs: 2000 }
+/** Short pauses, and long times: a machine that is busy must not look like a network that fails. */
+export const LIMITS: Partial<HubLimits> = { answerMs: 20_000, stallMs: 20_000, pauseMs: 5, attempts: 5, lockMs: 20_000 }
 
 /** Removes the variables that downloads read, so that those of this machine have no effect. */
 export function withoutVariables(): void {

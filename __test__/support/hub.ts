@@ -13,7 +13,7 @@ import type { ExecutionContext } from 'ava'
 /** The fault of an answer. */
 export type HubFault =
   /** The connection is closed, or nothing more is sent, after so many bytes of the body. */
-  | { readonly cut: number }
+  | { readonly cut: number; readonly ignoresRange?: true }
   | { readonly stall: number }
   /** A byte of the body is another one. */
   | { readonly wrong: number }
@@ -303,7 +303,7 @@ function send(
     response.end()
     return
   }
-  if (fault === undefined || 'ignoresRange' in fault || 'status' in fault) response.end(body)
+  if (fault === undefined || 'status' in fault) response.end(body)
   else if ('longer' in fault) response.end(Buffer.concat([body, Buffer.alloc(fault.longer)]))
   else if ('wrong' in fault) {
     const place = fault.wrong % Math.max(body.length, 1)
@@ -311,6 +311,7 @@ function send(
     response.end(body)
   } else if ('slow' in fault) slowly(response, body, fault.slow)
   else if ('cut' in fault) response.write(body.subarray(0, fault.cut), () => setTimeout(() => response.destroy(), 5))
+  else if ('ignoresRange' in fault) response.end(body)
   else {
     response.flushHeaders()
     response.write(body.subarray(0, fault.stall))

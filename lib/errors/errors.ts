@@ -49,6 +49,7 @@ export const ERROR_CODES = [
   'HUB_UNAVAILABLE',
   'INVALID_TOKENIZER',
   'TEMPLATE_FAILED',
+  'INVALID_GRAMMAR',
 ] as const
 Object.freeze(ERROR_CODES)
 
@@ -177,6 +178,11 @@ export interface ErrorDetailsByCode {
   readonly INVALID_TOKENIZER: { readonly file: string; readonly reason: string }
   /** The reason of the template's author, or the problem with the template. */
   readonly TEMPLATE_FAILED: { readonly reason: string }
+  readonly INVALID_GRAMMAR: {
+    readonly reason: string
+    /** The place, if it is known: a path in the schema, a line and a column, a character of a regular expression, or the number of generated tokens. */
+    readonly place?: string
+  }
 }
 
 /** The `details` of an error with code `C`. */

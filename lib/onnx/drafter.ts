@@ -76,6 +76,8 @@ export interface ModelDrafterOptions {
   readonly most: number
   /** A sampler of the generation, owned by the drafter, which disposes of it. */
   readonly sampler: Sampler
+  /** Tokens that end a text: nothing is drafted behind them. */
+  readonly ends: ReadonlySet<number>
   /** True if it takes the most probable token: then the logits of drafts are not needed. */
   readonly isGreedy: boolean
   /** The size of the first model's vocabulary. */
@@ -149,6 +151,7 @@ export class ModelDrafter implements Drafter {
       return new DraftTask(own, arrival, most, { ...this.#options, left: (task, error) => this.#left(task, error) })
     })
     this.#common = log.length
+    sampler.foresee([])
   }
 
   dispose(): void {
@@ -198,6 +201,8 @@ class DraftTask implements Task {
   readonly #tokens: number[] = []
   readonly #drafts: { readonly logits: NativeLogits; readonly row: number }[] = []
   #row: { readonly logits: NativeLogits; readonly row: number } | undefined
+  /** True if nothing can be drafted behind its tokens. */
+  #isOver = false
 
   constructor(
     state: SequenceState,
@@ -219,7 +224,7 @@ class DraftTask implements Task {
   }
 
   get isDone(): boolean {
-    return this.#tokens.length >= this.#most
+    return this.#isOver || this.#tokens.length >= this.#most
   }
 
   get pending(): number {
@@ -251,14 +256,16 @@ class DraftTask implements Task {
 
   take(): void {}
 
-  accept([token]: readonly number[]): number {
-    const { sampler, isGreedy } = this.#of
+  accept([token]: readonly number[], _: unknown, isOver: boolean): number {
+    const { sampler, isGreedy, ends } = this.#of
+    this.#isOver = isOver || token === undefined || ends.has(token)
+    if (token === undefined) return 0
     if (isGreedy) this.#row?.logits.dispose()
     else this.#drafts.push(this.#row as { logits: NativeLogits; row: number })
     this.#row = undefined
-    this.#tokens.push(token as number)
-    this.state.log.push([token as number])
-    sampler.push([token as number])
+    this.#tokens.push(token)
+    this.state.log.push([token])
+    sampler.push([token])
     return 1
   }
 

@@ -3,6 +3,7 @@ import type { NativeLogits } from '#binding'
 
 import { invalid, KvTideError } from '../errors/errors.js'
 import { checkInternal, checkThis } from '../border/owner.js'
+import type { Constraint } from '../sampling/grammar.js'
 import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
 import { type RowToDraw, Sampler } from '../sampling/sampler.js'
 import { checkContext } from './context.js'
@@ -17,8 +18,8 @@ import { Account, NOTHING_USED, type Usage } from './usage.js'
 const AHEAD = 16
 
 /**
- * The reason for the end of a generation: `stop` for an id of the model's `endOfSequence` or of `stop`; `length` after `maxTokens`, or at the end of the model's
- * context.
+ * The reason for the end of a generation: `stop` for an id of the model's `endOfSequence` or of `stop`, or behind a text whose grammar allows nothing more; `length`
+ * after `maxTokens`, or at the end of the model's context.
  */
 export type FinishReason = 'stop' | 'length'
 
@@ -36,6 +37,8 @@ export interface GenerationSettings {
   readonly maxTokens: number
   readonly stop: ReadonlySet<number>
   readonly sampling: SamplingSettings
+  /** Compiles the grammar, if there is one. */
+  readonly constrain?: (() => Promise<Constraint>) | undefined
   readonly signal: AbortSignal | undefined
   /** The maximum number of tokens drafted at once, and the second model; without one, prompt lookup drafts. */
   readonly draft: { readonly most: number; readonly model: DraftModel | undefined } | undefined
@@ -51,6 +54,7 @@ interface TaskContext {
   /** The time of the first `next()`. */
   readonly started: number
   readonly ahead: number
+  readonly constraint: Constraint | undefined
   readonly changed: () => void
   readonly wake: () => void
 }
@@ -80,13 +84,15 @@ class GenerationTask implements Task {
   readonly #ahead: number
   readonly #changed: () => void
   readonly #wake: () => void
+  /** Tokens that end the generation. */
+  readonly #ends: ReadonlySet<number>
   readonly #account: Account
   #generated = 0
 
   constructor(
     state: SequenceState,
     settings: GenerationSettings,
-    { arrival, started, ahead, changed, wake }: TaskContext,
+    { arrival, started, ahead, constraint, changed, wake }: TaskContext,
   ) {
     const {
       tokens,
@@ -101,6 +107,7 @@ class GenerationTask implements Task {
     state.spans.checkWhole(length)
     this.#most = Math.min(maxTokens, contextLength - length)
     if (this.#most === 0) this.finishReason = 'length'
+    if (constraint?.grammar.isEmpty() === true) this.finishReason = 'stop'
     // The logits behind the last token are needed, so that token is computed again.
     if (state.pending + tokens.length === 0) state.redo()
     state.log.push(tokens)
@@ -115,8 +122,9 @@ class GenerationTask implements Task {
     this.#ahead = hasTransaction ? 1 : ahead
     this.#changed = changed
     this.#wake = wake
-    this.#sampler = Sampler.of(settings.sampling, state.log.copy())
-    this.#drafter = hasTransaction ? undefined : drafterOf(state, settings, this.#sampler, wake)
+    this.#ends = constraint?.ends ?? settings.stop
+    this.#sampler = Sampler.of(settings.sampling, state.log.copy(), constraint)
+    this.#drafter = hasTransaction ? undefined : drafterOf(state, settings, this.#sampler, this.#ends, wake)
     state.user = this
   }
 
@@ -152,7 +160,9 @@ class GenerationTask implements Task {
   }
 
   drafted(most: number): Drafted {
-    return this.#drafter?.drafted(most) ?? NOTHING_DRAFTED
+    const drafted = this.#drafter?.drafted(most) ?? NOTHING_DRAFTED
+    if (drafted.tokens.length > 0) this.#sampler.foresee(drafted.tokens)
+    return drafted
   }
 
   toDraw(logits: NativeLogits, row: number, { tokens, drafts }: Drafted): RowToDraw {
@@ -165,11 +175,10 @@ class GenerationTask implements Task {
     this.#account.step(from, tokens, drafted)
   }
 
-  accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number {
-    const { stop } = this.#settings
+  accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined, isOver: boolean): number {
     const kept: number[] = []
     for (const [place, token] of tokens.entries()) {
-      if (stop.has(token)) {
+      if (this.#ends.has(token)) {
         this.finishReason = 'stop'
         break
       }
@@ -180,8 +189,9 @@ class GenerationTask implements Task {
       this.finishReason = 'length'
       break
     }
+    if (isOver && kept.length === tokens.length) this.finishReason = 'stop'
     // The last of the drawn tokens was not drafted.
-    this.#account.draw(kept.length, Math.min(kept.length, tokens.length - 1), performance.now())
+    this.#account.draw(kept.length, Math.max(Math.min(kept.length, tokens.length - 1), 0), performance.now())
     this.state.log.push(kept)
     this.#sampler.push(kept)
     this.#drafter?.push(kept, this.isDone ? 0 : this.draftsMax)
@@ -219,6 +229,7 @@ function drafterOf(
   state: SequenceState,
   { draft, sampling, vocabulary }: GenerationSettings,
   sampler: Sampler,
+  ends: ReadonlySet<number>,
   changed: () => void,
 ): Drafter | undefined {
   if (draft === undefined) return undefined
@@ -228,6 +239,7 @@ function drafterOf(
     model,
     most,
     sampler: sampler.drafter(),
+    ends,
     isGreedy: sampling.isGreedy,
     vocabulary,
     changed,
@@ -249,8 +261,9 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   readonly #waiting: Waiting[] = []
   readonly #left: (() => void)[] = []
   readonly #onAbort = (): void => void this.#end({ cause: aborted(this.#settings.signal) })
-  /** Settles after blocks were restored from tiers. */
-  #brought: Promise<void> | undefined
+  /** Settles after the grammar was compiled and blocks were restored from tiers. */
+  #prepared: Promise<void> | undefined
+  #constraint: Constraint | undefined
   /** The time of the first `next()`. */
   #started: number | undefined
   #task: GenerationTask | undefined
@@ -301,11 +314,13 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   async next(): Promise<IteratorResult<number, undefined>> {
     Generation.#check(this)
     this.#started ??= performance.now()
-    if (this.#task === undefined && !this.#isOver && this.#state.shared.tiers !== undefined && this.#fits())
-      await (this.#brought ??= this.#state.bring(this.#settings.tokens))
+    let refused: { readonly cause: unknown } | undefined
+    if (this.#task === undefined && !this.#isOver && this.#needsPreparation())
+      await (this.#prepared ??= this.#prepare()).catch((cause: unknown) => (refused = { cause }))
     return await new Promise((resolve, reject) => {
       this.#waiting.push({ resolve, reject })
       try {
+        if (refused !== undefined && !this.#isOver) throw refused.cause
         if (this.#task === undefined && !this.#isOver) this.#start()
         this.#give()
       } catch (cause) {
@@ -347,6 +362,16 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     return length <= contextLength && this.#scheduler.fits(length)
   }
 
+  #needsPreparation(): boolean {
+    return this.#fits() && (this.#settings.constrain !== undefined || this.#state.shared.tiers !== undefined)
+  }
+
+  async #prepare(): Promise<void> {
+    const { constrain, tokens } = this.#settings
+    this.#constraint = await constrain?.()
+    if (this.#state.shared.tiers !== undefined) await this.#state.bring(tokens)
+  }
+
   #start(): void {
     const { signal } = this.#settings
     if (signal?.aborted === true) throw aborted(signal)
@@ -357,6 +382,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
           arrival,
           started: this.#started as number,
           ahead: this.#ahead,
+          constraint: this.#constraint,
           changed: () => this.#give(),
           wake: () => this.#scheduler.wake(),
         }),

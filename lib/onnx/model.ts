@@ -21,10 +21,13 @@ import type { DraftModel } from './drafter.js'
 import { Encoder } from './encoder.js'
 import type { EncoderParts } from './encoder-parts.js'
 import { encodedNames, type EncoderInput, type Encoding, readEncoded } from './encoding.js'
+import type { Constraint } from '../sampling/grammar.js'
+import { compile, type Vocabulary, vocabularyBeside } from '../sampling/vocabulary.js'
 import { Generation, type ModelLimits } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
 import {
   apart,
+  type Constrained,
   type EmbedsOption,
   type GenerateOptionsOf,
   type OnnxModelOptions,
@@ -135,6 +138,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   readonly #limits: ModelLimits
   readonly #scheduler: Scheduler
   readonly #isWindowed: boolean
+  /** The vocabulary of the tokenizer beside it, once a grammar has needed it. */
+  #tokens: Promise<Vocabulary> | undefined
   #ended: Promise<void> | undefined
 
   /** @internal */
@@ -276,12 +281,13 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   generate(sequence: OnnxSequence, options: GenerateOptions = {}): Generation {
     OnnxModel.#check(this)
     const state = SequenceState.of(this.#shared, 'sequence', sequence)
-    const settings = {
-      ...readGenerate(options, { vocabulary: this.vocabularySize, ends: this.endOfSequence }, (argument, value) =>
-        this.#drafting(argument, value),
-      ),
-      limits: this.#limits,
-    }
+    const { constrained, ...read } = readGenerate(
+      options,
+      { vocabulary: this.vocabularySize, ends: this.endOfSequence },
+      (argument, value) => this.#drafting(argument, value),
+    )
+    const constrain = constrained && (() => this.#constrain(constrained, read.stop))
+    const settings = { ...read, constrain, limits: this.#limits }
     return new Generation(INTERNAL, this.#scheduler, state, settings, this.#isWindowed)
   }
 
@@ -400,6 +406,17 @@ export class OnnxModel implements AsyncDisposable, Disposable {
       throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
     model.#scheduler.check()
     return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength, rope: model.#rope }
+  }
+
+  /** Compiles a grammar for the vocabulary that was given, or for that of the tokenizer beside the model. */
+  async #constrain({ grammar, vocabulary }: Constrained, stop: ReadonlySet<number>): Promise<Constraint> {
+    const own = (): Promise<Vocabulary> => {
+      this.#tokens ??= vocabularyBeside(this.path, this.vocabularySize)
+      this.#tokens.catch(() => (this.#tokens = undefined))
+      return this.#tokens
+    }
+    const tokens = vocabulary ?? (await own())
+    return { grammar: await compile(tokens, grammar), ends: new Set([...stop, ...tokens.endOfSequence]) }
   }
 
   #kindOf(prompt: PromptOptions, spans: Spans, encoding: Encoding | undefined): SequenceKind {

@@ -16,6 +16,8 @@ import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { readPath } from '../files/source.js'
 import { readSampling, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
+import { type Grammar, type GrammarText, readGrammar } from '../sampling/grammar.js'
+import { readVocabulary, type Vocabulary } from '../sampling/vocabulary.js'
 import type { HuggingFaceConfig } from '../sequences/model-description.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
@@ -119,6 +121,14 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions, CheckpointsOp
    * `finishReason` `'length'`. It never exceeds what the context leaves behind the prompt.
    */
   readonly maxTokens?: number
+  /**
+   * The texts that may be generated, as a JSON schema, a regular expression or a Lark grammar: only tokens that continue such a text are drawn. Ids that end
+   * the generation are allowed exactly where the text is complete. If nothing else is, the generation ends with `finishReason` `'stop'`. Compiled once for each
+   * vocabulary, in the background, at the first `next()`; a grammar that cannot be used is refused with `INVALID_GRAMMAR` there.
+   */
+  readonly grammar?: Grammar
+  /** The tokens that `grammar` is matched with. By default those of the `tokenizer.json` beside the model, which is read once. */
+  readonly vocabulary?: Vocabulary
   /** Ids that end the generation, besides the model's `endOfSequence`. They are not returned, and do not become part of the sequence. */
   readonly stop?: readonly number[] | Uint32Array
   /** True to generate past the model's `endOfSequence`: vLLM's `ignore_eos`. Ids of `stop` end the generation in any case. False by default. */
@@ -151,6 +161,8 @@ const GENERATE: Names<GenerateOptionsOf<unknown>> = {
   ...SAMPLING_OPTIONS,
   tokens: 0,
   maxTokens: 0,
+  grammar: 0,
+  vocabulary: 0,
   stop: 0,
   ignoreEndOfSequence: 0,
   draft: 0,
@@ -234,7 +246,7 @@ export function readGenerate(
   options: unknown,
   { vocabulary, ends }: { readonly vocabulary: number | undefined; readonly ends: readonly number[] },
   modelOf: (argument: string, value: unknown) => DraftModel | undefined,
-): Omit<GenerationSettings, 'limits'> {
+): Omit<GenerationSettings, 'limits' | 'constrain'> & { readonly constrained: Constrained | undefined } {
   const given = known<GenerateOptionsOf<unknown>>('options', options, GENERATE)
   const { tokens, maxTokens, stop, ignoreEndOfSequence, draft, signal } = given
   const isEndless = optional(flag, 'ignoreEndOfSequence', ignoreEndOfSequence) === true
@@ -243,11 +255,23 @@ export function readGenerate(
     maxTokens: optional((argument, value) => count(argument, value, 1), 'maxTokens', maxTokens) ?? Infinity,
     stop: new Set([...(isEndless ? [] : ends), ...(optional(readTokens, 'stop', stop) ?? [])]),
     sampling: readSampling(given),
+    constrained: readConstrained(given.grammar, given.vocabulary),
     signal: optional(readSignal, 'signal', signal),
     checkpoints: readPositions('checkpoints', given.checkpoints),
     draft: draft === undefined ? undefined : readDraft(draft, modelOf),
     vocabulary,
   }
+}
+
+/** @internal A grammar, and the vocabulary that was given for it. */
+export interface Constrained {
+  readonly grammar: GrammarText
+  readonly vocabulary: Vocabulary | undefined
+}
+
+function readConstrained(grammar: unknown, vocabulary: unknown): Constrained | undefined {
+  const given = optional(readVocabulary, 'vocabulary', vocabulary)
+  return grammar === undefined ? undefined : { grammar: readGrammar('grammar', grammar), vocabulary: given }
 }
 
 function readDraft(

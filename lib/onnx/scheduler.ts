@@ -414,8 +414,8 @@ export class Scheduler {
         // It may have been disposed of since the step has begun.
         task.state.check()
         if (answer.tokens === undefined) throw answer.error
-        const kept = task.accept(answer.tokens, answer.logprobs)
-        const accepted = Math.min(kept, answer.tokens.length - 1)
+        const kept = task.accept(answer.tokens, answer.logprobs, answer.isOver)
+        const accepted = Math.max(Math.min(kept, answer.tokens.length - 1), 0)
         const isKept = draft === undefined || commitDraft(draft, 1 + accepted)
         task.state.computed += isKept ? accepted : -1
       })

@@ -47,8 +47,8 @@ export interface Task extends SequenceUser {
   take(logits: NativeLogits, row: number, position: number, count: number): void
   /** Counts a step that has computed so many of its tokens from a position on, and so many drafted ones behind them. */
   count?(from: number, tokens: number, drafted: number): void
-  /** Takes drawn tokens. Returns the number of those that are kept. */
-  accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number
+  /** Takes drawn tokens, and true if nothing may follow them. Returns the number of those that are kept. */
+  accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined, isOver: boolean): number
   /** Called when the task has left the scheduler: done, ended by its owner, or refused. */
   leave(error?: unknown): void
   /** Called when the task has left the scheduler because the cache is full and no blocks can be taken. Its own blocks are free afterwards. */

@@ -9,7 +9,7 @@ import { invalid } from '../errors/errors.js'
 export type AllowedTokens = Iterable<number> | Uint32Array | undefined
 
 /**
- * Options of sampling. They are applied in this order: penalties, `bias`, `allowed`, then `temperature`, `topK`, `topP`, `minP`.
+ * Options of sampling. They are applied in this order: penalties, `bias`, `allowed` and the grammar, then `temperature`, `topK`, `topP`, `minP`.
  * Log-probabilities are those before `temperature`.
  */
 export interface SamplingOptions {
@@ -37,7 +37,7 @@ export interface SamplingOptions {
   /** Returns the log-probability of each token, and of this many of the most probable ones; 0 for the token's own only. None by default. */
   readonly logprobs?: number
   /**
-   * Returns the tokens that may come next, for example those that a grammar allows. It is called before each token with the tokens that
+   * Returns the tokens that may come next, for rules that no grammar describes. It is called before each token with the tokens that
    * were generated. If tokens are drafted, it is also called with drafted tokens behind them, which may be rejected. So its result must
    * depend on its argument only. An error that it throws ends this generation and no other.
    */

@@ -1,10 +1,11 @@
 // Sampling: drawing the next token of a generation from logits, and verifying drafted tokens. The addon does the work, on the main thread if it is short and
 // otherwise in the background. Drawing changes no sampler, so a draw can be repeated; a token counts only after `push`.
-import type { NativeLogits, NativeSampler } from '#binding'
+import type { NativeLogits, NativeMatcher, NativeSampler } from '#binding'
 
 import { count } from '../errors/check.js'
 import { binding } from '../loading/binding.js'
 import { allows, maskOf } from './allowed.js'
+import type { Constraint } from './grammar.js'
 import type { SamplingOptions, SamplingSettings, TokenLogprobs } from './options.js'
 
 /**
@@ -14,21 +15,32 @@ import type { SamplingOptions, SamplingSettings, TokenLogprobs } from './options
 export class Sampler {
   /** @internal */
   readonly native: NativeSampler
+  /** @internal The state of the text in its grammar, if there is one. */
+  readonly matcher: NativeMatcher | undefined
   readonly #allowed: SamplingOptions['allowed']
   readonly #start: number
   /** The generated tokens, kept only if there is an `allowed` function. */
   readonly #generated: number[]
 
-  private constructor(native: NativeSampler, allowed: SamplingOptions['allowed'], generated: number[], start: number) {
+  private constructor(
+    native: NativeSampler,
+    matcher: NativeMatcher | undefined,
+    allowed: SamplingOptions['allowed'],
+    generated: number[],
+    start: number,
+  ) {
     this.native = native
+    this.matcher = matcher
     this.#allowed = allowed
     this.#generated = generated
     this.#start = start
   }
 
   /** Returns a sampler for the tokens that follow `prompt`, which is all tokens of the sequence so far. O(prompt). */
-  static of({ numbers, ids, bias, allowed }: SamplingSettings, prompt: Uint32Array): Sampler {
-    return new Sampler(new binding.NativeSampler(numbers, ids, bias, prompt), allowed, [], prompt.length)
+  static of({ numbers, ids, bias, allowed }: SamplingSettings, prompt: Uint32Array, constraint?: Constraint): Sampler {
+    const native = new binding.NativeSampler(numbers, ids, bias, prompt)
+    const matcher = constraint?.grammar.matcher(Uint32Array.from(constraint.ends))
+    return new Sampler(native, matcher, allowed, [], prompt.length)
   }
 
   /** The position of the next token: the number of tokens in the prompt and behind it. */
@@ -38,31 +50,40 @@ export class Sampler {
 
   /** Adds generated tokens. */
   push(tokens: readonly number[]): void {
-    this.native.push(Uint32Array.from(tokens))
+    const ids = Uint32Array.from(tokens)
+    this.native.push(ids)
+    this.matcher?.push(ids)
     if (this.#allowed !== undefined) for (const token of tokens) this.#generated.push(token)
   }
 
   /** Removes the generated tokens from a position on. */
   truncate(position: number): void {
     this.native.truncate(position)
+    this.matcher?.truncate(position - this.#start)
     this.#generated.length = Math.min(this.#generated.length, position - this.#start)
   }
 
   /** Returns a copy for another sequence that continues from here. */
   fork(): Sampler {
-    return new Sampler(this.native.fork(), this.#allowed, [...this.#generated], this.#start)
+    return new Sampler(this.native.fork(), this.matcher?.fork(), this.#allowed, [...this.#generated], this.#start)
   }
 
   /** Returns a copy for a second model that drafts tokens. It draws with random numbers of its own. */
   drafter(): Sampler {
-    return new Sampler(this.native.drafter(), this.#allowed, [...this.#generated], this.#start)
+    return new Sampler(this.native.drafter(), this.matcher?.fork(), this.#allowed, [...this.#generated], this.#start)
+  }
+
+  /** Starts to compute the grammar's masks behind the tokens so far and behind each drafted one, while the model computes their logits. */
+  foresee(drafted: readonly number[]): void {
+    this.matcher?.foresee(Uint32Array.from(drafted))
   }
 
   dispose(): void {
     this.native.dispose()
+    this.matcher?.dispose()
   }
 
-  /** @internal The mask of each row; empty if all tokens are allowed. Rows behind a drafted token that is not allowed have no mask, because they are not used. */
+  /** @internal The mask of `allowed` for each row; empty if all tokens are allowed. Rows behind a drafted token that is not allowed have no mask, because they are not used. */
   masks(drafted: readonly number[], vocabulary: number): (Uint32Array | undefined)[] {
     const masks: (Uint32Array | undefined)[] = []
     if (this.#allowed === undefined) return masks
@@ -92,9 +113,11 @@ export type DrawnTokens =
   | {
       readonly tokens: readonly number[]
       readonly logprobs: readonly TokenLogprobs[] | undefined
+      /** True if the grammar allows nothing behind the tokens. Without an end token, there may be none. */
+      readonly isOver: boolean
       readonly error?: undefined
     }
-  | { readonly tokens?: undefined; readonly logprobs?: undefined; readonly error: unknown }
+  | { readonly tokens?: undefined; readonly logprobs?: undefined; readonly isOver?: undefined; readonly error: unknown }
 
 /** Draws that take up to this many nanoseconds run at once: a background task costs about a tenth of that. */
 const AT_ONCE = 200_000
@@ -131,16 +154,17 @@ function add(draw: NativeDraw, { sampler, logits, row, drafted = [], drafts = []
   draw.add(sampler.native, logits, row, drafted.length === 0 ? undefined : Uint32Array.from(drafted))
   for (const { logits: theirs, row: place } of drafts) draw.draft(theirs, place)
   for (const mask of masks) draw.allow(mask)
+  if (sampler.matcher !== undefined) draw.constrain(sampler.matcher)
 }
 
-function read({ tokens, logprobs, top, error }: NativeDrawn): DrawnTokens {
+function read({ tokens, logprobs, top, isOver, error }: NativeDrawn): DrawnTokens {
   if (error !== undefined) return { error }
   const each = logprobs?.map((logprob, place) => ({
     token: tokens[place] as number,
     logprob,
     top: pairs(top?.[place] ?? []),
   }))
-  return { tokens, logprobs: each }
+  return { tokens, logprobs: each, isOver }
 }
 
 /** Pairs of ids and log-probabilities from an array in which they alternate. */

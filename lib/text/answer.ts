@@ -13,7 +13,7 @@ import type { AnswerOptions } from './options.js'
 import { StopTexts } from './stop-texts.js'
 import type { TextTokenizer } from './tokenizer.js'
 import type { AnswerParser, AnswerPart } from './tools/parts.js'
-import type { TextEvent, TextFinishReason, TextLogprob, TextLogprobs, ToolCall } from './types.js'
+import type { AssistantMessage, TextEvent, TextFinishReason, TextLogprob, TextLogprobs, ToolCall } from './types.js'
 
 /** @internal A prompt, ready to be computed. */
 export interface PreparedAnswer {
@@ -60,6 +60,8 @@ export class Answer {
   /** The number of characters of the answer's text that were given out. */
   #given = 0
   readonly #calls: { id: string; name: string; json: string }[] = []
+  readonly #texts: string[] = []
+  readonly #reasoning: string[] = []
 
   constructor(work: AnswerWork) {
     this.#work = work
@@ -68,6 +70,17 @@ export class Answer {
 
   get usage(): Usage {
     return this.#usage ?? this.#generation?.usage ?? NOTHING_USED
+  }
+
+  /** What was given out so far, as a message. */
+  get message(): AssistantMessage {
+    const [content, reasoning, tool_calls] = [this.#texts.join(''), this.#reasoning.join(''), this.#toolCalls()]
+    return {
+      role: 'assistant',
+      content: content === '' && tool_calls.length > 0 ? null : content,
+      ...(tool_calls.length === 0 ? {} : { tool_calls }),
+      ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
+    }
   }
 
   /** Ends the answer at once, also while a reader waits for its next token. */
@@ -166,6 +179,7 @@ export class Answer {
     this.#unsent.tokens = []
     this.#unsent.logprobs = []
     if (type === 'text') this.#given += text.length
+    ;(type === 'text' ? this.#texts : this.#reasoning).push(text)
     return { type, text, tokens, ...(this.#work.options.sampling.logprobs === undefined ? {} : { logprobs }) }
   }
 }

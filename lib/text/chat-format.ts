@@ -8,12 +8,12 @@ import { type ChatTemplate, missingTemplate, type Variables } from './template.j
 import type { TextTokenizer } from './tokenizer.js'
 import { CallParser, type ReasoningMarks } from './tools/answer-parser.js'
 import { callGrammar, reasonedGrammar } from './tools/call-grammar.js'
-import { JsonCalls, MistralCalls } from './tools/call-reader.js'
 import { HarmonyParser } from './tools/harmony.js'
 import { type AnswerParser, CallList, PLAIN } from './tools/parts.js'
+import { readerOf } from './tools/readers.js'
 import { familyOf, MARKERS, OPENERS } from './tools/syntax.js'
-import { DeepSeekCalls, TaggedCalls } from './tools/tagged-reader.js'
-import type { Grammar, Tool, ToolFamily } from './types.js'
+import type { Grammar } from '../sampling/grammar.js'
+import type { Tool, ToolFamily } from './types.js'
 
 /** The texts around reasoning that templates know. */
 const REASONING: readonly ReasoningMarks[] = [
@@ -147,23 +147,6 @@ export class ChatFormat {
     const behind = place < 0 ? '' : text.slice(place + answer.length)
     const first = this.#tokenizer.encode(behind, { addSpecialTokens: false })[0]
     return first !== undefined && this.#tokenizer.isAdded(first) ? first : undefined
-  }
-}
-
-function readerOf(family: ToolFamily, opener: string, calls: CallList, tools: readonly Tool[]) {
-  switch (family) {
-    case 'qwen3-coder':
-      return new TaggedCalls(calls, tools, opener)
-    case 'mistral':
-      return new MistralCalls(calls)
-    case 'deepseek':
-      return new DeepSeekCalls(calls)
-    case 'llama3':
-      return new JsonCalls(calls, { between: ';', isBare: true })
-    case 'granite':
-      return new JsonCalls(calls, { isList: true, ...(opener === '<tool_call>' ? { close: '</tool_call>' } : {}) })
-    default:
-      return new JsonCalls(calls, { close: '</tool_call>' })
   }
 }
 

@@ -19,7 +19,8 @@ import { promptOf, wellFormed } from '../sequences/prompt.js'
 import { readTokens } from '../sequences/tokens.js'
 import { isFields } from './files.js'
 import { copied, type ReadMessage, readMessages, readToolChoice, readTools } from './messages.js'
-import type { ChatOptions, CompleteOptions, Grammar, TextOptions, Tool, ToolChoice } from './types.js'
+import { type Grammar, readGrammar as checkGrammar } from '../sampling/grammar.js'
+import type { ChatOptions, CompleteOptions, TextOptions, Tool, ToolChoice } from './types.js'
 
 /** @internal Options of an answer after their check. */
 export interface AnswerOptions {
@@ -167,13 +168,12 @@ function readGrammar(schema: unknown, grammar: unknown): Grammar | undefined {
   if (schema === undefined && grammar === undefined) return undefined
   if (schema !== undefined && grammar !== undefined)
     throw invalid('grammar', grammar, 'no grammar together with schema')
-  if (schema !== undefined) return { json: copied('schema', fields('schema', schema)) }
-  const given = fields<Record<string, unknown>>('grammar', grammar)
-  const names = ['json', 'regex', 'lark'].filter(name => given[name] !== undefined)
-  if (names.length !== 1) throw invalid('grammar', grammar, 'one of { json }, { regex } or { lark }')
-  if (given['json'] === undefined)
-    return { [names[0] as string]: string(`grammar.${names[0]}`, given[names[0] as string]) } as never
-  return { json: isFields(given['json']) ? copied('grammar.json', given['json']) : (given['json'] as never) }
+  // Checked, and copied: the caller's object may change before it is used.
+  const read =
+    schema === undefined
+      ? checkGrammar('grammar', grammar)
+      : checkGrammar('grammar', { json: fields('schema', schema) })
+  return (read.kind === 'json' ? { json: JSON.parse(read.text) as object } : { [read.kind]: read.text }) as Grammar
 }
 
 /** The option `draft` with OnnxModels in place of TextModels. */

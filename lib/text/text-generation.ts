@@ -3,10 +3,11 @@ import { checkInternal, checkThis } from '../border/owner.js'
 import { invalid, KvTideError } from '../errors/errors.js'
 import type { Usage } from '../onnx/usage.js'
 import { Answer, type AnswerWork } from './answer.js'
-import type { AssistantMessage, TextEvent, TextFinishReason, ToolCall } from './types.js'
+import type { AssistantMessage, TextEvent, TextFinishReason } from './types.js'
 
 /**
- * An answer, while it is written. It is read once: in a loop as pieces of its text, by {@link events}, or whole, by {@link message}, {@link text} or {@link json}.
+ * An answer, while it is written. It is read once: in a loop as pieces of its text, by {@link events}, or whole, by {@link message}, {@link text} or {@link json}, which
+ * also return it after it was read to the end in another way.
  * Computing starts with the first read. It ends when it was read to the end, when a loop over it is left, when `return()` is called, or when its signal is aborted.
  * An answer that is never read costs nothing.
  */
@@ -49,15 +50,15 @@ export class TextGeneration implements AsyncIterable<string, undefined>, AsyncDi
   /** Reads to the end, and returns the answer as a message, to be put behind the other messages of the next turn. */
   async message(): Promise<AssistantMessage> {
     TextGeneration.#check(this)
-    return messageOf(this.#read())
+    await this.#readAll()
+    return this.#answer.message
   }
 
   /** Reads to the end, and returns the text. */
   async text(): Promise<string> {
     TextGeneration.#check(this)
-    let all = ''
-    for await (const piece of pieces(this.#read())) all += piece
-    return all
+    await this.#readAll()
+    return this.#answer.message.content ?? ''
   }
 
   /**
@@ -94,6 +95,12 @@ export class TextGeneration implements AsyncIterable<string, undefined>, AsyncDi
     checkThis(self, value => #answer in value, 'a TextGeneration')
   }
 
+  /** Reads to the end, unless that was done before. */
+  async #readAll(): Promise<void> {
+    if (this.#answer.finishReason !== undefined) return
+    for await (const event of this.#read()) void event
+  }
+
   #read(): AsyncGenerator<TextEvent, undefined, undefined> {
     if (this.#isRead)
       throw new KvTideError('INVALID_ARGUMENT', 'this answer was read before: an answer is read once', READ)
@@ -108,27 +115,4 @@ async function* pieces(
   events: AsyncGenerator<TextEvent, undefined, undefined>,
 ): AsyncGenerator<string, undefined, undefined> {
   for await (const event of events) if (event.type === 'text' && event.text !== '') yield event.text
-}
-
-async function messageOf(events: AsyncGenerator<TextEvent, undefined, undefined>): Promise<AssistantMessage> {
-  const [texts, reasoning]: [string[], string[]] = [[], []]
-  const calls: { id: string; name: string; json: string }[] = []
-  for await (const event of events) {
-    if (event.type === 'text') texts.push(event.text)
-    else if (event.type === 'reasoning') reasoning.push(event.text)
-    else if (event.type === 'tool-call') calls[event.index] = { id: event.id, name: event.name, json: '' }
-    else if (event.type === 'tool-arguments') (calls[event.index] as { json: string }).json += event.text
-  }
-  const content = texts.join('')
-  const tool_calls = calls.map(({ id, name, json }): ToolCall => ({
-    id,
-    type: 'function',
-    function: { name, arguments: json },
-  }))
-  return {
-    role: 'assistant',
-    content: content === '' && tool_calls.length > 0 ? null : content,
-    ...(tool_calls.length === 0 ? {} : { tool_calls }),
-    ...(reasoning.length === 0 ? {} : { reasoning_content: reasoning.join('') }),
-  }
 }

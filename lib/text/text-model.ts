@@ -10,6 +10,7 @@ import { invalid, KvTideError } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { type GenerateOptions, OnnxModel } from '../onnx/model.js'
 import type { OnnxModelOptions } from '../onnx/options.js'
+import type { Vocabulary } from '../sampling/vocabulary.js'
 import type { AnswerWork, PreparedAnswer } from './answer.js'
 import { ChatFormat } from './chat-format.js'
 import { readTextFiles, type TextFiles } from './files.js'
@@ -22,7 +23,8 @@ import { ChatTemplate } from './template.js'
 import { TextGeneration } from './text-generation.js'
 import { TextTokenizer } from './tokenizer.js'
 import { PLAIN } from './tools/parts.js'
-import type { ChatOptions, CompleteOptions, Grammar, TextModelOptions, ToolFamily } from './types.js'
+import type { Grammar } from '../sampling/grammar.js'
+import type { ChatOptions, CompleteOptions, TextModelOptions, ToolFamily } from './types.js'
 
 /** @internal The parts of a loaded model. */
 interface Loaded {
@@ -70,6 +72,8 @@ export class TextModel implements AsyncDisposable, Disposable {
   readonly #format: ChatFormat
   readonly #defaults: SamplingDefaults
   readonly #ends: readonly number[]
+  #isDisposed = false
+  #vocabulary: Promise<Vocabulary> | undefined
 
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
@@ -134,7 +138,7 @@ export class TextModel implements AsyncDisposable, Disposable {
       return {
         ids,
         checkpoints,
-        options: this.#generateOptions(read, reading.grammar),
+        options: await this.#generateOptions(read, reading.grammar),
         isShown: reading.isShown,
         isStart: true,
         parser: reading.parser,
@@ -162,7 +166,7 @@ export class TextModel implements AsyncDisposable, Disposable {
       return {
         ids,
         checkpoints: read.checkpoints,
-        options: this.#generateOptions(read, read.grammar),
+        options: await this.#generateOptions(read, read.grammar),
         isShown: id => !this.tokenizer.isSpecial(id),
         isStart: false,
         parser: PLAIN,
@@ -183,6 +187,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   /** Disposes of the model: see `dispose` of {@link OnnxModel}. Answers that are being read end with `DISPOSED`. */
   async dispose(): Promise<void> {
     TextModel.#checkThis(this)
+    this.#isDisposed = true
     await this.model.dispose()
   }
 
@@ -194,6 +199,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   /** As {@link dispose}, for `using`, which does not wait for the end. */
   [Symbol.dispose](): void {
     TextModel.#checkThis(this)
+    this.#isDisposed = true
     this.model[Symbol.dispose]()
   }
 
@@ -204,15 +210,14 @@ export class TextModel implements AsyncDisposable, Disposable {
   /** Refuses a `this` that is not a TextModel, or that was disposed of. */
   static #check(self: TextModel): void {
     TextModel.#checkThis(self)
-    // Throws if the model was disposed of.
-    void self.model.crossCache
+    if (self.#isDisposed) throw new KvTideError('DISPOSED', 'the TextModel was disposed of', { object: 'TextModel' })
   }
 
   #work(options: AnswerOptions, prepare: AnswerWork['prepare']): AnswerWork {
     return { model: this.model, tokenizer: this.tokenizer, options, prepare }
   }
 
-  #generateOptions(options: AnswerOptions, grammar: Grammar | undefined): GenerateOptions {
+  async #generateOptions(options: AnswerOptions, grammar: Grammar | undefined): Promise<GenerateOptions> {
     const { sampling, maxTokens, stopTokens, ignoreEndOfSequence, signal, draft } = options
     const ends = ignoreEndOfSequence ? [] : this.#ends
     return {
@@ -220,8 +225,18 @@ export class TextModel implements AsyncDisposable, Disposable {
       ...given({ maxTokens, signal, draft }),
       stop: [...ends, ...stopTokens],
       ignoreEndOfSequence,
-      ...given({ grammar }),
+      ...(grammar === undefined ? {} : { grammar, vocabulary: await this.#vocabularyOf() }),
     } as GenerateOptions
+  }
+
+  /** The bytes of all tokens, for grammars. They are read once. */
+  #vocabularyOf(): Promise<Vocabulary> {
+    const { vocabularySize, endOfSequence } = this.model
+    this.#vocabulary ??= this.tokenizer.vocabulary({
+      endOfSequence: [...endOfSequence, ...this.#ends],
+      ...given({ size: vocabularySize }),
+    })
+    return this.#vocabulary
   }
 }
 

@@ -2,6 +2,7 @@
 import { checkInternal, INTERNAL, settle } from '../border/owner.js'
 import { arrayKind, flag, isArray, known, type Names, optional, text as string } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
+import { Vocabulary, type VocabularyOptions } from '../sampling/vocabulary.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Detokenizer, textOf, TokenText } from './detokenizer.js'
 import { type Encoded, Encoder } from './encoder.js'
@@ -76,6 +77,15 @@ export class TextTokenizer {
   /** Returns an object that turns ids into text one by one. */
   stream(options: DecodeOptions = {}): Detokenizer {
     return new TokenText(this.#bytes, { isShown: this.#shown(options), isStart: true })
+  }
+
+  /**
+   * Reads the bytes of all tokens, for grammars: see `grammar` of `OnnxModel.generate`. A `TextModel` does this by itself.
+   *
+   * @param options `size`, the number of ids of the model if it has more than the tokenizer, and `endOfSequence`, the ids that end an answer
+   */
+  vocabulary(options: VocabularyOptions = {}): Promise<Vocabulary> {
+    return Vocabulary.load(this.path, options)
   }
 
   /** @internal */

@@ -2,15 +2,10 @@
 import type { OnnxModel } from '../onnx/model.js'
 import type { OnnxModelOptions } from '../onnx/options.js'
 import type { Usage } from '../onnx/usage.js'
+import type { Grammar } from '../sampling/grammar.js'
 import type { SamplingOptions } from '../sampling/options.js'
 import type { TokenIds } from '../sequences/tokens.js'
 import type { DownloadOptions } from './hub/settings.js'
-
-/** A grammar that an answer matches. */
-export type Grammar =
-  | { readonly json: object | boolean | 'object' }
-  | { readonly regex: string }
-  | { readonly lark: string }
 
 /** A part of a message's content. */
 export interface TextPart {

@@ -20,6 +20,7 @@ import { promptOf, type PromptOptions, readPrompt } from '../sequences/prompt.js
 import { Sequence } from '../paged/sequence.js'
 import type { SequenceHandle, SharedCache } from '../sequences/shared-cache.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
+import { type GrammarOptions, grammarOf } from './grammar.js'
 import {
   type DynamicCache,
   packageOf,
@@ -35,7 +36,7 @@ export interface CachedModelOptions {
 }
 
 /** Options of {@link CachedModel.generate} besides those of the model's own `generate`. */
-export interface CachedGenerateOptions extends PromptOptions {
+export interface CachedGenerateOptions extends PromptOptions, GrammarOptions {
   /** The sequence of a chat. Tokens of `input_ids` that it has are not computed again, and afterwards it has all computed tokens. */
   readonly sequence?: Sequence
 }
@@ -142,18 +143,19 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
    * It calls the `generate` that the model had when it got its cache, so you can replace it with this one. In a pipeline:
    * `generator.model.generate = options => cached.generate(options)`.
    *
-   * @param options the options of the model's `generate`, with one row of `input_ids`; and `sequence`, or `salt`, `saltFrom` and `extra`
-   * @throws KvTideError `CONTEXT_OVERFLOW` if the prompt is longer than the context of the model's config; nothing is computed then
+   * @param options the options of the model's `generate`, with one row of `input_ids`; and `grammar`, and `sequence`, or `salt`, `saltFrom` and `extra`
+   * @throws KvTideError `CONTEXT_OVERFLOW` if the prompt is longer than the context of the model's config, `INVALID_GRAMMAR`; nothing is computed
+   * then
    */
   async generate(
     options: Omit<ParametersOf<M>, keyof CachedGenerateOptions> & CachedGenerateOptions,
   ): Promise<Awaited<ReturnType<M['generate']>>> {
     CachedModel.#check(this)
     const { model, generate, cache, contextLength } = this.#made
-    const { sequence, salt, saltFrom, extra, ...given } = fields<Record<string, unknown>>('options', options) as Record<
-      string,
-      unknown
-    >
+    const { sequence, salt, saltFrom, extra, grammar, vocabulary, ...given } = fields<Record<string, unknown>>(
+      'options',
+      options,
+    ) as Record<string, unknown>
     const ids = readInputs(given)
     checkContext(ids.length, contextLength)
     const prompt = promptOf({ salt, saltFrom, extra })
@@ -162,13 +164,15 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
       throw invalid('sequence', sequence, 'no sequence together with salt, saltFrom or extra: a sequence has its own')
     // Changes nothing, but throws if a transaction is open: now rather than after the answer was computed.
     if (sequence !== undefined) (sequence as Sequence).truncate((sequence as Sequence).length)
+    using constraint = await grammarOf({ grammar, vocabulary }, given, model, ids.length)
     await bringBack(cache, ids, sequence === undefined ? prompt : undefined)
     // Works on a fork, so that the sequence itself is unchanged until the call has succeeded.
     using own = sequence === undefined ? startOf(cache, ids, prompt) : (sequence as Sequence).fork()
     own.resume(ids)
     const past = this.load(own)
     underway.add(past)
-    const call = { ...given, input_ids: this.#int64(ids), attention_mask: this.mask(ids.length), past_key_values: past }
+    const inputs = { input_ids: this.#int64(ids), attention_mask: this.mask(ids.length), past_key_values: past }
+    const call = { ...given, ...constraint?.hooks, ...inputs }
     const answer = await Reflect.apply(generate, model, [call as never])
     const sequences = tensorIn(
       'sequences',

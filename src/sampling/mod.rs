@@ -2,6 +2,8 @@
 //! background tasks.
 
 pub(crate) mod draw;
+pub(crate) mod grammar;
 pub(crate) mod logits;
 pub(crate) mod lookup;
+pub(crate) mod matcher;
 pub(crate) mod sampler;

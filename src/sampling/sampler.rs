@@ -27,6 +27,14 @@ impl From<kvtide_sample::Error> for Refusal {
                 let value = format!("no token of {vocabulary} that the bias permits");
                 Error::argument("allowed", value, "at least one token with a finite logit").into()
             }
+            Sample::InvalidGrammar { ref place, ref reason } => {
+                let mut details = details![reason: reason];
+                details.extend(place.as_ref().into_iter().flat_map(|place| details![place: place]));
+                Refusal { code: Code::InvalidGrammar, message: format!("the grammar cannot be used: {error}"), details }
+            }
+            Sample::InvalidTokenizer { reason } => {
+                Error::argument("tokenizer", reason, "the content of a tokenizer.json").into()
+            }
             Sample::OutOfMemory { bytes } => Budget::process().refusal(bytes).into(),
         }
     }

@@ -2,7 +2,7 @@ import { PagedKvCache, Tensor } from '../../../index.js'
 import { INTERNAL } from '../../../lib/border/owner.js'
 import type { Backend } from '../../../lib/onnx/backend.js'
 import { CrossCache } from '../../../lib/onnx/cross-cache.js'
-import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
+import { OnnxModel, OnnxPast, type OnnxSequence, Vocabulary } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
 import {
@@ -91,6 +91,8 @@ const models = new Members('OnnxModel', model)
       ...sampling,
       tokens: optional(tokenIds),
       maxTokens: optional(but(count, {})),
+      grammar: optional({ legal: {} }),
+      vocabulary: optional({ legal: {} }),
       stop: optional(tokenIds),
       ignoreEndOfSequence: optional(flag),
       draft: optional({ legal: {} }),
@@ -111,6 +113,35 @@ const models = new Members('OnnxModel', model)
   )
   .disposable()
   .special('[asyncDispose]', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
+
+const letters = (): Vocabulary => Vocabulary.ofTokens(['a', 'b', 'c', 'd'])
+const endOfSequence = optional(tokenIds)
+
+const vocabularies = new Members('Vocabulary', letters)
+  .special(
+    'bytesOf',
+    { disposed: 'ok', foreign: 'INVALID_ARGUMENT' },
+    param('id', count, () => 1),
+  )
+  .special(
+    'isSpecial',
+    { disposed: 'ok', foreign: 'INVALID_ARGUMENT' },
+    param('id', count, () => 1),
+  )
+
+const vocabularyRows: readonly Row[] = [
+  free(
+    'Vocabulary.ofTokens',
+    param('tokens', { legal: { 'an array with holes': 'ok' } }, () => ['a', 'b']),
+    some({ endOfSequence }),
+  ),
+  free(
+    'Vocabulary.load',
+    param('tokenizer', { legal: { '"3"': 'IO_ERROR' } }, () => ({ model: { vocab: { a: 0 } } })),
+    some({ size: optional(count), endOfSequence }),
+  ),
+  ...vocabularies.rows,
+]
 
 /** The inputs and outputs of an encoder, as the addon and the runtime describe them. */
 const encoder = { inputs: () => [{ name: 'input_ids', element: 'i64', dims: ['batch', 'tokens'] }], outputs: () => [] }
@@ -289,7 +320,7 @@ function isObject(value: unknown): boolean {
 
 /** Every row of `kvtide/onnx` that needs no runtime. */
 export const onnxRows: readonly Row[] = [
-  ...['OnnxModel', 'OnnxSequence', 'Generation', 'Encoding'].map(name =>
+  ...['OnnxModel', 'OnnxSequence', 'Generation', 'Encoding', 'Vocabulary'].map(name =>
     free(
       `new ${name}`,
       param('token', never, () => undefined),
@@ -301,6 +332,7 @@ export const onnxRows: readonly Row[] = [
   ...sequences.rows,
   ...states.rows,
   ...generations.rows,
+  ...vocabularyRows,
   free(
     'new OnnxPast',
     param(
@@ -338,6 +370,20 @@ const config: Kind = {
   ),
 }
 
+/** Tensors have a `dtype`, which a model in a file has no use for. */
+const WITH_DTYPE: Kind['legal'] = {
+  ...Object.fromEntries(
+    [
+      'a Tensor of another shape',
+      'a Tensor of another dtype',
+      'a proxy of a Tensor',
+      'what looks like a Tensor',
+      'a Snapshot that looks like a Tensor',
+    ].map(name => [name, 'INVALID_ARGUMENT']),
+  ),
+  'a disposed Tensor': 'DISPOSED',
+}
+
 /** Options for loading a model. */
 export const loadRows: readonly Row[] = [
   free(
@@ -358,7 +404,7 @@ export const loadRows: readonly Row[] = [
           encoder: encoded,
           crossCacheBytes: encoded,
         },
-        ANY,
+        { ...ANY, ...WITH_DTYPE },
       ),
       small,
     ),

@@ -328,6 +328,8 @@ test('a link that leads elsewhere is replaced', async t => {
   mkdirSync(snapshot, { recursive: true })
   symlinkSync('/nowhere', join(snapshot, 'config.json'))
   writeFileSync(join(snapshot, 'tokenizer.json'), 'too short')
+  writeFileSync(join(cache, 'other'), '{ }'.slice(0, 2))
+  symlinkSync(join(cache, 'other'), join(snapshot, 'special_tokens_map.json'))
   await findOn(server, cache)
   checkSnapshot(t, cache, commit, files, DEFAULT_FILES)
 })

@@ -1,5 +1,5 @@
 // Downloads over a network that fails, from a server that is wrong, onto a disk that is full: the content is right or not there.
-import { existsSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -74,10 +74,22 @@ for (const [name, { fault, times = 1, ranges }] of Object.entries(SURVIVED))
   test(`a download survives ${name}`, async t => {
     const { server, cache, commit } = await placeOf(t)
     server.fault = faulty(fault, times)
-    await findOn(server, cache)
+    await findOn(server, cache, 'org/name', {}, 'stall' in fault ? { limits: { stallMs: 1500 } } : {})
     checkSnapshot(t, cache, commit, FILES, DEFAULT_FILES)
     t.deepEqual(rangesOf(server), ranges)
   })
+
+test('a body that stops is noticed after garbage was collected, and so is an abortion', async t => {
+  const { server, cache, commit } = await placeOf(t)
+  const collecting = setInterval(() => globalThis.gc?.(), 300)
+  t.teardown(() => clearInterval(collecting))
+  server.fault = faulty({ stall: 20_000 }, 2)
+  const stop = new AbortController()
+  setTimeout(() => stop.abort(), 1000)
+  await rejected(findOn(server, cache, 'org/name', { signal: stop.signal }, { limits: { stallMs: 60_000 } }), 'ABORTED')
+  await findOn(server, cache)
+  checkSnapshot(t, cache, commit, FILES, DEFAULT_FILES)
+})
 
 /** Leaves a part of the data in the cache, as an earlier call does. */
 function leave({ cache }: Place, content: Buffer): void {
@@ -116,6 +128,15 @@ for (const [name, content] of Object.entries({
     checkSnapshot(t, place.cache, place.commit, FILES, DEFAULT_FILES)
   })
 
+test('a part that is wrong does not count against the server', async t => {
+  const place = await placeOf(t)
+  leave(place, bytesOf('others', 30_000))
+  place.server.fault = request => (request.headers.range === undefined ? faulty({ wrong: 3 }, 2)(request) : undefined)
+  await findOn(place.server, place.cache)
+  t.deepEqual(rangesOf(place.server), ['bytes=30000-', undefined, undefined])
+  checkSnapshot(t, place.cache, place.commit, FILES, DEFAULT_FILES)
+})
+
 test('a server that ignores ranges sends the whole file, which is not put behind the part', async t => {
   const place = await placeOf(t)
   leave(place, (FILES[DATA] as Buffer).subarray(0, 30_000))
@@ -147,10 +168,19 @@ test('small files are compared with the sum that git gives them', async t => {
 })
 
 test('a server that sends nothing new is given up, with the number of attempts bounded', async t => {
-  for (const fault of [{ cut: 0 }, { stall: 0 }, { longer: 9 }, { status: 500 }] as const) {
+  for (const fault of [
+    { cut: 0 },
+    { cut: 20_000, ignoresRange: true },
+    { stall: 0 },
+    { longer: 9 },
+    { status: 500 },
+  ] as const) {
     const { server, cache } = await placeOf(t)
     server.fault = faulty(fault, 99)
-    await rejected(findOn(server, cache, 'org/name', {}, { limits: { stallMs: 50, attempts: 3 } }), 'HUB_UNAVAILABLE')
+    await rejected(
+      findOn(server, cache, 'org/name', {}, { limits: { ...('stall' in fault ? { stallMs: 200 } : {}), attempts: 3 } }),
+      'HUB_UNAVAILABLE',
+    )
     t.is(rangesOf(server).length, 3, JSON.stringify(fault))
   }
 })
@@ -322,4 +352,19 @@ test('a cache folder that cannot be made says which', async t => {
   const error = await rejected(findOn(server, join(cache, 'file', 'cache')), 'IO_ERROR')
   t.true(error.details.path.startsWith(join(cache, 'file')), error.details.path)
   t.true(statSync(join(cache, 'file')).isFile())
+})
+
+test('a snapshot that cannot be finished has no graph', async t => {
+  const { server, cache, commit } = await placeOf(t)
+  const snapshot = join(cache, 'models--org--name', 'snapshots', commit)
+  for (const path of ['tokenizer.json', DATA]) {
+    mkdirSync(join(snapshot, path), { recursive: true })
+    const error = await rejected(findOn(server, cache), 'IO_ERROR')
+    t.is(error.details.path, join(snapshot, path))
+    t.false(existsSync(join(snapshot, 'onnx', 'model_q4.onnx')), path)
+    t.false(existsSync(join(cache, 'models--org--name', 'refs')), path)
+    rmSync(join(snapshot, path), { recursive: true })
+  }
+  await findOn(server, cache)
+  checkSnapshot(t, cache, commit, FILES, DEFAULT_FILES)
 })

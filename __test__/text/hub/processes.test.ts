@@ -119,11 +119,11 @@ test('a lock of another machine that no longer lives is taken over, one that liv
   }, 40)
   t.teardown(() => clearInterval(beat))
   let isFound = false
-  const found = findOn(server, cache, 'org/name', {}, { limits: { lockMs: 400 } }).then(model => {
+  const found = findOn(server, cache, 'org/name', {}, { limits: { lockMs: 1500 } }).then(model => {
     isFound = true
     return model
   })
-  await new Promise(resolve => setTimeout(resolve, 1200))
+  await new Promise(resolve => setTimeout(resolve, 3000))
   t.false(isFound)
   t.is(readFileSync(lock, 'utf8'), owner)
   isAlive = false

@@ -118,4 +118,6 @@ named! {
     InvalidTokenizer = "INVALID_TOKENIZER",
     /// A chat template failed, or the model has none.
     TemplateFailed = "TEMPLATE_FAILED",
+    /// A grammar cannot be used, or no token continues its text.
+    InvalidGrammar = "INVALID_GRAMMAR",
 }

@@ -33,6 +33,23 @@ pub enum Error {
         /// Number of tokens in the vocabulary.
         vocabulary: u32,
     },
+    /// A grammar that cannot be used, or a text that it cannot continue.
+    #[error("{}{reason}", match place {
+        Some(place) => format!("{place}: "),
+        None => String::new(),
+    })]
+    InvalidGrammar {
+        /// The place of what is wrong, if it is known: a path in the schema, a line and a column, a character, a token.
+        place: Option<String>,
+        /// What is wrong, as one line.
+        reason: String,
+    },
+    /// Bytes that are not a tokenizer's file, or tokens that cannot be used.
+    #[error("the tokenizer cannot be read: {reason}")]
+    InvalidTokenizer {
+        /// What is wrong, as one line.
+        reason: String,
+    },
     /// There is not enough memory for a copy of a row.
     #[error("out of memory: cannot allocate {bytes} bytes")]
     OutOfMemory {
@@ -49,6 +66,11 @@ impl Error {
             Error::NotFinite { token, .. } => Error::NotFinite { row, token },
             other => other,
         }
+    }
+
+    #[cfg(feature = "grammar")]
+    pub(crate) fn grammar(place: Option<String>, reason: impl Into<String>) -> Self {
+        Error::InvalidGrammar { place, reason: reason.into() }
     }
 
     pub(crate) fn argument(argument: &'static str, value: impl Into<f64>, expected: impl Into<String>) -> Self {

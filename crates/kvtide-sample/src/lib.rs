@@ -24,11 +24,16 @@
 //!   integers, computed by additions and multiplications of doubles only.
 //! - Nothing is sorted: a row is read a few times.
 //! - Among tokens with the same logit, the one with the lowest id comes first.
+//!
+//! With the feature `grammar`, the module [`grammar`] computes masks for JSON schemas, regular expressions and
+//! context-free grammars.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 mod cut;
 mod error;
+#[cfg(feature = "grammar")]
+pub mod grammar;
 mod lookup;
 mod options;
 mod random;

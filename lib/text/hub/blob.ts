@@ -174,7 +174,7 @@ class Writer {
         const answer = await client.get(fileUrl(client, this.#commit, this.#file.path), signal, range)
         if (!this.#continues(answer)) await this.#restart(handle)
         if (answer.response.status === 416) throw passing('it has fewer bytes of the file than it said')
-        for await (const piece of client.body(answer.response, alive)) {
+        for await (const piece of client.body(answer.response, signal, alive)) {
           if (this.#offset + piece.length > size) {
             await this.#restart(handle)
             throw passing('its answer is longer than the file')

@@ -55,7 +55,7 @@ export class HubClient {
         const { response } = await this.get(url, signal, {})
         const chunks: Uint8Array[] = []
         let bytes = 0
-        for await (const chunk of this.body(response, alive)) {
+        for await (const chunk of this.body(response, signal, alive)) {
           bytes += chunk.length
           if (bytes > ANSWER_BYTES) throw new Passing('its answer is longer than 64 MiB')
           chunks.push(chunk)
@@ -129,23 +129,20 @@ export class HubClient {
     let [at, first] = [new URL(url), undefined as Headers | undefined]
     for (let followed = 0; followed <= REDIRECTS; followed++) {
       const isOwn = at.origin === own
-      const response = await fetch(at.href, {
-        redirect: 'manual',
-        signal,
-        headers: {
-          ...headers,
-          'accept-encoding': 'identity',
-          'user-agent': `kvtide/${version}`,
-          ...(isOwn && authorization !== undefined ? { authorization } : {}),
-        },
-      })
+      const sent = {
+        ...headers,
+        'accept-encoding': 'identity',
+        'user-agent': `kvtide/${version}`,
+        ...(isOwn && authorization !== undefined ? { authorization } : {}),
+      }
+      const response = await beforeAbort(signal, fetch(at.href, { redirect: 'manual', signal, headers: sent }))
       if (isOwn) first = response.headers
       if (!isRedirect(response)) {
         // A file that is shorter than it should be is asked for from the start.
         if (!response.ok && response.status !== 416) throw await this.refusal(response, at)
         return { response, first: first ?? response.headers }
       }
-      await response.body?.cancel()
+      response.body?.cancel().catch(() => undefined)
       const location = response.headers.get('location') ?? ''
       const next = URL.canParse(location, at.href) ? new URL(location, at) : undefined
       if (next === undefined || !/^https?:$/.test(next.protocol)) throw new Passing('it redirects to nowhere')
@@ -156,20 +153,26 @@ export class HubClient {
     throw new Passing(`it redirects more than ${REDIRECTS} times`)
   }
 
-  /** The pieces of a body. */
-  async *body(response: Response, alive: () => void): AsyncGenerator<Uint8Array> {
+  /** The pieces of a body. Once a request was collected, its signal no longer ends its body, so that this does. */
+  async *body(response: Response, signal: AbortSignal, alive: () => void): AsyncGenerator<Uint8Array> {
     alive()
     const reader = response.body?.getReader()
     if (reader === undefined) return
+    // A read that waits then ends as at the end of the body.
+    const end = (): void => void reader.cancel().catch(() => undefined)
+    signal.addEventListener('abort', end, { once: true })
     try {
-      for (;;) {
+      while (!signal.aborted) {
         const { done, value } = await reader.read()
+        if (signal.aborted) break
         if (done) return
         alive()
         yield value
       }
+      throw new Error('aborted')
     } finally {
-      await reader.cancel().catch(() => undefined)
+      signal.removeEventListener('abort', end)
+      end()
     }
   }
 
@@ -193,7 +196,7 @@ export class HubClient {
   /** The error of an answer that is a refusal. */
   private async refusal(response: Response, at: URL): Promise<Error> {
     const { status, headers } = response
-    await response.body?.cancel().catch(() => undefined)
+    response.body?.cancel().catch(() => undefined)
     if (status === 408 || status === 425 || status === 429 || status >= 500)
       return new Passing(`${at.host} answers ${status}`, pauseOf(headers))
     if (at.origin !== new URL(this.settings.endpoint).origin)
@@ -256,6 +259,16 @@ export function modelNotFound(settings: HubSettings, reason: string): KvTideErro
   const { model, revision } = settings
   const at = revision === 'main' ? '' : ` at ${revision}`
   return new KvTideError('MODEL_NOT_FOUND', `cannot use ${model}${at}: ${reason}`, { model, revision, reason })
+}
+
+/** The result of a call, or an error when the signal aborts, even if the call then never ends. */
+function beforeAbort<T>(signal: AbortSignal, call: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const end = (): void => reject(new Error('aborted'))
+    signal.addEventListener('abort', end, { once: true })
+    if (signal.aborted) end()
+    call.then(resolve, reject).finally(() => signal.removeEventListener('abort', end))
+  })
 }
 
 function isRedirect({ status, headers }: Response): boolean {

@@ -25,7 +25,17 @@ import {
   modelFolder,
   shownGraphs,
 } from './graphs.js'
-import { blobPath, commitOf, hubFolder, pathIn, placeFile, sizeOf, snapshotFolder, writeCommit } from './layout.js'
+import {
+  blobPath,
+  commitOf,
+  hubFolder,
+  isPlaced,
+  pathIn,
+  placeFile,
+  sizeOf,
+  snapshotFolder,
+  writeCommit,
+} from './layout.js'
 import { type HubModel, localModel, missingOf } from './local.js'
 import { Meter } from './meter.js'
 import { corrupt, isSafePath } from './name.js'
@@ -50,7 +60,7 @@ export interface FindOptions {
  * @param name `'org/name'`, `'org/name@revision'`, or `'org/name/folder'` for a repository with several models
  *
  * @example
- * ```ts no-run
+ * ```js
  * import { downloadModel } from 'kvtide/text'
  *
  * const folder = await downloadModel('onnx-community/Qwen3-0.6B-ONNX', {
@@ -183,9 +193,8 @@ class Download {
     return file
   }
 
-  /** True if a snapshot has the file itself: where links are refused, huggingface_hub moves blobs there. */
-  async #isThere(file: HubFile): Promise<boolean> {
-    return (await sizeOf(pathIn(this.#snapshot, file.path))) === file.size
+  async #isThere({ path, sum, size }: HubFile): Promise<boolean> {
+    return isPlaced(pathIn(this.#snapshot, path), sum, size)
   }
 
   /** Downloads blobs, a few at a time. The first failure ends the others. */

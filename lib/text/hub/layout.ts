@@ -10,7 +10,7 @@
 // one rename, so an end at any moment leaves what was complete before. Nothing is written where everything is there already: the folder may be read-only.
 import { copyFile, link, mkdir, open, readdir, readFile, readlink, rename, rm, stat, symlink } from 'node:fs/promises'
 import { randomBytes } from 'node:crypto'
-import { dirname, join, posix } from 'node:path'
+import { basename, dirname, join, posix, relative, sep } from 'node:path'
 
 import { KvTideError } from '../../errors/errors.js'
 import { line } from '../../errors/shown.js'
@@ -108,20 +108,13 @@ export async function sizeOf(path: string): Promise<number | undefined> {
  * without its developer mode, exFAT), by a hard link, which takes no room either, else by a copy.
  */
 export async function placeFile(blob: string, file: string, size: number, hasSymlinks: boolean): Promise<void> {
-  if ((await sizeOf(file)) === size && (await isPlaced(blob, file))) return
+  if (await isPlaced(file, basename(blob), size)) return
   await mkdir(dirname(file), { recursive: true }).catch(error => {
     throw ioError('write', dirname(file), error)
   })
   const part = `${file}.${randomBytes(4).toString('hex')}.incomplete`
   try {
-    const target = posix.join(
-      ...dirname(file)
-        .slice(dirname(dirname(blob)).length + 1)
-        .split(/[\\/]/)
-        .map(() => '..'),
-      'blobs',
-      blob.slice(dirname(blob).length + 1),
-    )
+    const target = relative(dirname(file), blob).replaceAll(sep, '/')
     if (!(await linked(target, blob, part, hasSymlinks))) await copyFile(blob, part)
     await rename(part, file)
   } catch (error) {
@@ -131,10 +124,11 @@ export async function placeFile(blob: string, file: string, size: number, hasSym
   }
 }
 
-/** True if a file that has the right size needs no change: it is a file of its own, or the link leads to the blob. */
-async function isPlaced(blob: string, file: string): Promise<boolean> {
+/** @internal True if a snapshot has a file: one of the right size, or a link to the blob. Where links are refused, huggingface_hub moves blobs into snapshots. */
+export async function isPlaced(file: string, sum: string, size: number): Promise<boolean> {
+  if ((await sizeOf(file)) !== size) return false
   try {
-    return (await readlink(file)).split(/[\\/]/).at(-1) === blob.slice(dirname(blob).length + 1)
+    return (await readlink(file)).split(/[\\/]/).at(-1) === sum
   } catch {
     return true
   }

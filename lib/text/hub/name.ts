@@ -69,8 +69,7 @@ export function isSafePath(path: string): boolean {
 function isSafeSegment(part: string): boolean {
   return (
     part !== '' &&
-    part !== '.' &&
-    part !== '..' &&
+    // Also `.` and `..`: Windows drops a dot at the end of a name.
     !/[. ]$|^ /.test(part) &&
     !ODD.test(part) &&
     !DEVICE.test(part) &&

@@ -2,7 +2,8 @@
 //
 // Names and punctuation are fixed, so that the model decides on nothing but the tool and its arguments. Objects have the separators that templates write, and no other
 // whitespace. Reasoning is allowed in front if the model reasons.
-import type { Grammar, Tool, ToolFamily } from '../types.js'
+import type { Grammar } from '../../sampling/grammar.js'
+import type { Tool, ToolFamily } from '../types.js'
 import type { ReasoningMarks } from './answer-parser.js'
 import { isFields } from '../files.js'
 

@@ -19,13 +19,16 @@ const SIGNS: readonly (readonly [family: ToolFamily, signs: readonly string[]])[
   ['mistral', ['[TOOL_CALLS]']],
   ['granite', ['<|tool_call|>']],
   ['hermes', ['<tool_call>']],
-  ['llama3', ['"parameters"', 'tool_calls']],
+  ['llama3', ['{"name": "', '"parameters": ', 'tool_calls']],
   ['llama3', ['<|python_tag|>']],
 ]
 
+/** Signs of forms that are not read here, though they have words of the others: GLM's, Command R's. */
+const OTHERS = ['<arg_key>', '<|START_ACTION|>']
+
 /** @internal The family of a template's text; `undefined` if it takes no tools, or none that is known. */
 export function familyOf(template: string): ToolFamily | undefined {
-  if (!/\btools\b|\btool_calls\b/.test(template)) return undefined
+  if (!/\btools\b|\btool_calls\b/.test(template) || OTHERS.some(sign => template.includes(sign))) return undefined
   return SIGNS.find(([, signs]) => signs.every(sign => template.includes(sign)))?.[0]
 }
 

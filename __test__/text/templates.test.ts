@@ -1,0 +1,98 @@
+// Chat templates: where they come from, and those that fail.
+import test from 'ava'
+
+import type { TextModel } from '../../text.js'
+import { readTextFiles } from '../../lib/text/files.js'
+import { ChatTemplate } from '../../lib/text/template.js'
+import { folderOf } from '../support/folder.js'
+import { scripted } from '../support/text/scripted.js'
+import { tinyModel } from '../support/text/tiny-tokenizer.js'
+import { rejected, throwsCode } from '../support/throws.js'
+
+const messages = [{ role: 'user', content: 'Hi' }] as const
+const of = async (template: string): Promise<TextModel> =>
+  (await scripted([], { 'chat_template.jinja': template })).model
+const tools = [{ type: 'function', function: { name: 'f' } }] as const
+
+test('a template is read from each place, the file of its own first', async t => {
+  const from = async (files: Record<string, unknown>): Promise<string> =>
+    (await scripted([], { 'tokenizer_config.json': {}, ...files })).model.render({ messages })
+  t.is(await from({ 'tokenizer_config.json': { chat_template: 'a{{ messages[0].content }}' } }), 'aHi')
+  t.is(await from({ 'chat_template.json': { chat_template: 'b' } }), 'b')
+  t.is(await from({ 'chat_template.jinja': 'c', 'chat_template.json': { chat_template: 'b' } }), 'c')
+  const named = [
+    { name: 'default', template: 'd' },
+    { name: 'tool_use', template: 'e{{ tools | length }}' },
+  ]
+  const { model } = await scripted([], {
+    'tokenizer_config.json': { chat_template: named },
+    'additional_chat_templates/rag.jinja': 'f',
+  })
+  t.is(model.render({ messages }), 'd')
+  t.is(model.render({ messages, tools }), 'e1')
+})
+
+test('the option template is a name or a text', async t => {
+  const files = readTextFiles(tinyModel(await folderOf(t), { 'additional_chat_templates/rag.jinja': 'f' }))
+  const render = async (given: string): Promise<string | undefined> =>
+    (await ChatTemplate.of(files.templates, given, {}))?.render({ messages: [], tools: null })
+  t.is(await render('rag'), 'f')
+  t.is(await render('x{{ 1 }}'), 'x1')
+  t.regex((await rejected(render('unknown'), 'INVALID_ARGUMENT')).message, /default, rag/)
+})
+
+test('a model without a template says what to do', async t => {
+  const { model } = await scripted([{ text: 'x' }], { 'tokenizer_config.json': {} })
+  t.false(model.hasTemplate)
+  t.regex(
+    (await rejected(model.chat({ messages }).text(), 'TEMPLATE_FAILED')).message,
+    /has no chat template: .*complete/,
+  )
+  t.is(await model.complete({ prompt: 'a' }).text(), 'x')
+})
+
+test('a template that throws gives its own words', async t => {
+  const model = await of("{{ raise_exception('Roles must alternate') }}")
+  t.is(throwsCode(t, 'TEMPLATE_FAILED', () => model.render({ messages })).details.reason, 'Roles must alternate')
+  await rejected(model.chat({ messages }).text(), 'TEMPLATE_FAILED')
+})
+
+test('a template that cannot be parsed is refused when the model is loaded', async t => {
+  for (const template of ['{% if %}', '{% for x in y %}', '{{ a'])
+    t.is((await rejected(of(template), 'TEMPLATE_FAILED')).code, 'TEMPLATE_FAILED')
+})
+
+test('a template that runs without end is stopped, and one that asks for too much is refused', async t => {
+  const loops = await of(
+    '{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{{ "" }}{% endfor %}{% endfor %}{% endfor %}',
+  )
+  t.regex(throwsCode(t, 'TEMPLATE_FAILED', () => loops.render({ messages })).details.reason, /more than 1000 ms/)
+  const large = await of('{% for a in range(1000000000) %}x{% endfor %}')
+  t.regex(throwsCode(t, 'TEMPLATE_FAILED', () => large.render({ messages })).details.reason, /range/)
+  const deep = await of('{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}')
+  throwsCode(t, 'TEMPLATE_FAILED', () => deep.render({ messages }))
+})
+
+test('templates have the constants and functions that authors use', async t => {
+  const model = await of(
+    "{{ none is none }}{{ True }}{{ range(2, 8, 3) | join(',') }}{{ strftime_now('%Y') | length }}{{ eos_token }}{% generation %}g{% endgeneration %}{{ enable_thinking }}{{ tools is none }}",
+  )
+  // Booleans are written as the package writes them, which is not Python's way.
+  t.is(model.render({ messages, templateOptions: { enable_thinking: false } }), 'truetrue2,54<|im_end|>gfalsetrue')
+})
+
+test('developer means system, unless the template knows it', async t => {
+  const developer = [{ role: 'developer', content: 'x' }] as const
+  t.is((await of('{{ messages[0].role }}')).render({ messages: developer }), 'system')
+  t.is((await of('{{ messages[0].role }}{# developer #}')).render({ messages: developer }), 'developer')
+})
+
+test('calls reach the template with arguments as objects', async t => {
+  const model = await of('{{ messages[0].tool_calls[0].function.arguments.city }}{{ messages[0].content }}')
+  const call = (json: string) => ({ id: 'x', type: 'function', function: { name: 'f', arguments: json } }) as const
+  t.is(
+    model.render({ messages: [{ role: 'assistant', content: null, tool_calls: [call('{"city": "Paris"}')] }] }),
+    'Paris',
+  )
+  t.is(model.render({ messages: [{ role: 'assistant', content: null, tool_calls: [call('{')] }] }), '')
+})

@@ -1,0 +1,156 @@
+//! Grammars and their compiled form: what the parser made of a schema, a regular expression or a Lark grammar for one
+//! vocabulary. Compiling takes milliseconds on a thread with a large stack, since the parser's compilers recurse.
+//!
+//! A parser's lexer becomes faster while it is used: it keeps the states that it has reached. So the parser of a matcher
+//! that was dropped serves the next one. A matcher's parser is its own, so that masks of several are computed at once.
+
+use std::fmt::Display;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::{ParserFactory, TokenParser, panic_utils};
+
+use crate::error::{Error, Result};
+
+use super::vocabulary::{LEXER_STATES_MAX, Vocabulary};
+use super::{location, pattern, schema};
+
+/// The longest text of a regular expression or a Lark grammar, in bytes.
+const TEXT_MAX: usize = 1 << 18;
+/// The longest text of a JSON schema, in bytes.
+const SCHEMA_MAX: usize = 1 << 20;
+/// The stack of the thread that compiles. Memory that it does not touch is not used.
+const STACK: usize = 1 << 28;
+/// The number of parsers that a grammar keeps for later matchers.
+const IDLE_MAX: usize = 32;
+
+/// A language: the texts that may be generated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grammar {
+    /// JSON values that a schema describes, given as its JSON text. `true` is any value.
+    Json(String),
+    /// Texts that match a regular expression as a whole, in the syntax of the `regex` crate without look-around.
+    Regex(String),
+    /// A context-free grammar in the syntax of Lark, as far as llguidance reads it.
+    Lark(String),
+}
+
+/// A grammar for one vocabulary.
+pub struct CompiledGrammar {
+    parsers: Mutex<Parsers>,
+    size: u32,
+    is_empty: bool,
+}
+
+/// The parser that others are copied from, and those of earlier matchers.
+struct Parsers {
+    first: TokenParser,
+    idle: Vec<TokenParser>,
+}
+
+impl Vocabulary {
+    /// Compiles a grammar.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidGrammar`] with the place of what is wrong or not supported, if it is known.
+    pub fn compile(&self, grammar: &Grammar) -> Result<CompiledGrammar> {
+        let thread = thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);
+        thread::scope(|scope| {
+            let running = thread.spawn_scoped(scope, || self.compile_here(grammar));
+            let running = running.map_err(|_| Error::OutOfMemory { bytes: STACK as u64 })?;
+            running.join().unwrap_or_else(|_| Err(Error::grammar(None, "the parser failed")))
+        })
+    }
+
+    fn compile_here(&self, grammar: &Grammar) -> Result<CompiledGrammar> {
+        let mut first = match grammar {
+            Grammar::Json(text) => {
+                within(text, SCHEMA_MAX)?;
+                let schema = schema::prepared(text)?;
+                let compile = |schema| self.parser(TopLevelGrammar::from_json_schema(schema));
+                let compiled = compile(schema.clone());
+                compiled.map_err(|reason| location::failing(&schema, reason, &|part| compile(part).err()))?
+            }
+            Grammar::Regex(text) => {
+                within(text, TEXT_MAX)?;
+                let parser = self.parser(pattern::to_grammar(text)?);
+                parser.map_err(|reason| Error::grammar(None, reason))?
+            }
+            Grammar::Lark(text) => {
+                within(text, TEXT_MAX)?;
+                let parser = self.parser(TopLevelGrammar::from_lark(text.clone()));
+                parser.map_err(|reason| location::in_lark(&reason))?
+            }
+        };
+        if !first.parser.grammar().lexer_spec().can_rollback() {
+            let reason =
+                "max_tokens and stop of a rule are not supported: use suffix, or the options of the generation";
+            return Err(Error::grammar(None, reason));
+        }
+        first.start_without_prompt();
+        let is_empty = guarded(|| first.check_stop()).map_err(|reason| Error::grammar(None, reason))?;
+        Ok(CompiledGrammar { parsers: Mutex::new(Parsers { first, idle: Vec::new() }), size: self.size(), is_empty })
+    }
+
+    fn parser(&self, grammar: TopLevelGrammar) -> Result<TokenParser, String> {
+        guarded(|| ParserFactory::create_parser(&self.factory, grammar))
+    }
+}
+
+impl CompiledGrammar {
+    /// The number of ids of its vocabulary.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// True if its only text is the empty one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    fn parsers(&self) -> MutexGuard<'_, Parsers> {
+        self.parsers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A parser at the start of a text.
+    pub(super) fn take(&self) -> Result<TokenParser, String> {
+        while let Some(mut parser) = self.idle() {
+            if guarded(|| parser.reset()).is_ok() && (!parser.stopped() || self.is_empty) {
+                return Ok(parser);
+            }
+        }
+        guarded(|| Ok::<_, String>(self.parsers().first.deep_clone()))
+    }
+
+    fn idle(&self) -> Option<TokenParser> {
+        self.parsers().idle.pop()
+    }
+
+    /// Keeps the parser of a matcher that is dropped. Its states count towards a limit, so one with many is not kept.
+    pub(super) fn give_back(&self, parser: TokenParser) {
+        let states = guarded(|| Ok::<_, String>(parser.parser.lexer_stats().num_states));
+        let mut parsers = self.parsers();
+        if parsers.idle.len() < IDLE_MAX && states.is_ok_and(|states| states < LEXER_STATES_MAX / 4) {
+            parsers.idle.push(parser);
+        }
+    }
+}
+
+fn within(text: &str, most: usize) -> Result<()> {
+    if text.len() <= most {
+        return Ok(());
+    }
+    Err(Error::grammar(None, format!("its text has {} bytes, expected at most {most}", text.len())))
+}
+
+/// Runs a call of the parser. Its error or its panic, as one line.
+pub(super) fn guarded<R, E: Display>(work: impl FnOnce() -> Result<R, E>) -> Result<R, String> {
+    let outcome = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(work().map_err(|error| format!("{error:#}")))));
+    let outcome = outcome.unwrap_or_else(|panic| Err(panic.to_string()));
+    outcome.map_err(|reason| reason.lines().next().unwrap_or("the parser failed").trim().to_owned())
+}
