@@ -38,6 +38,6 @@ export function requestsOf(questions: number): readonly Request[] {
     chat('next turn', 'Thank you!'),
     chat('edit', 'What is temperature?', edited),
     chat('roll-back', 'What is the moon?', edited),
-    chat('fork', 'Tell me a story about a fox and a lamp.', edited),
+    chat('fork', 'What is a language model?', edited),
   ]
 }
