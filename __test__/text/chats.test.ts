@@ -92,7 +92,7 @@ test('a chat that goes on has the ids that the model wrote, not those of its tex
     t.is(tokenizer.decode(now, { skipSpecialTokens: false }), model.render({ messages: messages.slice(0, -2) }))
     if (before === undefined) continue
     const known = turn === 1 ? [...before, ...ids] : [...before]
-    t.deepEqual([...now.slice(0, known.length)], known)
+    t.deepEqual(Array.from(now.slice(0, known.length)), known)
   }
   // An edit of the answer: what stood in front of it stays.
   const edited = [messages[0], { role: 'assistant', content: 'Hello' }, ask('And?')] as ChatMessage[]
@@ -117,7 +117,25 @@ test('a template that trims answers keeps the tokens that stayed whole', async t
   t.is(messages[1]?.content, 'Hello world\n\n')
   await model.chat({ messages }).text()
   const [first, second] = prompts as [Uint32Array, Uint32Array]
-  t.deepEqual([...second.slice(0, first.length + ids.length)], [...first, ...ids])
+  t.deepEqual(Array.from(second.slice(0, first.length + ids.length)), [...first, ...ids])
+})
+
+test('an answer that was left early, or ended at a stop text, comes back with its tokens', async t => {
+  const { tokenizer } = await scripted([])
+  const ids = [...'Hello world'].flatMap(letter => [...tokenizer.encode(letter)])
+  const { model, prompts } = await scripted([{ ids }, {}, { ids }, {}])
+  const next = (content: string): ChatMessage[] => [ask('Hi'), { role: 'assistant', content }, ask('And?')]
+  let text = ''
+  for await (const piece of model.chat({ messages: [ask('Hi')] })) {
+    text += piece
+    if (text.length === 5) break
+  }
+  await model.chat({ messages: next(text), salt: '' }).text()
+  const first = prompts[0] as Uint32Array
+  t.deepEqual(Array.from((prompts[1] as Uint32Array).slice(first.length, first.length + 5)), ids.slice(0, 5))
+  t.is(await model.chat({ messages: [ask('Hi')], stop: 'wor', salt: 'b' }).text(), 'Hello ')
+  await model.chat({ messages: next('Hello '), salt: 'b' }).text()
+  t.deepEqual(Array.from((prompts[3] as Uint32Array).slice(first.length, first.length + 6)), ids.slice(0, 6))
 })
 
 test('calls come back as the model wrote them, matched by id, name and parsed arguments', async t => {
@@ -142,7 +160,7 @@ test('calls come back as the model wrote them, matched by id, name and parsed ar
   ]
   await model.chat({ messages: next, tools: [WEATHER] }).text()
   const [first, second] = prompts as [Uint32Array, Uint32Array]
-  t.deepEqual([...second.slice(0, first.length)], [...first])
+  t.deepEqual(second.slice(0, first.length), first)
   t.true(tokenizer.decode(second, { skipSpecialTokens: false }).includes(written))
   // Other arguments are another call.
   const other = {

@@ -13,6 +13,7 @@ const messages = [{ role: 'user', content: 'Hi' }] as const
 const of = async (template: string): Promise<TextModel> =>
   (await scripted([], { 'chat_template.jinja': template })).model
 const tools = [{ type: 'function', function: { name: 'f' } }] as const
+const call = (json: string) => ({ id: 'x', type: 'function', function: { name: 'f', arguments: json } }) as const
 
 test('a template is read from each place, the file of its own first', async t => {
   const from = async (files: Record<string, unknown>): Promise<string> =>
@@ -89,7 +90,6 @@ test('developer means system, unless the template knows it', async t => {
 
 test('calls reach the template with arguments as objects', async t => {
   const model = await of('{{ messages[0].tool_calls[0].function.arguments.city }}{{ messages[0].content }}')
-  const call = (json: string) => ({ id: 'x', type: 'function', function: { name: 'f', arguments: json } }) as const
   t.is(
     model.render({ messages: [{ role: 'assistant', content: null, tool_calls: [call('{"city": "Paris"}')] }] }),
     'Paris',

@@ -116,7 +116,7 @@ test('a schema gives JSON that matches it, and ends the answer', async t => {
 const FORMS: Readonly<Record<string, readonly [template: string, tokens: readonly string[]]>> = {
   hermes: ['<tool_call>', []],
   'qwen3-coder': ['<tool_call><function=x><parameter=y>', []],
-  llama3: [`{"name": "{{ tool_calls }}", "parameters": `, []],
+  llama3: ['{"name": "tool_calls", "parameters": ', []],
   mistral: ['[TOOL_CALLS]', ['[TOOL_CALLS]']],
   granite: ['<|tool_call|>', ['<|tool_call|>']],
   deepseek: [
@@ -137,7 +137,7 @@ test('a call that is forced is read as one, in the form of each family', async t
   for (const [family, [signs, tokens]] of Object.entries(FORMS)) {
     const json = byteLevelTokenizer([])
     const added = tokens.map((content, place) => ({ ...SPECIAL_TOKEN, id: 263 + place, content }))
-    const template = `{% if tools %}{{ tools | tojson }}{% raw %}${signs}{% endraw %}{% endif %}${TEMPLATE.slice(TEMPLATE.indexOf('{%- for message'))}`
+    const template = `{% if tools %}{{ tools | length }}{{ '${signs}' }}{% endif %}${TEMPLATE.slice(TEMPLATE.indexOf('{%- for message'))}`
     await using model = await load(t, {
       'tokenizer.json': { ...json, added_tokens: [...(json['added_tokens'] as object[]), ...added] },
       'chat_template.jinja': template.replaceAll(
@@ -146,12 +146,15 @@ test('a call that is forced is read as one, in the form of each family', async t
       ),
     })
     t.is(model.toolFamily, family as never)
+    // In place of the analysis, which noise would never end: `commentary`.
+    const bias = family === 'gpt-oss' ? { [model.tokenizer.encode('c')[0] as number]: 100 } : {}
     for (const toolChoice of ['required', { name: 'other' }] as const) {
       const answer = model.chat({
         messages: [ask('Where?')],
         tools,
         toolChoice,
         maxTokens: 300,
+        bias,
         seed: 3,
         temperature: 1,
       })
@@ -166,6 +169,23 @@ test('a call that is forced is read as one, in the form of each family', async t
       }
     }
   }
+})
+
+test('behind reasoning that the prompt has opened, a schema and forced calls begin with its end', async t => {
+  const opened = TEMPLATE.replace(
+    "'<|im_start|>assistant\\n' }}{% endif %}",
+    "'<|im_start|>assistant\\n<think>\\n</think>'[:-8] }}{% endif %}",
+  )
+  t.not(opened, TEMPLATE)
+  await using model = await load(t, { 'chat_template.jinja': opened })
+  const end = model.tokenizer.encode('</think>')[0] as number
+  const chat = { messages: [ask('Where?')], bias: { [end]: 100 }, seed: 1, temperature: 1, maxTokens: 200 }
+  t.true(model.render({ messages: chat.messages }).endsWith('<think>\n'))
+  const { warm } = await model.chat({ ...chat, schema: SCHEMA }).json<{ warm: boolean }>()
+  t.is(typeof warm, 'boolean')
+  const tools: Tool[] = [{ type: 'function', function: { name: 'place', parameters: SCHEMA } }]
+  const { tool_calls = [] } = await model.chat({ ...chat, tools, toolChoice: { name: 'place' } }).message()
+  t.is(tool_calls[0]?.function.name, 'place')
 })
 
 test('a prompt beyond the context is refused before anything is computed', async t => {

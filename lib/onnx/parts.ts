@@ -132,7 +132,7 @@ export class Parts implements Sessions {
           outputs.length === 0
             ? undefined
             : await ran(undefined, () =>
-                calling(() => module.InferenceSession.create(renamedWeights(bytes, place?.names), options)),
+                calling(() => module.InferenceSession.create(renamedWeights(bytes, kept?.names), options)),
               )
         const isConstant = inputs.length === 0
         if (session !== undefined && isConstant)

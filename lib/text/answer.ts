@@ -128,9 +128,7 @@ export class Answer {
       yield* this.#rest()
       this.#usage = generation.usage
       const ended = generation.finishReason
-      // In front of a stop text, an answer that goes on has whole tokens alone.
-      const kept = this.#stops.isStopped ? lengths.lastIndexOf(this.#given) + 1 : answer.length
-      if (kept > 0) prepared.finished(answer.slice(0, kept), this.#toolCalls())
+      if (!this.#stops.isStopped) prepared.finished(answer, this.#toolCalls())
       const isCut = ended === 'length' && !this.#stops.isStopped
       this.finishReason = isCut ? 'length' : prepared.hasCalls() ? 'tool_calls' : 'stop'
       yield { type: 'finish', finishReason: this.finishReason, usage: this.#usage }
@@ -138,6 +136,10 @@ export class Answer {
       await generation.return()
       this.#usage ??= generation.usage
       sequence.dispose()
+      // What a reader has of an answer that ended early, or in front of a stop text, may come back too: its whole tokens.
+      const kept = lengths.lastIndexOf(this.#given) + 1
+      if (kept > 0 && (this.finishReason === undefined || this.#stops.isStopped))
+        prepared.finished(answer.slice(0, kept), this.#toolCalls())
     }
   }
 

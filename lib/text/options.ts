@@ -1,16 +1,5 @@
 // Options of chats and completions, and their checks. All of them are read once, before anything is computed.
-import {
-  arrayKind,
-  count,
-  fields,
-  flag,
-  isArray,
-  known,
-  list,
-  type Names,
-  optional,
-  text as string,
-} from '../errors/check.js'
+import { arrayKind, count, fields, flag, isArray, known, list, type Names, optional } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { OnnxModel } from '../onnx/model.js'

@@ -128,6 +128,6 @@ export class Prompts {
 
 /** A name of the tenant, under which its texts are remembered. */
 function tenantOf({ salt, saltFrom = 0 }: ReadChat): string {
-  if (salt === undefined) return ''
+  if (salt === undefined || salt.length === 0) return ''
   return createHash('sha256').update(salt).update(`:${saltFrom}`).digest('base64')
 }

@@ -26,12 +26,12 @@ const WORDS = [
   '"}',
 ]
 
+const isPrinted = (code: number): boolean => (code > 32 && code < 127) || (code > 160 && code !== 173)
+
 const byteLevel = (byte: number): string => {
-  const isPrinted = (code: number): boolean => (code > 32 && code < 127) || (code > 160 && code !== 173)
   if (isPrinted(byte)) return String.fromCharCode(byte)
-  return String.fromCharCode(
-    256 + Array.from({ length: byte }, (_, code) => code).filter(code => !isPrinted(code)).length,
-  )
+  const others = Array.from({ length: byte }, (_, code) => code).filter(code => !isPrinted(code))
+  return String.fromCharCode(256 + others.length)
 }
 
 const added = (id: number, content: string, special: boolean): object => ({
