@@ -105,7 +105,10 @@ test('a call of a tool, and its result', async t => {
 
 test('a call that is demanded is made, whatever the question', async t => {
   const city = { type: 'string', maxLength: 8 } as const
-  const tool = { ...WEATHER, inputSchema: { ...WEATHER.inputSchema, properties: { city } } }
+  const tool = {
+    ...WEATHER,
+    inputSchema: { ...WEATHER.inputSchema, properties: { city }, additionalProperties: false },
+  }
   const { content, finishReason } = await kvtide(text).doGenerate(
     question('Hello!', { tools: [tool], toolChoice: { type: 'required' }, maxOutputTokens: 100 }),
   )
