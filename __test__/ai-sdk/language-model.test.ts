@@ -104,8 +104,13 @@ test('a call of a tool, and its result', async t => {
 })
 
 test('a call that is demanded is made, whatever the question', async t => {
+  const city = { type: 'string', maxLength: 8 } as const
+  const tool = {
+    ...WEATHER,
+    inputSchema: { ...WEATHER.inputSchema, properties: { city }, additionalProperties: false },
+  }
   const { content, finishReason } = await kvtide(text).doGenerate(
-    question('Hello!', { tools: [WEATHER], toolChoice: { type: 'required' }, maxOutputTokens: 100 }),
+    question('Hello!', { tools: [tool], toolChoice: { type: 'required' }, maxOutputTokens: 100 }),
   )
   t.is(finishReason.unified, 'tool-calls')
   const call = content.find(part => part.type === 'tool-call')

@@ -1,4 +1,4 @@
-// The demo's model: what a new user sees first. It answers questions about notes that it has never read, in f32 and in int4.
+// The demo's model: what a new user sees first. It answers the questions of npm start behind a long prompt, in f32 and in int4.
 import { statSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
@@ -14,7 +14,7 @@ for (const [dtype, file] of [
   ['f32', 'model.onnx'],
   ['q4', 'model_q4.onnx'],
 ] as const) {
-  test(`the demo's model in ${dtype} reads its prompt, tells stories, and ends its answers`, async t => {
+  test(`the demo's model in ${dtype} answers, tells stories, and ends its answers`, async t => {
     t.true(statSync(`${folder}/onnx/${file}`).size <= MOST[dtype])
     await using model = await TextModel.load(folder, { dtype, threads: 1, cache: { memoryBytes: 2 ** 25 } })
     t.is(model.toolFamily, 'hermes')
@@ -35,6 +35,6 @@ for (const [dtype, file] of [
     t.log(`${QUESTIONS.length - wrong.length} of ${QUESTIONS.length} answers are right`, wrong)
     t.true(wrong.length <= 2)
     t.regex(await ask('Tell me a story about an owl and a boat.'), /owl.*boat/s)
-    t.regex(await ask('What is a KV cache?'), /^A KV cache keeps the keys and values /)
+    t.is(await ask('What is a KV cache?'), answerOf('What is a KV cache?'))
   })
 }

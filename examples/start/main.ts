@@ -1,6 +1,6 @@
 // `npm start`: the same questions to the same model, without kvtide and with it, side by side.
 //
-// The demo's model has a million weights, and answers questions about its prompt. `npm start -- --model <folder | org/name>` runs the same on another one.
+// The demo's model has a million weights, and answers questions about caches. `npm start -- --model <folder | org/name>` runs the same on another one.
 // Both sides have to give the same answers.
 import { writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'

@@ -1,4 +1,4 @@
-// The notes of a village: the long start that all prompts share. The demo's model has read notes of this form, but not these.
+// The notes of a village: the long system prompt that all requests share; and the questions.
 
 /** Name, job, colour and place of the house, pet and its name, food, instrument. */
 type Person = readonly [string, string, string, string, string, string, string, string]
@@ -40,7 +40,7 @@ const one = (noun: string): string => `${/^[aeiou]/.test(noun) ? 'an' : 'a'} ${n
 
 /** The system prompt. */
 export const NOTES: string = [
-  'You are the clerk of a small village. Answer questions from the notes.',
+  'You help visitors of a small village. Here are your notes.',
   ...PEOPLE.map(
     ([name, job, colour, place, pet, called, food, plays]) =>
       `${name} is ${one(job)}. ${name} lives in the ${colour} house ${place}. ` +
@@ -48,32 +48,39 @@ export const NOTES: string = [
   ),
 ].join('\n')
 
-/** Questions about the notes, with their answers. */
+/** Questions that the demo's model can answer, with its answers. */
 const ANSWERS: Readonly<Record<string, string>> = {
-  'Where does Nora live?': 'Nora lives in the orange house at the edge of the forest.',
-  'Who is the baker?': 'Grace is the baker.',
-  'What is the name of the cat of Hugo?': 'The cat of Hugo is called Pepper.',
-  'Which instrument does David play?': 'David plays the violin.',
-  'What colour is the house of Rosa?': 'The house of Rosa is yellow.',
-  'I found Pip. Whose pet is it?': 'Pip is the dog of David.',
-  'What does Oscar do?': 'Oscar is a tailor.',
-  'I need a doctor. Who can help me?': 'Ben is the doctor.',
-  'What does Eva like to eat?': 'Eva likes noodles.',
-  'Which pet does Max have?': 'Max has a pony called Comet.',
-  'Where can I find Greta?': 'Greta lives in the blue house near the church.',
-  'Who is the pilot?': 'Simon is the pilot.',
-  'What does Alice play?': 'Alice plays the violin.',
-  'Who is Rusty?': 'Rusty is the hamster of Rosa.',
-  'What is the job of Kate?': 'Kate is a blacksmith.',
-  'What should I cook for Simon?': 'Simon likes bean stew.',
-  'Who is the farmer?': 'Victor is the farmer.',
-  'Where is the house of Carl?': 'Carl lives in the pink house in Garden Street.',
-  'Does Noah have a pet?': 'Noah has a parrot called Lily.',
-  'What does Vera do?': 'Vera is a judge.',
+  'What is a KV cache?':
+    'A KV cache keeps the keys and values of all tokens so far, so that the model computes each token only once.',
+  'What is a token?': 'A token is a piece of text: a word, a part of a word, or a single byte.',
+  'What is a prefix?': 'A prefix is the start of a prompt. Two prompts that start alike share a prefix.',
+  'What is a prefix cache?':
+    'A prefix cache finds the longest start of a prompt that was computed before. Only the rest is computed.',
+  'Why are you so fast?': 'Because the start of your prompt is in the cache. I computed only what was new.',
+  'What is a block?':
+    'A block holds the keys and values of a few tokens. Sequences with the same start share their blocks.',
+  'What is a fork?': 'A fork is a second chat with the same start. Both share all blocks until one of them changes.',
+  'What is a tier?':
+    'A tier keeps blocks outside the pool: in memory, on disk, or in a store. Later prompts get them back.',
+  'What is a salt?': 'A salt keeps tenants apart. Prompts with different salts share no blocks.',
+  'What is a draft?':
+    'A small model drafts some tokens, and the large one checks all of them at once. Wrong drafts are rolled back.',
+  'What is batching?':
+    'With continuous batching, many chats share each step of the model. A new chat joins at the next step.',
+  'What is attention?': 'With attention, each token looks at the tokens before it and takes what it needs.',
+  'What is a sliding window?': 'With a sliding window, a layer sees only the newest tokens.',
+  'What is quantization?': 'Quantization stores weights with fewer bits. With int4, each weight has four bits.',
+  'What is a system prompt?':
+    'A system prompt tells the model what to do, before the first question. Every chat starts with it.',
+  'How can I make my server faster?': 'Put what all prompts share at the start, and let the cache do the rest.',
+  'What do bees make?': 'Bees make honey.',
+  'Why is the sea salty?': 'Rivers carry salt from the land into the sea.',
+  'Tell me a joke.': 'Why did the token cross the road? To get to the next block.',
+  'Who are you?': 'I am the demo model of kvtide. I have about a million weights, and I was trained in minutes.',
 }
 
-/** Questions that the notes answer. */
+/** The questions of `npm start`. */
 export const QUESTIONS: readonly string[] = Object.keys(ANSWERS)
 
-/** The right answer to one of {@link QUESTIONS}. */
+/** The answer of the demo's model to one of {@link QUESTIONS}. */
 export const answerOf = (question: string): string | undefined => ANSWERS[question]

@@ -32,12 +32,12 @@ export function requestsOf(questions: number): readonly Request[] {
     question,
     messages: answers => [system, user(first), { role: 'assistant', content: answers[last] as string }, user(question)],
   })
-  const edited = 'What does Ruth do?'
+  const edited = 'What is ONNX?'
   return [
     ...asked.map((question): Request => ({ way: 'question', question, messages: () => [system, user(question)] })),
-    chat('next turn', 'What is a KV cache?'),
-    chat('edit', 'Where does Tom live?', edited),
-    chat('roll-back', 'Who is the florist?', edited),
-    chat('fork', 'Tell me a story about a fox and a lamp.', edited),
+    chat('next turn', 'Thank you!'),
+    chat('edit', 'What is temperature?', edited),
+    chat('roll-back', 'What is the moon?', edited),
+    chat('fork', 'What is a language model?', edited),
   ]
 }
