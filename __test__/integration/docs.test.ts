@@ -59,7 +59,8 @@ function runExample(file: string): Promise<{ code: number | null; output: string
     const [, model] = /['"](onnx-community\/[^'"]+)['"]/.exec(readFileSync(file, 'utf8')) ?? []
     const standIn =
       model === undefined ? [] : [`--import=${new URL('../support/transformers/stand-in.ts', import.meta.url).href}`]
-    const child = spawn(process.execPath, ['--import=tsx', ...standIn, file], {
+    // Programs that take a model's folder get the demo's.
+    const child = spawn(process.execPath, ['--import=tsx', ...standIn, file, join(root, 'packages/serve/demo')], {
       cwd: root,
       env: { ...process.env, ...(model !== undefined && { KVTIDE_STAND_IN: model }) },
     })
