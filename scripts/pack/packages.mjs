@@ -41,10 +41,10 @@ export async function makePackages({ addons, to, only }) {
 /** Copies the `files` of a package over kvtide; `dist` is compiled here. A file with `!` in front is left out. */
 async function overContents(source, { files }, folder) {
   await compilePackage(source, join(folder, 'dist'))
-  const left = files.filter(name => name.startsWith('!')).map(name => join(source, name.slice(1)))
+  const left = new Set(files.filter(name => name.startsWith('!')).map(name => join(source, name.slice(1))))
   const parts = ['README.md', ...files.filter(name => name !== 'dist' && !name.startsWith('!'))]
   for (const part of parts.filter(name => existsSync(join(source, name))))
-    cpSync(join(source, part), join(folder, part), { recursive: true, filter: file => !left.includes(file) })
+    cpSync(join(source, part), join(folder, part), { recursive: true, filter: file => !left.has(file) })
 }
 
 /** Copies the `files` of the repository's package.json; `dist` is compiled here. */
