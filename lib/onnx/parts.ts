@@ -125,8 +125,8 @@ export class Parts implements Sessions {
     const weights = new Map<string, RuntimeTensor>()
     const embedder = await Embedder.open(embeddings, { runtime, threads, takesFolder }, module, calling)
     try {
-      for (const [number, { bytes, inputs, outputs, attentions, states }] of written.entries()) {
-        const last = lastUsed(written, number)
+      for (const [part, { bytes, inputs, outputs, attentions, states }] of written.entries()) {
+        const last = lastUsed(written, part)
         const steps = stateSteps(states, threads)
         const session =
           outputs.length === 0
