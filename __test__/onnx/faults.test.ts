@@ -176,9 +176,10 @@ test('a window that nothing declares is refused by its past', async t => {
 
 test('what is no model is refused by the name of its file', async t => {
   const folder = dirname(graphFile('onnx'))
+  const other = join(dirname(folder), 'hf')
   t.is(
-    (await rejected(OnnxModel.load(folder), 'INVALID_ARGUMENT')).message,
-    `model is ${folder}, expected the path of an ONNX file, not of a folder`,
+    (await rejected(OnnxModel.load(other), 'INVALID_ARGUMENT')).message,
+    `model is "${other}", expected a folder with a decoder, such as model.onnx or onnx/model_q4.onnx: it has no .onnx file`,
   )
   const text = join(folder, 'check.json')
   const error = await rejected(OnnxModel.load(text), 'INVALID_GRAPH')
