@@ -2,8 +2,10 @@
 import { execFileSync } from 'node:child_process'
 import {
   closeSync,
+  cpSync,
   ftruncateSync,
   lstatSync,
+  mkdirSync,
   mkdtempSync,
   openSync,
   readFileSync,
@@ -222,6 +224,40 @@ test.serial('inspect takes windows from a config, and prints JSON', async t => {
     const missing = await run('inspect', model, '--config', join(folder, 'none.json'))
     t.deepEqual([missing.code, missing.out], [1, ''])
     t.regex(missing.err, /none\.json/)
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})
+
+test.serial('inspect and doctor take a folder, in which --dtype chooses the graph', async t => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvtide-inspect-'))
+  try {
+    const at = (name: string): string => join(folder, 'onnx', name)
+    mkdirSync(join(folder, 'onnx'))
+    cpSync(graphFile('llama/onnx'), at('model.onnx'))
+    cpSync(graphFile('llama/onnx-gqa-int4'), at('model_q4.onnx'))
+    for (const [args, model, form] of [
+      [[], at('model.onnx'), 'plain'],
+      [['--dtype', 'q4'], at('model_q4.onnx'), 'GroupQueryAttention'],
+    ] as const) {
+      const { code, out, err } = await run('inspect', folder, ...args, '--json')
+      t.deepEqual([code, err], [0, ''])
+      const found = JSON.parse(out) as { model: string; layers: { form: string }[] }
+      t.deepEqual([found.model, found.layers[0]?.form], [model, form])
+      const asked = JSON.parse((await run('doctor', folder, ...args, '--json')).out) as { model: string }
+      t.is(asked.model, model)
+    }
+    for (const [dtype, says] of [
+      ['q8', /onnx.model_q4\.onnx/],
+      ['q9', /f32, q4, q8/],
+    ] as const) {
+      for (const command of ['inspect', 'doctor']) {
+        const { code, err } = await run(command, folder, '--dtype', dtype)
+        t.is(code, 1)
+        t.regex(err, says)
+        t.notRegex(err, /^ +at /m)
+      }
+    }
   } finally {
     rmSync(folder, { recursive: true })
   }

@@ -53,6 +53,7 @@ async function together(
 
 for (const [what, form] of [
   ['full layers', {}],
+  ['a window', { window: 9 }],
   ...TOY_STATES.map(states => [`states ${states}`, { states }] as const),
 ] as const) {
   test(`${what}: each block of prompts that start together is computed once`, async t => {
@@ -118,15 +119,16 @@ test('the one that others wait for may fail, end, or be left', async t => {
   }
 })
 
+const candidate = (pending: number, isWaiting: boolean) => ({
+  pending,
+  isWaiting,
+  isAdmitted: true,
+  isHolding: true,
+  drafts: 0,
+  nextCut: undefined,
+})
+
 test('a candidate that waits has no share of a step', t => {
-  const candidate = (pending: number, isWaiting: boolean) => ({
-    pending,
-    isWaiting,
-    isAdmitted: true,
-    isHolding: true,
-    drafts: 0,
-    nextCut: undefined,
-  })
   t.deepEqual(sharesOf([candidate(9, false), candidate(8, true), candidate(1, true), candidate(7, false)], 14), [
     { place: 2, tokens: 1, drafts: 0 },
     { place: 0, tokens: 9, drafts: 0 },

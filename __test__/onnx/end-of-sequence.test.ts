@@ -61,6 +61,7 @@ test('the first config with ids counts', async t => {
   t.deepEqual(endOfSequence(model, join(other, 'config.json')), [9])
   writeFileSync(join(other, GENERATION), JSON.stringify({ eos_token_id: 13 }))
   t.deepEqual(endOfSequence(undefined, join(other, 'config.json')), [13])
+  t.deepEqual(endOfSequence(model, join(other, 'config.json')), [9], 'the one beside the model comes first')
   t.true(Object.isFrozen(endOfSequence(model, undefined)))
 })
 

@@ -16,16 +16,13 @@ import { TOY_STATES } from '../support/onnx/toy-states.js'
 import { rejected } from '../support/throws.js'
 
 const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 150)
+const NO_TIMES = { firstTokenMs: undefined, tokensPerSecond: undefined }
 /** What models need to share tiers. */
 const KEY = new Uint8Array(32).fill(7)
 const NOTHING = { promptTokens: 0, cachedTokens: 0, computedTokens: 0, generatedTokens: 0 }
 
 /** The counts of a usage, without times. */
-const counts = ({
-  firstTokenMs: _,
-  tokensPerSecond: __,
-  ...rest
-}: Usage): Omit<Usage, 'firstTokenMs' | 'tokensPerSecond'> => rest
+const counts = (usage: Usage): object => ({ ...usage, firstTokenMs: undefined, tokensPerSecond: undefined })
 
 /** So many ids; two families differ from their first token on. */
 const ids = (count: number, family = 0): number[] =>
@@ -55,6 +52,7 @@ test('an account is that of a set of positions', t => {
         generatedTokens: 3,
         draftedTokens: drafted,
         acceptedTokens: 0,
+        ...NO_TIMES,
       },
       `seed ${seed}`,
     )
@@ -283,6 +281,7 @@ test('of chats that start together, the second finds what the first has computed
       generatedTokens: 3,
       draftedTokens: 0,
       acceptedTokens: 0,
+      ...NO_TIMES,
     })
   }
   for (const chat of chats) chat.dispose()
@@ -309,10 +308,16 @@ test('what ends at once used nothing', async t => {
   await using model = toyModel(new ToyBackend(new Dice(3)), { capacity: 64, contextLength: 12 })
   using full = model.open({ tokens: ids(12) })
   const { tokens, usage } = await used(model.generate(full))
-  t.deepEqual([tokens, counts(usage)], [[], { ...NOTHING, promptTokens: 12, draftedTokens: 0, acceptedTokens: 0 }])
+  t.deepEqual(
+    [tokens, counts(usage)],
+    [[], { ...NOTHING, promptTokens: 12, draftedTokens: 0, acceptedTokens: 0, ...NO_TIMES }],
+  )
+  // Its tokens are there but for the last one, whose logits are needed to go on.
+  await model.run([{ sequence: full }])
+  t.like((await used(model.generate(full))).usage, { promptTokens: 12, cachedTokens: 11, computedTokens: 0 })
   // An answer of a stop token alone has computed its prompt.
-  using chat = model.open({ tokens: ids(9) })
-  const stopped = model.generate(chat, { stop: alone(ids(9), 1) })
+  using chat = model.open({ tokens: ids(9, 4) })
+  const stopped = model.generate(chat, { stop: alone(ids(9, 4), 1) })
   t.like((await used(stopped)).usage, { promptTokens: 9, cachedTokens: 0, computedTokens: 9, generatedTokens: 0 })
   t.is(stopped.usage.firstTokenMs, undefined)
   // One that was refused, one that was never read, and one that was left before it began.
@@ -322,13 +327,7 @@ test('what ends at once used nothing', async t => {
   const left = model.generate(chat, { tokens: [1] })
   await left.return()
   for (const generation of [beyond, left, model.generate(chat)])
-    t.deepEqual(generation.usage, {
-      ...NOTHING,
-      draftedTokens: 0,
-      acceptedTokens: 0,
-      firstTokenMs: undefined,
-      tokensPerSecond: undefined,
-    } as Usage)
+    t.deepEqual(generation.usage, { ...NOTHING, draftedTokens: 0, acceptedTokens: 0, ...NO_TIMES } as Usage)
 })
 
 test('drafts are counted where they are verified', async t => {
@@ -355,10 +354,26 @@ test('drafts are counted where they are verified', async t => {
       generatedTokens: 41,
       draftedTokens: drafted,
       acceptedTokens: accepted,
+      ...NO_TIMES,
     })
     await model.dispose()
     await draft.dispose()
   }
+})
+
+test('drafts behind a stop token are not accepted', async t => {
+  const model = toyModel(new ToyBackend(new Dice(4), { poison: -1 }), { capacity: 400 })
+  const draft = toyModel(new ToyBackend(new Dice(5), { poison: -1 }), { capacity: 400 })
+  const prompt = [9, 2, 6]
+  const wanted = alone(prompt, 6)
+  const end = [1, 2, 3, 4].findLast(place => wanted.indexOf(wanted[place] as number) === place) as number
+  using chat = model.open({ tokens: prompt })
+  const options = { stop: [wanted[end] as number], draft: { model: draft, tokens: 4 } }
+  const { tokens, usage } = await used(model.generate(chat, options))
+  t.deepEqual(tokens, wanted.slice(0, end))
+  t.like(usage, { generatedTokens: end, draftedTokens: 4, acceptedTokens: end - 1, computedTokens: 3 + 5 })
+  await model.dispose()
+  await draft.dispose()
 })
 
 test('a preempted chat counts what it computes again', async t => {

@@ -10,8 +10,25 @@ import { basename, join, relative } from 'node:path'
 import { invalid } from '../errors/errors.js'
 import { genaiDecoder } from './config.js'
 
-/** The suffixes of graphs by their weights, as transformers.js names them: those that are taken by default, in this order, then other names for them. */
-const SUFFIXES = {
+/** The weights of a graph in a folder, by which exporters name the file: `q4` is `model_q4.onnx`. `fp32` and `fp16` mean the same as `f32` and `f16`. */
+export type GraphDType =
+  | 'f32'
+  | 'f16'
+  | 'q8'
+  | 'q4'
+  | 'q4f16'
+  | 'int8'
+  | 'uint8'
+  | 'bnb4'
+  | 'q2'
+  | 'q2f16'
+  | 'q1'
+  | 'q1f16'
+  | 'fp32'
+  | 'fp16'
+
+/** The suffixes of graphs, as transformers.js names them, in the order in which they are taken by default. */
+const SUFFIXES: Readonly<Record<GraphDType, string>> = {
   f32: '',
   q4: '_q4',
   q8: '_quantized',
@@ -26,10 +43,7 @@ const SUFFIXES = {
   q1f16: '_q1f16',
   fp32: '',
   fp16: '_fp16',
-} as const
-
-/** The weights of a graph in a folder, by which exporters name the file: `q4` is `model_q4.onnx`. `fp32` and `fp16` mean the same as `f32` and `f16`. */
-export type GraphDType = keyof typeof SUFFIXES
+}
 
 const DTYPES = Object.keys(SUFFIXES) as GraphDType[]
 /** The names of decoders, before a suffix. */

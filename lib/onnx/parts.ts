@@ -107,11 +107,11 @@ export class Parts implements Sessions {
     checkElements(rewritten)
     const layers = new Map(rewritten.layers().map(layer => [layer.layer, layer]))
     const { module } = await calling(() => onnxRuntime(runtime))
-    const place = takesFolder ? at : undefined
-    const written = await rewritten.parts(place?.name, place === undefined)
+    const kept = takesFolder ? at : undefined
+    const written = await rewritten.parts(kept?.name, kept === undefined)
     const config = {
       intra_op: { allow_spinning: '0' },
-      ...(place === undefined ? {} : { model_external_initializers_file_folder_path: place.folder }),
+      ...(kept === undefined ? {} : { model_external_initializers_file_folder_path: kept.folder }),
     }
     const options = {
       intraOpNumThreads: threads,

@@ -370,6 +370,20 @@ const config: Kind = {
   ),
 }
 
+/** Tensors have a `dtype`, which a model in a file has no use for. */
+const WITH_DTYPE: Kind['legal'] = {
+  ...Object.fromEntries(
+    [
+      'a Tensor of another shape',
+      'a Tensor of another dtype',
+      'a proxy of a Tensor',
+      'what looks like a Tensor',
+      'a Snapshot that looks like a Tensor',
+    ].map(name => [name, 'INVALID_ARGUMENT']),
+  ),
+  'a disposed Tensor': 'DISPOSED',
+}
+
 /** Options for loading a model. */
 export const loadRows: readonly Row[] = [
   free(
@@ -390,7 +404,7 @@ export const loadRows: readonly Row[] = [
           encoder: encoded,
           crossCacheBytes: encoded,
         },
-        ANY,
+        { ...ANY, ...WITH_DTYPE },
       ),
       small,
     ),
