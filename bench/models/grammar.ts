@@ -2,7 +2,8 @@
 //
 //   npx tsx bench/models/grammar.ts --tokenizer <folder or tokenizer.json> [--model <model.onnx>] [--threads <n>] [--llama <file.gguf> --packages <folder with node-llama-cpp>]
 //
-// Masks: sixteen documents are matched token by token, on one thread; each time is that of a token and of the mask behind it, applied to a row of logits.
+// Masks: sixteen documents are matched token by token, on one thread; each time is the processor time of a token and of the mask behind it, applied to a row of
+// logits.
 // Steps: sixteen sequences generate with and without the grammar, in turn, and with an `allowed` function that returns a mask made before. llama.cpp generates
 // one text with its own grammar and without.
 import { createRequire } from 'node:module'
@@ -103,7 +104,7 @@ function shown(what: string, milliseconds: readonly number[]): void {
   )
 }
 
-/** Matches the documents in turn, as in a batch. Returns the milliseconds of each token and its mask. */
+/** Matches the documents in turn, as in a batch. Returns the milliseconds of processor time of each token and its mask. */
 function masks(grammar: NativeGrammar, documents: readonly number[][], size: number): number[] {
   const logits = new Float32Array(size)
   const times: number[] = []
@@ -112,10 +113,11 @@ function masks(grammar: NativeGrammar, documents: readonly number[][], size: num
   for (let place = 0; place <= most; place++) {
     for (const [at, tokens] of documents.entries()) {
       if (place > tokens.length) continue
-      const begun = performance.now()
+      const begun = process.cpuUsage()
       if (place > 0) matchers[at]?.push(Uint32Array.of(tokens[place - 1] as number))
       matchers[at]?.apply(logits)
-      times.push(performance.now() - begun)
+      const { user, system } = process.cpuUsage(begun)
+      times.push((user + system) / 1000)
     }
   }
   return times

@@ -62,7 +62,7 @@ pub struct NativeDrawn {
 }
 
 /// The tokens that were drawn, and true if the grammar allows nothing behind them.
-struct Tokens {
+pub struct Tokens {
     sampled: Vec<Sampled>,
     is_over: bool,
 }

@@ -17,8 +17,11 @@ use crate::error::{Error, Result};
 use super::vocabulary::{LEXER_STATES_MAX, Vocabulary};
 use super::{location, pattern, schema};
 
-/// The longest text of a regular expression or a Lark grammar, in bytes.
-const TEXT_MAX: usize = 1 << 18;
+/// The longest regular expression, also in a schema, and the longest line of a Lark grammar, in bytes. The parser's work
+/// for one grows with its square.
+pub(super) const PATTERN_MAX: usize = 1 << 13;
+/// The longest text of a Lark grammar, in bytes.
+const LARK_MAX: usize = 1 << 17;
 /// The longest text of a JSON schema, in bytes.
 const SCHEMA_MAX: usize = 1 << 20;
 /// The stack of the thread that compiles. Memory that it does not touch is not used.
@@ -75,12 +78,13 @@ impl Vocabulary {
                 compiled.map_err(|reason| location::failing(&schema, reason, &|part| compile(part).err()))?
             }
             Grammar::Regex(text) => {
-                within(text, TEXT_MAX)?;
+                within(text, PATTERN_MAX)?;
                 let parser = self.parser(pattern::to_grammar(text)?);
                 parser.map_err(|reason| Error::grammar(None, reason))?
             }
             Grammar::Lark(text) => {
-                within(text, TEXT_MAX)?;
+                within(text, LARK_MAX)?;
+                text.lines().try_for_each(|line| within(line, PATTERN_MAX))?;
                 let parser = self.parser(TopLevelGrammar::from_lark(text.clone()));
                 parser.map_err(|reason| location::in_lark(&reason))?
             }
@@ -145,7 +149,7 @@ fn within(text: &str, most: usize) -> Result<()> {
     if text.len() <= most {
         return Ok(());
     }
-    Err(Error::grammar(None, format!("its text has {} bytes, expected at most {most}", text.len())))
+    Err(Error::grammar(None, format!("a text of {} bytes, expected at most {most}", text.len())))
 }
 
 /// Runs a call of the parser. Its error or its panic, as one line.

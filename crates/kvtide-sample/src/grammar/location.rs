@@ -11,7 +11,7 @@ use crate::error::Error;
 /// The number of parts that are compiled to find the one with the error.
 const TRIES: usize = 256;
 /// Keywords whose value is an object of schemas, a list of schemas, or a schema.
-const NAMED: [&str; 5] = ["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"];
+pub(super) const NAMED: [&str; 5] = ["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"];
 const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 const SINGLE: [&str; 4] = ["items", "additionalItems", "additionalProperties", "contains"];
 

@@ -2,6 +2,7 @@
 //!
 //! - A reference with an anchor, or with escaped characters, is replaced by one to a copy of its schema in `$defs`.
 //! - A reference to another document is refused: nothing is fetched.
+//! - Regular expressions have a length that the parser reads in time.
 //! - The depth of schemas along references is bounded, since the parser's compiler recurses along them.
 //!
 //! O(schema), and the size of each copy.
@@ -12,7 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-use super::location::escaped;
+use super::compiled::PATTERN_MAX;
+use super::location::{NAMED, escaped};
 
 /// The deepest nesting of values along all references.
 const LEVELS_MAX: usize = 12_000;
@@ -30,6 +32,8 @@ struct References {
     found: HashMap<String, String>,
     /// The depth below each path of an object.
     depths: HashMap<String, usize>,
+    /// The first regular expression that is too long.
+    refusal: Option<Error>,
 }
 
 /// Reads the text of a schema.
@@ -42,7 +46,10 @@ pub(super) fn prepared(text: &str) -> Result<Value> {
         return Err(Error::grammar(Some("#".to_owned()), "expected an object or a boolean"));
     }
     let mut references = References::default();
-    let own = references.read(&schema, &mut String::new());
+    let own = references.read(&schema, &mut String::new(), false);
+    if let Some(refusal) = references.refusal.take() {
+        return Err(refusal);
+    }
     let id = schema.get("$id").and_then(Value::as_str).unwrap_or("").trim_end_matches('#').to_owned();
     let mut replaced = HashMap::new();
     let mut levels = own;
@@ -66,25 +73,31 @@ pub(super) fn prepared(text: &str) -> Result<Value> {
 }
 
 impl References {
-    /// Reads the references below a path, and returns the depth.
-    fn read(&mut self, value: &Value, path: &mut String) -> usize {
+    /// Reads the references below a path, and returns the depth. The names of an object of schemas are no keywords.
+    fn read(&mut self, value: &Value, path: &mut String, has_names: bool) -> usize {
         let length = path.len();
         let mut depth = 0;
         match value {
             Value::Object(fields) => {
-                for (name, inner) in fields.iter().filter(|(name, _)| !DATA.contains(&name.as_str())) {
+                for (name, inner) in fields.iter().filter(|(name, _)| has_names || !DATA.contains(&name.as_str())) {
                     match (name.as_str(), inner) {
+                        _ if has_names => {}
                         ("$ref", Value::String(reference)) => {
                             self.found.entry(reference.clone()).or_insert_with(|| format!("#{path}"));
                         }
                         ("$anchor", Value::String(anchor)) => {
                             self.anchors.insert(anchor.clone(), path.clone());
                         }
+                        ("pattern", Value::String(pattern)) => self.check(pattern, path),
+                        ("patternProperties", Value::Object(patterns)) => {
+                            patterns.keys().for_each(|pattern| self.check(pattern, path));
+                        }
                         _ => {}
                     }
                     path.push('/');
                     path.push_str(&escaped(name));
-                    depth = depth.max(1 + self.read(inner, path));
+                    let has_names = !has_names && NAMED.contains(&name.as_str());
+                    depth = depth.max(1 + self.read(inner, path, has_names));
                     path.truncate(length);
                 }
                 self.depths.insert(path.clone(), depth);
@@ -92,13 +105,21 @@ impl References {
             Value::Array(list) => {
                 for (place, inner) in list.iter().enumerate() {
                     path.push_str(&format!("/{place}"));
-                    depth = depth.max(1 + self.read(inner, path));
+                    depth = depth.max(1 + self.read(inner, path, false));
                     path.truncate(length);
                 }
             }
             _ => {}
         }
         depth
+    }
+
+    /// Notes a regular expression that is too long.
+    fn check(&mut self, pattern: &str, path: &str) {
+        if pattern.len() > PATTERN_MAX && self.refusal.is_none() {
+            let reason = format!("a pattern of {} bytes, expected at most {PATTERN_MAX}", pattern.len());
+            self.refusal = Some(Error::grammar(Some(format!("#{path}")), reason));
+        }
     }
 
     /// The path that a reference leads to, if that is in this document, whose name is `id`.
@@ -144,7 +165,7 @@ fn replace(schema: &mut Value, replaced: HashMap<String, String>) -> Result<()> 
         .zip(replaced)
         .map(|(place, (reference, path))| (reference, (format!("kvtide-reference-{place}"), path)))
         .collect();
-    rename(schema, &names);
+    rename(schema, &names, false);
     let copies: Map<String, Value> = names
         .into_values()
         // The whole document has a reference of its own.
@@ -159,21 +180,21 @@ fn replace(schema: &mut Value, replaced: HashMap<String, String>) -> Result<()> 
     Ok(())
 }
 
-fn rename(value: &mut Value, names: &HashMap<String, (String, String)>) {
+fn rename(value: &mut Value, names: &HashMap<String, (String, String)>, has_names: bool) {
     match value {
         Value::Object(fields) => {
-            for (name, inner) in fields.iter_mut().filter(|(name, _)| !DATA.contains(&name.as_str())) {
+            for (name, inner) in fields.iter_mut().filter(|(name, _)| has_names || !DATA.contains(&name.as_str())) {
                 match inner {
-                    Value::String(reference) if name == "$ref" => {
+                    Value::String(reference) if name == "$ref" && !has_names => {
                         if let Some((name, path)) = names.get(reference.as_str()) {
                             *reference = if path.is_empty() { "#".to_owned() } else { format!("#/$defs/{name}") };
                         }
                     }
-                    _ => rename(inner, names),
+                    _ => rename(inner, names, !has_names && NAMED.contains(&name.as_str())),
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(|inner| rename(inner, names)),
+        Value::Array(list) => list.iter_mut().for_each(|inner| rename(inner, names, false)),
         _ => {}
     }
 }

@@ -7,7 +7,7 @@ use crate::validator::is_valid;
 use crate::words::{Random, allowed, bytes_and_words, json};
 
 /// Schemas, each with documents that are valid.
-const CASES: [(&str, &[&str]); 12] = [
+const CASES: [(&str, &[&str]); 13] = [
     ("true", &["1", "\"a\"", "{\"b\": [null, true, -1.5e3]}", "[]"]),
     (r#"{"type": "object"}"#, &["{}", r#"{"a": {"b": 1}}"#]),
     (r#"{"type": ["integer", "null"], "minimum": -20, "maximum": 300}"#, &["-20", "0", "299", "null"]),
@@ -34,6 +34,11 @@ const CASES: [(&str, &[&str]); 12] = [
         r##"{"$defs": {"a/b": {"type": "integer"}, "c": {"$anchor": "named", "type": "boolean"}}, "type": "array",
             "items": {"anyOf": [{"$ref": "#/$defs/a~1b"}, {"$ref": "#named"}]}, "maxItems": 4}"##,
         &["[1,true]"],
+    ),
+    (
+        r##"{"$defs": {"a~b": {"type": "integer"}}, "type": "object", "properties": {"default": {"$ref": "#/$defs/a~0b"}, "enum":
+            {"type": "null"}}, "required": ["default"], "additionalProperties": false}"##,
+        &[r#"{"default":3}"#, r#"{"default":3,"enum":null}"#],
     ),
     (
         r#"{"anyOf": [{"type": "object", "properties": {"kind": {"const": "a"}, "n": {"type": "integer"}},
@@ -80,7 +85,12 @@ fn random_walks_through_masks_give_valid_documents() {
         for _ in 0..60 {
             let text = walk(&vocabulary, &mut Matcher::new(grammar.clone()), &mut random);
             let shown = String::from_utf8_lossy(&text).into_owned();
-            let value: Value = serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{shown}: {error}"));
+            let value: Value = match serde_json::from_slice(&text) {
+                Ok(value) => value,
+                // JSON has numbers that no double holds.
+                Err(error) if error.to_string().contains("number out of range") => continue,
+                Err(error) => panic!("{shown}: {error}"),
+            };
             assert!(is_valid(&root, &root, &value), "{shown} of {schema}");
         }
     }

@@ -4,9 +4,9 @@ use kvtide_sample::grammar::{Matcher, Vocabulary};
 
 use crate::words::{Random, allowed, lark, regex, vocabulary};
 
-/// A regular expression over a few letters, matched by derivatives without any simplification but that of the empty
-/// language.
-#[derive(Clone, Debug)]
+/// A regular expression over a few letters, matched by derivatives, with no other simplification than that of the empty
+/// language and of equal alternatives.
+#[derive(Clone, Debug, PartialEq)]
 enum Pattern {
     Nothing,
     Empty,
@@ -60,8 +60,16 @@ impl Pattern {
     fn either(first: Self, second: Self) -> Self {
         match (first, second) {
             (Nothing, other) | (other, Nothing) => other,
+            (first, Either(one, other)) => Pattern::either(Pattern::either(first, *one), *other),
+            // Alternatives are a set: without that, derivatives of nested stars grow exponentially.
+            (first, second) if first.has(&second) => first,
             (first, second) => Either(Box::new(first), Box::new(second)),
         }
+    }
+
+    /// True if a pattern is one of the alternatives.
+    fn has(&self, other: &Self) -> bool {
+        self == other || matches!(self, Either(first, second) if first.has(other) || second.has(other))
     }
 
     fn behind(&self, letter: u8) -> Self {

@@ -25,7 +25,7 @@ fn a_schema_is_refused_with_the_path_of_the_part() {
         (r#"{"type": "object", "properties": {"a": {"not": {}}}}"#, "#/properties/a"),
         (r#"{"properties": {"a/b": {"items": {"type": "string", "format": "no such"}}}}"#, "#/properties/a~1b/items"),
         (r#"{"anyOf": [{"type": "null"}, {"uniqueItems": true, "type": "array"}]}"#, "#/anyOf/1"),
-        (r##"{"$defs": {"x": {"type": 5}}, "items": {"$ref": "#/$defs/x"}}"##, "#/$defs/x"),
+        (r##"{"$defs": {"x": {"type": 5}}, "items": {"$ref": "#/$defs/x"}}"##, "#/items"),
         (r##"{"properties": {"a": {"$ref": "#/$defs/none"}}}"##, "#/properties/a"),
         (r#"{"properties": {"a": {"$ref": "https://example.com/schema.json"}}}"#, "#/properties/a"),
         (r#"{"$ref": "other.json#/a"}"#, "#"),
@@ -49,7 +49,7 @@ fn a_regular_expression_and_a_lark_grammar_are_refused_with_the_place() {
         assert_eq!(found.as_deref(), place, "{pattern}: {reason}");
     }
     for (text, place) in [
-        ("start: \"a\" |\n  other", Some("line 1, column")),
+        ("start: \"a\" |\n  other", Some("line 2, column 8")),
         ("start: \"a\"\n\n???", Some("line 3, column")),
         ("nothing: \"a\"", None),
         ("start: <no-such-token>", Some("line 1, column")),
@@ -80,17 +80,19 @@ fn anchors_around_a_whole_expression_change_nothing() {
 
 /// Grammars that are large, deep or slow.
 fn hostile() -> Vec<(&'static str, Grammar)> {
-    let chain = |count: usize| {
-        let definitions = (0..count).map(|n| format!(r##""d{n}":{{"items":{{"$ref":"#/$defs/d{}"}}}}"##, n + 1));
+    let through = |count: usize, open: &str, close: &str| {
+        let definitions = (0..count).map(|n| format!(r##""d{n}":{{{open}{{"$ref":"#/$defs/d{}"}}{close}}}"##, n + 1));
         let definitions = definitions.collect::<Vec<_>>().join(",");
         format!(r##"{{"$defs":{{{definitions},"d{count}":{{}}}},"$ref":"#/$defs/d0"}}"##)
     };
+    let chain = |count| through(count, r#""items":"#, "");
     let repeated = |part: &str, count: usize| part.repeat(count);
     let rules = (0..8000).map(|n| format!("r{n}: r{}\n", n + 1)).collect::<String>();
     vec![
         ("deep schema", Grammar::Json(repeated(r#"{"items":"#, 5000) + "{}" + &repeated("}", 5000))),
-        ("chain of references", Grammar::Json(chain(2500))),
+        ("chain of references", Grammar::Json(chain(5_900))),
         ("longer chain", Grammar::Json(chain(20_000))),
+        ("longer chain in names", Grammar::Json(through(10_000, r#""properties":{"default":"#, "}"))),
         ("references in a circle", Grammar::Json(r##"{"$ref": "#"}"##.to_owned())),
         (
             "a circle of two",
@@ -112,8 +114,10 @@ fn hostile() -> Vec<(&'static str, Grammar)> {
         ("intersections", Grammar::Lark("start: A\nA: /(.*a.{30})/ & /(.*b.{31})/ & ~/(.*c.{29})/".to_owned())),
         ("exponential states", Grammar::Regex("(?:a|b)*a(?:a|b){24}".to_owned())),
         ("many groups", Grammar::Regex(repeated("(", 20_000) + &repeated(")", 20_000))),
-        ("groups below the limit", Grammar::Regex(repeated("(?:", 190) + "a" + &repeated(")*", 190))),
+        ("groups below the limit", Grammar::Regex(repeated("(?:", 95) + "a" + &repeated(")*", 95))),
         ("many optional letters", Grammar::Regex(repeated("a?", 60_000))),
+        ("fewer optional letters", Grammar::Regex(repeated("a?", 4000))),
+        ("optional letters in a schema", Grammar::Json(format!("{{\"pattern\":\"{}\"}}", repeated("a?", 60_000)))),
         ("long alternative", Grammar::Regex((0..20_000).map(|n| format!("w{n}|")).collect::<String>() + "end")),
         ("deep Lark", Grammar::Lark(format!("start: {}\"a\"{}", repeated("(", 60_000), repeated(")", 60_000)))),
         ("chain of rules", Grammar::Lark(format!("start: r0\n{rules}r8000: \"a\""))),
