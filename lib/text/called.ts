@@ -1,7 +1,7 @@
 // Messages with calls of tools, as the model wrote them.
 //
-// A template writes the calls of earlier turns in its own form: other spaces, other order. So a message whose calls an answer has made is given to the template as the text
-// that the model wrote, if the calls still are the same: of the same ids and names, with equal arguments after parsing.
+// A template writes the calls of earlier turns in its own form: other spaces, other order. So a message whose calls an answer has made is given to the
+// template as the text that the model wrote, if the calls still are the same: of the same ids and names, with equal arguments after parsing.
 import type { ReadMessage } from './messages.js'
 import type { ToolCall } from './types.js'
 

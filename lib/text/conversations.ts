@@ -1,14 +1,16 @@
 // The ids of conversations that were computed, so that a chat that goes on reuses them.
 //
-// An answer's ids are seldom those of its text: a model writes `"Hel" + "lo"` where a tokenizer writes `"Hello"`. If the history is tokenised again, all tokens from there on
-// are computed again. So the text of each prompt and its answer is remembered with its ids, and a later prompt that starts with this text takes them:
+// An answer's ids are seldom those of its text: a model writes `"Hel" + "lo"` where a tokenizer writes `"Hello"`. If the history is tokenised again, all
+// tokens from there on are computed again. So the text of each prompt and its answer is remembered with its ids, and a later prompt that starts with this text
+// takes them:
 //
 //     remembered   <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>          -> 14 ids
 //     prompt       <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\n...
 //                  \______________________ its ids are known ____________________________/\__ tokenised __/
 //
-// Texts are compared only at marks, where an added token separates sections that tokenise on their own (see encoder), so that the ids in front are valid. If a template
-// changes the history, drops reasoning from it or trims answers, the longest start up to a mark that stayed the same counts. Texts of different tenants never match.
+// Texts are compared only at marks, where an added token separates sections that tokenise on their own (see encoder), so that the ids in front are valid. If a
+// template changes the history, drops reasoning from it or trims answers, the longest start up to a mark that stayed the same counts. Texts of different
+// tenants never match.
 //
 // Instead of texts, their SHA-256 is kept: memory is four bytes per id, bounded, the least recently used first. Looking up costs one hash of the prompt.
 import { createHash, type Hash } from 'node:crypto'

@@ -1,7 +1,7 @@
 // Streaming detokenisation: ids to text, one by one.
 //
-// Invariants: text that was returned never changes; a character whose bytes come in several tokens is returned when it is whole; the pieces of ids, joined, are the
-// text of all ids at once. Bytes that are no UTF-8 become U+FFFD as in TextDecoder. Costs O(bytes of the token) per token.
+// Invariants: text that was returned never changes; a character whose bytes come in several tokens is returned when it is whole; the pieces of ids, joined,
+// are the text of all ids at once. Bytes that are no UTF-8 become U+FFFD as in TextDecoder. Costs O(bytes of the token) per token.
 import type { TokenBytes } from './token-bytes.js'
 
 /** Text that grows with each token: never half a character, and no earlier text changes. */

@@ -2,9 +2,10 @@
 //
 //     text -> sections at added tokens -> normalised -> words -> slices of words -> tokens -> ids
 //
-// The package tokenises a text in one call, which takes seconds for a megabyte. Here the model gets some thousand characters at a time. A word that is longer is split
-// where no token of the vocabulary could span: between two characters that no token has in this order, so that the ids stay the same. Only a word without such a
-// place, say 100,000 times the same letter, is split every 1,024 characters (192 of the same one), where its tokens may differ from those of the whole word.
+// The package tokenises a text in one call, which takes seconds for a megabyte. Here the model gets some thousand characters at a time. A word that is longer
+// is split where no token of the vocabulary could span: between two characters that no token has in this order, so that the ids stay the same. Only a word
+// without such a place, say 100,000 times the same letter, is split every 1,024 characters (192 of the same one), where its tokens may differ from those of
+// the whole word.
 import { setImmediate } from 'node:timers/promises'
 
 import type { AddedToken, HuggingFaceTokenizer } from './packages.js'

@@ -1,4 +1,5 @@
-// The files beside a model that say how it reads and writes text. Each is looked up in the model's folder, then one folder up: exporters put graphs into `onnx/`.
+// The files beside a model that say how it reads and writes text. Each is looked up in the model's folder, then one folder up: exporters put graphs into
+// `onnx/`.
 //
 //     tokenizer.json                       the tokenizer; required
 //     tokenizer_config.json                the names of special tokens, chat templates

@@ -1,5 +1,5 @@
-// The optional packages of this entry: `@huggingface/tokenizers` and `@huggingface/jinja`, both without dependencies. Only the members that are used here have types,
-// so that the package's own types need neither of them.
+// The optional packages of this entry: `@huggingface/tokenizers` and `@huggingface/jinja`, both without dependencies. Only the members that are used here have
+// types, so that the package's own types need neither of them.
 import { KvTideError } from '../errors/errors.js'
 
 /** @internal A token that a `tokenizer.json` adds to those of its model. */

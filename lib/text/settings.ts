@@ -1,7 +1,8 @@
 // What the configs beside a model say about its answers: how to sample, and which ids end a turn.
 //
-// `generation_config.json` (else the `search` of `genai_config.json`) has the author's settings. As in vLLM and transformers, they are the defaults: temperature, top_k, top_p and
-// min_p if `do_sample` is true, the repetition penalty always. An option of the call takes the place of the author's value; `temperature: 0` is greedy.
+// `generation_config.json` (else the `search` of `genai_config.json`) has the author's settings. As in vLLM and transformers, they are the defaults:
+// temperature, top_k, top_p and min_p if `do_sample` is true, the repetition penalty always. An option of the call takes the place of the author's value;
+// `temperature: 0` is greedy.
 import type { SamplingOptions } from '../sampling/options.js'
 import type { Fields, TextFiles } from './files.js'
 import { isFields } from './files.js'

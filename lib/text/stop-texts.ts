@@ -1,7 +1,7 @@
 // Stop texts: an answer ends in front of the first of them, and text is held back only while it may still become one.
 //
-// The first stop text that is complete ends the answer, whatever pieces the text comes in; of those that end in the same place, the longest. Costs O(1) per character
-// for each stop text.
+// The first stop text that is complete ends the answer, whatever pieces the text comes in; of those that end in the same place, the longest. Costs O(1) per
+// character for each stop text.
 
 /** @internal */
 export class StopTexts {

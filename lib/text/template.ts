@@ -37,7 +37,8 @@ export class ChatTemplate {
   }
 
   /**
-   * Selects the template, by name or as its text, and parses it. Returns `undefined` if the model has none. `specials` are variables with the texts of special tokens.
+   * Selects the template, by name or as its text, and parses it. Returns `undefined` if the model has none. `specials` are variables with the texts of special
+   * tokens.
    */
   static async of(
     templates: ReadonlyMap<string, string>,

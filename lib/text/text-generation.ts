@@ -6,10 +6,10 @@ import { Answer, type AnswerWork } from './answer.js'
 import type { AssistantMessage, TextEvent, TextFinishReason } from './types.js'
 
 /**
- * An answer, while it is written. It is read once: in a loop as pieces of its text, by {@link events}, or whole, by {@link message}, {@link text} or {@link json}, which
- * also return it after it was read to the end in another way.
- * Computing starts with the first read. It ends when it was read to the end, when a loop over it is left, when `return()` is called, or when its signal is aborted.
- * An answer that is never read costs nothing.
+ * An answer, while it is written. It is read once: in a loop as pieces of its text, by {@link events}, or whole, by {@link message}, {@link text} or {@link
+ * json}, which also return it after it was read to the end in another way.
+ * Computing starts with the first read. It ends when it was read to the end, when a loop over it is left, when `return()` is called, or when its signal is
+ * aborted. An answer that is never read costs nothing.
  */
 export class TextGeneration implements AsyncIterable<string, undefined>, AsyncDisposable {
   readonly #answer: Answer

@@ -1,5 +1,5 @@
-// kvtide/text: text in and out of an OnnxModel. `TextModel` loads a model with its tokenizer and template (files, tokenizer, template), makes prompts (prompts), and
-// reads answers (answer, text-generation). The form of chats follows from the template (chat-format).
+// kvtide/text: text in and out of an OnnxModel. `TextModel` loads a model with its tokenizer and template (files, tokenizer, template), makes prompts
+// (prompts), and reads answers (answer, text-generation). The form of chats follows from the template (chat-format).
 import { statSync } from 'node:fs'
 import { basename, dirname, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -92,10 +92,12 @@ export class TextModel implements AsyncDisposable, Disposable {
   /**
    * Loads a model with its tokenizer and its chat template.
    *
-   * @param model a folder with a graph and a `tokenizer.json`, the path of a graph in such a folder, a `file:` URL of either, or a name on the Hub: `'org/name'` or
+   * @param model a folder with a graph and a `tokenizer.json`, the path of a graph in such a folder, a `file:` URL of either, or a name on the Hub:
+   * `'org/name'` or
    * `'org/name@revision'`, which is downloaded into the Hub's own cache folder
    * @throws KvTideError `INVALID_TOKENIZER` if there is no tokenizer or none that can be used, `TEMPLATE_FAILED` for a template that cannot be parsed,
-   * `RUNTIME_UNAVAILABLE` without a package that is needed, `MODEL_NOT_FOUND` and `HUB_UNAVAILABLE` for a name on the Hub; and the errors of {@link OnnxModel.load}
+   * `RUNTIME_UNAVAILABLE` without a package that is needed, `MODEL_NOT_FOUND` and `HUB_UNAVAILABLE` for a name on the Hub; and the errors of {@link
+   * OnnxModel.load}
    */
   static async load(model: string | URL, options: TextModelOptions = {}): Promise<TextModel> {
     const { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, signal, template, ...rest } = fields<

@@ -1,7 +1,7 @@
 // Grammars that force calls: the text of a family's calls, with the JSON schemas of the tools in place of their arguments.
 //
-// Names and punctuation are fixed, so that the model decides on nothing but the tool and its arguments. Objects have the separators that templates write, and no other
-// whitespace. Reasoning is allowed in front if the model reasons.
+// Names and punctuation are fixed, so that the model decides on nothing but the tool and its arguments. Objects have the separators that templates write, and
+// no other whitespace. Reasoning is allowed in front if the model reasons.
 import type { Grammar } from '../../sampling/grammar.js'
 import type { Tool, ToolFamily } from '../types.js'
 import type { ReasoningMarks } from './answer-parser.js'

@@ -1,7 +1,7 @@
 // Readers of calls: what follows the start of a call in an answer, character by character.
 //
-// A call is given out as soon as its name is one of a tool and its arguments have begun; from then on, the arguments are streamed. A call that is wrong before was
-// no call: its text becomes text of the answer.
+// A call is given out as soon as its name is one of a tool and its arguments have begun; from then on, the arguments are streamed. A call that is wrong before
+// was no call: its text becomes text of the answer.
 import { JsonObject, type Progress } from './json-object.js'
 import type { AnswerPart, CallList } from './parts.js'
 

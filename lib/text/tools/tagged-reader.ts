@@ -9,8 +9,8 @@ import type { AnswerPart, CallList } from './parts.js'
 const HEAD_MAX = 400
 
 /**
- * @internal Qwen3-Coder's calls: a tag for the function, and one for each parameter. Values are texts; those of parameters that the tool's schema does not call strings
- * are JSON. Each parameter is given out when it is whole.
+ * @internal Qwen3-Coder's calls: a tag for the function, and one for each parameter. Values are texts; those of parameters that the tool's schema does not
+ * call strings are JSON. Each parameter is given out when it is whole.
  */
 export class TaggedCalls implements CallReader {
   readonly #calls: CallList
