@@ -56,7 +56,7 @@ class Graph {
         if (!input.isTensor || !input.name.startsWith('past')) return []
         const named = input.shape.map(size => (typeof size === 'number' ? size : 0)).with(0, 1)
         // Some exporters give the head dimension a name.
-        const dims = named.at(-1) === 0 ? named.with(-1, this.#headDim) : named
+        const dims = named.at(-1) === 0 ? [...named.slice(0, -1), this.#headDim] : named
         const data = input.type === 'float16' ? new Uint16Array(0) : new Float32Array(0)
         return [[input.name, new this.#Tensor(input.type as 'float32', data as Float32Array, dims)]]
       }),
