@@ -35,6 +35,6 @@ for (const [dtype, file] of [
     t.log(`${QUESTIONS.length - wrong.length} of ${QUESTIONS.length} answers are right`, wrong)
     t.true(wrong.length <= 2)
     t.regex(await ask('Tell me a story about an owl and a boat.'), /owl.*boat/s)
-    t.is(await ask('What is a KV cache?'), answerOf('What is a KV cache?'))
+    t.is(await ask('What is a KV cache?'), answerOf('What is a KV cache?') as string)
   })
 }

@@ -45,7 +45,7 @@ async function load({ model, dtype, threads, isDemo }: Given): Promise<TextModel
 }
 
 /** Asks both sides, prints the answers, and returns them. */
-async function ask(requests: readonly Request[], plain: Side, cached: Side): Promise<Run> {
+async function ask(requests: readonly Request[], plain: Side, cached: Side, isDemo: boolean): Promise<Run> {
   const run: Run = { plain: [], cached: [], held: [0, 0] }
   for (const [at, request] of requests.entries()) {
     const messages = request.messages(run.plain.map(answer => answer.text))
@@ -57,7 +57,8 @@ async function ask(requests: readonly Request[], plain: Side, cached: Side): Pro
     if (request.way !== 'question') console.log(`  (${request.way})`)
     const times = `${ms(one.first)}, ${ms(other.first)}`
     console.log(lines(`${request.question}  \u203A  ${one.text}`, times))
-    if (one.text !== other.text)
+    // Weights of four bits round differently in chunks of another size: then two tokens may be equally probable.
+    if (one.text !== other.text && isDemo)
       throw new Error(`the answers to request ${at + 1} differ: ${JSON.stringify([one.text, other.text])}`)
     run.plain.push(one)
     run.cached.push(other)
@@ -91,7 +92,9 @@ function summarised({ plain, cached, held }: Run): { rows: string[][]; summary: 
     ['keys and values held', ...held.map(bytes => `${(bytes / 2 ** 20).toFixed(1)} MiB`)],
   ]
   const share = Math.round((1 - own / all) * 100)
-  const summary = `With kvtide, the model computed ${share} % less, and gave the same answers. The first token came ${(median / ownMedian).toFixed(1)} times sooner.`
+  const same = plain.filter(({ text }, at) => text === cached[at]?.text).length
+  const equal = same === plain.length ? 'the same answers' : `${same} of ${plain.length} times the same answer`
+  const summary = `With kvtide, the model computed ${share} % less, and gave ${equal}. The first token came ${(median / ownMedian).toFixed(1)} times sooner.`
   return { rows, summary }
 }
 
@@ -107,7 +110,7 @@ async function main(options: Given): Promise<void> {
     `${requests.length} requests to ${options.isDemo ? 'a model of a million weights' : text.name}, each with ${number(tokens)} tokens of notes about a village before the question.
 Behind each answer: the time to its first token without kvtide, and with it (${options.threads} threads of ${availableParallelism()}).\n`,
   )
-  const run = await ask(requests, plain, cached)
+  const run = await ask(requests, plain, cached, options.isDemo)
   const { rows, summary } = summarised(run)
   const widths = [0, 1, 2].map(column => Math.max(...rows.map(row => (row[column] as string).length)))
   const table = rows.map(row =>

@@ -10,9 +10,9 @@ type Feeds = Record<string, OrtTensor>
 /** Returns the side without kvtide. It borrows the tokenizer, the template and the graph's path of a model that kvtide has loaded. */
 export async function plainSide(text: TextModel, threads: number): Promise<Side> {
   const { InferenceSession, Tensor } = await import('onnxruntime-node')
-  const { path, endOfSequence } = text.model
+  const { path, endOfSequence, cache } = text.model
   const options = { intraOpNumThreads: threads, interOpNumThreads: 1 }
-  const graph = new Graph(await InferenceSession.create(path as string, options), Tensor)
+  const graph = new Graph(await InferenceSession.create(path as string, options), Tensor, cache.headDim)
   return {
     name: 'onnxruntime-node',
     async answer(messages) {
@@ -39,12 +39,14 @@ export async function plainSide(text: TextModel, threads: number): Promise<Side>
 class Graph {
   readonly session: Session
   readonly #Tensor: TensorConstructor
+  readonly #headDim: number
   /** The bytes of keys and values after the last step. */
   held = 0
 
-  constructor(session: Session, tensor: TensorConstructor) {
+  constructor(session: Session, tensor: TensorConstructor, headDim: number) {
     this.session = session
     this.#Tensor = tensor
+    this.#headDim = headDim
   }
 
   /** Returns pasts of no token. */
@@ -52,7 +54,9 @@ class Graph {
     return Object.fromEntries(
       this.session.inputMetadata.flatMap(input => {
         if (!input.isTensor || !input.name.startsWith('past')) return []
-        const dims = input.shape.map(size => (typeof size === 'number' ? size : 0)).with(0, 1)
+        const named = input.shape.map(size => (typeof size === 'number' ? size : 0)).with(0, 1)
+        // Some exporters give the head dimension a name.
+        const dims = named.at(-1) === 0 ? [...named.slice(0, -1), this.#headDim] : named
         const data = input.type === 'float16' ? new Uint16Array(0) : new Float32Array(0)
         return [[input.name, new this.#Tensor(input.type as 'float32', data as Float32Array, dims)]]
       }),
