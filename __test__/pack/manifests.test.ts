@@ -11,7 +11,12 @@ import { NODES } from '../../scripts/pack/runtimes.mjs'
 import { repository } from '../../scripts/steps.mjs'
 
 /** The packages that users may install beside it. */
-const RUNTIMES = { '@huggingface/transformers': '^4.0.0', 'onnxruntime-node': '>=1.17.3' }
+const RUNTIMES = {
+  '@huggingface/jinja': '^0.5.0',
+  '@huggingface/tokenizers': '>=0.2.0',
+  '@huggingface/transformers': '^4.0.0',
+  'onnxruntime-node': '>=1.17.3',
+}
 
 test('targets have the names that npm gives their systems', t => {
   t.deepEqual(platform('x86_64-unknown-linux-gnu'), { suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' })
@@ -32,8 +37,7 @@ test('kvtide depends on the addon of each platform that the loader knows, in its
   const taken = [CUDA_PACKAGE, ...PLATFORMS.map(name => `kvtide-net-${name}`)]
   t.deepEqual(peerDependencies, { ...RUNTIMES, ...Object.fromEntries(taken.map(name => [name, VERSION])) })
   t.deepEqual(peerDependenciesMeta, {
-    '@huggingface/transformers': { optional: true },
-    'onnxruntime-node': { optional: true },
+    ...Object.fromEntries(Object.keys(RUNTIMES).map(name => [name, { optional: true }])),
     ...Object.fromEntries(taken.map(name => [name, { optional: true }])),
   })
 })
