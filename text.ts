@@ -4,7 +4,7 @@
  * @packageDocumentation
  */
 export { downloadModel } from './lib/text/hub/hub.js'
-export type { HubDtype } from './lib/text/hub/graphs.js'
+export type { GraphDType } from './lib/onnx/model-folder.js'
 export type { DownloadOptions, DownloadProgress } from './lib/text/hub/settings.js'
 export { TextGeneration } from './lib/text/text-generation.js'
 export { TextModel } from './lib/text/text-model.js'

@@ -8,10 +8,10 @@ import {
   genaiFiles,
   graphOf,
   graphsOf,
-  type HubDtype,
   isFirstChoice,
   modelFolder,
 } from '../../../lib/text/hub/graphs.js'
+import type { GraphDType } from '../../../lib/onnx/model-folder.js'
 
 /** The names of files as the Hub lists them. */
 const CONFIGS = [
@@ -75,7 +75,7 @@ const VISION = [
   'onnx/embed_tokens.onnx_data',
 ]
 
-const fileOf = (paths: readonly string[], dtype?: HubDtype, folder?: string): string | undefined =>
+const fileOf = (paths: readonly string[], dtype?: GraphDType, folder?: string): string | undefined =>
   graphOf(graphsOf(paths, folder), dtype)?.file
 
 test('a graph is chosen by its dtype, and q4 by default', t => {

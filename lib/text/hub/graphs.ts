@@ -9,8 +9,10 @@
 // Costs: O(files) for a repository.
 import { posix } from 'node:path'
 
+import type { GraphDType } from '../../onnx/model-folder.js'
+
 /** The forms of graphs, with the suffixes of their files; the order is that of the default. `q8` is dynamically quantised. */
-export const DTYPES: Readonly<Record<HubDtype, readonly string[]>> = {
+export const DTYPES: Readonly<Record<GraphDType, readonly string[]>> = {
   q4: ['_q4'],
   q8: ['_quantized', '_int8'],
   f16: ['_fp16'],
@@ -27,37 +29,20 @@ export const DTYPES: Readonly<Record<HubDtype, readonly string[]>> = {
   fp16: ['_fp16'],
 }
 
-/** One of the forms of a graph on the Hub: the weights, as the names of files tell them. `fp32` and `fp16` mean the same as `f32` and `f16`. */
-export type HubDtype =
-  | 'q4'
-  | 'q8'
-  | 'f16'
-  | 'f32'
-  | 'int8'
-  | 'uint8'
-  | 'q4f16'
-  | 'bnb4'
-  | 'q2'
-  | 'q2f16'
-  | 'q1'
-  | 'q1f16'
-  | 'fp32'
-  | 'fp16'
-
 /** @internal A graph that a repository has. */
 export interface HubGraph {
   /** Its folder inside the repository; empty for the root. */
   readonly folder: string
   /** Its file; `undefined` if the `genai_config.json` of its folder names it. */
   readonly file: string | undefined
-  readonly dtype: HubDtype | undefined
+  readonly dtype: GraphDType | undefined
   /** True if its folder's name is that of another device than the processor. */
   readonly isForDevice: boolean
 }
 
 /** The folder that onnxruntime-genai recommends for processors: products of int8. */
 const EXACT = 'acc-level-4'
-const PREFERRED = Object.keys(DTYPES) as HubDtype[]
+const PREFERRED = Object.keys(DTYPES) as GraphDType[]
 /** The names of decoders that keep a past. */
 const DECODER =
   /^(?:model|decoder_model_merged|decoder_with_past_model|decoder|language_model|text)(_[a-z0-9]+)?\.onnx$/i
@@ -100,7 +85,7 @@ export function graphsOf(paths: readonly string[], within?: string): HubGraph[] 
 }
 
 /** @internal The graph of a dtype, or the best one. */
-export function graphOf(graphs: readonly HubGraph[], dtype: HubDtype | undefined): HubGraph | undefined {
+export function graphOf(graphs: readonly HubGraph[], dtype: GraphDType | undefined): HubGraph | undefined {
   if (dtype === undefined) return graphs[0]
   const suffixes = DTYPES[dtype]
   const isNamed = ({ file }: HubGraph, suffix: string): boolean =>
@@ -131,13 +116,13 @@ function compare(one: readonly (number | string)[], other: readonly (number | st
   return 0
 }
 
-function dtypeOf(suffix: string): HubDtype | undefined {
+function dtypeOf(suffix: string): GraphDType | undefined {
   return PREFERRED.find(dtype => DTYPES[dtype].includes(suffix.toLowerCase()))
 }
 
 /** The dtype that the names of a file and its folders contain: `cpu-int4-rtn-block-32`. */
-function dtypeOfGenai(path: string): HubDtype | undefined {
-  const forms: readonly (readonly [RegExp, HubDtype])[] = [
+function dtypeOfGenai(path: string): GraphDType | undefined {
+  const forms: readonly (readonly [RegExp, GraphDType])[] = [
     [/int4|q4|4bit/i, 'q4'],
     [/int8|q8|8bit|quantized/i, 'q8'],
     [/fp16|f16/i, 'f16'],

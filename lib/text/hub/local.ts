@@ -4,7 +4,8 @@ import { readFile } from 'node:fs/promises'
 
 import { isKvTideError } from '../../errors/errors.js'
 import { openSource } from '../../onnx/graph-source.js'
-import { companionsOf, genaiFiles, graphOf, graphsOf, type HubDtype, isFirstChoice, modelFolder } from './graphs.js'
+import type { GraphDType } from '../../onnx/model-folder.js'
+import { companionsOf, genaiFiles, graphOf, graphsOf, isFirstChoice, modelFolder } from './graphs.js'
 import { filesOf, pathIn, snapshotFolder } from './layout.js'
 import type { HubSettings } from './settings.js'
 
@@ -14,7 +15,7 @@ export interface HubModel {
   readonly folder: string
   /** The graph's file; `undefined` if only the texts were asked for. */
   readonly graph: string | undefined
-  readonly dtype: HubDtype | undefined
+  readonly dtype: GraphDType | undefined
   readonly commit: string
 }
 

@@ -7,8 +7,9 @@ import { join, resolve } from 'node:path'
 import { flag, known, type Names, optional } from '../../errors/check.js'
 import { invalid } from '../../errors/errors.js'
 import { isAbortSignal } from '../../border/stop-signal.js'
+import type { GraphDType } from '../../onnx/model-folder.js'
+import { DTYPES } from './graphs.js'
 import { isSafePath, isRevision, parseName } from './name.js'
-import { DTYPES, type HubDtype } from './graphs.js'
 
 /** The progress of a download. Files that are in the cache already don't count. */
 export interface DownloadProgress {
@@ -27,7 +28,7 @@ export interface DownloadOptions {
   /** A branch, a tag or a commit; by default that of the name, then `main`. A commit that is in the cache needs no network. */
   readonly revision?: string
   /** The graph, by its weights: `f32`, `f16`, `q8`, `q4`, ... By default the first of `q4`, `q8`, `f16` and `f32` that there is. */
-  readonly dtype?: HubDtype
+  readonly dtype?: GraphDType
   /** The folder of the graph inside the repository, for repositories that have several models: also `'org/name/folder'`. */
   readonly folder?: string
   /** The cache folder, in the Hub's own layout; by default `HF_HUB_CACHE`, then `HF_HOME/hub`, then `~/.cache/huggingface/hub`. */
@@ -65,7 +66,7 @@ export interface HubSettings {
   readonly model: string
   readonly revision: string
   readonly folder: string | undefined
-  readonly dtype: HubDtype | undefined
+  readonly dtype: GraphDType | undefined
   readonly cacheFolder: string
   readonly isOffline: boolean
   /** Without a slash at its end, without a user. */
@@ -112,7 +113,7 @@ export function readSettings(name: unknown, given: unknown, limits: Partial<HubL
     model: parsed.model,
     revision,
     folder: folder as string | undefined,
-    dtype: dtype as HubDtype | undefined,
+    dtype: dtype as GraphDType | undefined,
     cacheFolder: cacheFolderOf(options.cacheFolder),
     isOffline:
       optional(flag, 'isOffline', options.isOffline) ??
