@@ -254,7 +254,7 @@ fn positions_that_are_counted_from_the_first_slot_are_those_of_the_step() {
 fn static_caches_that_are_others_are_refused() {
     let mask = Static { mask: true, causal: false, counted: false, ..PACKED };
     for (wrong, operator, text) in [
-        (Static { mode: Some("circular"), ..PACKED }, "TensorScatter", "mode linear"),
+        (Static { mode: Some("circular"), ..PACKED }, "TensorScatter", "mode is not linear"),
         (Static { axis: 2, ..PACKED }, "TensorScatter", "expected 1"),
         (Static { slots: Some(15), ..PACKED }, "TensorScatter", "at least 16"),
         (Static { wrong: Wrong::Start, ..PACKED }, "TensorScatter", "behind the cached tokens"),
