@@ -112,8 +112,9 @@ impl Kernels {
     #[must_use]
     pub(crate) fn is_supported(self) -> bool {
         match self {
+            // They are slow, so random calls draw them only in runs of their own.
             #[cfg(feature = "emulate")]
-            Kernels::Emulated => true,
+            Kernels::Emulated => std::env::var_os(VARIABLE).is_some_and(|name| name == "emulated"),
             Kernels::Opaque | Kernels::Portable => true,
             Kernels::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
