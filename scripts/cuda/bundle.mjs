@@ -4,12 +4,22 @@
 //   node  ->  target/cuda/*-linux-x64-node.tar.gz
 //
 // On that machine: `tar xf` each of them, into one folder, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
-import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { basename, join, relative } from 'node:path'
 
 import { unpacked } from '../fetched.mjs'
 import { main, Refusal } from '../refusal.mjs'
-import { ask, must, repository, root } from '../steps.mjs'
+import { must, repository, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
 import { buildBench, buildKernelTests } from './programs.mjs'
@@ -34,17 +44,32 @@ export const IMPORTED = ['ava', 'fast-check']
 /** The dependencies that ava uses only to watch files. */
 const UNUSED = '@vercel/nft'
 
-/** Returns the folders of packages and of all their dependencies, relative to the repository, without those for watching files. */
+/**
+ * Returns the folders of packages and of all their dependencies, relative to the repository, without those for watching files. They are read from the lockfile:
+ * `npm query` follows the link of the repository's own packages to it without end.
+ */
 export function packageFolders(names) {
-  const taken = `:not([name="${UNUSED}"])`
-  const found = ask('npm', [
-    'query',
-    names.flatMap(name => [`#${name}`, `#${name} > ${taken}`, `#${name} > ${taken} *`]).join(),
-  ])
-  if (found === undefined) throw new Refusal('`npm query` failed: run npm ci')
-  return JSON.parse(found)
-    .map(({ location }) => location)
-    .sort()
+  const { packages } = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'))
+  const found = new Set()
+  const add = (name, from) => {
+    const folder = placesOf(name, from).find(place => place in packages && existsSync(join(root, place)))
+    if (folder === undefined || found.has(folder)) return folder
+    found.add(folder)
+    const { dependencies, optionalDependencies, peerDependencies } = packages[folder]
+    for (const other of Object.keys({ ...dependencies, ...optionalDependencies, ...peerDependencies }))
+      if (other !== UNUSED) add(other, folder)
+    return folder
+  }
+  for (const name of names) if (add(name, '') === undefined) throw new Refusal(`${name} is not installed: run npm ci`)
+  return [...found].sort()
+}
+
+/** The folders in which a package is looked up from another one's folder, the nearest first. */
+function placesOf(name, from) {
+  const place = from === '' ? `node_modules/${name}` : `${from}/node_modules/${name}`
+  return from === ''
+    ? [place]
+    : [place, ...placesOf(name, from.slice(0, Math.max(0, from.lastIndexOf('/node_modules/'))))]
 }
 
 /** Returns true if a file of a package is needed to run it, or must be distributed with it. */

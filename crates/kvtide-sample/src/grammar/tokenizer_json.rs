@@ -189,7 +189,12 @@ fn fallback_byte(text: &str) -> Option<u8> {
 /// Reads the tokens of a `tokenizer.json`, in the order of their ids. O(file).
 pub(crate) fn tokens_of(json: &[u8]) -> Result<Vec<Token>> {
     let file: Tokenizer = serde_json::from_slice(json).map_err(|error| Error::InvalidTokenizer {
-        reason: format!("expected the content of a tokenizer.json: {error}"),
+        // serde's own message would repeat values of the file.
+        reason: format!(
+            "expected the content of a tokenizer.json: line {}, column {} is not of its form",
+            error.line(),
+            error.column()
+        ),
     })?;
     let decoding = Decoding::of(&file);
     let ids = file.model.vocab.0.iter().map(|&(_, id)| id).chain(file.added_tokens.iter().map(|added| added.id));
