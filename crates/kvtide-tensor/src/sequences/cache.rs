@@ -98,16 +98,7 @@ impl PagedKvCache {
             LayerDescription { kind, num_kv_heads, head_dim, value_head_dim: value_head_dim.unwrap_or(head_dim) };
         let (model, budgets) =
             (Arc::new(ModelDescription::new(vec![layer; num_layers as usize])?), vec![groups[0].budget().clone()]);
-        Ok(PagedKvCache {
-            groups,
-            state_places: state_places(&model),
-            model,
-            budgets,
-            form,
-            namer,
-            id: next_id(),
-            has_below: false,
-        })
+        Ok(Self::of_groups(groups, model, budgets, form, namer))
     }
 
     /// An empty cache for a model's layers, whose blocks have the same keys in all groups.
@@ -119,16 +110,18 @@ impl PagedKvCache {
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
         let form = PageForm::new(options.dtype, [options.key_format, options.value_format], options.hadamard);
         let model = Arc::new(options.model);
-        Ok(PagedKvCache {
-            groups,
-            state_places: state_places(&model),
-            model,
-            budgets,
-            form,
-            namer,
-            id: next_id(),
-            has_below: false,
-        })
+        Ok(Self::of_groups(groups, model, budgets, form, namer))
+    }
+
+    fn of_groups(
+        groups: Vec<PageGroup>,
+        model: Arc<ModelDescription>,
+        budgets: Vec<Arc<Budget>>,
+        form: PageForm,
+        namer: PrefixNamer,
+    ) -> Self {
+        let state_places = state_places(&model);
+        PagedKvCache { groups, state_places, model, budgets, form, namer, id: next_id(), has_below: false }
     }
 
     /// Its layers.
