@@ -3,6 +3,8 @@ import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
+import { byteTokenizer } from '../byte-tokenizer.js'
+
 /** The ids of bytes begin behind those of padding, begin and end. */
 export const FIRST_BYTE = 3
 
@@ -14,17 +16,6 @@ const SPECIAL: Readonly<Record<string, number>> = {
   '<|im_start|>': 259,
   '<tool_call>': 260,
   '</tool_call>': 261,
-}
-
-const isPrintable = (byte: number): boolean =>
-  (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255)
-
-/** The characters that stand for bytes in byte-level vocabularies: printable bytes for themselves, others from U+0100 on. */
-function byteCharacters(): string[] {
-  let others = 0
-  return Array.from({ length: 256 }, (_, byte) =>
-    isPrintable(byte) ? String.fromCodePoint(byte) : String.fromCodePoint(256 + others++),
-  )
 }
 
 const TEMPLATE = `{%- if tools %}<|im_start|>system
@@ -47,41 +38,6 @@ Answer with <tool_call>
 {% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}`
 
-function tokenizer(): object {
-  const characters = byteCharacters()
-  const vocab = Object.fromEntries(characters.map((character, byte) => [character, byte + FIRST_BYTE]))
-  return {
-    version: '1.0',
-    truncation: null,
-    padding: null,
-    added_tokens: Object.entries(SPECIAL).map(([content, id]) => ({
-      id,
-      content,
-      single_word: false,
-      lstrip: false,
-      rstrip: false,
-      normalized: false,
-      special: !content.includes('tool_call'),
-    })),
-    normalizer: null,
-    pre_tokenizer: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
-    post_processor: null,
-    decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
-    model: {
-      type: 'BPE',
-      dropout: null,
-      unk_token: null,
-      continuing_subword_prefix: null,
-      end_of_word_suffix: null,
-      fuse_unk: false,
-      byte_fallback: false,
-      ignore_merges: false,
-      vocab: { ...SPECIAL, ...vocab },
-      merges: [],
-    },
-  }
-}
-
 /** Writes the files beside the graph. */
 export function writeTextFiles(folder: string, contextLength = 4096): void {
   const write = (name: string, content: object): void => writeFileSync(join(folder, name), JSON.stringify(content))
@@ -98,7 +54,7 @@ export function writeTextFiles(folder: string, contextLength = 4096): void {
   }
   write('config.json', config)
   write('generation_config.json', { eos_token_id: [2] })
-  write('tokenizer.json', tokenizer())
+  write('tokenizer.json', byteTokenizer(SPECIAL, FIRST_BYTE, ['<tool_call>', '</tool_call>']))
   write('tokenizer_config.json', {
     tokenizer_class: 'PreTrainedTokenizerFast',
     bos_token: '<s>',

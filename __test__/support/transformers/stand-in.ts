@@ -3,48 +3,12 @@ import { cpSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 
+import { byteTokenizer } from '../byte-tokenizer.js'
 import { graphFile } from '../onnx/graphs.js'
 import { transformers } from './package.js'
 
-const isShown = (byte: number): boolean => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173)
-
 /** Ids 0 to 2 stand for nothing, start and end; then the bytes follow, written as visible characters. */
-function vocabulary(): Record<string, number> {
-  let hidden = 0
-  const characters = Array.from({ length: 256 }, (_, byte) =>
-    String.fromCodePoint(isShown(byte) ? byte : 256 + hidden++),
-  )
-  return Object.fromEntries(['<pad>', '<s>', '</s>', ...characters].map((token, id) => [token, id]))
-}
-
-const TOKENIZER = {
-  version: '1.0',
-  truncation: null,
-  padding: null,
-  added_tokens: ['<pad>', '<s>', '</s>'].map((content, id) => ({
-    id,
-    content,
-    single_word: false,
-    lstrip: false,
-    rstrip: false,
-    normalized: false,
-    special: true,
-  })),
-  normalizer: null,
-  pre_tokenizer: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
-  post_processor: null,
-  decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
-  model: {
-    type: 'BPE',
-    dropout: null,
-    unk_token: null,
-    continuing_subword_prefix: '',
-    end_of_word_suffix: '',
-    fuse_unk: false,
-    vocab: vocabulary(),
-    merges: [],
-  },
-}
+const TOKENIZER = byteTokenizer({ '<pad>': 0, '<s>': 1, '</s>': 2 }, 3)
 const TOKENIZER_CONFIG = {
   tokenizer_class: 'PreTrainedTokenizerFast',
   bos_token: '<s>',
