@@ -1,4 +1,4 @@
-// What a generation used is what the steps have computed for it, counted by somebody else.
+// The usage of a generation equals what the steps have computed for it, which a ledger counts by itself.
 import test, { type ExecutionContext } from 'ava'
 
 import { isKvTideError } from '../../index.js'
@@ -17,7 +17,7 @@ import { rejected } from '../support/throws.js'
 
 const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 150)
 const NO_TIMES = { firstTokenMs: undefined, tokensPerSecond: undefined }
-/** What models need to share tiers. */
+/** Options of models that share tiers. */
 const KEY = new Uint8Array(32).fill(7)
 const NOTHING = { promptTokens: 0, cachedTokens: 0, computedTokens: 0, generatedTokens: 0 }
 

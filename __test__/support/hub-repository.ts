@@ -28,7 +28,7 @@ export function bytesOf(seed: string, length: number): Buffer {
   return Buffer.concat(blocks).subarray(0, length)
 }
 
-/** The files of a repository as onnx-community lays them out, with others that nobody needs. */
+/** The files of a repository as onnx-community lays them out, with others that no download needs. */
 export function communityFiles(seed: string = 'community', bytes = 50_000): Record<string, Buffer | string> {
   return {
     '.gitattributes': '*.onnx filter=lfs\n',

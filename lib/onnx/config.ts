@@ -83,7 +83,7 @@ function readGenai(
   return file === undefined || config === undefined ? undefined : { file, config }
 }
 
-/** What a `genai_config.json` says of its model; `undefined` if it cannot be read. */
+/** The model's part of a `genai_config.json`; `undefined` if it cannot be read. */
 function genaiIn(file: string): NonNullable<GenaiConfig['model']> | undefined {
   try {
     return (parseConfig(readText(GENAI, file)) as GenaiConfig).model ?? {}

@@ -72,7 +72,7 @@ export class Answer {
     return this.#usage ?? this.#generation?.usage ?? NOTHING_USED
   }
 
-  /** What was given out so far, as a message. */
+  /** The text that was given out so far, as a message. */
   get message(): AssistantMessage {
     const [content, reasoning, tool_calls] = [this.#texts.join(''), this.#reasoning.join(''), this.#toolCalls()]
     return {
@@ -169,7 +169,7 @@ export class Answer {
     if (text !== '') yield this.#event('text', text)
   }
 
-  /** What was held back at the end of the answer, and log-probabilities of tokens without text. */
+  /** The text that was held back at the end of the answer, and log-probabilities of tokens without text. */
   *#rest(): Generator<TextEvent, void, undefined> {
     const held = this.#stops.end()
     const hasLogprobs = this.#unsent.logprobs.length > 0

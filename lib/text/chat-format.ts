@@ -68,7 +68,7 @@ export class ChatFormat {
     })
   }
 
-  /** How the answer behind a prompt is read. */
+  /** The way in which the answer after a prompt is read. */
   reading({ tools, toolChoice, grammar }: ReadChat, prompt: string): ChatReading {
     const { family } = this
     const reasoning = this.#reasoning

@@ -11,7 +11,7 @@ export const MESSAGES: readonly { readonly role: string; readonly content: strin
   { role: 'user', content: 'What is a cache?' },
 ]
 
-/** What servers answer, as far as tests read it. */
+/** Answers of servers, as far as tests read them. */
 export interface Answer {
   readonly object: string
   readonly choices: readonly {

@@ -41,13 +41,13 @@ pub enum Error {
     InvalidGrammar {
         /// The place of what is wrong, if it is known: a path in the schema, a line and a column, a character, a token.
         place: Option<String>,
-        /// What is wrong, as one line.
+        /// The reason, as one line.
         reason: String,
     },
     /// Bytes that are not a tokenizer's file, or tokens that cannot be used.
     #[error("the tokenizer cannot be read: {reason}")]
     InvalidTokenizer {
-        /// What is wrong, as one line.
+        /// The reason, as one line.
         reason: String,
     },
     /// There is not enough memory for a copy of a row.

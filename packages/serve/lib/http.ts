@@ -20,7 +20,7 @@ export interface HttpLimits {
   readonly onRefused?: (status: number) => void
 }
 
-/** How long an idle connection is kept, in milliseconds: longer than the 60 seconds of common load balancers. */
+/** The time for which an idle connection is kept, in milliseconds: longer than the 60 seconds of common load balancers. */
 const KEEP_ALIVE_MS = 75_000
 
 /** Request bodies of more bytes are not read to their end after an error. */

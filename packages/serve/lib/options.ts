@@ -17,7 +17,7 @@ export interface ServerTimes {
   readonly drain?: number
 }
 
-/** Where other processes follow the events of the cache. */
+/** The addresses at which other processes follow the events of the cache. */
 export interface WorkerEvents {
   readonly endpoint: string
   readonly replayEndpoint: string | undefined

@@ -189,7 +189,7 @@ export class TextServer implements AsyncDisposable {
     if (this.#settings.hasInspector) this.#mountInspector()
   }
 
-  /** What a router asks for: the worker's model and events, and the keys of a prompt's blocks. */
+  /** Adds the routes that a router asks: the worker's model and events, and the keys of a prompt's blocks. */
   #routeWorker(facts: ModelFacts): void {
     const { name, events, model } = this.#settings
     const instance = randomUUID()

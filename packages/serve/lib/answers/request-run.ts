@@ -23,7 +23,7 @@ export interface RequestTimes {
   readonly request: number
 }
 
-/** What a request needs of the server. */
+/** The parts of the server that a request uses. */
 export interface RunContext {
   readonly line: Line
   readonly metrics: ServerMetrics

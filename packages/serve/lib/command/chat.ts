@@ -17,7 +17,7 @@ Ctrl-C ends an answer, and Ctrl-C or Ctrl-D at an empty prompt ends the program.
   --max-tokens N      tokens of an answer
   --dtype, --revision, --cache-folder, --offline, --config, --template, --memory, --threads, --backend, --draft: as for a server`
 
-/** What a chat reads and writes. */
+/** The streams that a chat reads and writes. */
 export interface Terminal {
   readonly input: NodeJS.ReadableStream & { readonly isTTY?: boolean }
   readonly output: NodeJS.WritableStream & { readonly isTTY?: boolean }

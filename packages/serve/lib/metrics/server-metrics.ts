@@ -21,7 +21,7 @@ const REASONS = ['stop', 'length', 'tool_calls', 'abort', 'error'] as const
 /** The reason for the end of an answer. */
 export type Ended = (typeof REASONS)[number]
 
-/** What happened to requests, since the server started. */
+/** Counts of requests since the server started. */
 export class ServerMetrics {
   readonly #labels: Labels
   readonly #firstToken = new Histogram(FIRST_TOKEN)

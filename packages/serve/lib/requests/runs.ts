@@ -13,7 +13,7 @@ import type { CompletionRequest, Prompt } from './completion.js'
 import { defined } from './fields.js'
 import { seedOf, type SharedRequest } from './sampling.js'
 
-/** What all requests to a server have in common. */
+/** The values that all requests to a server have in common. */
 export interface Served {
   readonly model: TextModel
   readonly maxTokens: number | undefined

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 
 import type { Following, PrefixRouter } from 'kvtide'
 
-/** What `GET /worker` of a worker returns. */
+/** The answer of a worker to `GET /worker`. */
 interface WorkerFacts {
   readonly name: string
   readonly form: { readonly namespace: string }
