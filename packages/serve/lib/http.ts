@@ -124,9 +124,7 @@ const CLIENT_ERRORS: Readonly<Record<string, readonly [status: string, message: 
 function onClientError(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) return void socket.destroy()
   const [status, message] = CLIENT_ERRORS[error.code ?? ''] ?? ['400 Bad Request', 'the request is not HTTP']
-  const body = JSON.stringify({
-    error: { message, type: 'invalid_request_error', param: null, code: 'invalid_request' },
-  })
+  const body = JSON.stringify(new Refusal(400, message, null, 'invalid_request').body)
   socket.end(
     `HTTP/1.1 ${status}\r\ncontent-type: application/json; charset=utf-8\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
   )

@@ -11,6 +11,8 @@ type Chat = Pick<ChatOptions, 'messages' | 'tools' | 'templateOptions'>
 export class PublicPrompt {
   readonly #model: TextModel
   readonly #shared: string
+  /** The ids of the shared text alone. */
+  readonly #alone: Uint32Array
 
   /** `text` is the system message that tenants share, or its beginning. */
   constructor(model: TextModel, text: string) {
@@ -24,17 +26,20 @@ export class PublicPrompt {
     const at = alone.indexOf(text)
     if (at < 0) throw new Error('the chat template does not show the system message as it is: it cannot be shared')
     this.#shared = alone.slice(0, at + text.length)
+    this.#alone = this.#idsOf(this.#shared)
   }
 
   /** Returns the number of tokens at the start of a chat that all tenants share. */
   tokens(chat: Chat): number {
     const text = this.#model.render(chat)
     if (!text.startsWith(this.#shared)) return 0
-    const { tokenizer } = this.#model
-    const idsOf = (length: number): Uint32Array => tokenizer.encode(text.slice(0, length), { addSpecialTokens: false })
-    const [alone, more] = [idsOf(this.#shared.length), idsOf(this.#shared.length + BEHIND)]
+    const [alone, more] = [this.#alone, this.#idsOf(text.slice(0, this.#shared.length + BEHIND))]
     let length = 0
     while (length < alone.length && alone[length] === more[length]) length += 1
     return length
+  }
+
+  #idsOf(text: string): Uint32Array {
+    return this.#model.tokenizer.encode(text, { addSpecialTokens: false })
   }
 }

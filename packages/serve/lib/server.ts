@@ -59,6 +59,8 @@ export class TextServer implements AsyncDisposable {
   readonly #card: object
   readonly #fingerprint: string
   readonly #stopped = new AbortController()
+  /** The tenants of requests whose key was checked. */
+  readonly #tenants = new WeakMap<FastifyRequest, Tenant>()
   #isDraining = false
   #active = 0
   #idle: (() => void) | undefined
@@ -194,19 +196,23 @@ export class TextServer implements AsyncDisposable {
     const { name, events, model } = this.#settings
     const instance = randomUUID()
     this.app.get('/worker', () => ({ name, instance, form: model.model.cache.form, events: events ?? null }))
-    this.app.post('/worker/keys', { onRequest: async request => void this.#tenantOf(request) }, (request, reply) => {
-      const tenant = this.#tenantOf(request)
-      const fields = record(request.body)
-      if (fields === undefined) throw wrong('the body', request.body, 'a JSON object')
-      const { of } = request.query as { readonly of?: string }
-      const keys =
-        of === 'completions'
-          ? completionKeys(this.#served, readCompletion(fields, facts), tenant)
-          : chatKeys(this.#served, readChat(fields, facts), tenant)
-      reply.type('application/octet-stream')
-      const short = PrefixRouter.shortKeys(keys)
-      return reply.send(Buffer.from(short.buffer, short.byteOffset, short.byteLength))
-    })
+    this.app.post(
+      '/worker/keys',
+      { onRequest: async request => void this.#tenants.set(request, this.#tenantOf(request)) },
+      (request, reply) => {
+        const tenant = this.#tenants.get(request) as Tenant
+        const fields = record(request.body)
+        if (fields === undefined) throw wrong('the body', request.body, 'a JSON object')
+        const { of } = request.query as { readonly of?: string }
+        const keys =
+          of === 'completions'
+            ? completionKeys(this.#served, readCompletion(fields, facts), tenant)
+            : chatKeys(this.#served, readChat(fields, facts), tenant)
+        reply.type('application/octet-stream')
+        const short = PrefixRouter.shortKeys(keys)
+        return reply.send(Buffer.from(short.buffer, short.byteOffset, short.byteLength))
+      },
+    )
   }
 
   #mountInspector(): void {
@@ -229,14 +235,13 @@ export class TextServer implements AsyncDisposable {
 
   /** Adds an endpoint that answers with generations. */
   #answer(path: string, endpoint: Endpoint, prefix: string): void {
-    const tenants = new WeakMap<FastifyRequest, Tenant>()
     this.app.post(
       path,
       {
         // The key is checked before the body is read.
         onRequest: async request => {
           if (this.#isDraining) throw overloaded('the server is shutting down')
-          tenants.set(request, this.#tenantOf(request))
+          this.#tenants.set(request, this.#tenantOf(request))
         },
       },
       async (request, reply) => {
@@ -249,7 +254,7 @@ export class TextServer implements AsyncDisposable {
           fingerprint: this.#fingerprint,
           hasUsage,
         })
-        const { request: asked, run } = endpoint(fields, tenants.get(request) as Tenant, head)
+        const { request: asked, run } = endpoint(fields, this.#tenants.get(request) as Tenant, head)
         return this.#run(run, asked.stream, request, reply)
       },
     )

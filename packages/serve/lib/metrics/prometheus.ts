@@ -11,7 +11,7 @@ export function written(value: number): string {
 }
 
 /** Labels in braces, in the given order; nothing without labels. */
-export function braced(labels: Labels): string {
+function braced(labels: Labels): string {
   const quoted = Object.entries(labels).map(
     ([name, value]) => `${name}="${value.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n')}"`,
   )
@@ -21,7 +21,7 @@ export function braced(labels: Labels): string {
 /** The head of a metric, and its samples. */
 export function metric(
   name: string,
-  type: 'gauge' | 'counter' | 'histogram',
+  type: 'gauge' | 'counter',
   help: string,
   samples: readonly (readonly [Labels, number])[],
 ): string {

@@ -93,7 +93,7 @@ export function seedOf(seed: number | undefined, index: number): number | undefi
 }
 
 /** Returns the model's name, if the request has one. */
-export function modelOf(fields: Fields): string | undefined {
+function modelOf(fields: Fields): string | undefined {
   const value = Object.hasOwn(fields, 'model') ? fields['model'] : undefined
   if (value === undefined || typeof value === 'string') return value
   throw wrong('model', value, 'a text')

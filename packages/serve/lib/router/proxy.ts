@@ -1,6 +1,8 @@
 // Passes one request on to a worker, and its answer back, byte by byte with back-pressure: a slow reader pauses the worker's generation.
 import { Agent, type IncomingMessage, request as httpRequest, type ServerResponse } from 'node:http'
 
+import { Refusal } from '../refusal.js'
+
 /** Headers that belong to one connection. */
 const HOP = new Set([
   'connection',
@@ -78,11 +80,6 @@ export class Proxy {
 function broken(from: IncomingMessage, to: ServerResponse): void {
   if (to.destroyed || to.writableEnded) return
   if (!(from.headers['content-type'] ?? '').startsWith('text/event-stream')) return void to.destroy()
-  const error = {
-    message: 'the worker ended during the answer',
-    type: 'server_error',
-    param: null,
-    code: 'worker_lost',
-  }
-  to.end(`data: ${JSON.stringify({ error })}\n\n`)
+  const { body } = new Refusal(502, 'the worker ended during the answer', null, 'worker_lost')
+  to.end(`data: ${JSON.stringify(body)}\n\n`)
 }

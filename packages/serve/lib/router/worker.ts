@@ -5,8 +5,6 @@ import type { Following, PrefixRouter } from 'kvtide'
 
 /** The answer of a worker to `GET /worker`. */
 interface WorkerFacts {
-  readonly name: string
-  readonly form: { readonly namespace: string }
   /** A number that a worker draws when it starts. */
   readonly instance: string
   readonly events: { readonly endpoint: string; readonly replayEndpoint?: string } | null
@@ -47,9 +45,6 @@ export class Worker {
   get isUp(): boolean {
     return this.#isUp
   }
-
-  /** The name of its model. */
-  model: string | undefined
 
   /** Adds load in blocks, and returns a function that takes it away again, once. */
   addLoad(blocks: number): () => void {
@@ -111,7 +106,7 @@ export class Worker {
   }
 
   /** Follows the cache of a worker that has started. A cache of an earlier process is forgotten. */
-  #follow({ name, instance, events }: WorkerFacts): void {
+  #follow({ instance, events }: WorkerFacts): void {
     this.#following?.dispose()
     this.#index.removeWorker(this.name)
     this.#index.addWorker(this.name)
@@ -124,7 +119,6 @@ export class Worker {
         ...(replayEndpoint === undefined ? {} : { replayEndpoint: reachable(replayEndpoint, this.url) }),
       })
     }
-    this.model = name
     this.#instance = instance
   }
 }
