@@ -49,6 +49,11 @@ export class Conversations {
     return this.#size
   }
 
+  /** True if any text of a tenant is remembered. */
+  has(tenant: string): boolean {
+    return this.#lengths.has(tenant)
+  }
+
   /** The longest known start of a text that ends at one of these places, in ascending order. */
   find(tenant: string, text: string, places: readonly number[]): KnownStart | undefined {
     const lengths = this.#lengths.get(tenant)

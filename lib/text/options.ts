@@ -76,9 +76,7 @@ export function readChat(options: unknown, draftOf: (model: unknown) => OnnxMode
   const all = readTools(tools)
   const choice = readToolChoice(toolChoice, all)
   const answer = readAnswer(given, draftOf)
-  if (answer.grammar !== undefined && typeof choice === 'object')
-    throw invalid('toolChoice', toolChoice, "'auto' or 'none' together with a schema or a grammar")
-  if (answer.grammar !== undefined && choice === 'required')
+  if (answer.grammar !== undefined && (typeof choice === 'object' || choice === 'required'))
     throw invalid('toolChoice', toolChoice, "'auto' or 'none' together with a schema or a grammar")
   return {
     ...answer,

@@ -73,6 +73,8 @@ export class Prompts {
   }
 
   #known(tenant: string, text: string): Rendered {
+    // Places cost a pass over the text.
+    if (!this.#conversations.has(tenant)) return { text, known: undefined }
     return { text, known: this.#conversations.find(tenant, text, this.#tokenizer.encoder.places(text)) }
   }
 

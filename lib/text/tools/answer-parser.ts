@@ -132,7 +132,7 @@ export class CallParser implements AnswerParser {
     // A longer word that starts at the same place may still come.
     const isOpen = found !== undefined && words.some(word => isLonger(word, this.#buffer.slice(found.at)))
     const end = found?.at ?? this.#buffer.length - heldLength(this.#buffer, words)
-    this.#give(this.#buffer.slice(0, end), found !== undefined, out)
+    this.#give(this.#buffer.slice(0, end), out)
     this.#buffer = this.#buffer.slice(end)
     if (found === undefined || isOpen) return false
     this.#buffer = this.#buffer.slice(found.word.length)
@@ -142,17 +142,15 @@ export class CallParser implements AnswerParser {
   }
 
   /** Gives out text. Whitespace behind a call waits for other text. */
-  #give(text: string, isBeforeCall: boolean, out: AnswerPart[]): void {
-    if (text === '' || (isBeforeCall && this.#dropsSpace && text.trim() === '')) return
-    if (this.#dropsSpace && text.trim() === '') return
+  #give(text: string, out: AnswerPart[]): void {
+    if (text === '' || (this.#dropsSpace && text.trim() === '')) return
     out.push({ type: 'text', text: this.#dropsSpace ? text.trimStart() : text })
     this.#dropsSpace = false
   }
 
   #call(out: AnswerPart[]): boolean {
     const reader = this.#reader as CallReader
-    for (const [place, character] of [...this.#buffer].entries()) {
-      void place
+    for (const character of this.#buffer) {
       this.#buffer = this.#buffer.slice(character.length)
       this.#raw += character
       const progress = reader.push(character, out)

@@ -39,7 +39,8 @@ export class TaggedCalls implements CallReader {
       case 'parameters':
         return this.#parameters(out)
       case 'value':
-        return this.#value(out)
+        // Closing tags end with this character. Text that is read in between stays in pieces, so that long values cost O(length).
+        return character === '>' ? this.#value(out) : 'more'
       default:
         return this.#text.endsWith('</tool_call>') ? 'done' : this.#text.length > HEAD_MAX ? 'wrong' : 'more'
     }
