@@ -112,9 +112,8 @@ impl Kernels {
     #[must_use]
     pub(crate) fn is_supported(self) -> bool {
         match self {
-            // They are slow, so random calls draw them only in runs of their own.
             #[cfg(feature = "emulate")]
-            Kernels::Emulated => std::env::var_os(VARIABLE).is_some_and(|name| name == "emulated"),
+            Kernels::Emulated => true,
             Kernels::Opaque | Kernels::Portable => true,
             Kernels::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
@@ -134,9 +133,19 @@ impl Kernels {
         }
     }
 
-    /// The kernels that this machine can run, the widest last.
+    /// The kernels that this machine can run, the widest last; emulated ones, which are slow, only where `KVTIDE_KERNELS` names them.
     pub fn supported() -> impl Iterator<Item = Kernels> {
-        Kernels::ALL.iter().copied().filter(|form| form.is_supported())
+        Kernels::ALL.iter().copied().filter(|form| form.is_supported() && !form.is_unnamed_emulation())
+    }
+
+    #[cfg(feature = "emulate")]
+    fn is_unnamed_emulation(self) -> bool {
+        self == Kernels::Emulated && std::env::var_os(VARIABLE).is_none_or(|name| name != "emulated")
+    }
+
+    #[cfg(not(feature = "emulate"))]
+    fn is_unnamed_emulation(self) -> bool {
+        false
     }
 
     /// The kernels in use: those chosen for this thread, else those that `KVTIDE_KERNELS` names, else the widest.
