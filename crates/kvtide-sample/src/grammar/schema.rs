@@ -4,6 +4,7 @@
 //! - A reference to another document is refused: nothing is fetched.
 //! - Regular expressions have a length that the parser reads in time.
 //! - The depth of schemas along references is bounded, since the parser's compiler recurses along them.
+//! - White space between tokens of JSON is bounded: small models would fill their answer with it.
 //!
 //! O(schema), and the size of each copy.
 
@@ -20,6 +21,10 @@ use super::location::{NAMED, escaped};
 const LEVELS_MAX: usize = 12_000;
 /// The number of references that are replaced.
 const REPLACED_MAX: usize = 1000;
+/// The keyword for options of the parser.
+const OPTIONS: &str = "x-guidance";
+/// White space between tokens of JSON by default: a space, or a line break and its indentation.
+const SPACE: &str = r"[ \t]|\r?\n[ \t]{0,40}";
 /// Keywords whose value is data, in which `$ref` means nothing.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
 
@@ -69,7 +74,21 @@ pub(super) fn prepared(text: &str) -> Result<Value> {
         return Err(Error::grammar(Some("#".to_owned()), reason));
     }
     replace(&mut schema, replaced)?;
+    bound_space(&mut schema);
     Ok(schema)
+}
+
+/// Adds the default of white space, if the schema does not set another one.
+fn bound_space(schema: &mut Value) {
+    if *schema == Value::Bool(true) {
+        *schema = Value::Object(Map::new());
+    }
+    if let Some(fields) = schema.as_object_mut()
+        && let Some(options) = fields.entry(OPTIONS).or_insert_with(|| Value::Object(Map::new())).as_object_mut()
+        && !["whitespace_flexible", "whitespace_pattern"].iter().any(|&name| options.contains_key(name))
+    {
+        options.insert("whitespace_pattern".to_owned(), SPACE.into());
+    }
 }
 
 impl References {

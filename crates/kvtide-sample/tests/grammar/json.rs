@@ -1,6 +1,8 @@
 //! JSON schemas: random walks give valid documents, and every token of a valid document is allowed.
 
-use kvtide_sample::grammar::{Matcher, Vocabulary};
+use std::sync::Arc;
+
+use kvtide_sample::grammar::{CompiledGrammar, Matcher, Vocabulary};
 use serde_json::Value;
 
 use crate::validator::is_valid;
@@ -63,7 +65,7 @@ fn walk(vocabulary: &Vocabulary, matcher: &mut Matcher, random: &mut Random) -> 
             return text;
         }
         let found = allowed(vocabulary, matcher);
-        let closing = ["\"", "}", "]", "\":", ":", "e", "l", "n", "[]", "0"];
+        let closing = ["\"", "}", "]", "\":", ":", "e", "l", "n", "[]", ",", "0"];
         let preferred = closing.iter().find_map(|wanted| {
             found.iter().copied().find(|&id| vocabulary.bytes(id) == wanted.as_bytes()).filter(|_| step > 30)
         });
@@ -125,4 +127,32 @@ fn every_way_to_write_a_valid_document_in_tokens_is_allowed() {
             }
         }
     }
+}
+
+#[test]
+fn white_space_is_a_space_or_a_line_break_with_its_indentation() {
+    let vocabulary = bytes_and_words();
+    let indented = |columns: usize| format!("\n{}", " ".repeat(columns));
+    for schema in ["true", r#"{"type": "object"}"#, r#"{"x-guidance": {"lenient": true}}"#] {
+        let grammar = json(&vocabulary, schema);
+        for space in ["", " ", "\t", "\n", "\r\n\t", &indented(40)] {
+            assert!(is_allowed(&vocabulary, &grammar, &format!("{{\"a\":{space}1{space}}}")), "{space:?} of {schema}");
+        }
+        for space in ["  ", "\n\n", " \n", &indented(41)] {
+            assert!(!is_allowed(&vocabulary, &grammar, &format!("{{\"a\":{space}1}}")), "{space:?} of {schema}");
+        }
+    }
+    let any = json(&vocabulary, r#"{"x-guidance": {"whitespace_flexible": true}}"#);
+    assert!(is_allowed(&vocabulary, &any, "{\"a\":\n\n \t1}"));
+    let none = json(&vocabulary, r#"{"x-guidance": {"whitespace_flexible": false}}"#);
+    assert!(!is_allowed(&vocabulary, &none, "{\"a\": 1}"));
+}
+
+/// True if a text is allowed byte by byte.
+fn is_allowed(vocabulary: &Vocabulary, grammar: &Arc<CompiledGrammar>, text: &str) -> bool {
+    let mut matcher = Matcher::new(grammar.clone());
+    text.bytes().all(|byte| {
+        let token = (0..vocabulary.size()).find(|&id| vocabulary.bytes(id) == [byte]).expect("a token of each byte");
+        matcher.mask().expect("a mask").allows(token) && matcher.advance(token) == Ok(true)
+    })
 }
