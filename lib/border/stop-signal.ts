@@ -2,7 +2,7 @@
 import type { NativeStop } from '#binding'
 
 import { binding } from '../loading/binding.js'
-import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import { abortedBy, invalid, isKvTideError } from '../errors/errors.js'
 
 /** Options of calls that run off the main thread. */
 export interface AsyncOptions {
@@ -44,7 +44,7 @@ export class StopSignal {
     try {
       return await work(stop)
     } catch (error) {
-      throw stop !== undefined && isKvTideError(error) && error.code === 'ABORTED' ? refusal(stop.#signal) : error
+      throw stop !== undefined && isKvTideError(error) && error.code === 'ABORTED' ? abortedBy(stop.#signal) : error
     } finally {
       if (stop !== undefined) Reflect.apply(removeEventListener, stop.#signal, ['abort', stop.#listener])
     }
@@ -54,7 +54,7 @@ export class StopSignal {
     if (signal === undefined) return undefined
     const ended = aborted(signal)
     if (ended === undefined) throw invalid('signal', signal, 'an AbortSignal')
-    if (ended) throw refusal(signal as AbortSignal)
+    if (ended) throw abortedBy(signal as AbortSignal)
     return new StopSignal(signal as AbortSignal)
   }
 
@@ -65,10 +65,6 @@ export class StopSignal {
 
   /** Throws `ABORTED` if the signal was aborted. */
   check(): void {
-    if (aborted(this.#signal) === true) throw refusal(this.#signal)
+    if (aborted(this.#signal) === true) throw abortedBy(this.#signal)
   }
-}
-
-function refusal(signal: AbortSignal): KvTideError<'ABORTED'> {
-  return new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal.reason })
 }

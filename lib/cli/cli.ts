@@ -2,7 +2,7 @@
 // it is used, so `--help` and `--version` work without the addon. Exit codes: 0, 1 for a refusal, 2 for wrong arguments. It never prints a stack.
 import { parseArgs } from 'node:util'
 
-import { isKvTideError } from '../errors/errors.js'
+import { isKvTideError, messageOf } from '../errors/errors.js'
 import { version as packageVersion } from '../loading/version.js'
 import type { Answer, Command } from './command.js'
 
@@ -78,7 +78,7 @@ function read({ options, files, isOptional = false }: Command, args: readonly st
       return `expected ${files === 0 ? 'no file' : files === 1 ? 'one file' : `${files} files`}, got ${positionals.length}`
     return { values: values as Record<string, string | boolean | undefined>, files: positionals }
   } catch (error) {
-    return error instanceof Error ? error.message : String(error)
+    return messageOf(error)
   }
 }
 
@@ -105,7 +105,7 @@ function answered({ text, json, code = 0 }: Answer, isJson: boolean): number {
 /** Prints a refusal without a stack. Any other error is a defect of kvtide, and the message says so. */
 function failed(name: string, error: unknown, isJson: boolean): number {
   const known = isKvTideError(error)
-  const message = error instanceof Error ? error.message : String(error)
+  const message = messageOf(error)
   if (isJson)
     console.log(
       JSON.stringify(

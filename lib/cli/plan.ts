@@ -5,7 +5,7 @@ import { join } from 'node:path'
 
 import type { DType } from '../border/host-array.js'
 import { count } from '../errors/check.js'
-import { invalid, isKvTideError } from '../errors/errors.js'
+import { invalid, isKvTideError, messageOf } from '../errors/errors.js'
 import { writeRegular } from '../loading/regular-file.js'
 import { parseConfig, readText } from '../onnx/config.js'
 import type { ModelLayer } from '../sequences/model-description.js'
@@ -124,11 +124,7 @@ function writeHtml(file: string, page: string): void {
   try {
     writeRegular(file, page)
   } catch (error) {
-    throw invalid(
-      '--html',
-      file,
-      `a file that can be written (${error instanceof Error ? error.message : String(error)})`,
-    )
+    throw invalid('--html', file, `a file that can be written (${messageOf(error)})`)
   }
 }
 

@@ -301,6 +301,21 @@ export function unknownOption(
   })
 }
 
+/** @internal The text of anything that was thrown. */
+export function messageOf(thrown: unknown): string {
+  return thrown instanceof Error ? thrown.message : String(thrown)
+}
+
+/** @internal The error of an operation that a signal has aborted. */
+export function abortedBy(signal: AbortSignal | undefined): KvTideError<'ABORTED'> {
+  return new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal?.reason })
+}
+
+/** @internal Throws `ABORTED` if the signal is aborted. */
+export function checkSignal(signal: AbortSignal | undefined): void {
+  if (signal?.aborted === true) throw abortedBy(signal)
+}
+
 /** @internal An error of the addon. Its texts may contain a caller's values, so they are shortened, and credentials are removed. */
 export function refusalOf(code: ErrorCode, message: string, details: Readonly<Record<string, unknown>>): KvTideError {
   const cleaned = Object.entries(details).map(([name, value]) => [

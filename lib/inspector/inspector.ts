@@ -6,7 +6,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net'
 
 import { count, known, type Names, optional, text } from '../errors/check.js'
-import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import { invalid, isKvTideError, KvTideError, messageOf } from '../errors/errors.js'
 import { checkInternal, INTERNAL, liveArgument, settle } from '../border/owner.js'
 import { here } from '../loading/projects.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
@@ -93,7 +93,7 @@ export class Inspector implements AsyncDisposable {
       )
     } catch (error) {
       this.#server = undefined
-      throw invalid('port', at, `a free port (${error instanceof Error ? error.message : String(error)})`)
+      throw invalid('port', at, `a free port (${messageOf(error)})`)
     }
     server.unref()
     this.#watcher.start()

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-import { invalid, isKvTideError } from '../errors/errors.js'
+import { invalid, isKvTideError, messageOf } from '../errors/errors.js'
 import { readRegular } from '../loading/regular-file.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type ContextFields, contextOf, sizeIn } from './context.js'
@@ -120,7 +120,7 @@ export function readText(argument: string, file: string): string {
     if (bytes > TEXT_BYTES) throw new Error(`it is ${bytes} bytes long, expected at most ${TEXT_BYTES}`)
     return head.toString('utf8')
   } catch (error) {
-    throw invalid(argument, file, `a file that can be read (${error instanceof Error ? error.message : String(error)})`)
+    throw invalid(argument, file, `a file that can be read (${messageOf(error)})`)
   }
 }
 

@@ -1,5 +1,5 @@
 // Errors between threads: their class does not survive `postMessage`, so code, message and details are posted.
-import { type ErrorCode, isKvTideError, KvTideError } from '../errors/errors.js'
+import { type ErrorCode, isKvTideError, KvTideError, messageOf } from '../errors/errors.js'
 
 /** @internal An error in the form in which it is posted to another thread. */
 export interface CrossedError {
@@ -12,7 +12,7 @@ export interface CrossedError {
 
 /** @internal Converts an error for another thread. An error that is not of this package becomes `INTERNAL`. */
 export function crossed(error: unknown): CrossedError {
-  const reason = error instanceof Error ? error.message : String(error)
+  const reason = messageOf(error)
   if (!isKvTideError(error))
     return {
       code: 'INTERNAL',
@@ -24,12 +24,7 @@ export function crossed(error: unknown): CrossedError {
   const plain = Object.fromEntries(
     Object.entries(details).map(([name, value]) => [name, isPlain(value) ? value : String(value)]),
   )
-  return {
-    code,
-    message,
-    details: plain,
-    cause: cause === undefined ? undefined : cause instanceof Error ? cause.message : String(cause),
-  }
+  return { code, message, details: plain, cause: cause === undefined ? undefined : messageOf(cause) }
 }
 
 /** @internal Converts the error back on the receiving thread. */

@@ -1,7 +1,7 @@
 // Generations: the tokens that are drawn for one sequence, read one by one. The scheduler computes them as a task, at most 16 ahead of the reader.
 import type { NativeLogits } from '#binding'
 
-import { invalid, KvTideError } from '../errors/errors.js'
+import { abortedBy, invalid } from '../errors/errors.js'
 import { checkInternal, checkThis } from '../border/owner.js'
 import type { Constraint } from '../sampling/grammar.js'
 import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
@@ -260,7 +260,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   readonly #ahead: number
   readonly #waiting: Waiting[] = []
   readonly #left: (() => void)[] = []
-  readonly #onAbort = (): void => void this.#end({ cause: aborted(this.#settings.signal) })
+  readonly #onAbort = (): void => void this.#end({ cause: abortedBy(this.#settings.signal) })
   /** Settles after the grammar was compiled and blocks were restored from tiers. */
   #prepared: Promise<void> | undefined
   #constraint: Constraint | undefined
@@ -374,7 +374,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
 
   #start(): void {
     const { signal } = this.#settings
-    if (signal?.aborted === true) throw aborted(signal)
+    if (signal?.aborted === true) throw abortedBy(signal)
     this.#task = this.#scheduler.add(
       this.#state,
       arrival =>
@@ -445,8 +445,4 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
       else waiting.reject(failure.cause)
     }
   }
-}
-
-function aborted(signal: AbortSignal | undefined): KvTideError<'ABORTED'> {
-  return new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal?.reason })
 }

@@ -7,7 +7,7 @@
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
 
-import { invalid } from '../errors/errors.js'
+import { invalid, messageOf } from '../errors/errors.js'
 import { genaiDecoder } from './config.js'
 
 /** The weights of a graph in a folder, by which exporters name the file: `q4` is `model_q4.onnx`. `fp32` and `fp16` mean the same as `f32` and `f16`. */
@@ -109,7 +109,7 @@ function graphsIn(folder: string, argument: string): string[] {
       return files.map(({ name }) => join(folder, place, name)).toSorted()
     } catch (error) {
       if (place !== '') return []
-      const reason = error instanceof Error ? error.message : String(error)
+      const reason = messageOf(error)
       throw invalid(argument, folder, `a folder that can be read (${reason})`)
     }
   })

@@ -5,7 +5,7 @@
 // Invariants: the ids of a sequence always match the rows in the cache (sequence-state); a step that fails is rolled back, and its sequences stay as they were;
 // graphs with an unknown input are refused (ports). Per token, a step costs one call of the runtime and bookkeeping of microseconds per sequence.
 import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../border/owner.js'
-import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
+import { abortedBy, invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { ADMISSION, type AdmissionOptions, admitPrompt, type Lacking, type PromptOptions } from '../sequences/prompt.js'
@@ -313,7 +313,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     })
     const twice = read.findIndex(({ state }, place) => read.findIndex(other => other.state === state) < place)
     if (twice >= 0) throw invalid(`entries[${twice}].sequence`, read[twice]?.state.sequence, 'each sequence once')
-    if (isAborted(signal)) throw aborted(signal)
+    if (isAborted(signal)) throw abortedBy(signal)
     const tasks = read.map(({ state, ...given }) =>
       this.#scheduler.add(state, arrival => new RunTask(state, given, arrival, isLast)),
     )
@@ -336,7 +336,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     const failed = refused ?? logits.find(result => result.status === 'rejected') ?? (await this.#keep(tasks))
     for (const task of tasks) task.settle(failed === undefined)
     if (failed === undefined) return logits.map(result => (result as PromiseFulfilledResult<Float32Array>).value)
-    throw refused !== undefined && isAborted(signal) ? aborted(signal) : failed.reason
+    throw refused !== undefined && isAborted(signal) ? abortedBy(signal) : failed.reason
   }
 
   /**
@@ -437,8 +437,4 @@ export class OnnxModel implements AsyncDisposable, Disposable {
 
 function isAborted(signal: AbortSignal | undefined): boolean {
   return signal?.aborted === true
-}
-
-function aborted(signal: AbortSignal | undefined): KvTideError<'ABORTED'> {
-  return new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal?.reason })
 }

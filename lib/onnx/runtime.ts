@@ -5,7 +5,7 @@ import { dirname, join } from 'node:path'
 
 import type { NativeOnnxLibrary } from '#binding'
 
-import { KvTideError } from '../errors/errors.js'
+import { KvTideError, messageOf } from '../errors/errors.js'
 import type { TensorData } from '../border/host-array.js'
 import type { OnnxTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
@@ -148,7 +148,7 @@ export async function ran<T>(node: string | undefined, call: () => Promise<T>): 
   try {
     return await call()
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause)
+    const reason = messageOf(cause)
     const named = /(?:Name:\s*|with name )'([^']+)'/.exec(reason)?.[1] ?? node
     throw new KvTideError(
       'RUNTIME_FAILED',

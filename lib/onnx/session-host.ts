@@ -13,7 +13,7 @@ import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { Worker } from 'node:worker_threads'
 
-import { KvTideError } from '../errors/errors.js'
+import { KvTideError, messageOf } from '../errors/errors.js'
 import { here, packageFolder } from '../loading/projects.js'
 import { type CrossedError, uncrossed } from './crossed-error.js'
 import { ExitGate } from './exit-gate.js'
@@ -126,7 +126,7 @@ export class SessionWorker implements SessionHost {
       this.#settle(error === undefined ? undefined : uncrossed(error), answer)
     })
     this.#worker.on('error', cause => {
-      this.#gone = cause instanceof Error ? cause.message : String(cause)
+      this.#gone = messageOf(cause)
     })
     this.#exit = new Promise(resolve => {
       this.#worker.on('exit', () => {

@@ -1,7 +1,7 @@
 // Tasks, the scheduler's units of work, and the task of a call of `run`. Generations and second models have tasks of their own (generation, drafter).
 import type { NativeLogits } from '#binding'
 
-import { isKvTideError, KvTideError } from '../errors/errors.js'
+import { abortedBy, isKvTideError, KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
 import type { TokenLogprobs } from '../sampling/options.js'
 import type { RowToDraw } from '../sampling/sampler.js'
@@ -149,7 +149,7 @@ export class RunTask implements Task {
     this.#reject(
       this.#isCutOff
         ? new KvTideError('TRANSACTION_CLOSED', 'the transaction in which its tokens were computed has ended', {})
-        : (error ?? new KvTideError('ABORTED', 'aborted by its signal', {})),
+        : (error ?? abortedBy(undefined)),
     )
   }
 

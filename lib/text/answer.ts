@@ -3,7 +3,7 @@
 //     messages -> template -> text -> ids -> OnnxModel.generate -> bytes -> text -> parser -> stop texts -> events
 //
 // Per token this costs some microseconds: a look at the token's bytes, at the characters of its text for markers and stop texts, and an event.
-import { KvTideError } from '../errors/errors.js'
+import { checkSignal } from '../errors/errors.js'
 import { checkContext } from '../onnx/context.js'
 import type { Generation } from '../onnx/generation.js'
 import type { GenerateOptions, OnnxModel } from '../onnx/model.js'
@@ -184,10 +184,6 @@ export class Answer {
     ;(type === 'text' ? this.#texts : this.#reasoning).push(text)
     return { type, text, tokens, ...(this.#work.options.sampling.logprobs === undefined ? {} : { logprobs }) }
   }
-}
-
-function checkSignal(signal: AbortSignal | undefined): void {
-  if (signal?.aborted === true) throw new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal.reason })
 }
 
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true })

@@ -11,7 +11,7 @@
 import { readdirSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-import { KvTideError } from '../errors/errors.js'
+import { KvTideError, messageOf } from '../errors/errors.js'
 import { readRegular } from '../loading/regular-file.js'
 import { parseConfig } from '../onnx/config.js'
 
@@ -102,7 +102,7 @@ function readJson(file: string, most: number): unknown {
   try {
     return most === CONFIG_BYTES ? parseConfig(text) : JSON.parse(text)
   } catch (cause) {
-    throw invalidTokenizer(file, `it is not JSON: ${reasonOf(cause)}`, cause)
+    throw invalidTokenizer(file, `it is not JSON: ${messageOf(cause)}`, cause)
   }
 }
 
@@ -111,7 +111,7 @@ function readTextFile(file: string, most: number = CONFIG_BYTES): string {
   try {
     read = readRegular(file, most)
   } catch (cause) {
-    const reason = reasonOf(cause)
+    const reason = messageOf(cause)
     const details = { operation: 'read', path: file, reason }
     throw new KvTideError('IO_ERROR', `cannot read ${file}: ${reason}`, details, { cause })
   }
@@ -134,9 +134,4 @@ export function invalidTokenizer(file: string, reason: string, cause?: unknown):
     { file, reason },
     cause === undefined ? undefined : { cause },
   )
-}
-
-/** @internal The message of an error. */
-export function reasonOf(cause: unknown): string {
-  return cause instanceof Error ? cause.message : String(cause)
 }

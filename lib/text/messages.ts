@@ -3,7 +3,7 @@
 // Fields that OpenAI's clients send and that don't change the answer are ignored. Anything else that a text model cannot do is refused by its place:
 // `messages[2].content[0].type`.
 import { fields, isArray, list, optional, text as string } from '../errors/check.js'
-import { invalid } from '../errors/errors.js'
+import { invalid, messageOf } from '../errors/errors.js'
 import { isFields } from './files.js'
 import type { ChatMessage, TextPart, Tool, ToolCall, ToolChoice } from './types.js'
 
@@ -123,11 +123,7 @@ export function copied(argument: string, value: object): object {
   try {
     return JSON.parse(JSON.stringify(value)) as object
   } catch (cause) {
-    throw invalid(
-      argument,
-      value,
-      `a value that JSON can write (${cause instanceof Error ? cause.message : String(cause)})`,
-    )
+    throw invalid(argument, value, `a value that JSON can write (${messageOf(cause)})`)
   }
 }
 

@@ -1,6 +1,6 @@
 // The optional packages of this entry: `@huggingface/tokenizers` and `@huggingface/jinja`, both without dependencies. Only the members that are used here have
 // types, so that the package's own types need neither of them.
-import { KvTideError } from '../errors/errors.js'
+import { KvTideError, messageOf } from '../errors/errors.js'
 
 /** @internal A token that a `tokenizer.json` adds to those of its model. */
 export interface AddedToken {
@@ -77,7 +77,7 @@ async function imported<T>(name: string): Promise<Partial<T>> {
   try {
     return (await import(name)) as Partial<T>
   } catch (cause) {
-    const [said = ''] = (cause instanceof Error ? cause.message : String(cause)).split('\n')
+    const [said = ''] = messageOf(cause).split('\n')
     throw unavailable(name, `it cannot be loaded (${said})`, cause)
   }
 }

@@ -3,8 +3,7 @@
 // A template is a program of the model's author, so it is run with limits: at most a second, and ranges of a bounded length. Its errors are `TEMPLATE_FAILED`.
 import vm from 'node:vm'
 
-import { invalid, KvTideError } from '../errors/errors.js'
-import { reasonOf } from './files.js'
+import { invalid, KvTideError, messageOf } from '../errors/errors.js'
 import { type JinjaPackage, jinjaPackage } from './packages.js'
 
 /** @internal The variables of a template. */
@@ -127,7 +126,7 @@ function limited<T>(work: () => T): T {
     return call.runInContext(vm.createContext({ call: work }), { timeout: RENDER_MS }) as T
   } catch (cause) {
     const isLate = (cause as { readonly code?: unknown } | null)?.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT'
-    throw failedTemplate(isLate ? `it ran for more than ${RENDER_MS} ms` : reasonOf(cause), cause)
+    throw failedTemplate(isLate ? `it ran for more than ${RENDER_MS} ms` : messageOf(cause), cause)
   }
 }
 

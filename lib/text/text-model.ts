@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 
 import { checkInternal, checkThis, INTERNAL, settle } from '../border/owner.js'
 import { fields, optional, text as string } from '../errors/check.js'
-import { invalid, KvTideError } from '../errors/errors.js'
+import { checkSignal, invalid, KvTideError } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { type GenerateOptions, OnnxModel } from '../onnx/model.js'
 import type { OnnxModelOptions } from '../onnx/options.js'
@@ -299,8 +299,4 @@ function given(values: Readonly<Record<string, unknown>>): Record<string, unknow
 /** The OnnxModel of a TextModel. */
 function draftOf(model: unknown): OnnxModel | undefined {
   return model instanceof TextModel ? model.model : undefined
-}
-
-function checkSignal(signal: AbortSignal | undefined): void {
-  if (signal?.aborted === true) throw new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal.reason })
 }

@@ -1,12 +1,12 @@
 // A model's tokenizer: text to ids, and back.
 import { checkInternal, INTERNAL, settle } from '../border/owner.js'
 import { arrayKind, flag, isArray, known, type Names, optional, text as string } from '../errors/check.js'
-import { invalid } from '../errors/errors.js'
+import { invalid, messageOf } from '../errors/errors.js'
 import { Vocabulary, type VocabularyOptions } from '../sampling/vocabulary.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Detokenizer, textOf, TokenText } from './detokenizer.js'
 import { type Encoded, Encoder } from './encoder.js'
-import { invalidTokenizer, isFields, reasonOf, type TextFiles } from './files.js'
+import { invalidTokenizer, isFields, type TextFiles } from './files.js'
 import { type HuggingFaceTokenizer, tokenizerClass } from './packages.js'
 import { corrected } from './corrected.js'
 import { TokenBytes } from './token-bytes.js'
@@ -56,7 +56,7 @@ export class TextTokenizer {
     try {
       made = new Tokenizer(corrected(files.tokenizer), files.tokenizerConfig)
     } catch (cause) {
-      throw invalidTokenizer(files.tokenizerPath, `@huggingface/tokenizers refused it: ${reasonOf(cause)}`, cause)
+      throw invalidTokenizer(files.tokenizerPath, `@huggingface/tokenizers refused it: ${messageOf(cause)}`, cause)
     }
     return new TextTokenizer(INTERNAL, files, made)
   }

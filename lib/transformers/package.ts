@@ -1,5 +1,5 @@
 // The parts of transformers.js that are used here, and finding the copy of the package that a model belongs to.
-import { invalid, KvTideError } from '../errors/errors.js'
+import { invalid, KvTideError, messageOf } from '../errors/errors.js'
 import { projects, requireFrom } from '../loading/projects.js'
 
 /** A tensor of transformers.js. */
@@ -55,7 +55,7 @@ export async function packageOf(model: unknown): Promise<TransformersPackage> {
     }
   }
   if (reason === undefined) throw invalid('model', model, EXPECTED)
-  const [said = ''] = (reason instanceof Error ? reason.message : String(reason)).split('\n')
+  const [said = ''] = messageOf(reason).split('\n')
   const why = `it cannot be loaded (${said}): run \`npm install ${NAME}@4\``
   throw new KvTideError(
     'RUNTIME_UNAVAILABLE',

@@ -5,7 +5,7 @@
 // or the one that the server asks for; each new byte of a body makes the attempts count anew.
 import { setTimeout as pause } from 'node:timers/promises'
 
-import { advised, isKvTideError, KvTideError } from '../../errors/errors.js'
+import { advised, checkSignal, isKvTideError, KvTideError } from '../../errors/errors.js'
 import { line } from '../../errors/shown.js'
 import { version } from '../../loading/version.js'
 import type { HubSettings } from './settings.js'
@@ -178,9 +178,7 @@ export class HubClient {
 
   /** Throws `ABORTED` if the caller's signal did. */
   checkSignal(): void {
-    const { signal } = this.settings
-    if (signal?.aborted === true)
-      throw new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal.reason })
+    checkSignal(this.settings.signal)
   }
 
   /** The error of a Hub that cannot be reached. */
