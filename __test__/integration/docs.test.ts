@@ -53,17 +53,24 @@ function plain(output: string): string {
   return output.replaceAll(/Array\(\d+\)/g, 'Array').replaceAll(/\s+/g, '')
 }
 
+/** The folder of the model that the examples of `kvtide/text` run. */
+const demo = join(root, 'packages/serve/demo')
+
 function runExample(file: string): Promise<{ code: number | null; output: string }> {
   return new Promise(resolve => {
-    // Models that an example would download are replaced by a stand-in.
-    const [, model] = /['"](onnx-community\/[^'"]+)['"]/.exec(readFileSync(file, 'utf8')) ?? []
+    // Models that an example would download are replaced by the demo's, or by a stand-in.
+    const code = readFileSync(file, 'utf8').replaceAll(/TextModel\.load\('[\w.-]+\/[^']+'/g, `TextModel.load('${demo}'`)
+    writeFileSync(file, code)
+    const [, model] = /['"](onnx-community\/[^'"]+)['"]/.exec(code) ?? []
     const standIn =
       model === undefined ? [] : [`--import=${new URL('../support/transformers/stand-in.ts', import.meta.url).href}`]
-    // Programs that take a model's folder get the demo's.
-    const child = spawn(process.execPath, ['--import=tsx', ...standIn, file, join(root, 'packages/serve/demo')], {
+    // Programs that take a model's folder get the demo's; those that read lines get one.
+    const child = spawn(process.execPath, ['--import=tsx', ...standIn, file, demo], {
       cwd: root,
       env: { ...process.env, ...(model !== undefined && { KVTIDE_STAND_IN: model }) },
     })
+    child.stdin.on('error', () => undefined)
+    child.stdin.end('Tell me a story.\n')
     let output = ''
     child.stdout.on('data', (chunk: Buffer) => (output += chunk))
     child.stderr.on('data', (chunk: Buffer) => (output += chunk))

@@ -47,7 +47,7 @@ const SPECIALS = ['bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask'] as const
  * Needs the packages `@huggingface/tokenizers` and `@huggingface/jinja`, besides `onnxruntime-node`.
  *
  * @example
- * ```ts no-run
+ * ```ts
  * import { TextModel } from 'kvtide/text'
  *
  * await using model = await TextModel.load('HuggingFaceTB/SmolLM2-135M-Instruct')
