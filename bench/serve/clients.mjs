@@ -16,8 +16,9 @@ function ask(body) {
       let [read, first] = ['', undefined]
       response.setEncoding('utf8')
       response.on('data', part => {
-        first ??= performance.now() - start
         read += part
+        // The first chunk may have a role only.
+        if (first === undefined && /"content":\s*"[^"]/.test(read)) first = performance.now() - start
       })
       response.on('end', () => resolve({ status: response.statusCode, first, ...parsed(read) }))
       response.on('error', reject)
@@ -57,7 +58,10 @@ await Promise.all(
 )
 const took = (performance.now() - start) / 1000
 const good = answers.filter(({ status, isDone }) => status === 200 && isDone)
-const firsts = good.map(({ first }) => first).sort((a, b) => a - b)
+const firsts = good
+  .map(({ first }) => first)
+  .filter(first => first !== undefined)
+  .sort((a, b) => a - b)
 const statuses = {}
 for (const { status } of answers) statuses[status] = (statuses[status] ?? 0) + 1
 console.log(

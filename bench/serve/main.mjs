@@ -1,6 +1,7 @@
 // `npm run bench:serve -- --model FOLDER`: measures kvtide-serve, in rounds that alternate:
 //
 // - 16 clients that stream answers, against as many generations of the bare OnnxModel in one process: tokens a second;
+// - with `--llama-server FILE --gguf FILE`, 16 clients that ask different questions behind one long system prompt, of kvtide-serve and of llama.cpp's server;
 // - 500 connections at once: every stream must have the right text, and the server's memory must stay bounded.
 //
 // Clients run in a process of their own. Run npm run build:ts before.
@@ -19,6 +20,9 @@ const { values } = parseArgs({
     threads: { type: 'string', default: '2' },
     words: { type: 'string', default: '100' },
     connections: { type: 'string', default: '500' },
+    'llama-server': { type: 'string' },
+    gguf: { type: 'string' },
+    'system-words': { type: 'string', default: '1000' },
   },
 })
 if (values.model === undefined) throw new Error('--model is missing, expected the folder of a model')
@@ -28,40 +32,48 @@ const [rounds, most, threads, connections] = [values.rounds, values.tokens, valu
 const CLIENTS = 16
 const SECONDS = 12
 
-const system = Array.from({ length: Number(values.words) }, (_, at) => ['tide', 'shore', 'moon', 'boat'][at % 4]).join(
-  ' ',
-)
-const messagesOf = client => [
-  { role: 'system', content: system },
+const wordsOf = count => Array.from({ length: count }, (_, at) => ['tide', 'shore', 'moon', 'boat'][at % 4]).join(' ')
+const system = wordsOf(Number(values.words))
+const messagesOf = (client, content = system) => [
+  { role: 'system', content },
   { role: 'user', content: `Client ${client}: tell me about the sea.` },
 ]
-const bodiesOf = (count, tokens) =>
-  Array.from({ length: count }, (_, client) => ({ messages: messagesOf(client), max_tokens: tokens, ignore_eos: true }))
+const bodiesOf = (count, tokens, content = system) =>
+  Array.from({ length: count }, (_, client) => ({
+    messages: messagesOf(client, content),
+    max_tokens: tokens,
+    ignore_eos: true,
+  }))
 
 const median = numbers => numbers.toSorted((a, b) => a - b)[numbers.length >> 1]
 
-/** Starts the server, and returns its address and its process. */
-async function started(...flags) {
+/** Starts kvtide-serve, and returns its address and its process. */
+function started(...flags) {
   const dtype = values.dtype === undefined ? [] : ['--dtype', values.dtype]
-  const child = spawn(process.execPath, [
-    'packages/serve/bin/kvtide-serve.js',
-    values.model,
-    '--port',
-    '0',
-    '--threads',
-    String(threads),
-    ...dtype,
-    ...flags,
-  ])
-  child.stderr.pipe(process.stderr)
+  const own = ['packages/serve/bin/kvtide-serve.js', values.model, '--port', '0', '--threads', String(threads)]
+  return running(process.execPath, [...own, ...dtype, ...flags], /on (http:\S+)\/v1/)
+}
+
+/** Starts llama.cpp's server with a context of 2,048 tokens for each client. */
+function startedLlama() {
+  const flags = { '-m': values.gguf, '-np': CLIENTS, '-c': CLIENTS * 2048, '-t': threads, '-tb': threads, '--port': 0 }
+  return running(values['llama-server'], Object.entries(flags).flat().map(String), /listening on (http:\S+)/)
+}
+
+/** Starts a server that prints its address. */
+async function running(command, parameters, pattern) {
+  const child = spawn(command, parameters)
   const address = await new Promise((resolve, reject) => {
     let output = ''
-    child.stdout.on('data', part => {
+    const read = part => {
       output += part
-      const found = /on (http:\S+)\/v1/.exec(output)?.[1]
+      const found = pattern.exec(output)?.[1]
       if (found !== undefined) resolve(found)
-    })
-    child.on('exit', code => reject(new Error(`the server ended with ${code}`)))
+    }
+    child.stdout.on('data', read)
+    child.stderr.on('data', read)
+    child.on('error', reject)
+    child.on('exit', code => reject(new Error(`the server ended with ${code}: ${output.slice(-500)}`)))
   })
   const memory = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))[1]) / 1024
   /** Processor time in milliseconds, from ticks of 10 ms. */
@@ -152,6 +164,35 @@ async function compare() {
   )
 }
 
+/** Measures a server whose clients share a long system prompt, each with a new question every time. */
+async function shared(start) {
+  const server = await start()
+  const content = wordsOf(Number(values['system-words']))
+  const bodies = bodiesOf(4096, most, content)
+  await clients({ at: server.address, clients: CLIENTS, bodies: bodies.slice(-CLIENTS), seconds: 0 })
+  const before = server.cpuMs()
+  const measured = await clients({ at: server.address, clients: CLIENTS, bodies, seconds: SECONDS })
+  const result = { ...measured, cpuMs: (server.cpuMs() - before) / measured.tokens, memory: server.memory() }
+  await server.stop()
+  return result
+}
+
+async function compareServers() {
+  const rows = { 'kvtide-serve': [], 'llama-server': [] }
+  for (let round = 0; round < rounds; round++) {
+    rows['kvtide-serve'].push(await shared(() => started('--memory', '2')))
+    rows['llama-server'].push(await shared(startedLlama))
+  }
+  for (const [name, all] of Object.entries(rows)) {
+    const of = read => all.map(read)
+    const spread = numbers =>
+      `${median(numbers).toFixed(1)} (${Math.min(...numbers).toFixed(1)} to ${Math.max(...numbers).toFixed(1)})`
+    console.log(
+      `${name}: ${spread(of(one => one.tokensPerSecond))} tokens/s, first token p50 ${spread(of(one => one.firstMs.p50))} ms, p95 ${spread(of(one => one.firstMs.p95))} ms, ${median(of(one => one.cpuMs)).toFixed(2)} ms of processor time per token, ${median(of(one => one.memory)).toFixed(0)} MiB, ${of(one => one.failures)} failures, ${JSON.stringify(all[0].statuses)}`,
+    )
+  }
+}
+
 async function crowd() {
   const server = await started('--memory', '1', '--max-waiting', '1000')
   const bodies = bodiesOf(CLIENTS, 8)
@@ -174,5 +215,6 @@ async function crowd() {
   await full.stop()
 }
 
-if (rounds > 0) await compare()
+if (rounds > 0 && values['llama-server'] !== undefined) await compareServers()
+else if (rounds > 0) await compare()
 if (connections > 0) await crowd()
