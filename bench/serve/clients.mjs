@@ -1,8 +1,9 @@
-// Clients of an OpenAI server: streams over plain HTTP, read as fast as they come. They run in a process of their own, started with a JSON of what to do, and
-// print what they measured as JSON.
+// Clients of an OpenAI server: streams over plain HTTP, read as fast as they come. They run in a process of their own, read a JSON of what to do
+// from their standard input, and print what they measured as JSON.
+import { readFileSync } from 'node:fs'
 import { Agent, request } from 'node:http'
 
-const { at, clients, seconds, bodies, texts } = JSON.parse(process.argv[2])
+const { at, clients, seconds, bodies, texts } = JSON.parse(readFileSync(0, 'utf8'))
 const agent = new Agent({ keepAlive: true, maxSockets: Infinity })
 const { hostname, port } = new URL(at)
 

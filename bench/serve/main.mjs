@@ -87,9 +87,8 @@ async function running(command, parameters, pattern) {
 
 /** Runs clients in a process of their own. */
 function clients(asked, env = {}) {
-  const child = spawn(process.execPath, ['bench/serve/clients.mjs', JSON.stringify(asked)], {
-    env: { ...process.env, ...env },
-  })
+  const child = spawn(process.execPath, ['bench/serve/clients.mjs'], { env: { ...process.env, ...env } })
+  child.stdin.end(JSON.stringify(asked))
   let output = ''
   child.stdout.on('data', part => (output += part))
   child.stderr.pipe(process.stderr)
