@@ -119,14 +119,20 @@ function range(first: number, second?: number, step: number = 1): number[] {
 }
 
 const call = new vm.Script('call()')
+/** A context is there for the limit of time only. Making one takes longer than a template. */
+let context: { call?: (() => unknown) | undefined } | undefined
 
 /** Runs a function of the template for at most a second. */
 function limited<T>(work: () => T): T {
+  context ??= vm.createContext({})
+  context.call = work
   try {
-    return call.runInContext(vm.createContext({ call: work }), { timeout: RENDER_MS }) as T
+    return call.runInContext(context, { timeout: RENDER_MS }) as T
   } catch (cause) {
     const isLate = (cause as { readonly code?: unknown } | null)?.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT'
     throw failedTemplate(isLate ? `it ran for more than ${RENDER_MS} ms` : messageOf(cause), cause)
+  } finally {
+    context.call = undefined
   }
 }
 
