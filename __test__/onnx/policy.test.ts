@@ -73,6 +73,21 @@ test('shares: one token of each that decodes first, then prompts in order, withi
   t.deepEqual(sharesOf([candidate(0), candidate(0)], 4), [])
 })
 
+test('a candidate that was refused is not admitted in the same round, even if a later one makes room', t => {
+  const candidates = [{ ...candidate(3, 0, false), isHolding: true }, candidate(2, 0, false)]
+  const calls: string[] = []
+  let hasReclaimed = false
+  admit(candidates, 4, {
+    hasRoom: place => place === 0 && hasReclaimed,
+    admit: place => calls.push(`admit ${place}`),
+    preempt: () => false,
+    // What the refused one leaves is there for those behind it.
+    reclaim: () => calls.length > 0 && !hasReclaimed && (hasReclaimed = true),
+    refuse: place => calls.push(`refuse ${place}`) > 0,
+  })
+  t.deepEqual(calls, ['refuse 0', 'refuse 1'])
+})
+
 test('a share ends at the next cut, and what it leaves goes to the prompts behind it', t => {
   const shares = (...candidates: ReturnType<typeof candidate>[]): number[][] =>
     sharesOf(candidates, 10).map(({ place, tokens }) => [place, tokens])

@@ -85,6 +85,12 @@ export function admit(
   { hasRoom, admit: accept, preempt, reclaim, refuse }: Admission,
 ): void {
   const admitted = (): number => candidates.filter(({ isAdmitted }) => isAdmitted).length
+  // They have left: a later candidate that makes room does not bring them back.
+  const refused = new Set<number>()
+  const turnAway = (place: number): boolean => {
+    if (refuse(place)) refused.add(place)
+    return refused.has(place)
+  }
   for (const [place, candidate] of candidates.entries()) {
     if (candidate.isAdmitted || candidate.pending === 0) continue
     while (admitted() >= most && takeFrom(candidates, place, 'isAdmitted', preempt)) continue
@@ -98,9 +104,11 @@ export function admit(
     }
     if (admitted() > 0) return
     // Those that still hold blocks have a transaction open.
-    const holders = [...candidates.keys()].filter(other => other !== place && candidates[other]?.isHolding === true)
+    const holders = [...candidates.keys()].filter(
+      other => other !== place && !refused.has(other) && candidates[other]?.isHolding === true,
+    )
     if (holders.length > 0) return letFirst(holders, place)
-    if (!refuse(place)) return
+    if (!turnAway(place)) return
   }
 
   /** Admits one of `holders` before the candidate at `place`; if none has room even with the blocks of that one, refuses the youngest. */
