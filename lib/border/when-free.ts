@@ -8,6 +8,11 @@ export function isBusy(error: unknown): boolean {
   return isKvTideError(error) && error.code === 'BUSY'
 }
 
+/** True if a call was refused because an earlier failure left the cache unusable. */
+export function isPoisoned(error: unknown): boolean {
+  return isKvTideError(error) && error.code === 'POISONED'
+}
+
 /** @internal Makes a call once no background work uses the cache. Retries as long as `goesOn` returns true. */
 export async function whenFree<T>(call: () => T, goesOn: () => boolean): Promise<T | undefined> {
   for (;;) {
