@@ -1,4 +1,6 @@
-// docs/reliability.md lists faults, what happens, and the tests that show it. Each test must exist and run, and each error code must have a row.
+// docs/reliability.md lists faults, what happens, and the tests that show it: each test must exist and run, and each error code must have a row.
+// SECURITY.md lists the files with unsafe code.
+import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -147,4 +149,18 @@ test('a test that is missing, skipped, or only mentioned is noticed', t => {
     '',
   ])
     t.is(wrong(shown).length, 1, shown)
+})
+
+test('SECURITY.md lists each file with unsafe code, and no other', t => {
+  const tracked = execFileSync('git', ['ls-files', 'crates/*/src/*.rs', 'src/*.rs'], { cwd: root, encoding: 'utf8' })
+  // The compiler refuses unsafe code in files without this attribute, unless their folder has it.
+  const unsafe = tracked
+    .trim()
+    .split('\n')
+    .filter(file =>
+      /\b(?:(?:expect|allow)\(\s*unsafe_code\b|unsafe (?:\{|fn|impl|extern))/.test(bare(readOnce(file) ?? '')),
+    )
+  const listed = [...readFileSync(join(root, 'SECURITY.md'), 'utf8').matchAll(/^\| `([^`]+\.rs)` \|/gm)]
+  t.deepEqual(listed.map(([, file = '']) => file).toSorted(), unsafe.toSorted())
+  t.true(unsafe.length > 20)
 })
