@@ -113,7 +113,7 @@ export const CYCLES: Readonly<Record<string, Cycle>> = {
   'reads in the background': async keep => {
     await keep(Tensor.from(new Float32Array(64), [64])).toArrayAsync({ signal })
   },
-  'saves and loads': async keep => {
+  'saves and loads': async () => {
     using sequence = shared.openSequence()
     sequence.append({ k: K, v: V, tokens: span(0, 9) })
     using loaded = await shared.loadSequence(await sequence.saveBytes({ signal }))
