@@ -35,32 +35,17 @@ const ALLOWED = new Set<string>([
 const isAllowed = (error: unknown): boolean => isKvTideError(error) && ALLOWED.has(error.code)
 
 /** A sequence and the tokens that it must have. */
-class Open {
+interface Open {
   readonly sequence: Sequence
   readonly tenant: number
-  /** All lists of tokens that it had so far. */
-  readonly versions: (readonly number[])[]
-
-  constructor(sequence: Sequence, tenant: number, tokens: readonly number[]) {
-    this.sequence = sequence
-    this.tenant = tenant
-    this.versions = [tokens]
-  }
-
-  get tokens(): readonly number[] {
-    return this.versions.at(-1) as readonly number[]
-  }
-
-  set tokens(tokens: readonly number[]) {
-    this.versions.push(tokens)
-  }
+  tokens: readonly number[]
 }
 
-/** What was saved: bytes, and the lists of tokens that the sequence had meanwhile. A save begins once no background call reads the cache. */
+/** What was saved: bytes, and the tokens that the sequence had when the save was asked for. */
 interface Saved {
   readonly bytes: Uint8Array
   readonly tenant: number
-  readonly versions: readonly (readonly number[])[]
+  readonly tokens: readonly number[]
 }
 
 /** The program. One seed gives the same calls; the moments at which background work ends are those of the machine. */
@@ -186,21 +171,6 @@ export class Racing {
     }
   }
 
-  /** Checks all rows of a sequence that has one of several lists of tokens. */
-  #checkOneOf(cache: PagedKvCache, sequence: Sequence, tenant: number, versions: Saved['versions']): void {
-    const possible = versions.filter(tokens => tokens.length === sequence.length)
-    for (const [at, tokens] of possible.entries()) {
-      try {
-        return this.#check(cache, sequence, tenant, tokens)
-      } catch (error) {
-        if (at === possible.length - 1 || isKvTideError(error)) throw error
-      }
-    }
-    throw new Error(
-      `${sequence.length} tokens, expected those of ${versions.map(tokens => tokens.length).join(' or ')}`,
-    )
-  }
-
   /** Opens a sequence over a match, and computes the rest of its prompt. */
   #compute(tenant: number, tokens: readonly number[], prefix: PrefixMatch): void {
     let sequence: Sequence | undefined
@@ -219,7 +189,7 @@ export class Racing {
       sequence?.dispose()
       return
     }
-    this.#open.push(new Open(sequence, tenant, tokens))
+    this.#open.push({ sequence, tenant, tokens })
   }
 
   #find(): void {
@@ -259,7 +229,7 @@ export class Racing {
       if (this.#call('truncate', () => sequence.truncate(length))) open.tokens = open.tokens.slice(0, length)
     } else if (kind === 2) {
       this.#call('fork', () => {
-        if (this.#open.length < OPEN_MAX) this.#open.push(new Open(sequence.fork(), tenant, open.tokens))
+        if (this.#open.length < OPEN_MAX) this.#open.push({ sequence: sequence.fork(), tenant, tokens: open.tokens })
       })
     } else if (kind === 3) {
       this.#call('snapshot', () => {
@@ -328,12 +298,11 @@ export class Racing {
         )
       })
     } else if (kind === 2) {
-      const before = open.versions.length - 1
       this.#start(
         'save a sequence',
         () => sequence.saveBytes(this.#signal()),
         bytes => {
-          this.#saved = { bytes, tenant, versions: open.versions.slice(before) }
+          this.#saved = { bytes, tenant, tokens }
         },
       )
     } else {
@@ -363,14 +332,14 @@ export class Racing {
       const bytes = this.#savedCache
       this.#start('load prompts', () => cache.loadPrompts(bytes, this.#signal()))
     } else if (kind === 3 && this.#saved !== undefined) {
-      const { bytes, tenant, versions } = this.#saved
+      const { bytes, tenant, tokens } = this.#saved
       const options = { salt: `tenant ${tenant}`, ...this.#signal() }
       this.#start(
         'load a sequence',
         () => cache.loadSequence(bytes, options),
         sequence => {
           // The cache may be read elsewhere, or may have ended meanwhile.
-          this.#call('check a loaded sequence', () => this.#checkOneOf(cache, sequence, tenant, versions))
+          this.#call('check a loaded sequence', () => this.#check(cache, sequence, tenant, tokens))
           sequence.dispose()
         },
       )
