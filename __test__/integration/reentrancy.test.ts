@@ -9,8 +9,11 @@ import { reentrant } from '../support/arguments/reentrant.js'
 import { attendRows } from '../support/arguments/rows-attend.js'
 import { contiguousRows } from '../support/arguments/rows-contiguous.js'
 import { modelRows } from '../support/arguments/rows-model.js'
+import { onnxRows } from '../support/arguments/rows-onnx.js'
 import { otherRows } from '../support/arguments/rows-others.js'
 import { pagedRows } from '../support/arguments/rows-paged.js'
+import { routerRows } from '../support/arguments/rows-router.js'
+import { storeRows } from '../support/arguments/rows-stores.js'
 import { folderOf } from '../support/folder.js'
 import { layered, LAYERED } from '../support/layered.js'
 import { Shelf } from '../support/shelf.js'
@@ -31,6 +34,9 @@ test.serial(
       ...pagedRows,
       ...modelRows,
       ...otherRows,
+      ...onnxRows,
+      ...routerRows,
+      ...storeRows,
     ])
     t.log(`${count} calls, ${acted} of them acted upon`)
     t.deepEqual(wrong, [])
