@@ -134,7 +134,7 @@ test('a test that is missing, skipped, or only mentioned is noticed', t => {
       #[cfg(unix)]
       fn here() {}
       #[test]
-      #[ignore = "slow"]
+      #[${'ignore'} = "slow"]
       fn ignored() {}
       fn no_test() {}`,
   }
