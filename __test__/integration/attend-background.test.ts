@@ -352,3 +352,22 @@ test('threads and processes that end in the middle of it end as they should', as
   `)
   t.deepEqual({ code, signal, out: out.trim() }, { code: 0, signal: null, out: 'done' }, err)
 })
+
+const filled = (count: number, of: number) => ({ data: new Float32Array(count).fill(of), shape: [1, 1, count, 1] })
+
+test('a save that is asked for meanwhile has what is there then, whatever is appended once the cache is free', async t => {
+  using cache = new PagedKvCache({ capacity: 512, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 1 })
+  using sequence = cache.openSequence()
+  sequence.append({ k: filled(1000, 1), v: filled(1000, 1), tokens: span(0, 1000) })
+  const q = { data: new Float32Array(1), shape: [1, 1, 1] }
+  for (let round = 0; round < 20; round++) {
+    const length = 1000 + round
+    const attending = attendAsync(q, { cache, layer: 0, sequences: [sequence] })
+    throwsCode(t, 'BUSY', () => sequence.truncate(1))
+    const saving = sequence.saveBytes()
+    await attending
+    sequence.append({ k: filled(1, 2), v: filled(1, 2), tokens: [9] })
+    using loaded = await cache.loadSequence(await saving)
+    t.is(loaded.length, length)
+  }
+})

@@ -42,6 +42,7 @@ const pages = [
   'ARCHITECTURE.md',
   'CONTRIBUTING.md',
   'CHANGELOG.md',
+  'SECURITY.md',
   'bench/RESULTS.md',
   ...readdirSync(join(root, 'docs')).map(file => `docs/${file}`),
 ]

@@ -323,3 +323,24 @@ test('bytes that change while they are read do not matter', async t => {
   using again = await loading
   t.is(again.match(span(0, 9)).length, 8)
 })
+
+test('a file of another version is refused as such, whatever else is in it', async t => {
+  using cache = cacheOf()
+  const chat = cache.openSequence()
+  feed(chat, span(0, 9))
+  using layer = new RollbackCache()
+  const loads = [
+    [await cache.saveBytes(), (bytes: Uint8Array) => PagedKvCache.load(bytes)],
+    [await cache.saveBytes(), (bytes: Uint8Array) => cache.loadPrompts(bytes)],
+    [await chat.saveBytes(), (bytes: Uint8Array) => cache.loadSequence(bytes)],
+    [await layer.saveBytes(), (bytes: Uint8Array) => RollbackCache.load(bytes)],
+  ] as const
+  for (const [bytes, load] of loads) {
+    const newer = Buffer.from(bytes)
+    const place = newer.indexOf('"version":"1"')
+    t.true(place > 0)
+    newer.write('2', place + '"version":"'.length)
+    const { details } = await rejected(load(newer), 'INCOMPATIBLE')
+    t.deepEqual(details, { field: 'version', value: '2', expected: '1' })
+  }
+})

@@ -31,8 +31,8 @@ export async function saveBytes(
 }
 
 /**
- * Notes what to save at once. Then the cache goes on while pages are written; blocks that it evicts meanwhile are left out at the end. A save that ends early
- * leaves no file.
+ * Notes what to save at once, or, if background work uses a paged cache, right before its next change. Then the cache goes on while pages are written; blocks
+ * that it evicts meanwhile are left out at the end. A save that ends early leaves no file.
  */
 async function run<T>(
   shared: SharedCache | undefined,
@@ -43,7 +43,9 @@ async function run<T>(
 ): Promise<T> {
   const given = known<GivenFileOptions>('options', options, FILE)
   return watched(given, async watch => {
-    const save = await whenFree(watch, begin)
+    const save = await (shared === undefined
+      ? whenFree(watch, begin)
+      : shared.beforeChanges(begin, () => watch.check()))
     try {
       await save.write(path, watch)
       if (shared !== undefined) save.leaveOut(shared.native)

@@ -4,6 +4,7 @@ import type { NativePublisher } from '#binding'
 
 import { count, known, type Names, optional, text, whole } from '../errors/check.js'
 import { liveArgument, INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { isPoisoned } from '../border/when-free.js'
 import { binding } from '../loading/binding.js'
 import { needsNet } from '../loading/net.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
@@ -42,13 +43,28 @@ class Publishing implements Waiting {
   constructor(shared: SharedCache, native: NativePublisher) {
     this.#shared = shared
     this.native = native
+    try {
+      this.#publish()
+    } catch (error) {
+      native.dispose()
+      throw error
+    }
     shared.wait(this)
-    this.wake()
     this.#timer = setInterval(() => this.wake(), LOOK_MS).unref()
   }
 
-  wake(): void {
+  #publish(): void {
     this.native.publish(this.#shared.native, this.#shared.tiers?.native)
+  }
+
+  wake(): void {
+    try {
+      this.#publish()
+    } catch (error) {
+      // No caller waits here: the next call on the cache says that it is poisoned.
+      if (!isPoisoned(error)) throw error
+      this.end()
+    }
   }
 
   end(): void {

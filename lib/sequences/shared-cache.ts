@@ -4,6 +4,7 @@ import type { NativeFound, NativePagedKvCache, NativeTiers } from '#binding'
 
 import { count, milliseconds } from '../errors/check.js'
 import type { Class } from '../border/owner.js'
+import { AGAIN_MS, isBusy } from '../border/when-free.js'
 import type { BringOptions, TiersStats } from '../tiers/tier-options.js'
 import type { PageFormat } from './page-format.js'
 
@@ -87,6 +88,8 @@ export class SharedCache {
   /** The tiers below the pool, if there are any. */
   tiers: TiersBelow | undefined
   readonly #waiting = new Set<Waiting>()
+  /** Attempts of calls that wait for background work to end; see {@link beforeChanges}. */
+  readonly #attempts = new Set<() => void>()
   #isWaking = false
   #isEnded = false
 
@@ -129,8 +132,9 @@ export class SharedCache {
     return this.#isEnded
   }
 
-  /** The native cache with its clock set, for a call that changes it. */
+  /** The native cache with its clock set, for a call that changes it. Calls that wait for background work come first. */
   ticked(): NativePagedKvCache {
+    if (this.#attempts.size > 0) Array.from(this.#attempts).forEach(attempt => attempt())
     const now = this.clock.due()
     if (now !== undefined) this.native.advanceClock(now)
     return this.native
@@ -141,6 +145,40 @@ export class SharedCache {
     const answer = call(this.ticked())
     this.changed()
     return answer
+  }
+
+  /**
+   * Makes a call now, or, if background work uses the cache, once it no longer does, but before any change of the cache: the call sees the cache as it is
+   * now. `check` is called once a millisecond meanwhile, and throws if the wait is to end.
+   */
+  async beforeChanges<T>(call: () => T, check: () => void): Promise<T> {
+    let outcome: { readonly value: T } | { readonly error: unknown } | undefined
+    const attempt = (): void => {
+      // The call may be a change itself.
+      this.#attempts.delete(attempt)
+      try {
+        outcome = { value: call() }
+      } catch (error) {
+        if (isBusy(error)) this.#attempts.add(attempt)
+        else outcome = { error }
+      }
+    }
+    attempt()
+    try {
+      for (;;) {
+        const made = outcome as { readonly value: T } | { readonly error: unknown } | undefined
+        if (made !== undefined) {
+          if ('error' in made) throw made.error
+          return made.value
+        }
+        await new Promise(resolve => setTimeout(resolve, AGAIN_MS))
+        if (outcome !== undefined) continue
+        check()
+        attempt()
+      }
+    } finally {
+      this.#attempts.delete(attempt)
+    }
   }
 
   /** Called after a call that may have changed something. Wakes the waiting objects once the running code has ended, once for all its calls. */

@@ -82,14 +82,16 @@ export function readTokens(argument: string, value: unknown): Uint32Array {
     if (kind === 'Uint32Array') return typedArray(argument, value, [kind])
     if (kind === 'BigInt64Array')
       return readTokens(argument, Array.from(typedArray<BigInt64Array>(argument, value, [kind]), Number))
-    throw invalid(argument, value, 'an array of whole numbers, a Uint32Array or a BigInt64Array')
+    // A text is a prompt that was not tokenized, and must not end up in a log.
+    const isHidden = typeof value === 'string' || undefined
+    throw invalid(argument, value, 'an array of whole numbers, a Uint32Array or a BigInt64Array', isHidden)
   }
   const length = count(`${argument}.length`, value.length)
   const ids: number[] = []
   for (let place = 0; place < length; place++) {
     const id = value[place]
     if (typeof id !== 'number' || id >>> 0 !== id)
-      throw invalid(`${argument}[${place}]`, id, 'a whole number from 0 to 4294967295')
+      throw invalid(`${argument}[${place}]`, id, 'a whole number from 0 to 4294967295', typeof id !== 'number')
     ids.push(id)
   }
   return new Uint32Array(ids)

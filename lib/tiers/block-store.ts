@@ -55,14 +55,15 @@ export async function callStore(
   { kind, keys, bytesMax, entries }: NativeStep,
   signal: AbortSignal,
 ): Promise<StoreAnswer> {
-  const listed = <T>(given: readonly T[]): readonly T[] => {
-    if (isArray(given) && given.length === keys.length) return given
+  // Each entry is read once by its number: the list may have holes, or methods of its own.
+  const listed = <T>(given: unknown, read: (entry: unknown) => T): T[] => {
+    if (isArray(given) && given.length === keys.length) return keys.map((_, place) => read(given[place]))
     throw new Garbage(`${kind}Many answered no list of ${keys.length}`)
   }
-  if (kind === 'has') return [listed(await store.hasMany(keys, { signal })).map(exists => exists === true)]
+  if (kind === 'has') return [listed(await store.hasMany(keys, { signal }), exists => exists === true)]
   if (kind === 'put') await store.putMany(entries, { signal })
   else if (kind === 'remove') await store.removeMany?.(keys, { signal })
-  else return [undefined, listed(await store.getMany(keys, { signal })).map(value => readValue(value, bytesMax))]
+  else return [undefined, listed(await store.getMany(keys, { signal }), value => readValue(value, bytesMax))]
   return []
 }
 

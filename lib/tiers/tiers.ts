@@ -7,7 +7,7 @@ import { invalid } from '../errors/errors.js'
 import type { DType } from '../border/host-array.js'
 import { StopSignal } from '../border/stop-signal.js'
 import { timers } from '../border/timers.js'
-import { isBusy, whenFree } from '../border/when-free.js'
+import { isBusy, isPoisoned, whenFree } from '../border/when-free.js'
 import type { PageFormat } from '../sequences/page-format.js'
 import type { Prompt, SharedCache, TiersBelow, Waiting } from '../sequences/shared-cache.js'
 import { callStore, Garbage, type StoreAnswer, textOf } from './block-store.js'
@@ -91,8 +91,13 @@ export class CacheTiers implements TiersBelow, Waiting {
   /** Offloads newly hashed blocks: some of them now, and more in each of the next turns of the event loop. */
   wake(): void {
     if (this.#isOffloading || this.#shared.isEnded) return
-    if (this.#offload()) {
-      this.#isOffloading = true
+    try {
+      this.#isOffloading = this.#offload()
+    } catch (error) {
+      // No caller waits here: the next call on the cache says that it is poisoned.
+      if (!isPoisoned(error)) throw error
+    }
+    if (this.#isOffloading) {
       setImmediate(() => {
         this.#isOffloading = false
         this.wake()

@@ -143,13 +143,14 @@ export class Client {
   }
 
   /** Opens a connection that sends a request for a stream and reads nothing. */
-  silent(body: object, path = '/v1/chat/completions'): Socket {
+  silent(body: object, path = '/v1/chat/completions', key?: string): Socket {
     const text = JSON.stringify(body)
+    const authorization = key === undefined ? '' : `Authorization: Bearer ${key}\r\n`
     const socket = connect(this.port, '127.0.0.1')
     socket.pause()
     socket.on('error', () => {})
     socket.write(
-      `POST ${path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
+      `POST ${path} HTTP/1.1\r\nHost: x\r\n${authorization}Content-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
     )
     return socket
   }

@@ -147,8 +147,8 @@ impl CallerGate {
         self.desk.unavailable_for()
     }
 
-    pub(crate) fn next_event(&self) -> Option<Event> {
-        self.desk.next_event()
+    pub(crate) fn event_behind(&self, seen: &mut u64) -> Option<Event> {
+        self.desk.event_behind(seen)
     }
 }
 

@@ -19,7 +19,7 @@ use kvtide_files::{Error, Result};
 use crate::fault::Fault;
 use crate::health::{Event, Health, State};
 
-/// The most unread events to keep; the oldest ones are dropped.
+/// The most events to keep; the oldest ones are dropped.
 const EVENTS_MAX: usize = 1024;
 
 /// The limits of a gate.
@@ -115,6 +115,8 @@ pub struct Gate {
     until: Duration,
     events: VecDeque<Event>,
     events_made: u64,
+    /// The number of events that [`Gate::next_event`] has returned or skipped.
+    events_read: u64,
 }
 
 impl Gate {
@@ -146,6 +148,7 @@ impl Gate {
             until: Duration::ZERO,
             events: VecDeque::new(),
             events_made: 0,
+            events_read: 0,
         })
     }
 
@@ -283,7 +286,27 @@ impl Gate {
 
     /// Returns the next unread event.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let mut seen = self.events_read;
+        let event = self.event_behind(&mut seen);
+        self.events_read = seen;
+        event
+    }
+
+    /// Returns the first event behind the `seen` ones of a reader, and counts it as seen. A store has any number of
+    /// readers, each with a count of its own. Events that are no longer kept are skipped.
+    pub fn event_behind(&self, seen: &mut u64) -> Option<Event> {
+        let first = self.events_made - self.events.len() as u64;
+        let next = (*seen).max(first);
+        let event = self.events.get((next - first) as usize)?;
+        *seen = next + 1;
+        Some(event.clone())
+    }
+
+    /// Returns the count with which a new reader begins: at the last event if the store has been unavailable since.
+    #[must_use]
+    pub fn events_begin(&self) -> u64 {
+        let is_away = matches!(self.events.back(), Some(Event::Unavailable(_)));
+        self.events_made - u64::from(is_away)
     }
 
     /// Returns the time until an operation may be admitted; `None` if the store is available, zero if the next

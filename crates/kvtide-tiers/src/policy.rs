@@ -112,4 +112,12 @@ impl Desk {
     pub fn next_event(&self) -> Option<Event> {
         self.gate().next_event()
     }
+
+    pub fn event_behind(&self, seen: &mut u64) -> Option<Event> {
+        self.gate().event_behind(seen)
+    }
+
+    pub fn events_begin(&self) -> u64 {
+        self.gate().events_begin()
+    }
 }

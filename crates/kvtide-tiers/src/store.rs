@@ -38,6 +38,19 @@ pub trait Store: Send + Sync + Debug {
         None
     }
 
+    /// Returns the first change of its reachability behind the `seen` ones of a reader, and counts it as seen. Caches
+    /// that share a store are readers of it, and each sees every change. By default, a store has a single reader.
+    fn event_behind(&self, seen: &mut u64) -> Option<Event> {
+        let event = self.next_event()?;
+        *seen += 1;
+        Some(event)
+    }
+
+    /// Returns the count with which a new reader begins. If the store is unreachable, the reader sees that first.
+    fn events_begin(&self) -> u64 {
+        0
+    }
+
     /// Prepares the store. Called once, on the writer thread; it may take long.
     fn begin(&self) {}
 

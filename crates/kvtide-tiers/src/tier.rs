@@ -36,13 +36,20 @@ pub(crate) struct Tier {
     pub counts: Counts,
     /// The keys of blocks that were offloaded to it.
     known: Mutex<HashSet<StoreKey>>,
+    /// The number of the store's events that were read here. Other caches of the store have counts of their own.
+    events_seen: Mutex<u64>,
 }
 
 impl Tier {
     pub fn new(options: TierOptions) -> Self {
         let TierOptions { name, access, envelope, policy } = options;
         let suffix = envelope.suffix();
-        Tier { name, access, envelope, suffix, policy, counts: Counts::default(), known: Mutex::default() }
+        let events_seen = match &access {
+            Access::Direct(store) => store.events_begin(),
+            Access::Caller(_) => 0,
+        };
+        let (counts, known) = (Counts::default(), Mutex::default());
+        Tier { name, access, envelope, suffix, policy, counts, known, events_seen: events_seen.into() }
     }
 
     /// True if this side calls the tier's store.
@@ -92,9 +99,10 @@ impl Tier {
     }
 
     pub fn next_event(&self) -> Option<Event> {
+        let mut seen = self.events_seen.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.access {
-            Access::Direct(store) => store.next_event(),
-            Access::Caller(gate) => gate.next_event(),
+            Access::Direct(store) => store.event_behind(&mut seen),
+            Access::Caller(gate) => gate.event_behind(&mut seen),
         }
     }
 

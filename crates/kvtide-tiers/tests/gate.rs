@@ -57,6 +57,29 @@ fn it_closes_after_three_failures_and_its_back_off_doubles_until_a_probe_is_answ
 }
 
 #[test]
+fn each_reader_is_told_of_each_change_and_a_new_one_of_a_store_that_is_away() {
+    let mut gate = Gate::new(OPTIONS).unwrap();
+    let read = |gate: &Gate, seen: &mut u64| -> Vec<bool> {
+        std::iter::from_fn(|| gate.event_behind(seen)).map(|event| event == Event::Available).collect()
+    };
+    let (mut early, mut idle) = (gate.events_begin(), gate.events_begin());
+    try_once(&mut gate, 0, failed(FaultKind::Refused)).unwrap();
+    assert_eq!(read(&gate, &mut early), [false]);
+    let mut late = gate.events_begin();
+    assert_eq!(read(&gate, &mut late), [false], "it is away");
+    assert!(gate.next_event().is_some(), "a reader without a count is one more");
+    try_once(&mut gate, 35, answered()).unwrap();
+    let mut later = gate.events_begin();
+    for (seen, expected) in
+        [(&mut early, &[true][..]), (&mut late, &[true]), (&mut later, &[]), (&mut idle, &[false, true])]
+    {
+        assert_eq!(read(&gate, seen), expected);
+        assert_eq!(read(&gate, seen), [false; 0], "each change is told once");
+    }
+    assert_eq!((gate.next_event(), gate.next_event()), (Some(Event::Available), None));
+}
+
+#[test]
 fn a_permanent_fault_closes_it_at_once_and_for_long() {
     let mut gate = Gate::new(OPTIONS).unwrap();
     try_once(&mut gate, 5, failed(FaultKind::Refused)).unwrap();

@@ -136,13 +136,18 @@ const LIMITS: HubLimits = {
   lockMs: 15_000,
 }
 
+/** The longest time of a timer: a timer of a longer time ends at once. */
+const LONGEST_MS = 2 ** 31 - 1
+
+const timerMs = (seconds: number): number => Math.min(seconds * 1000, LONGEST_MS)
+
 /** Time-outs in seconds, in the variables of huggingface_hub. */
 function timeouts(): Partial<HubLimits> {
   const [answer, stall] = ['HF_HUB_ETAG_TIMEOUT', 'HF_HUB_DOWNLOAD_TIMEOUT'].map(name => Number(variable(name))) as [
     number,
     number,
   ]
-  return { ...(answer > 0 ? { answerMs: answer * 1000 } : {}), ...(stall > 0 ? { stallMs: stall * 1000 } : {}) }
+  return { ...(answer > 0 ? { answerMs: timerMs(answer) } : {}), ...(stall > 0 ? { stallMs: timerMs(stall) } : {}) }
 }
 
 /** A variable of the environment; an empty one counts as missing. */

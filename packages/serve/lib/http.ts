@@ -7,6 +7,7 @@ import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest, 
 
 import { bytesOf, jsonOf } from './body.js'
 import { Refusal, refusalOf } from './refusal.js'
+import { timerMs } from './times.js'
 
 /** The limits of an HTTP server. */
 export interface HttpLimits {
@@ -42,13 +43,13 @@ export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, rea
       : false,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: limits.maxBodyBytes,
-    requestTimeout: limits.bodySeconds * 1000,
+    requestTimeout: timerMs(limits.bodySeconds),
     keepAliveTimeout: KEEP_ALIVE_MS,
     forceCloseConnections: true,
     return503OnClosing: false,
     requestIdHeader: false,
     genReqId: request => idOf(request.headers['x-request-id']),
-    http: { connectionsCheckingInterval: Math.min(5000, Math.max(100, limits.bodySeconds * 250)) },
+    http: { connectionsCheckingInterval: Math.min(5000, Math.max(100, timerMs(limits.bodySeconds / 4))) },
     routerOptions: { maxParamLength: 1024 },
     clientErrorHandler: onClientError,
     frameworkErrors: (error, request, reply) => {
@@ -56,7 +57,7 @@ export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, rea
     },
   })
   // Node swaps both times if the one for the headers is longer.
-  app.server.headersTimeout = Math.min(60_000, limits.bodySeconds * 1000)
+  app.server.headersTimeout = Math.min(60_000, timerMs(limits.bodySeconds))
   app.removeAllContentTypeParsers()
   const read = limits.isRaw === true ? bytesOf : jsonOf
   app.addContentTypeParser('application/json', (_request: FastifyRequest, payload: IncomingMessage) =>

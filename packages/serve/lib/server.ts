@@ -22,6 +22,7 @@ import { type ServerOptions, type Settings, settingsOf } from './options.js'
 import { PublicPrompt } from './public-prompt.js'
 import { overloaded, Refusal, refusalOf, wrong } from './refusal.js'
 import { readChat } from './requests/chat.js'
+import { timerMs } from './times.js'
 import { readCompletion } from './requests/completion.js'
 import { type Fields, record } from './requests/fields.js'
 import { chatKeys, chatRun, completionKeys, completionRun, type Served } from './requests/runs.js'
@@ -118,7 +119,7 @@ export class TextServer implements AsyncDisposable {
   async drain(): Promise<void> {
     this.#isDraining = true
     this.#line.close()
-    const timer = setTimeout(() => this.#stop(), this.#settings.times.drain * 1000)
+    const timer = setTimeout(() => this.#stop(), timerMs(this.#settings.times.drain))
     while (this.#active > 0) await new Promise<void>(resolve => (this.#idle = resolve))
     clearTimeout(timer)
     await this.close()

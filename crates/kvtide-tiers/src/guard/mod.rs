@@ -219,6 +219,14 @@ impl<B: Backend> Store for Guarded<B> {
         Guarded::next_event(self)
     }
 
+    fn event_behind(&self, seen: &mut u64) -> Option<Event> {
+        self.desk.desk.event_behind(seen)
+    }
+
+    fn events_begin(&self) -> u64 {
+        self.desk.desk.events_begin()
+    }
+
     fn remove(&self, keys: &[String], deadline: Instant) {
         let batches = self.batches(|_| KEY_BYTES, keys.len());
         let call = |range: Range<usize>| self.backend.remove(&keys[range]);

@@ -2,6 +2,8 @@
 // memory of a stream is bounded by the socket's buffer, and the generation behind it pauses meanwhile.
 import type { ServerResponse } from 'node:http'
 
+import { timerMs } from '../times.js'
+
 /** The time-out of a slow reader. */
 export class SlowReader extends Error {
   constructor(seconds: number) {
@@ -68,7 +70,7 @@ export class EventStream {
         response.off('drain', end).off('close', end)
         reject(new SlowReader(this.#seconds))
         response.destroy()
-      }, this.#seconds * 1000)
+      }, timerMs(this.#seconds))
       response.on('drain', end).on('close', end)
     })
   }

@@ -11,6 +11,7 @@ import type { TextGeneration, Usage } from 'kvtide/text'
 import type { Line } from '../admission/line.js'
 import type { Ended, ServerMetrics } from '../metrics/server-metrics.js'
 import { Refusal } from '../refusal.js'
+import { timerMs } from '../times.js'
 import { type EventStream, SlowReader } from './event-stream.js'
 import type { ChoiceForm, ResponseForm } from './form.js'
 import { usageOf } from './usage.js'
@@ -127,7 +128,7 @@ export class RequestRun {
     if (!Number.isFinite(seconds)) return
     const timer = setTimeout(() => {
       if (isDue()) this.#abort.abort(late(what, seconds))
-    }, seconds * 1000)
+    }, timerMs(seconds))
     this.#timers.push(timer)
   }
 
