@@ -92,7 +92,7 @@ impl State {
         self.calls.push(name);
         self.is_down |= fault == Some(Fault::PowerFails);
         match fault {
-            _ if self.is_down => Err(Error::other("the power failed")),
+            _ if self.is_down => Err(Error::other("the machine is down")),
             Some(Fault::Fails(kind)) => Err(kind.into()),
             _ => Ok(()),
         }
@@ -140,6 +140,11 @@ impl SimDisk {
         let mut state = self.state();
         state.calls.clear();
         state.faults = faults.iter().copied().collect();
+    }
+
+    /// Makes all calls fail: those of a process that was killed.
+    pub fn set_down(&self, is_down: bool) {
+        self.state().is_down = is_down;
     }
 
     pub fn advance(&self, by: Duration) {
