@@ -84,10 +84,9 @@ fn after_the_power_failed_a_folder_costs_what_is_missing() {
         let [found, _] = work(&form, &place, &prompts);
         assert!(found <= changed as u64, "{found} damaged entries of {changed}");
         damaged += found;
-        // A worker reads no entries behind one that is missing, so the second worker may find more of the damaged ones.
-        let [found, _] = work(&form, &place, &prompts);
-        damaged += found;
-        assert_eq!(work(&form, &place, &prompts), [0, 12], "round {round}: damaged entries stay");
+        // A worker reads no entries that its prefix does not need, so the next workers may find more of the damaged ones.
+        let left = (0..10).map(|_| work(&form, &place, &prompts)).find(|found| *found == [0, 12]);
+        assert!(left.is_some(), "round {round}: damaged entries stay");
         fs::remove_dir_all(place).unwrap();
     }
     assert!(damaged > 0);
