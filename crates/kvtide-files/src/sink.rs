@@ -6,6 +6,9 @@
 //! chat.kv                 renamed over            then the folder is flushed
 //! ```
 //!
+//! If the folder cannot be flushed, the save fails although the path has the new file: after a power failure, it may
+//! have the old one again.
+//!
 //! An unfinished temporary file is removed by the next save of that name, once it is an hour old. Files are readable by
 //! their owner alone, because they contain prompts.
 

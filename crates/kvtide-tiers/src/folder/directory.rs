@@ -43,7 +43,7 @@ fn refused(why: impl Into<String>) -> std::io::Error {
 
 /// Writes to a file.
 pub(crate) fn write(file: &mut File, bytes: &[u8]) -> Result<()> {
-    #[cfg(test)]
+    #[cfg(all(test, unix))]
     if let Err(reason) = fails::point("write") {
         // A disk that is full has written a part.
         file.write_all(&bytes[..bytes.len() / 2])?;
@@ -55,7 +55,7 @@ pub(crate) fn write(file: &mut File, bytes: &[u8]) -> Result<()> {
 const NO_FOLDER: &str = "it is a link, or no folder";
 const NO_FILE: &str = "it is not a regular file";
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 pub(crate) mod fails;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@
 //! stopped, the count is updated later. O(1) for each entry; O(entries) for an eviction.
 
 mod directory;
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod failing;
 
 use std::fs::{self, File};
