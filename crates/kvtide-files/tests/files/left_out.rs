@@ -55,6 +55,8 @@ fn change(value: &mut Value) {
             Some(number) => (number + 1).into(),
             None => (number.as_f64().unwrap() + 1.).into(),
         },
+        // Another one that exists, so that it is compared and not just unknown.
+        Value::String(text) if text == "f32" => "f16".into(),
         Value::String(text) => format!("{text}0").into(),
         other => panic!("{other} is no single value"),
     };

@@ -28,7 +28,7 @@ mod worker;
 #[allow(dead_code, reason = "files need more of it")]
 mod world;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use calls::{Call, Shape};
 use proptest::test_runner::TestCaseError;
@@ -56,9 +56,10 @@ const RESULTS: [&str; 7] = ["found", "arrived", "written", "refused", "loaded", 
 
 #[test]
 fn workers_with_faults_follow_the_model() {
-    let seen = RefCell::new([0; RESULTS.len()]);
+    let (seen, ran) = (RefCell::new([0; RESULTS.len()]), Cell::new(0));
     let traces = (calls::shape(), proptest::collection::vec(calls::call(), 0..100));
     support::run("simulation", 1500, traces, |trace| {
+        ran.set(ran.get() + 1);
         for line in run(&trace)? {
             let counts = &mut *seen.borrow_mut();
             let is_some = !line.starts_with("0 ") && !line.starts_with("[0, 0]");
@@ -72,7 +73,7 @@ fn workers_with_faults_follow_the_model() {
     });
     let seen = seen.into_inner();
     println!("{:?}", RESULTS.iter().zip(&seen).collect::<Vec<_>>());
-    assert!(seen.iter().all(|&count| count > 0));
+    assert!(seen.iter().all(|&count| count > 0) || ran.get() < 1000, "{seen:?}: not all of it happened");
 }
 
 /// Without this, a seed would not repeat a failure.

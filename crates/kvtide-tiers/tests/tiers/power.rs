@@ -71,8 +71,8 @@ fn work(form: &Form, place: &Path, prompts: &[Vec<u32>]) -> [u64; 2] {
 fn after_the_power_failed_a_folder_costs_what_is_missing() {
     let begin = seed();
     println!("seed {begin}");
-    let rounds =
-        std::env::var("KVTIDE_CASES").map_or(10, |text| text.parse::<u64>().expect("a whole number").div_ceil(50));
+    let rounds = std::env::var("KVTIDE_CASES")
+        .map_or(10, |text| text.parse::<u64>().expect("a whole number").div_ceil(50).max(10));
     let mut damaged = 0;
     for round in 0..rounds {
         let mut random = Random(begin.wrapping_add(round));
