@@ -15,8 +15,8 @@ pub struct Shape {
     pub policy: u8,
     /// Entries are compressed; sealed.
     pub envelope: (bool, bool),
-    /// The store knows only 8 bits of a key.
-    pub collides: bool,
+    /// The hexadecimal digits of a key that the store knows, if it does not know all: 1 or 2, so that keys collide.
+    pub digits: Option<u8>,
 }
 
 /// The fate of a call that a job has sent to the store.
@@ -80,16 +80,17 @@ pub enum Call {
 }
 
 pub fn shape() -> impl Strategy<Value = Shape> {
-    let memory = prop_oneof![2 => Just(None), 2 => (500..6000u64).prop_map(Some), 1 => Just(Some(u64::MAX))];
+    let memory = prop_oneof![2 => Just(None), 3 => (1000..9000u64).prop_map(Some), 2 => Just(Some(u64::MAX))];
     let policy = prop_oneof![3 => Just(0u8), 1 => Just(1u8), 1 => Just(2u8)];
-    let parts = (0..14usize, 8..24u32, memory, policy, any::<(bool, bool)>(), prop::bool::weighted(0.2));
-    parts.prop_map(|(form, blocks, memory, policy, envelope, collides)| Shape {
+    let digits = prop_oneof![6 => Just(None), 1 => Just(Some(1u8)), 1 => Just(Some(2u8))];
+    let parts = (0..14usize, 8..16u32, memory, policy, any::<(bool, bool)>(), digits);
+    parts.prop_map(|(form, blocks, memory, policy, envelope, digits)| Shape {
         form,
         blocks,
         memory,
         policy,
         envelope,
-        collides,
+        digits,
     })
 }
 
@@ -106,26 +107,26 @@ pub fn call() -> impl Strategy<Value = Call> {
     let of = || 0..4usize;
     let tokens = || prop_oneof![1 => prop::collection::vec(0..2u32, 1..4), 3 => prop::collection::vec(0..2u32, 4..16)];
     let in_worker = prop_oneof![
-        8 => (tokens(), 0..2u8, any::<bool>()).prop_map(|(tokens, salt, partial)| Call::Prompt(tokens, salt, partial)),
+        20 => (tokens(), 0..2u8, any::<bool>()).prop_map(|(tokens, salt, partial)| Call::Prompt(tokens, salt, partial)),
         4 => (of(), tokens(), prop::bool::weighted(0.8)).prop_map(|(of, tokens, known)| Call::Append(of, tokens, known)),
         2 => of().prop_map(Call::Fork),
-        4 => of().prop_map(Call::Drop),
+        10 => of().prop_map(Call::Drop),
         2 => (of(), 0..16u32).prop_map(|(of, length)| Call::Truncate(of, length)),
         1 => of().prop_map(Call::Snapshot),
         1 => (of(), of()).prop_map(|(of, snapshot)| Call::Restore(of, snapshot)),
         2 => (of(), tokens(), 0..16u32).prop_map(|(of, tokens, kept)| Call::Draft(of, tokens, kept)),
         1 => of().prop_map(Call::Move),
         1 => Just(Call::Forget),
-        5 => prop_oneof![Just(1usize), Just(usize::MAX)].prop_map(Call::HandDown),
+        8 => prop_oneof![1 => Just(1usize), 3 => Just(usize::MAX)].prop_map(Call::HandDown),
     ];
     let jobs = prop_oneof![
-        6 => (tokens(), 0..2u8).prop_map(|(tokens, salt)| Call::Ask(tokens, salt)),
-        6 => Just(Call::Write),
+        10 => (tokens(), 0..2u8).prop_map(|(tokens, salt)| Call::Ask(tokens, salt)),
+        8 => Just(Call::Write),
         1 => Just(Call::Probe),
         4 => Just(Call::BeginSave),
         5 => Just(Call::BeginLoad),
         14 => (of(), fate()).prop_map(|(of, fate)| Call::Step(of, fate)),
-        16 => of().prop_map(Call::Finish),
+        24 => of().prop_map(Call::Finish),
         2 => of().prop_map(Call::Arrive),
         1 => of().prop_map(Call::GiveUp),
     ];
@@ -135,8 +136,8 @@ pub fn call() -> impl Strategy<Value = Call> {
         2 => (0..25u8).prop_map(Call::DiskFails),
         1 => (0..4000u32).prop_map(Call::Budget),
         2 => (0..8000u32).prop_map(Call::Advance),
-        2 => Just(Call::Kill),
+        1 => Just(Call::Kill),
         1 => (prop::option::of(0..25u8), any::<u32>()).prop_map(|(at, seed)| Call::PowerLoss(at, seed)),
     ];
-    prop_oneof![5 => in_worker, 6 => jobs, 2 => faults, 1 => Just(Call::Other)]
+    prop_oneof![20 => in_worker, 16 => jobs, 4 => faults, 1 => Just(Call::Other)]
 }

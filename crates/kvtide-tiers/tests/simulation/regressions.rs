@@ -5,7 +5,7 @@ use super::calls::Fate::*;
 use super::calls::Shape;
 use super::replay;
 
-const SMALL: Shape = Shape { form: 0, blocks: 8, memory: None, policy: 0, envelope: (false, false), collides: false };
+const SMALL: Shape = Shape { form: 0, blocks: 8, memory: None, policy: 0, envelope: (false, false), digits: None };
 
 /// Entries of another prompt under the requested keys are misses.
 #[test]

@@ -35,6 +35,18 @@ impl Clock for SimClock {
     }
 }
 
+/// Finds a prompt's prefix, and compares its content with the model. Returns its length.
+fn check_prefix(cache: &mut PagedKvCache, form: &Form, salt: u8, tokens: &[u32]) -> Result<usize, TestCaseError> {
+    let prefix = cache.find_prefix(tokens, options(salt), false).unwrap();
+    let found = &tokens[..prefix.length() as usize];
+    let mut sequence = Sequence { salt, ..Sequence::default() };
+    sequence.push(found, &sequence.next_rows(found, true), true);
+    sequence.id = cache.create_sequence_from(prefix).unwrap();
+    check(cache, form, &sequence)?;
+    cache.drop_sequence(sequence.id).unwrap();
+    Ok(found.len())
+}
+
 pub struct World {
     shape: Shape,
     form: Form,
@@ -66,7 +78,7 @@ impl World {
             form: form.clone(),
             clock,
             disk: Arc::default(),
-            shelf: Shelf { collides: shape.collides, ..Shelf::default() },
+            shelf: Shelf { digits: shape.digits, ..Shelf::default() },
             budget,
             workers,
             at: 0,
@@ -268,9 +280,10 @@ impl World {
                 Next::Done => {
                     let arrived = driven.driver.machine.end(&mut worker.cache).unwrap();
                     let found = driven.driver.machine.find(&mut worker.cache, false).unwrap().length();
-                    let again = worker.cache.find_prefix(tokens, options(*salt), false).unwrap().length();
-                    prop_assert_eq!(found, again, "{:?}", tokens);
-                    self.log.push(format!("{arrived:?} blocks arrived"));
+                    let again = check_prefix(&mut worker.cache, &self.form, *salt, tokens)?;
+                    prop_assert_eq!(found as usize, again, "{:?}", tokens);
+                    self.log.push(format!("{} blocks arrived from memory", arrived[0]));
+                    self.log.push(format!("{} blocks arrived from the store", arrived[1]));
                     driven.give_up();
                     true
                 }
@@ -395,14 +408,8 @@ impl World {
     fn check_found(&mut self, cache: &mut PagedKvCache) -> Done {
         cache.check_invariants().map_err(TestCaseError::fail)?;
         for (salt, tokens) in &self.prompts {
-            let prefix = cache.find_prefix(tokens, options(*salt), false).unwrap();
-            let found = &tokens[..prefix.length() as usize];
-            self.log.push(format!("{} tokens of {} are in a file", found.len(), tokens.len()));
-            let mut sequence = Sequence { salt: *salt, ..Sequence::default() };
-            sequence.push(found, &sequence.next_rows(found, true), true);
-            sequence.id = cache.create_sequence_from(prefix).unwrap();
-            check(cache, &self.form, &sequence)?;
-            cache.drop_sequence(sequence.id).unwrap();
+            let found = check_prefix(cache, &self.form, *salt, tokens)?;
+            self.log.push(format!("{found} tokens of {} are in a file", tokens.len()));
         }
         Ok(())
     }
@@ -449,7 +456,7 @@ impl World {
         prop_assert_eq!(found, 12, "a saved prompt is not found");
         self.check_found(&mut loaded)?;
         prop_assert_eq!(self.disk.files().len(), 1, "temporary files are left");
-        if self.shape.policy == 0 && !self.shape.collides {
+        if self.shape.policy == 0 && self.shape.digits.is_none() {
             self.at = 1;
             self.finish(&Call::Ask(tokens.clone(), 1))?;
             let found = self.worker().cache.find_prefix(&tokens, options(1), false).unwrap().length();

@@ -9,8 +9,8 @@ use kvtide_tiers::{Answer, Call};
 pub struct Shelf {
     pub entries: BTreeMap<String, Vec<u8>>,
     pub is_down: bool,
-    /// True if only 8 bits of a key count.
-    pub collides: bool,
+    /// The number of digits of a key that count, if not all do.
+    pub digits: Option<u8>,
 }
 
 /// An answer of the store.
@@ -37,7 +37,7 @@ impl Answered {
 
 impl Shelf {
     fn slot(&self, key: &str) -> String {
-        if self.collides { key[..2].to_owned() } else { key.to_owned() }
+        key[..self.digits.map_or(key.len(), usize::from)].to_owned()
     }
 
     /// Carries out a call.
