@@ -132,12 +132,12 @@ pub fn call() -> impl Strategy<Value = Call> {
     ];
     let faults = prop_oneof![
         2 => any::<bool>().prop_map(Call::Down),
-        4 => (0..7u8, any::<u32>()).prop_map(|(kind, at)| Call::Damage(kind, at)),
+        12 => (prop_oneof![1 => 0..7u8, 1 => Just(2u8)], any::<u32>()).prop_map(|(kind, at)| Call::Damage(kind, at)),
         2 => (0..25u8).prop_map(Call::DiskFails),
         1 => (0..4000u32).prop_map(Call::Budget),
         2 => (0..8000u32).prop_map(Call::Advance),
         1 => Just(Call::Kill),
         1 => (prop::option::of(0..25u8), any::<u32>()).prop_map(|(at, seed)| Call::PowerLoss(at, seed)),
     ];
-    prop_oneof![20 => in_worker, 16 => jobs, 4 => faults, 1 => Just(Call::Other)]
+    prop_oneof![20 => in_worker, 16 => jobs, 6 => faults, 1 => Just(Call::Other)]
 }
