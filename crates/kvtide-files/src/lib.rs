@@ -6,6 +6,7 @@
 //! container                        a safetensors file: a header of bounded size, and tensors that cover the rest, none twice
 //! identity                         the model and the form: compared field by field before anything else is read
 //! sink, source                     a temporary file that replaces the old one in one step, or memory; read in pieces
+//! fs                               the calls of the file system, which tests replace
 //! ```
 //!
 //! Data is verified before it is used: bounds, then identity, then checksums. A load that fails changes nothing. See
@@ -36,6 +37,7 @@
 mod cache;
 mod container;
 mod error;
+mod fs;
 mod identity;
 mod pages;
 mod regular;
@@ -48,6 +50,7 @@ mod watch;
 
 pub use cache::{CacheFile, CacheLoad, LoadOptions};
 pub use error::{Error, Result};
+pub use fs::{Disk, Fs, FsFile};
 pub use identity::Identity;
 pub use save::{Save, save_cache, save_cache_bytes, save_sequence, save_sequence_bytes};
 pub use sequence::{SequenceFile, load_sequence};

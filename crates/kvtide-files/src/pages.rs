@@ -211,9 +211,9 @@ impl PageFile {
             for row in 0..self.rows[group] {
                 if next.next_if(|&&gone| u64::from(gone) == row).is_none() {
                     if from != to {
-                        self.sink.go(from)?;
+                        self.sink.go(from);
                         self.sink.read(&mut buffer)?;
-                        self.sink.go(to)?;
+                        self.sink.go(to);
                         self.sink.write(&buffer)?;
                     }
                     kept.extend(&self.sums[group][row as usize * layers..][..layers]);
@@ -224,7 +224,8 @@ impl PageFile {
             self.rows[group] -= gone[group].len() as u64;
             self.sums[group] = kept;
         }
-        self.sink.go(to)
+        self.sink.go(to);
+        Ok(())
     }
 
     /// Writes the lists, the seal and the header, and moves the file to its final path. Returns the length of the file,
@@ -248,7 +249,7 @@ impl PageFile {
         }
         self.sink.write(&sum.finish().to_le_bytes())?;
         self.sink.cut(end + 8)?;
-        self.sink.go(0)?;
+        self.sink.go(0);
         self.sink.write(&header.raw)?;
         Ok((end + 8, self.sink.finish()?))
     }

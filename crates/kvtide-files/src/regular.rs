@@ -27,7 +27,7 @@ pub(crate) fn check_target(path: &Path) -> Result<()> {
     }
 }
 
-fn check(found: FileType) -> Result<()> {
+pub(crate) fn check(found: FileType) -> Result<()> {
     match found.is_file() {
         true => Ok(()),
         false => Err(Error::other(format!("it is {}, expected a regular file", kind(found)))),

@@ -6,17 +6,19 @@
 //! chat.kv                 renamed over            then the folder is flushed
 //! ```
 //!
+//! If the folder cannot be flushed, the save fails although the path has the new file: after a power failure, it may
+//! have the old one again.
+//!
 //! An unfinished temporary file is removed by the next save of that name, once it is an hour old. Files are readable by
 //! their owner alone, because they contain prompts.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
-use crate::regular;
+use crate::fs::{Disk, Fs, FsFile};
 
 /// The age at which a temporary file counts as left behind.
 const STALE: Duration = Duration::from_secs(60 * 60);
@@ -35,7 +37,12 @@ impl Sink {
     /// Creates a sink for a file, which gets this path once it is finished. The folder must exist. A path with
     /// something other than a regular file is refused: a folder, a FIFO, a socket or a device, even behind a link.
     pub fn file(path: &Path) -> Result<Self> {
-        Ok(Sink(To::File(TemporaryFile::new(path)?)))
+        Sink::file_in(Arc::new(Disk), path)
+    }
+
+    /// As [`Sink::file`], in a file system.
+    pub fn file_in(fs: Arc<dyn Fs>, path: &Path) -> Result<Self> {
+        Ok(Sink(To::File(TemporaryFile::new(fs, path)?)))
     }
 
     /// Creates a sink in memory.
@@ -47,7 +54,11 @@ impl Sink {
     /// Writes at the current position.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.0 {
-            To::File(file) => file.run("write", |file| file.write_all(bytes)),
+            To::File(file) => {
+                file.run("write", |file, at| file.write_at(at, bytes))?;
+                file.at += bytes.len() as u64;
+                Ok(())
+            }
             To::Memory(memory, at) => {
                 let end = *at + bytes.len();
                 if end > memory.len() {
@@ -63,20 +74,21 @@ impl Sink {
     }
 
     /// Moves to a byte that was written, or to the end.
-    pub(crate) fn go(&mut self, at: u64) -> Result<()> {
+    pub(crate) fn go(&mut self, at: u64) {
         match &mut self.0 {
-            To::File(file) => file.run("write", |file| file.seek(SeekFrom::Start(at)).map(drop)),
-            To::Memory(_, place) => {
-                *place = at as usize;
-                Ok(())
-            }
+            To::File(file) => file.at = at,
+            To::Memory(_, place) => *place = at as usize,
         }
     }
 
     /// Reads written bytes from the current position.
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<()> {
         match &mut self.0 {
-            To::File(file) => file.run("read", |file| file.read_exact(out)),
+            To::File(file) => {
+                file.run("read", |file, at| file.read_at(at, out))?;
+                file.at += out.len() as u64;
+                Ok(())
+            }
             To::Memory(memory, at) => {
                 out.copy_from_slice(&memory[*at..*at + out.len()]);
                 *at += out.len();
@@ -88,7 +100,7 @@ impl Sink {
     /// Cuts the file off at a byte.
     pub(crate) fn cut(&mut self, at: u64) -> Result<()> {
         match &mut self.0 {
-            To::File(file) => file.run("write", |file| file.set_len(at)),
+            To::File(file) => file.run("write", |file, _| file.cut(at)),
             To::Memory(memory, _) => {
                 memory.truncate(at as usize);
                 Ok(())
@@ -113,48 +125,49 @@ fn out_of_memory(bytes: usize) -> Error {
 /// A file before it gets its final path. If it is dropped unfinished, it is removed.
 #[derive(Debug)]
 struct TemporaryFile {
+    fs: Arc<dyn Fs>,
     /// None once the file has its final path.
-    file: Option<File>,
+    file: Option<Box<dyn FsFile>>,
+    /// The current position.
+    at: u64,
     temporary: PathBuf,
     path: PathBuf,
 }
 
 impl TemporaryFile {
-    fn new(path: &Path) -> Result<Self> {
+    fn new(fs: Arc<dyn Fs>, path: &Path) -> Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let Some(name) = path.file_name() else {
             return Err(Error::io("write", path, std::io::Error::other("it names no file")));
         };
-        regular::check_target(path).map_err(|reason| Error::io("write", path, reason))?;
-        sweep(path);
+        fs.check_target(path).map_err(|reason| Error::io("write", path, reason))?;
+        sweep_in(&*fs, path);
         // A unique name: the process id, the clock, and a count within the process.
-        let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+        let clock = fs.now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
         let own = (u64::from(std::process::id()) << 32) ^ u64::from(clock) ^ MADE.fetch_add(1, Ordering::Relaxed) << 48;
         let mut temporary = name.to_owned();
         temporary.push(format!(".{own:016x}.tmp"));
         let temporary = path.with_file_name(temporary);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&temporary).map_err(|reason| Error::io("create", &temporary, reason))?;
-        Ok(TemporaryFile { file: Some(file), temporary, path: path.to_owned() })
+        let file = fs.create(&temporary).map_err(|reason| Error::io("create", &temporary, reason))?;
+        Ok(TemporaryFile { fs, file: Some(file), at: 0, temporary, path: path.to_owned() })
     }
 
-    fn run<T>(&mut self, operation: &'static str, work: impl FnOnce(&mut File) -> std::io::Result<T>) -> Result<T> {
-        let file = self.file.as_mut().expect("a file that is not finished");
-        work(file).map_err(|reason| Error::io(operation, &self.temporary, reason))
+    /// Passes the file and the current position to `work`.
+    fn run<T>(&self, operation: &'static str, work: impl FnOnce(&dyn FsFile, u64) -> std::io::Result<T>) -> Result<T> {
+        let file = self.file.as_deref().expect("a file that is not finished");
+        work(file, self.at).map_err(|reason| Error::io(operation, &self.temporary, reason))
     }
 
     fn finish(mut self) -> Result<()> {
-        self.run("flush", |file| file.sync_all())?;
-        regular::check_target(&self.path).map_err(|reason| Error::io("write", &self.path, reason))?;
+        self.run("flush", |file, _| file.flush())?;
+        self.fs.check_target(&self.path).map_err(|reason| Error::io("write", &self.path, reason))?;
         self.file = None;
-        fs::rename(&self.temporary, &self.path).map_err(|reason| {
-            let _ = fs::remove_file(&self.temporary);
+        self.fs.rename(&self.temporary, &self.path).map_err(|reason| {
+            let _ = self.fs.remove(&self.temporary);
             Error::io("rename", &self.path, reason)
         })?;
-        flush_folder(&self.path)
+        let folder = folder_of(&self.path);
+        self.fs.flush_folder(folder).map_err(|reason| Error::io("flush", folder, reason))
     }
 }
 
@@ -162,36 +175,28 @@ impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             // A file that cannot be removed now is swept by a later save.
-            let _ = fs::remove_file(&self.temporary);
+            let _ = self.fs.remove(&self.temporary);
         }
     }
 }
 
-/// Makes the new name durable. Windows has no call for it.
-fn flush_folder(path: &Path) -> Result<()> {
-    #[cfg(unix)]
-    {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let flushed = File::open(folder).and_then(|folder| folder.sync_all());
-        flushed.map_err(|reason| Error::io("flush", folder, reason))?;
-    }
-    let _ = path;
-    Ok(())
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Removes temporary files that earlier saves of a path left behind. Those that cannot be removed stay.
 pub fn sweep(path: &Path) {
-    let (Some(name), folder) = (path.file_name().and_then(|name| name.to_str()), path.parent()) else { return };
-    let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        let file = entry.file_name();
+    sweep_in(&Disk, path);
+}
+
+fn sweep_in(fs: &dyn Fs, path: &Path) {
+    let (Some(name), folder) = (path.file_name().and_then(|name| name.to_str()), folder_of(path)) else { return };
+    for file in fs.names(folder).unwrap_or_default() {
         let own = file.to_str().and_then(|file| file.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".tmp"));
         let is_ours = own.is_some_and(|own| own.len() == 16 && own.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let about = || entry.metadata().ok().filter(fs::Metadata::is_file);
-        let age = || about()?.modified().ok()?.elapsed().ok();
+        let age = || fs.now().duration_since(fs.modified(&folder.join(&file)).ok()?).ok();
         if is_ours && age().is_some_and(|age| age > STALE) {
-            let _ = fs::remove_file(entry.path());
+            let _ = fs.remove(&folder.join(&file));
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The source of a load: a file or memory, read at any offset and by several threads.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::regular;
+use crate::fs::{Disk, Fs, FsFile};
 
 /// A known number of bytes.
 #[derive(Clone, Debug)]
@@ -16,15 +15,20 @@ pub struct Source {
 
 #[derive(Clone, Debug)]
 enum Bytes {
-    File(Arc<File>, PathBuf),
+    File(Arc<dyn FsFile>, PathBuf),
     Memory(Arc<Vec<u8>>),
 }
 
 impl Source {
     /// Opens a file with its current length. Only regular files are opened, no FIFOs or devices.
     pub fn file(path: &Path) -> Result<Self> {
-        let (file, len) = regular::open(path).map_err(|reason| Error::io("open", path, reason))?;
-        Ok(Source { bytes: Bytes::File(Arc::new(file), path.to_owned()), len })
+        Source::file_in(&Disk, path)
+    }
+
+    /// As [`Source::file`], in a file system.
+    pub fn file_in(fs: &dyn Fs, path: &Path) -> Result<Self> {
+        let (file, len) = fs.open(path).map_err(|reason| Error::io("open", path, reason))?;
+        Ok(Source { bytes: Bytes::File(file.into(), path.to_owned()), len })
     }
 
     /// Creates a source from memory.
@@ -53,7 +57,7 @@ impl Source {
         }
         match &self.bytes {
             Bytes::Memory(bytes) => out.copy_from_slice(&bytes[at as usize..at as usize + out.len()]),
-            Bytes::File(file, path) => read_at(file, at, out).map_err(|reason| match reason.kind() {
+            Bytes::File(file, path) => file.read_at(at, out).map_err(|reason| match reason.kind() {
                 // The file was longer when it was opened.
                 std::io::ErrorKind::UnexpectedEof => Error::corrupt(path.display(), "cut short", "as long as it was"),
                 _ => Error::io("read", path, reason),
@@ -61,23 +65,4 @@ impl Source {
         }
         Ok(())
     }
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, at: u64, out: &mut [u8]) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, at)
-}
-
-#[cfg(windows)]
-fn read_at(file: &File, mut at: u64, mut out: &mut [u8]) -> std::io::Result<()> {
-    while !out.is_empty() {
-        match std::os::windows::fs::FileExt::seek_read(file, out, at)? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            read => {
-                at += read as u64;
-                out = &mut out[read..];
-            }
-        }
-    }
-    Ok(())
 }

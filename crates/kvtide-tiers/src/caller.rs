@@ -10,14 +10,14 @@
 //! miss. An attempt that ends later still settles its permit, so that the gate counts it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvtide_files::Result;
 
 use crate::fault::Fault;
 use crate::gate::{Answered, Outcome, Permit, Refusal};
 use crate::health::{Event, Health};
-use crate::policy::{Desk, GuardOptions, jitter};
+use crate::policy::{Clock, Desk, GuardOptions, jitter};
 
 /// A call of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,12 @@ pub struct CallerGate {
 impl CallerGate {
     /// Creates an open gate.
     pub fn new(options: GuardOptions, can_remove: bool) -> Result<Self> {
-        Ok(CallerGate { desk: Desk::new(options.gate)?, options, can_remove })
+        CallerGate::with_clock(options, can_remove, Arc::new(Instant::now()))
+    }
+
+    /// As [`CallerGate::new`], with another clock than that of this machine.
+    pub fn with_clock(options: GuardOptions, can_remove: bool, clock: Arc<dyn Clock>) -> Result<Self> {
+        Ok(CallerGate { desk: Desk::new(options.gate, clock)?, options, can_remove })
     }
 
     pub(crate) fn can_remove(&self) -> bool {

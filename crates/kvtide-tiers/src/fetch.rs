@@ -87,9 +87,10 @@ impl Work {
             while let Some(piece) = self.next_piece(deadline) {
                 self.copy_from_memory(piece);
             }
-            return;
+        } else {
+            self.start(deadline);
         }
-        self.start(deadline);
+        // Threads may still copy pieces that they took before.
         let inner = &self.inner;
         let is_over = || self.threads.load(Ordering::Acquire) == 0 || inner.is_forgotten();
         inner.waiters.wait(deadline, is_over);

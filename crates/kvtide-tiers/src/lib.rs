@@ -64,7 +64,7 @@ pub use kvtide_files::{Error, Result};
 #[cfg(feature = "objects")]
 pub use objects::{ObjectStorage, ObjectStorageOptions};
 pub use options::{Access, MemoryOptions, Policy, TierOptions, TiersOptions};
-pub use policy::GuardOptions;
+pub use policy::{Clock, GuardOptions};
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisOptions};
 pub use restore::{Restore, TierSet};

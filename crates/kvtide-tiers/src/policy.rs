@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
+use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtide_files::Result;
@@ -73,16 +74,29 @@ pub(crate) fn jitter(most: Duration) -> Duration {
     most.mul_f64(drawn as f64 / f64::from(u32::MAX)).min(most)
 }
 
+/// A clock that never goes back.
+pub trait Clock: Debug + Send + Sync {
+    /// Returns the time since a fixed, arbitrary epoch.
+    fn elapsed(&self) -> Duration;
+}
+
+/// The time since this instant.
+impl Clock for Instant {
+    fn elapsed(&self) -> Duration {
+        Instant::elapsed(self)
+    }
+}
+
 /// A gate with a clock, shared by threads.
 #[derive(Debug)]
 pub(crate) struct Desk {
     gate: Mutex<Gate>,
-    start: Instant,
+    clock: Arc<dyn Clock>,
 }
 
 impl Desk {
-    pub fn new(options: GateOptions) -> Result<Self> {
-        Ok(Desk { gate: Mutex::new(Gate::new(options)?), start: Instant::now() })
+    pub fn new(options: GateOptions, clock: Arc<dyn Clock>) -> Result<Self> {
+        Ok(Desk { gate: Mutex::new(Gate::new(options)?), clock })
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
@@ -90,14 +104,14 @@ impl Desk {
     }
 
     pub fn admit(&self, bytes: u64) -> Result<Permit, Refusal> {
-        self.gate().admit(self.start.elapsed(), bytes)
+        self.gate().admit(self.clock.elapsed(), bytes)
     }
 
     /// Settles a permit. Returns true if there is a new event.
     pub fn settle(&self, permit: Permit, outcome: Outcome) -> bool {
         let mut gate = self.gate();
         let before = gate.events_made();
-        gate.settle(permit, outcome, self.start.elapsed());
+        gate.settle(permit, outcome, self.clock.elapsed());
         gate.events_made() > before
     }
 
@@ -106,7 +120,7 @@ impl Desk {
     }
 
     pub fn unavailable_for(&self) -> Option<Duration> {
-        self.gate().unavailable_for(self.start.elapsed())
+        self.gate().unavailable_for(self.clock.elapsed())
     }
 
     pub fn next_event(&self) -> Option<Event> {

@@ -89,6 +89,39 @@ fn keys_that_collide_can_only_miss() {
     index.check_invariants().unwrap();
 }
 
+/// With 8 bits of a key that count, many collide: a block is found by the prompts that it was computed for, or by none.
+#[test]
+fn keys_of_eight_bits_never_find_another_block() {
+    const BLOCKS: u32 = 400;
+    let collided = std::cell::Cell::new(0);
+    let traces = proptest::collection::vec((proptest::bool::ANY, proptest::collection::vec(0..2u32, 2..24)), 20..60);
+    super::support::run("index of 8 bits", 300, traces, |prompts| {
+        let mut index = PrefixIndex::new(BLOCKS, 2).unwrap().with_key_bits(8);
+        index.reserve(BLOCKS - 1).unwrap();
+        // The salt and all tokens up to the end of each block.
+        let (mut content, mut next) = (vec![("", Vec::new()); BLOCKS as usize], 0);
+        for (is_other, tokens) in &prompts {
+            let salt = if *is_other { "b" } else { "a" };
+            for (at, &block) in found(&index, salt, tokens).iter().enumerate() {
+                let expected = (salt, tokens[..2 * at + 2].to_vec());
+                proptest::prop_assert_eq!(&content[block as usize], &expected, "another block is found");
+            }
+            let blocks: Vec<u32> = (0..tokens.len() as u32 / 2).map(|at| (next + at) % BLOCKS).collect();
+            next += blocks.len() as u32;
+            for (at, &block) in blocks.iter().enumerate() {
+                index.evict(block);
+                content[block as usize] = (salt, tokens[..2 * at + 2].to_vec());
+            }
+            fill(&mut index, salt, tokens, &blocks);
+            let missed = found(&index, salt, &[&tokens[..], &[9]].concat()).len() < blocks.len();
+            collided.set(collided.get() + u32::from(missed));
+            index.check_invariants().map_err(proptest::test_runner::TestCaseError::fail)?;
+        }
+        Ok(())
+    });
+    assert!(collided.get() > 0, "nothing collided");
+}
+
 #[test]
 fn two_that_fill_the_same_block_both_keep_theirs() {
     let mut index = index(8, 2);

@@ -53,8 +53,8 @@ const NUMBERS: [&str; 20] = [
 
 /// The parts of a file.
 #[derive(Clone)]
-struct Parts {
-    header: String,
+pub struct Parts {
+    pub header: String,
     /// The bytes after the header, without the seal.
     body: Vec<u8>,
     /// The offset of the lists in it.
@@ -62,7 +62,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         let header = String::from_utf8(bytes[8..end].to_vec()).unwrap();
         let body = bytes[end..bytes.len() - 8].to_vec();
@@ -74,7 +74,7 @@ impl Parts {
         Parts { header, body, lists }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let mut header = self.header.clone().into_bytes();
         header.resize(header.len().next_multiple_of(8), b' ');
         let header = [&(header.len() as u64).to_le_bytes()[..], &header].concat();

@@ -14,6 +14,8 @@
 //! links and junctions, and files are opened without following them; users and rights are left to the system's access
 //! lists, and a replacement during a call is not noticed.
 
+use std::fs::File;
+use std::io::{Result, Write};
 use std::time::SystemTime;
 
 #[cfg(unix)]
@@ -39,8 +41,21 @@ fn refused(why: impl Into<String>) -> std::io::Error {
     std::io::Error::other(why.into())
 }
 
+/// Writes to a file.
+pub(crate) fn write(file: &mut File, bytes: &[u8]) -> Result<()> {
+    #[cfg(all(test, unix))]
+    if let Err(reason) = fails::point("write") {
+        // A disk that is full has written a part.
+        file.write_all(&bytes[..bytes.len() / 2])?;
+        return Err(reason);
+    }
+    file.write_all(bytes)
+}
+
 const NO_FOLDER: &str = "it is a link, or no folder";
 const NO_FILE: &str = "it is not a regular file";
 
+#[cfg(all(test, unix))]
+pub(crate) mod fails;
 #[cfg(test)]
 mod tests;

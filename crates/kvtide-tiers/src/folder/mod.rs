@@ -18,9 +18,11 @@
 //! stopped, the count is updated later. O(1) for each entry; O(entries) for an eviction.
 
 mod directory;
+#[cfg(all(test, unix))]
+mod failing;
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -121,11 +123,22 @@ impl Folder {
     /// Adds entries that do not exist yet. If one cannot be written, returns an error; the others are written all the
     /// same.
     pub fn write(&self, entries: &[(String, &[u8])]) -> Result<()> {
-        let root = self.root()?;
-        let (mut added, mut outcome) = (0, Ok(()));
+        self.add_all(entries).1
+    }
+
+    /// Adds entries. Returns the number of those that exist now, and an error if that is not all of them.
+    fn add_all(&self, entries: &[(String, &[u8])]) -> (usize, Result<()>) {
+        let root = match self.root() {
+            Ok(root) => root,
+            Err(error) => return (0, Err(error)),
+        };
+        let (mut exist, mut added, mut outcome) = (0, 0, Ok(()));
         for (name, bytes) in entries {
             match self.add(&root, name, bytes) {
-                Ok(is_new) => added += if is_new { bytes.len() as i64 } else { 0 },
+                Ok(is_new) => {
+                    exist += 1;
+                    added += if is_new { bytes.len() as i64 } else { 0 };
+                }
                 Err(reason) => {
                     let shard = name.get(..SHARD).unwrap_or_default();
                     outcome = Err(Error::io("write", &self.root.join(shard).join(name), reason));
@@ -133,7 +146,7 @@ impl Folder {
             }
         }
         self.count(added);
-        outcome
+        (exist, outcome)
     }
 
     /// Adds an entry. Returns true if it is new.
@@ -151,7 +164,7 @@ impl Folder {
         let own = self.made.fetch_add(1, Ordering::Relaxed);
         let temporary = format!(".{name}.{}-{own}.tmp", std::process::id());
         let mut file = shard.create(&temporary)?;
-        let written = file.write_all(bytes).and_then(|()| shard.rename(&temporary, name));
+        let written = directory::write(&mut file, bytes).and_then(|()| shard.rename(&temporary, name));
         if written.is_err() {
             let _ = shard.remove(&temporary);
         }
@@ -273,15 +286,9 @@ impl Store for Folder {
         keys.iter().map(has).collect()
     }
 
-    fn put(&self, entries: &[(String, &[u8])], deadline: Instant) -> usize {
-        match self.write(entries) {
-            Ok(()) => entries.len(),
-            // The disk is full, or the folder was removed: an entry that does not exist is a miss.
-            Err(_) => {
-                let keys: Vec<String> = entries.iter().map(|(key, _)| key.clone()).collect();
-                self.has(&keys, deadline).into_iter().filter(|is_there| *is_there).count()
-            }
-        }
+    fn put(&self, entries: &[(String, &[u8])], _: Instant) -> usize {
+        // If the disk is full or the folder was removed, an entry that does not exist is a miss.
+        self.add_all(entries).0
     }
 
     fn remove(&self, keys: &[String], _: Instant) {
@@ -316,7 +323,7 @@ fn write_count(file: &mut File, bytes: u64) -> std::io::Result<()> {
     let count = bytes.to_le_bytes();
     let sum = XxHash3_64::oneshot(&count).to_le_bytes();
     file.seek(SeekFrom::Start(0))?;
-    file.write_all(&[count, sum].concat())
+    directory::write(file, &[count, sum].concat())
 }
 
 /// Returns the name of the folder of an entry.

@@ -3,6 +3,7 @@
 //! A permit is settled however its operation ends. If the caller's deadline ends it, it counts as a failure of the
 //! store, provided that the store had time to answer and has answered no part of the call.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,8 @@ pub(super) struct WatchedDesk {
 
 impl WatchedDesk {
     pub(super) fn new(options: GateOptions, watcher: Option<Watcher>) -> Result<Self> {
-        Ok(WatchedDesk { desk: Desk::new(options)?, settled: Notify::new(), watcher })
+        let desk = Desk::new(options, Arc::new(Instant::now()))?;
+        Ok(WatchedDesk { desk, settled: Notify::new(), watcher })
     }
 
     /// Resolves when an operation has been settled since this call.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvtide_core::model::LayerDescription;
 use kvtide_tensor::{PagedKvCache, PagedPrefix, PromptOptions};
 use kvtide_tiers::{
     Access, Answer, Call, CallerGate, Driver, Envelope, Fault, FaultKind, GateOptions, GuardOptions, Machine, Policy,
@@ -187,6 +188,34 @@ fn a_late_or_dead_store_is_a_miss_and_takes_nothing_until_it_is_back() {
             compute(&mut other, &[7; 9]);
             assert!(below.has_queued_for_caller());
         }
+    }
+}
+
+/// Threads copy the first half of a prompt from memory while the caller answers for the rest: the restore ends when both
+/// have arrived.
+#[test]
+fn blocks_in_memory_arrive_as_well_as_those_of_the_callers_store() {
+    const HALF: u32 = 64;
+    let layers = vec![LayerDescription::full(2, 64); 2];
+    let form = Form { layers, block_size: 16, blocks: 2 * HALF, ..form() };
+    let tokens: Vec<u32> = (0..2 * HALF * 16 + 1).collect();
+    let first = &tokens[..(HALF * 16) as usize];
+    let mut shelf = Shelf::default();
+    let mut worker = Form { blocks: 2 * HALF + 1, ..form.clone() }.cache();
+    let tiers = attach(&mut worker, None, vec![tier(NEVER)]);
+    compute(&mut worker, &tokens);
+    write(&tiers, &mut shelf);
+    for round in 0..30 {
+        let mut cache = form.cache();
+        let below = attach(&mut cache, memory(u64::MAX), vec![tier(NEVER)]);
+        let (sequence, _) = compute(&mut cache, first);
+        cache.drop_sequence(sequence).unwrap();
+        // Evicts all blocks to memory.
+        let other = cache.create_sequence().unwrap();
+        cache.ensure_capacity(other, 2 * HALF * 16).unwrap();
+        cache.drop_sequence(other).unwrap();
+        let (arrived, prefix) = restore(&below, &mut cache, &tokens, &mut shelf);
+        assert_eq!((arrived, prefix.length()), (vec![HALF, HALF], 2 * HALF * 16), "round {round}");
     }
 }
 

@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+#[cfg(test)]
+use super::fails;
 use super::{About, NO_FILE, NO_FOLDER, refused};
 
 /// A folder of this user.
@@ -29,6 +31,8 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 impl Directory {
     /// Opens a folder.
     pub fn open(path: &Path) -> Result<Self> {
+        #[cfg(test)]
+        fails::point("open")?;
         Directory::checked(rustix::fs::open(path, FOLDER, Mode::empty()), own_user()?)
     }
 
@@ -42,11 +46,15 @@ impl Directory {
 
     /// Opens a folder in it.
     pub fn folder(&self, name: &str) -> Result<Self> {
+        #[cfg(test)]
+        fails::point("folder")?;
         Directory::checked(rustix::fs::openat(&self.handle, name, FOLDER, Mode::empty()), self.owner)
     }
 
     /// Opens a folder in it, and creates it if it doesn't exist.
     pub fn make_folder(&self, name: &str) -> Result<Self> {
+        #[cfg(test)]
+        fails::point("make_folder")?;
         match self.folder(name) {
             Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {
                 match rustix::fs::mkdirat(&self.handle, name, PRIVATE_FOLDER) {
@@ -90,6 +98,8 @@ impl Directory {
     }
 
     fn file(&self, name: &str, how: OFlags) -> Result<File> {
+        #[cfg(test)]
+        fails::point("file")?;
         let opened = rustix::fs::openat(&self.handle, name, how | FILE, PRIVATE_FILE);
         let file = File::from(opened.map_err(|reason| match reason {
             Errno::LOOP | Errno::MLINK => refused(NO_FILE),
@@ -100,6 +110,8 @@ impl Directory {
 
     /// Returns the properties of a file. Refused unless it is a regular file.
     pub fn about(&self, name: &str) -> Result<About> {
+        #[cfg(test)]
+        fails::point("about")?;
         let about = rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(about.st_mode) {
             FileType::RegularFile => {
@@ -111,17 +123,23 @@ impl Directory {
 
     /// Removes a regular file.
     pub fn remove(&self, name: &str) -> Result<()> {
+        #[cfg(test)]
+        fails::point("remove")?;
         self.about(name)?;
         Ok(rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 
     /// Renames a file, and replaces any file of the new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        #[cfg(test)]
+        fails::point("rename")?;
         Ok(rustix::fs::renameat(&self.handle, from, &self.handle, to)?)
     }
 
     /// Returns all names in it that are text.
     pub fn names(&self) -> Result<Vec<String>> {
+        #[cfg(test)]
+        fails::point("names")?;
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.handle)? {
             match entry?.file_name().to_str() {
