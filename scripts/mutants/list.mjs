@@ -1,0 +1,97 @@
+// Planted faults, each with the check that must catch it: `from` becomes `to` in a copy of the repository.
+//
+// `check` is a command line whose failure means that the fault was caught.
+
+const threads = ['node', 'scripts/concurrency.mjs']
+const asan = file => ['node', 'scripts/asan.mjs', file]
+
+const ava = file => ['ava', file]
+
+export const mutants = [
+  {
+    name: 'pin',
+    fault: 'the end of a background read is not ordered before the next write',
+    file: 'crates/kvtide-tensor/src/base/life.rs',
+    from: 'self.0.readers.fetch_sub(1, Ordering::Release)',
+    to: 'self.0.readers.fetch_sub(1, Ordering::Relaxed)',
+    check: threads,
+  },
+  {
+    name: 'run',
+    fault: 'a step that failed on another thread is not seen',
+    file: 'crates/kvtide-tensor/src/base/life.rs',
+    from: 'life.runs.fetch_sub(1, Ordering::Release)',
+    to: 'life.runs.fetch_sub(1, Ordering::Relaxed)',
+    check: threads,
+  },
+  {
+    name: 'budget',
+    fault: 'the bytes in use are computed from two loads of one number',
+    file: 'crates/kvtide-tensor/src/base/memory.rs',
+    from: 'self.used().saturating_sub(self.spared.load(Ordering::Relaxed))',
+    to: 'self.used() - self.spared.load(Ordering::Relaxed).min(self.used())',
+    check: threads,
+  },
+  {
+    name: 'worker',
+    fault: 'a worker of the pool is reserved twice',
+    file: 'crates/kvtide-tensor/src/base/idle.rs',
+    from: 'Some(idle - count)',
+    to: 'Some(idle - count.min(1))',
+    check: threads,
+  },
+  {
+    name: 'notification',
+    fault: 'a queued block does not wake the writer',
+    file: 'crates/kvtide-tiers/src/queue.rs',
+    from: '            self.changed.notify_all();\n        }\n        has_room',
+    to: '        }\n        has_room',
+    check: threads,
+  },
+  {
+    name: 'wake',
+    fault: 'a restore ends between the check of a waiter and its wait',
+    file: 'crates/kvtide-tiers/src/waiters.rs',
+    from: '        drop(self.lock());\n',
+    to: '',
+    check: threads,
+  },
+  {
+    name: 'freed-memory',
+    fault: 'the addon reads memory that it has freed',
+    file: 'src/border/process.rs',
+    from: '        let budget = Budget::process();\n        Ok(NativeMemoryStats {',
+    to: `        let freed = std::hint::black_box(vec![7_u64; 64]);
+        let place = freed.as_ptr();
+        drop(freed);
+        // SAFETY: none, this is the fault.
+        std::hint::black_box(unsafe { place.read_volatile() });
+        let budget = Budget::process();
+        Ok(NativeMemoryStats {`,
+    check: asan('__test__/border/memory.test.ts'),
+  },
+  {
+    name: 'request-field',
+    fault: 'a field that is null is read as an object',
+    file: 'packages/serve/lib/requests/fields.ts',
+    from: "typeof value === 'object' && value !== null && !Array.isArray(value)",
+    to: "typeof value === 'object' && !Array.isArray(value)",
+    check: ava('__test__/serve/mutated-bodies.test.ts'),
+  },
+  {
+    name: 'added-token',
+    fault: 'a tokenizer with an added token without a text is accepted',
+    file: 'lib/text/token-bytes.ts',
+    from: "typeof content !== 'string'",
+    to: "typeof content === 'symbol'",
+    check: ava('__test__/text/mutated-files.test.ts'),
+  },
+  {
+    name: 'template-error',
+    fault: 'the error of a chat template has no code',
+    file: 'lib/text/template.ts',
+    from: 'throw failedTemplate(isLate',
+    to: 'if (!isLate) throw cause\n    throw failedTemplate(isLate',
+    check: ava('__test__/text/mutated-files.test.ts'),
+  },
+]
