@@ -2,8 +2,9 @@
 //
 // The stable toolchain instruments all of our crates and their dependencies (RUSTC_BOOTSTRAP=1 -Zsanitizer=address); gcc's libasan is
 // loaded before node. Any report of any process fails the run, even if a test expects that process to end. Leaks aren't checked, because
-// node frees nothing when it ends. Without Linux on x64 or without gcc's libasan the run is SKIPPED by name.
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+// node frees nothing when it ends. A library with a planted fault shows first that faults are reported. Without Linux on x64 or without
+// gcc's libasan the run is SKIPPED by name.
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { isAbsolute, join } from 'node:path'
 
 import { ask, hostTarget, must, root, run } from './steps.mjs'
@@ -48,25 +49,41 @@ const addon = join(folder, 'kvtide.node')
 copyFileSync(join(folder, hostTarget(), 'release', 'libkvtide.so'), addon)
 
 const reports = join(folder, 'reports')
-rmSync(reports, { recursive: true, force: true })
-mkdirSync(reports)
-const options = [
-  'detect_leaks=0',
-  // A test asks for more memory than there is, and expects an error.
-  'allocator_may_return_null=1',
-  'max_allocation_size_mb=65536',
-  `log_path=${join(reports, 'process')}`,
-]
-const named = process.argv.slice(2)
-const { code } = await run('ava', named.length > 0 ? named : ['__test__/**/*.test.ts', ...LEFT_OUT], {
-  env: {
-    LD_PRELOAD: libasan,
-    ASAN_OPTIONS: options.join(':'),
-    NAPI_RS_NATIVE_LIBRARY_PATH: addon,
-    KVTIDE_DEVICE: 'cpu',
-  },
+const environment = {
+  LD_PRELOAD: libasan,
+  ASAN_OPTIONS: [
+    'detect_leaks=0',
+    // A test asks for more memory than there is, and expects an error.
+    'allocator_may_return_null=1',
+    'max_allocation_size_mb=65536',
+    `log_path=${join(reports, 'process')}`,
+  ].join(':'),
+  NAPI_RS_NATIVE_LIBRARY_PATH: addon,
+  KVTIDE_DEVICE: 'cpu',
+}
+
+/** Runs a command and returns its exit code, and the reports of all of its processes. */
+async function watched(command, args, options) {
+  rmSync(reports, { recursive: true, force: true })
+  mkdirSync(reports)
+  const { code } = await run(command, args, { ...options, env: environment })
+  return { code, found: readdirSync(reports).map(name => readFileSync(join(reports, name), 'utf8')) }
+}
+
+// A run that could report nothing proves nothing.
+const freed = join(folder, 'freed.so')
+const rustc = ['--edition', '2024', '-O', '-Zsanitizer=address', '--crate-type', 'cdylib', '-o', freed]
+await must('rustc', [...rustc, 'scripts/asan/freed.rs'], { env: { RUSTC_BOOTSTRAP: '1' } })
+const planted = await watched('node', ['-e', `process.dlopen({ exports: {} }, ${JSON.stringify(freed)})`], {
+  silent: true,
 })
-const found = existsSync(reports) ? readdirSync(reports) : []
-for (const name of found) console.error(readFileSync(join(reports, name), 'utf8').slice(0, 6000))
+if (!planted.found.some(report => report.includes('heap-use-after-free'))) {
+  console.error('AddressSanitizer did not report a planted use of freed memory')
+  process.exit(1)
+}
+
+const named = process.argv.slice(2)
+const { code, found } = await watched('ava', named.length > 0 ? named : ['__test__/**/*.test.ts', ...LEFT_OUT])
+for (const report of found) console.error(report.slice(0, 6000))
 if (found.length > 0) console.error(`AddressSanitizer reported ${found.length} processes`)
 process.exit(code === 0 && found.length === 0 ? 0 : 1)

@@ -3,7 +3,6 @@
 // `check` is a command line whose failure means that the fault was caught.
 
 const threads = ['node', 'scripts/concurrency.mjs']
-const asan = file => ['node', 'scripts/asan.mjs', file]
 
 const ava = file => ['ava', file]
 
@@ -55,20 +54,6 @@ export const mutants = [
     from: '        drop(self.lock());\n',
     to: '',
     check: threads,
-  },
-  {
-    name: 'freed-memory',
-    fault: 'the addon reads memory that it has freed',
-    file: 'src/border/process.rs',
-    from: '        let budget = Budget::process();\n        Ok(NativeMemoryStats {',
-    to: `        let freed = std::hint::black_box(vec![7_u64; 64]);
-        let place = freed.as_ptr();
-        drop(freed);
-        // SAFETY: none, this is the fault.
-        std::hint::black_box(unsafe { place.read_volatile() });
-        let budget = Budget::process();
-        Ok(NativeMemoryStats {`,
-    check: asan('__test__/border/memory.test.ts'),
   },
   {
     name: 'request-field',
