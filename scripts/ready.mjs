@@ -46,6 +46,7 @@ const steps = [
     ['__test__/devices'],
     { KVTIDE_KERNELS: 'opaque', KVTIDE_DEVICE: 'cpu', KVTIDE_CASES_JS: '40' },
   ],
+  ['format of the models of threads', 'cargo', ['fmt', '--manifest-path', 'concurrency/Cargo.toml', '--check']],
   ['what threads share, in all orders', 'node', ['scripts/concurrency.mjs']],
   ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs'], full ? { KVTIDE_CASES: '50' } : {}],
   ...(full
