@@ -68,6 +68,7 @@ const steps = [
           ['check', 'licenses', 'bans', 'sources'],
         ],
         ['a million sequences of each property', 'node', ['scripts/soak.mjs', 'properties', '--fresh']],
+        ['fuzzing', 'node', ['scripts/fuzz.mjs', '--seconds', '20']],
         ['tests under AddressSanitizer', 'node', ['scripts/asan.mjs']],
         ['planted faults', 'node', ['scripts/mutants/main.mjs']],
       ]

@@ -1,5 +1,6 @@
 // The stages of `npm run soak`: each does its work in pieces of minutes, so that a run can stop and go on.
 import { libraries } from '../crates.mjs'
+import { targets } from '../fuzz/targets.mjs'
 import { onTarget } from '../steps.mjs'
 
 const numberOf = (pattern, output) => Number(pattern.exec(output)?.[1] ?? 0)
@@ -33,6 +34,13 @@ export const stages = [
     command: ['node', 'scripts/concurrency.mjs', '--preemptions', '1', '--schedules', '200000'],
     done: () => 200_000,
   },
+  ...Object.keys(targets).map(target => ({
+    name: `fuzz-${target}`,
+    unit: 'inputs',
+    goal: 100_000_000,
+    command: ['node', 'scripts/fuzz.mjs', target, '--seconds', '300'],
+    done: output => numberOf(/: (\d+) runs, no crash/, output),
+  })),
   {
     name: 'workers',
     unit: 'rounds of four workers',
