@@ -5,6 +5,7 @@
 const threads = ['node', 'scripts/concurrency.mjs']
 
 const ava = file => ['ava', file]
+const fuzz = target => ['node', 'scripts/fuzz.mjs', target, '--seconds', '60']
 
 export const mutants = [
   {
@@ -78,5 +79,13 @@ export const mutants = [
     from: 'throw failedTemplate(isLate',
     to: 'if (!isLate) throw cause\n    throw failedTemplate(isLate',
     check: ava('__test__/text/mutated-files.test.ts'),
+  },
+  {
+    name: 'panic',
+    fault: 'a batch of events of one rank ends the process',
+    file: 'crates/kvtide-router/src/wire/decode.rs',
+    from: 'let rank = if length > 2 { rank(reader)? } else { None };',
+    to: 'let rank = if length > 2 { rank(reader)? } else { None };\n    assert!(rank != Some(77));',
+    check: fuzz('events'),
   },
 ]
