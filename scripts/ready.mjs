@@ -46,6 +46,8 @@ const steps = [
     ['__test__/devices'],
     { KVTIDE_KERNELS: 'opaque', KVTIDE_DEVICE: 'cpu', KVTIDE_CASES_JS: '40' },
   ],
+  ['format of the models of threads', 'cargo', ['fmt', '--manifest-path', 'concurrency/Cargo.toml', '--check']],
+  ['what threads share, in all orders', 'node', ['scripts/concurrency.mjs']],
   ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs'], full ? { KVTIDE_CASES: '50' } : {}],
   ...(full
     ? [
@@ -65,7 +67,10 @@ const steps = [
           'target/tools/bin/cargo-deny',
           ['check', 'licenses', 'bans', 'sources'],
         ],
-        ['soak', 'node', ['scripts/soak.mjs']],
+        ['a million sequences of each property', 'node', ['scripts/soak.mjs', 'properties', '--fresh']],
+        ['fuzzing', 'node', ['scripts/fuzz.mjs', '--seconds', '20']],
+        ['tests under AddressSanitizer', 'node', ['scripts/asan.mjs']],
+        ['planted faults', 'node', ['scripts/mutants/main.mjs']],
       ]
     : []),
   ['reference model', 'node', ['scripts/reference.mjs']],

@@ -14,6 +14,7 @@ const FILES = [
   'Cargo.toml',
   'Cargo.lock',
   'bench/peers/Cargo.lock',
+  'fuzz/Cargo.lock',
   'lib/loading/version.ts',
   'CHANGELOG.md',
 ]
@@ -45,7 +46,7 @@ test('one command raises it everywhere', async t => {
   t.is(code, 0)
   t.is(
     out,
-    `${here} -> 99.1.0: package.json, package-lock.json, Cargo.toml, Cargo.lock, bench/peers/Cargo.lock, lib/loading/version.ts, CHANGELOG.md\n`,
+    `${here} -> 99.1.0: package.json, package-lock.json, Cargo.toml, Cargo.lock, bench/peers/Cargo.lock, fuzz/Cargo.lock, lib/loading/version.ts, CHANGELOG.md\n`,
   )
   t.deepEqual(new Set(everywhere(at)), new Set(['99.1.0']))
   t.is(

@@ -8,6 +8,7 @@
 // the whole word.
 import { setImmediate } from 'node:timers/promises'
 
+import { invalidTokenizer, reasonOf } from './files.js'
 import type { AddedToken, HuggingFaceTokenizer } from './packages.js'
 
 /** @internal A place between two sections: behind it, a text tokenises the same, whatever precedes it. */
@@ -46,6 +47,7 @@ interface Pass {
 
 /** @internal */
 export class Encoder {
+  readonly #path: string
   readonly #tokenizer: HuggingFaceTokenizer
   readonly #before: readonly number[]
   readonly #after: readonly number[]
@@ -54,7 +56,8 @@ export class Encoder {
   readonly #maySplit: boolean
   #pairs: ReadonlySet<number> | undefined
 
-  constructor(tokenizer: HuggingFaceTokenizer) {
+  constructor(path: string, tokenizer: HuggingFaceTokenizer) {
+    this.#path = path
     this.#tokenizer = tokenizer
     const place = '\u0000'
     const around = tokenizer.post_processor?.([place], null, true).tokens ?? [place]
@@ -126,7 +129,16 @@ export class Encoder {
     return added.get(token)?.id ?? model.tokens_to_ids.get(token) ?? model.unk_token_id ?? 0
   }
 
+  /** A part of the tokenizer may be invalid in a way that only some texts show. */
   *#run(text: string, start: number, pass: Pass): Generator<undefined, void, undefined> {
+    try {
+      yield* this.#turns(text, start, pass)
+    } catch (cause) {
+      throw invalidTokenizer(this.#path, `it failed to encode a text: ${reasonOf(cause)}`, cause)
+    }
+  }
+
+  *#turns(text: string, start: number, pass: Pass): Generator<undefined, void, undefined> {
     const { splitter_unnormalized, added_tokens_map: added, normalizer } = this.#tokenizer
     const sections = splitter_unnormalized.split(text.slice(start))
     let place = start

@@ -36,7 +36,12 @@ export class TokenBytes {
   constructor(file: string, { decoder }: Fields, tokenizer: HuggingFaceTokenizer) {
     this.form = formOf(file, decoder)
     this.#tokenizer = tokenizer
-    for (const token of tokenizer.added_tokens) this.#added.set(token.id, token)
+    for (const token of tokenizer.added_tokens) {
+      const { id, content } = token as { readonly id: unknown; readonly content: unknown }
+      if (!Number.isSafeInteger(id) || (id as number) < 0 || typeof content !== 'string')
+        throw invalidTokenizer(file, 'an added token has no id or no text')
+      this.#added.set(token.id, token)
+    }
   }
 
   added(id: number): AddedToken | undefined {
@@ -98,6 +103,7 @@ function add(file: string, chain: Chain, decoder: unknown): void {
   const { type, content, replacement = '▁', prefix, suffix, start = 0, stop = 0 } = fields
   switch (type) {
     case 'Sequence':
+      if (!Array.isArray(fields['decoders'])) break
       for (const part of fields['decoders'] as readonly unknown[]) add(file, chain, part)
       return
     case 'ByteLevel':

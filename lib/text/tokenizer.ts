@@ -1,7 +1,7 @@
 // A model's tokenizer: text to ids, and back.
 import { checkInternal, INTERNAL, settle } from '../border/owner.js'
 import { arrayKind, flag, isArray, known, type Names, optional, text as string } from '../errors/check.js'
-import { invalid, messageOf } from '../errors/errors.js'
+import { invalid, isKvTideError, messageOf } from '../errors/errors.js'
 import { Vocabulary, type VocabularyOptions } from '../sampling/vocabulary.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Detokenizer, textOf, TokenText } from './detokenizer.js'
@@ -42,7 +42,7 @@ export class TextTokenizer {
   constructor(token: unknown, files: TextFiles, tokenizer: HuggingFaceTokenizer) {
     checkInternal(token, 'TextTokenizer', 'the property tokenizer of a TextModel instead')
     settle<TextTokenizer, 'size' | 'path'>(this, { size: tokenizer.model.vocab.length, path: files.tokenizerPath })
-    this.#encoder = new Encoder(tokenizer)
+    this.#encoder = new Encoder(files.tokenizerPath, tokenizer)
     this.#bytes = new TokenBytes(files.tokenizerPath, files.tokenizer, tokenizer)
     this.#ids = tokenizer.model.tokens_to_ids
     this.#files = files
@@ -58,7 +58,12 @@ export class TextTokenizer {
     } catch (cause) {
       throw invalidTokenizer(files.tokenizerPath, `@huggingface/tokenizers refused it: ${messageOf(cause)}`, cause)
     }
-    return new TextTokenizer(INTERNAL, files, made)
+    try {
+      return new TextTokenizer(INTERNAL, files, made)
+    } catch (cause) {
+      if (isKvTideError(cause)) throw cause
+      throw invalidTokenizer(files.tokenizerPath, `its decoder or its tokens are invalid: ${messageOf(cause)}`, cause)
+    }
   }
 
   /** Returns the ids of a text. It takes about a second for a megabyte: a chat's own texts are tokenised in slices. */

@@ -32,6 +32,7 @@ const PLACES = [
   },
   { file: 'Cargo.lock', pattern: LOCKED, least: 6 },
   { file: 'bench/peers/Cargo.lock', pattern: LOCKED, least: 3 },
+  { file: 'fuzz/Cargo.lock', pattern: LOCKED, least: 4 },
   { file: 'lib/loading/version.ts', pattern: /^(export const version: string = ')([^']+)(')/gm, least: 1 },
 ]
 

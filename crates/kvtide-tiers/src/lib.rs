@@ -43,6 +43,7 @@ mod redis;
 mod restore;
 mod stats;
 mod store;
+mod sync;
 mod tier;
 mod tiers;
 #[cfg(feature = "redis")]

@@ -5,11 +5,12 @@
 //! are therefore freed at once, however long the store takes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::entry::StoreKey;
 use crate::memory::Block;
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::tier::{Side, Tier};
 
 /// The most blocks to write in one call, and the most bytes of them.

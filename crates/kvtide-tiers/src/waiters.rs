@@ -1,7 +1,8 @@
 //! The threads that wait for restored blocks.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Threads that wait for restored blocks, until those have arrived or the restore is over.
 #[derive(Debug, Default)]

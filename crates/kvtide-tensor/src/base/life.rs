@@ -7,9 +7,9 @@
 //! memory is then freed with the last pin.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::base::error::{Error, Result};
+use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// The shared state of one cache.
 #[derive(Debug, Default)]

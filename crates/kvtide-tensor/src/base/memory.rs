@@ -11,13 +11,13 @@
 //! *spared*: the owner's own limit does not count it. An owner that consists of other owners, as a model consists of layers,
 //! has a budget [of parts](Budget::of_parts): it spares what its parts spare.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use candle_core::Device;
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// A memory limit and the bytes in use under it.
 #[derive(Debug)]
@@ -84,7 +84,8 @@ impl Budget {
         PROCESS.get_or_init(|| Arc::new(Budget::root(Device::Cpu, default_limit()))).clone()
     }
 
-    fn root(device: Device, limit: u64) -> Self {
+    /// Makes a budget without one above it.
+    pub(crate) fn root(device: Device, limit: u64) -> Self {
         Budget {
             device,
             parent: None,
@@ -127,7 +128,8 @@ impl Budget {
 
     /// The bytes in use that count against the limit.
     fn counted(&self) -> u64 {
-        self.used() - self.spared.load(Ordering::Relaxed).min(self.used())
+        // Another thread may take and spare bytes between the two loads.
+        self.used().saturating_sub(self.spared.load(Ordering::Relaxed))
     }
 
     /// Makes the error of an allocation that does not fit.

@@ -11,13 +11,14 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::error::{Error, Result};
+use crate::base::idle::Idle;
 use crate::base::lock::{lock, unlocked};
+use crate::base::sync::{AtomicUsize, Ordering};
 
 /// The environment variable with the number of threads.
 const VARIABLE: &str = "KVTIDE_THREADS";
@@ -27,7 +28,7 @@ const THREADS_MAX: usize = 1024;
 
 struct Pool {
     workers: Option<ThreadPool>,
-    idle: AtomicUsize,
+    idle: Idle,
 }
 
 static POOL: Mutex<Option<Arc<Pool>>> = Mutex::new(None);
@@ -161,7 +162,7 @@ pub(crate) fn share(count: usize, limit: usize, work: impl Fn(usize) + Sync) -> 
         return Ok(());
     }
     let pool = pool()?;
-    let reserved = Reserved::take(&pool, count.min(limit) - 1);
+    let reserved = pool.idle.reserve(count.min(limit) - 1);
     let (Some(workers), true) = (&pool.workers, reserved.count > 0) else {
         alone();
         return Ok(());
@@ -193,34 +194,11 @@ impl Pool {
         };
         let workers = (size > 1).then(|| build(size - 1)).flatten();
         let idle = workers.as_ref().map_or(0, ThreadPool::current_num_threads);
-        Pool { workers, idle: AtomicUsize::new(idle) }
+        Pool { workers, idle: Idle::new(idle) }
     }
 
     fn size(&self) -> usize {
         1 + self.workers.as_ref().map_or(0, ThreadPool::current_num_threads)
-    }
-}
-
-/// Workers that are reserved for one call.
-struct Reserved<'a> {
-    pool: &'a Pool,
-    count: usize,
-}
-
-impl<'a> Reserved<'a> {
-    fn take(pool: &'a Pool, wanted: usize) -> Self {
-        let mut count = 0;
-        let _ = pool.idle.fetch_update(Ordering::AcqRel, Ordering::Acquire, |idle| {
-            count = idle.min(wanted);
-            Some(idle - count)
-        });
-        Reserved { pool, count }
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        self.pool.idle.fetch_add(self.count, Ordering::AcqRel);
     }
 }
 
@@ -281,11 +259,11 @@ mod tests {
     fn workers_come_back_after_a_panic() {
         let pool = Pool::new(3);
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _reserved = Reserved::take(&pool, 2);
+            let _reserved = pool.idle.reserve(2);
             panic!("a worker's");
         }));
         assert!(caught.is_err());
-        assert_eq!(pool.idle.load(Ordering::Relaxed), 2);
+        assert_eq!(pool.idle.reserve(3).count, 2);
     }
 
     /// Threads of the standard library.

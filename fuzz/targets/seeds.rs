@@ -1,0 +1,75 @@
+//! Writes the first inputs of the targets whose formats a fuzzer would hardly find alone: `seeds <folder of the corpora>`.
+
+use std::fs;
+use std::path::Path;
+
+use kvtide_router::{Batch, BlockHash, Event, RemovedBlocks, StoredBlocks, encode};
+
+#[path = "../../crates/kvtide-onnx/tests/support/build.rs"]
+#[allow(dead_code, reason = "the tests of graphs use the rest")]
+mod build;
+
+use build::{Attr, Decoder, HEADS};
+
+fn main() {
+    let root = std::env::args().nth(1).expect("a folder");
+    let write = |target: &str, name: &str, bytes: &[u8]| {
+        let folder = Path::new(&root).join(target);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join(name), bytes).expect("a file");
+    };
+    for (name, bytes) in graphs() {
+        write("onnx", name, &[&[1], &bytes[..]].concat());
+    }
+    write("events", "events", &encode(&batch()));
+    for (at, (kind, text)) in GRAMMARS.iter().enumerate() {
+        write("grammars", &format!("text-{at}"), &[&[*kind], text.as_bytes()].concat());
+    }
+    write("peers", "subscribe", b"\x80\x00\x01\x01\x01\x01a\x00\x01b\x04\x08\x04PING\0\x05a");
+    write("peers", "long", b"\x81\x02\0\0\0\0\0\0\0\x03abc\x04\x0b\x09SUBSCRIBEx");
+    write("peers", "greeting", &[&[2, 0xff][..], &[0; 8], &[0x7f, 3, 0], b"NULL", &[0; 48]].concat());
+}
+
+fn graphs() -> [(&'static str, Vec<u8>); 2] {
+    ["MultiHeadAttention", "GroupQueryAttention"].map(|operator| {
+        let decoder = Decoder::new(HEADS, true);
+        let graph = decoder.layers(|decoder, layer, [query, key, value]| {
+            let [pasts, presents] = decoder.pasts(layer);
+            let output = decoder.graph.fresh("attended");
+            let inputs = [query, key, value, "", "", "", &pasts[0], &pasts[1]];
+            let attributes = [Attr::Int("num_heads", HEADS), Attr::Int("unidirectional", 1)];
+            let outputs = [output.as_str(), &presents[0], &presents[1]];
+            decoder.graph.node_to(&format!("com.microsoft.{operator}"), &inputs, &outputs, &attributes);
+            output
+        });
+        (operator, graph.model(18))
+    })
+}
+
+fn batch() -> Batch {
+    let hashes = |from: u64| (from..from + 3).map(BlockHash::Number).collect::<Vec<_>>();
+    let stored =
+        StoredBlocks { hashes: hashes(1), tokens: (0..12).collect(), block_size: 4, ..StoredBlocks::default() };
+    let removed = RemovedBlocks { hashes: hashes(2), ..RemovedBlocks::default() };
+    Batch { time: 1.5, events: vec![Event::Stored(stored), Event::Removed(removed), Event::Cleared], rank: Some(1) }
+}
+
+/// The first byte, and the text.
+const GRAMMARS: [(u8, &str); 6] = [
+    (
+        0,
+        r#"{"model":{"type":"BPE","vocab":{"a":0,"b":1,"\u0120a":2},"merges":["a b"]},"decoder":{"type":"ByteLevel"},
+        "added_tokens":[{"id":3,"content":"<s>","special":true}]}"#,
+    ),
+    (4, r#"{"model":{"type":"Unigram","vocab":[["<unk>",0.0],["\u2581a",-1.0],["<0x41>",-2.0]]}}"#),
+    (
+        1,
+        r#"{"type":"object","properties":{"a":{"type":"integer","minimum":3},"b":{"enum":["x",null]}},"required":["a"]}"#,
+    ),
+    (
+        1,
+        r##"{"anyOf":[{"type":"string","pattern":"^a+$"},{"$ref":"#/$defs/n"}],"$defs":{"n":{"type":"array","maxItems":2}}}"##,
+    ),
+    (2, r"(a|b)*c{2,3}[^x]\d+"),
+    (3, "start: a+ \"x\" | b\na: /[a-z]/\nb: a \"y\"\n"),
+];

@@ -1,0 +1,91 @@
+// Planted faults, each with the check that must catch it: `from` becomes `to` in a copy of the repository.
+//
+// `check` is a command line whose failure means that the fault was caught.
+
+const threads = ['node', 'scripts/concurrency.mjs']
+
+const ava = file => ['ava', file]
+const fuzz = target => ['node', 'scripts/fuzz.mjs', target, '--seconds', '60']
+
+export const mutants = [
+  {
+    name: 'pin',
+    fault: 'the end of a background read is not ordered before the next write',
+    file: 'crates/kvtide-tensor/src/base/life.rs',
+    from: 'self.0.readers.fetch_sub(1, Ordering::Release)',
+    to: 'self.0.readers.fetch_sub(1, Ordering::Relaxed)',
+    check: threads,
+  },
+  {
+    name: 'run',
+    fault: 'a step that failed on another thread is not seen',
+    file: 'crates/kvtide-tensor/src/base/life.rs',
+    from: 'life.runs.fetch_sub(1, Ordering::Release)',
+    to: 'life.runs.fetch_sub(1, Ordering::Relaxed)',
+    check: threads,
+  },
+  {
+    name: 'budget',
+    fault: 'the bytes in use are computed from two loads of one number',
+    file: 'crates/kvtide-tensor/src/base/memory.rs',
+    from: 'self.used().saturating_sub(self.spared.load(Ordering::Relaxed))',
+    to: 'self.used() - self.spared.load(Ordering::Relaxed).min(self.used())',
+    check: threads,
+  },
+  {
+    name: 'worker',
+    fault: 'a worker of the pool is reserved twice',
+    file: 'crates/kvtide-tensor/src/base/idle.rs',
+    from: 'Some(idle - count)',
+    to: 'Some(idle - count.min(1))',
+    check: threads,
+  },
+  {
+    name: 'notification',
+    fault: 'a queued block does not wake the writer',
+    file: 'crates/kvtide-tiers/src/queue.rs',
+    from: '            self.changed.notify_all();\n        }\n        has_room',
+    to: '        }\n        has_room',
+    check: threads,
+  },
+  {
+    name: 'wake',
+    fault: 'a restore ends between the check of a waiter and its wait',
+    file: 'crates/kvtide-tiers/src/waiters.rs',
+    from: '        drop(self.lock());\n',
+    to: '',
+    check: threads,
+  },
+  {
+    name: 'request-field',
+    fault: 'a field that is null is read as an object',
+    file: 'packages/serve/lib/requests/fields.ts',
+    from: "typeof value === 'object' && value !== null && !Array.isArray(value)",
+    to: "typeof value === 'object' && !Array.isArray(value)",
+    check: ava('__test__/serve/mutated-bodies.test.ts'),
+  },
+  {
+    name: 'added-token',
+    fault: 'a tokenizer with an added token without a text is accepted',
+    file: 'lib/text/token-bytes.ts',
+    from: "typeof content !== 'string'",
+    to: "typeof content === 'symbol'",
+    check: ava('__test__/text/mutated-files.test.ts'),
+  },
+  {
+    name: 'template-error',
+    fault: 'the error of a chat template has no code',
+    file: 'lib/text/template.ts',
+    from: 'throw failedTemplate(isLate',
+    to: 'if (!isLate) throw cause\n    throw failedTemplate(isLate',
+    check: ava('__test__/text/mutated-files.test.ts'),
+  },
+  {
+    name: 'panic',
+    fault: 'a batch of events of one rank ends the process',
+    file: 'crates/kvtide-router/src/wire/decode.rs',
+    from: 'let rank = if length > 2 { rank(reader)? } else { None };',
+    to: 'let rank = if length > 2 { rank(reader)? } else { None };\n    assert!(rank != Some(77));',
+    check: fuzz('events'),
+  },
+]

@@ -1,0 +1,81 @@
+// The stages of `npm run soak`: each does its work in pieces of minutes, so that a run can stop and go on.
+import { libraries } from '../crates.mjs'
+import { targets } from '../fuzz/targets.mjs'
+import { onTarget } from '../steps.mjs'
+
+const numberOf = (pattern, output) => Number(pattern.exec(output)?.[1] ?? 0)
+const one = () => 1
+
+/**
+ * A stage: `goal` in its own unit, the command of a piece, and the amount that a piece has done, which its output tells.
+ *
+ * @type {readonly { name: string, unit: string, goal: number, command: readonly string[], env?: object, done: (output: string) => number }[]}
+ */
+export const stages = [
+  {
+    name: 'properties',
+    unit: 'sequences of each property',
+    goal: Number(process.env.KVTIDE_CASES ?? 1_000_000),
+    command: ['cargo', 'test', '--release', ...onTarget(), ...libraries],
+    env: { KVTIDE_CASES: '20000' },
+    done: () => 20_000,
+  },
+  {
+    name: 'orders',
+    unit: 'loom models with three preemptions',
+    goal: 1,
+    command: ['node', 'scripts/concurrency.mjs', '--preemptions', '3', '--minutes', '10', '--schedules', '1000'],
+    done: one,
+  },
+  {
+    name: 'schedules',
+    unit: 'schedules of each shuttle model',
+    goal: 1_000_000,
+    command: ['node', 'scripts/concurrency.mjs', '--preemptions', '1', '--schedules', '200000'],
+    done: () => 200_000,
+  },
+  ...Object.keys(targets).map(target => ({
+    name: `fuzz-${target}`,
+    unit: 'inputs',
+    goal: 100_000_000,
+    command: ['node', 'scripts/fuzz.mjs', target, '--seconds', '300'],
+    done: output => numberOf(/: (\d+) runs, no crash/, output),
+  })),
+  {
+    name: 'workers',
+    unit: 'rounds of four workers',
+    goal: 400,
+    command: ['ava', '__test__/integration/terminated-workers.test.ts'],
+    env: { KVTIDE_WORKER_ROUNDS: '40' },
+    done: () => 40,
+  },
+  {
+    name: 'cycles',
+    unit: 'caches',
+    goal: 1_000_000,
+    command: ['node', '--expose-gc', 'scripts/soak/cycles.mjs'],
+    env: { KVTIDE_CYCLES: '1000000' },
+    done: output => numberOf(/disposed of: (\d+) cycles/, output),
+  },
+  {
+    name: 'chat',
+    unit: 'simulated hours',
+    goal: 24,
+    command: ['node', '--expose-gc', 'scripts/soak/chat.mjs'],
+    done: output => numberOf(/^(\d+) hours: /m, output),
+  },
+  {
+    name: 'memory',
+    unit: 'runs of the tests under AddressSanitizer',
+    goal: 1,
+    command: ['node', 'scripts/asan.mjs'],
+    done: one,
+  },
+  {
+    name: 'mutants',
+    unit: 'runs of all planted faults',
+    goal: 1,
+    command: ['node', 'scripts/mutants/main.mjs'],
+    done: one,
+  },
+]
