@@ -8,7 +8,8 @@
 // the whole word.
 import { setImmediate } from 'node:timers/promises'
 
-import { invalidTokenizer, reasonOf } from './files.js'
+import { messageOf } from '../errors/errors.js'
+import { invalidTokenizer } from './files.js'
 import type { AddedToken, HuggingFaceTokenizer } from './packages.js'
 
 /** @internal A place between two sections: behind it, a text tokenises the same, whatever precedes it. */
@@ -134,7 +135,7 @@ export class Encoder {
     try {
       yield* this.#turns(text, start, pass)
     } catch (cause) {
-      throw invalidTokenizer(this.#path, `it failed to encode a text: ${reasonOf(cause)}`, cause)
+      throw invalidTokenizer(this.#path, `it failed to encode a text: ${messageOf(cause)}`, cause)
     }
   }
 
