@@ -60,9 +60,12 @@ const demo = join(root, 'packages/serve/demo')
 function runExample(file: string): Promise<{ code: number | null; output: string }> {
   return new Promise(resolve => {
     // Models that an example would download are replaced by the demo's, or by a stand-in.
-    const code = readFileSync(file, 'utf8').replaceAll(/TextModel\.load\('[\w.-]+\/[^']+'/g, `TextModel.load('${demo}'`)
-    writeFileSync(file, code)
-    const [, model] = /['"](onnx-community\/[^'"]+)['"]/.exec(code) ?? []
+    const program = readFileSync(file, 'utf8').replaceAll(
+      /TextModel\.load\('[\w.-]+\/[^']+'/g,
+      `TextModel.load('${demo}'`,
+    )
+    writeFileSync(file, program)
+    const [, model] = /['"](onnx-community\/[^'"]+)['"]/.exec(program) ?? []
     const standIn =
       model === undefined ? [] : [`--import=${new URL('../support/transformers/stand-in.ts', import.meta.url).href}`]
     // Programs that take a model's folder get the demo's; those that read lines get one.
