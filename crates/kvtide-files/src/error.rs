@@ -7,7 +7,8 @@ use kvtide_core::{Code, Detail, DetailValue, details};
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refused call. The file or cache that existed before is unchanged.
+/// A refused call. The file or cache that existed before is unchanged. One exception: if the folder cannot be flushed
+/// after a save, the new file is in its place, and whole.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The cache refused the call.
