@@ -123,6 +123,7 @@ impl Desk {
         self.gate().unavailable_for(self.clock.elapsed())
     }
 
+    #[cfg(feature = "client")]
     pub fn next_event(&self) -> Option<Event> {
         self.gate().next_event()
     }
@@ -131,6 +132,7 @@ impl Desk {
         self.gate().event_behind(seen)
     }
 
+    #[cfg(feature = "client")]
     pub fn events_begin(&self) -> u64 {
         self.gate().events_begin()
     }
