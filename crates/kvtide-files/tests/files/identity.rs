@@ -71,3 +71,12 @@ fn each_field_is_named() {
     assert_eq!(keyed.sequence_length(loaded), 5);
     assert_eq!(keyed.find_prefix(&[1, 2, 3, 4, 5, 6], options, false).unwrap().length(), 4);
 }
+
+#[test]
+fn rotated_keys_are_other_keys() {
+    let form = Form { formats: [PageFormat::Q8; 2], ..forms().swap_remove(0).1 };
+    let plain = save_cache_bytes(&mut form.cache(), &Watch::default()).unwrap();
+    let mut rotated = Form { hadamard: true, ..form }.cache();
+    let refusal = CacheFile::open(Source::bytes(plain)).unwrap().begin(&mut rotated).unwrap_err();
+    assert_eq!(field(&refusal), "hadamard");
+}

@@ -17,6 +17,7 @@ pub struct Form {
     pub block_size: u32,
     pub dtype: DType,
     pub formats: [PageFormat; 2],
+    pub hadamard: bool,
     pub blocks: u32,
     pub prefix_key: Option<[u8; 32]>,
 }
@@ -32,6 +33,7 @@ pub fn forms() -> Vec<(&'static str, Form)> {
         block_size: 4,
         dtype,
         formats,
+        hadamard: false,
         blocks: 64,
         prefix_key: Some(KEY),
     };
@@ -67,6 +69,7 @@ impl Form {
             dtype: self.dtype,
             key_format,
             value_format,
+            hadamard: self.hadamard,
             prefix_key: self.prefix_key,
             namespace: "a model".to_owned(),
             ..PagedModelOptions::new(model, room)
