@@ -50,6 +50,22 @@ export const stages = [
     done: () => 40,
   },
   {
+    name: 'kills',
+    unit: 'killed processes',
+    goal: 20_000,
+    command: ['cargo', 'test', '--release', ...onTarget(), ...libraries, '--test', 'tiers', 'crash::'],
+    env: { KVTIDE_KILLS: '1000' },
+    done: () => 1000,
+  },
+  {
+    name: 'races',
+    unit: 'programs of background work',
+    goal: 5000,
+    command: ['ava', '__test__/integration/races.test.ts', '__test__/integration/ended.test.ts'],
+    env: { KVTIDE_RACES: '500', KVTIDE_ENDED: '20' },
+    done: () => 500,
+  },
+  {
     name: 'cycles',
     unit: 'caches',
     goal: 1_000_000,
