@@ -30,7 +30,7 @@ function resizable<T extends Bytes>(array: T): T {
 const resize = (array: Bytes, bytes: number): unknown =>
   Reflect.apply(Reflect.get(array.buffer, 'resize') as (bytes: number) => void, array.buffer, [bytes])
 
-/** What may happen to an array once a call has it. */
+/** Changes of an array once a call has it. */
 const CHANGES: Readonly<Record<string, (array: Bytes) => unknown>> = {
   'is detached': array => structuredClone(array, { transfer: [array.buffer as ArrayBuffer] }),
   'is written to': array => array.fill(77 as never),

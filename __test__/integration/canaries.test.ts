@@ -29,7 +29,7 @@ const SALT = 'canary-salt-7f'
 const bytesOf = (text: string): Uint8Array => Uint8Array.from(Buffer.from(text.padEnd(32, '~')))
 const [PREFIX_KEY, SECRET, EXTRA] = [bytesOf('canary-prefix-key'), bytesOf('canary-secret'), bytesOf('canary-extra')]
 
-/** What must not be seen, as text, in hexadecimal, in base64 and as a list of numbers. */
+/** Values that must not be seen, as text, in hexadecimal, in base64 and as a list of numbers. */
 const CANARIES: readonly RegExp[] = [
   /4827_?19\d\d/,
   ...[SALT, 'canary-prefix-key', 'canary-secret', 'canary-extra'].flatMap(text => [

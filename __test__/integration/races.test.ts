@@ -9,7 +9,7 @@ import { Racing } from '../support/racing/racing.js'
 const PROGRAMS = Number(process.env['KVTIDE_RACES'] ?? 40)
 const STEPS = 150
 
-/** What must have happened in a run of all programs: otherwise they test less than they say. */
+/** Events that must have happened in a run of all programs: otherwise they test less than they say. */
 const HAPPENS = [
   'append',
   'attend in the background',

@@ -79,7 +79,7 @@ function namesIn(source: string): Set<string> {
   )
 }
 
-/** What is wrong with the tests that a cell names. */
+/** The faults of the tests that a cell names. */
 function wrongIn(shown: string, read: (file: string) => string | undefined): string[] {
   const named = namedIn(shown)
   if (named === undefined) return [`it names no tests: ${shown}`]

@@ -31,7 +31,7 @@ const bodyOf = (at: number): object => ({
   max_tokens: 16,
 })
 
-test('clients that hang up at any moment take nobody with them', async t => {
+test('clients that hang up at any moment leave the other answers whole', async t => {
   const seed = Number(process.env['KVTIDE_SEED'] ?? Date.now() & 0xffff)
   t.log(`KVTIDE_SEED=${seed}`)
   const chance = new Chance(seed)

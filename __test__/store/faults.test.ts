@@ -20,7 +20,7 @@ const PROMPTS = 6
 interface Fault {
   readonly begin: () => unknown
   readonly end: () => unknown
-  /** What may be found meanwhile: nothing, some of what was written, or all of it. */
+  /** The tokens that may be found meanwhile: nothing, some of what was written, or all of it. */
   readonly finds: 'nothing' | 'some' | 'all'
   /** Called before each prompt. */
   readonly each?: () => unknown
@@ -156,7 +156,7 @@ const REDIS: Readonly<Record<string, (of: Subject) => Fault>> = {
     end: () => of.command('FLUSHALL'),
     finds: 'nothing',
   }),
-  'has entries that somebody changed': of => ({
+  'has entries that were changed': of => ({
     begin: async () => {
       for (const key of await keysOf(of)) {
         const value = (await of.command('GET', key)) as string

@@ -16,7 +16,7 @@ export type ObjectFault = (request: ObjectRequest, response: ServerResponse, soc
 /** A server with the part of S3 that a store of blocks uses, whose answers a test may replace. */
 export class ObjectServer {
   readonly values: Map<string, Buffer> = new Map()
-  /** What was asked for, in order. */
+  /** The requests, in order. */
   readonly requests: ObjectRequest[] = []
   fault: ObjectFault | undefined
   readonly #server: Server

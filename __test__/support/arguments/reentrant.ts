@@ -4,7 +4,7 @@ import { types } from 'node:util'
 import { isKvTideError } from '../../../index.js'
 import { callOf, type Row } from './row.js'
 
-/** What a getter does to the object, by the first of these members that the object has. */
+/** Calls that a getter makes on the object, by the first of these members that the object has. */
 const ACTIONS: Readonly<Record<string, readonly string[]>> = {
   'dispose of it': ['dispose'],
   'empty it': ['reset', 'truncate', 'rollback', 'forgetPrefixes', 'setLen', 'reclaim'],
@@ -45,7 +45,7 @@ function watched<T extends object>(value: T, at: () => void): T {
   })
 }
 
-/** How a call ends: `ok` or a code; anything else is a defect. */
+/** The end of a call: `ok` or a code; anything else is a defect. */
 async function ended(call: () => unknown): Promise<string> {
   try {
     await call()

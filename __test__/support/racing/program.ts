@@ -8,7 +8,7 @@ import { tsxUrl } from '../packaging/child.js'
 import { Chance } from './rows.js'
 import { Racing } from './racing.js'
 
-/** How a process ends: by `process.exit`, by an error that nothing catches, not by itself, or after its workers were terminated. */
+/** The end of a process: by `process.exit`, by an error that nothing catches, not by itself, or after its workers were terminated. */
 export type Ending = 'exit' | 'throw' | 'never' | 'workers'
 
 /** The task of a process. */

@@ -41,7 +41,7 @@ interface Open {
   tokens: readonly number[]
 }
 
-/** What was saved: bytes, and the tokens that the sequence had when the save was asked for. */
+/** The saved bytes, and the tokens that the sequence had when the save was asked for. */
 interface Saved {
   readonly bytes: Uint8Array
   readonly tenant: number
