@@ -15,7 +15,7 @@ import {
   RotatingKvCache,
   Tensor,
 } from '../../index.js'
-import { collected, used } from '../support/garbage.js'
+import { collectAll, collected, used } from '../support/garbage.js'
 import { throwsCode } from '../support/throws.js'
 import { numbers, span, tokens } from '../support/tokens.js'
 
@@ -169,7 +169,7 @@ test('.data arrays stay readable after dispose, and after everything else is col
     cache.dispose()
     return data
   })
-  await collected(() => false)
+  await collectAll()
   for (const [token, data] of arrays.entries()) t.deepEqual(Array.from(data), span(token, token + 3))
 })
 
@@ -215,7 +215,7 @@ function fill(): void {
 }
 
 test.serial('what is not disposed of is collected: native bytes go back to the start', async t => {
-  await collected(() => false)
+  await collectAll()
   const start = used()
   fill()
   t.true(used() - start > 40 * 2 * 64 * 4096)
@@ -264,7 +264,7 @@ test('a snapshot that was collected costs nothing', async t => {
   cache.update(tokens(0, 8), tokens(0, 8))
   const take = (): void => void span(0, 10).map(() => cache.snapshot())
   take()
-  await collected(() => false)
+  await collectAll()
   cache.truncate(0)
   cache.update(tokens(0, 8), tokens(0, 8))
   t.like(cache.stats(), { copiesOnWrite: 0, heldBytes: 0 })

@@ -277,14 +277,11 @@ export class Racing {
       const q = { data: new Float32Array(DIM).fill(1e-6), shape: [1, 1, DIM] }
       this.#call('attend', () => {
         const wanted = attend(q, call).out.toArray()
-        const work = attendAsync(q, call, this.#signal())
         this.#start(
           'attend in the background',
-          () => work,
+          () => attendAsync(q, call, this.#signal()),
           ({ out }) => same(out.toArray(), wanted),
         )
-        // Work that was not noted, because too much is pending, ends unnoted.
-        work.catch(() => {})
       })
     } else if (kind === 1 && tokens.length > 0) {
       this.#call('gather', () => {

@@ -234,7 +234,8 @@ test('a download that was aborted is resumed by the next call', async t => {
 })
 
 test('a Hub that is away: the cache is used, with a warning, and without it the error says what to do', async t => {
-  const [server, cache, files] = [await HubServer.start(t), await folderOf(t), communityFiles()]
+  // Tests of this file run side by side, and its warning is known by the commit: no other test has these files.
+  const [server, cache, files] = [await HubServer.start(t), await folderOf(t), communityFiles('away')]
   const commit = server.add('org/name', files)
   await findOn(server, cache)
   await server.stop()
