@@ -166,6 +166,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     }
     this.#shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
     this.#backend = backend
+    // The runtime's own operators return the states after the last token of a step alone.
+    if (backend.name !== 'plain') this.#shared.native.keepDraftedStates()
     this.#rope = rope
     this.#embedding = width === undefined ? undefined : { width, hasGrids: backend.positionRows === 3 }
     this.#encoded = encoded

@@ -465,8 +465,8 @@ function withDraft(shared: SharedCache, part: StepPart): StepPart {
 }
 
 /**
- * Commits the accepted part of a draft. Layers that keep states have no state between two tokens of a step: a partly accepted draft is rolled back as a whole, and
- * the next step computes the accepted tokens again. Returns false in that case.
+ * Commits the accepted part of a draft. If layers keep states that were not kept after each drafted token, a partly accepted draft is rolled back as a whole, and the
+ * next step computes the accepted tokens again. Returns false in that case.
  */
 function commitDraft(draft: Transaction, count: number): boolean {
   try {

@@ -82,6 +82,12 @@ impl NativePagedKvCache {
             .change(env, |cache| Ok(cache.states_of_into(whole("seq", sequence)?, out.memory("out")?.bytes_mut())?))
     }
 
+    /// Keeps the states after each token of a draft's step from now on, so that a part of it can be committed.
+    #[napi]
+    pub fn keep_drafted_states(&mut self, env: &Env) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.keep_drafted_states(true)))
+    }
+
     /// True if each query head has a learned sink logit, which must be passed to attention.
     #[napi]
     pub fn has_sink_logits(&self, env: &Env) -> Result<bool> {

@@ -5,6 +5,8 @@
 mod support;
 mod world;
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -24,6 +26,8 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (of(), of()).prop_map(|(of, snapshot)| Call::Restore(of, snapshot)),
         1 => of().prop_map(Call::Release),
         3 => of().prop_map(Call::Begin),
+        6 => (of(), prop::collection::vec(0..2u32, 2..9), 0..6u64, prop::bool::weighted(0.93))
+            .prop_map(|(of, ids, kept, known)| Call::Draft(of, ids, kept, known)),
         4 => (of(), prop::option::of(0..4u64)).prop_map(|(of, kept)| Call::End(of, kept)),
         1 => (of(), any::<bool>()).prop_map(|(of, inner)| Call::Rollback(of, inner)),
         6 => (of(), prop::collection::vec(0..2u32, 0..6), 0..2u8).prop_map(|(of, more, salt)| Call::Find(of, more, salt)),
@@ -35,10 +39,12 @@ fn call() -> impl Strategy<Value = Call> {
 
 fn shape() -> impl Strategy<Value = Shape> {
     let slots = prop_oneof![2 => 2..8u32, 1 => 8..60u32];
-    (slots, prop_oneof![1 => 4..20u32, 1 => 20..200u32], 1..5u32).prop_map(|(slots, blocks, block_size)| Shape {
+    let blocks = prop_oneof![1 => 4..20u32, 1 => 20..200u32];
+    (slots, blocks, 1..5u32, prop::bool::weighted(0.8)).prop_map(|(slots, blocks, block_size, drafts_each)| Shape {
         slots,
         blocks,
         block_size,
+        drafts_each,
     })
 }
 
@@ -48,12 +54,18 @@ fn states_follow_the_tokens((shape, calls): (Shape, Vec<Call>)) -> Result<(), Te
         world.call(call)?;
         world.check()?;
     }
+    PARTS.fetch_add(world.parts, Relaxed);
     world.end()
 }
+
+/// The drafts of all traces of which a part was committed.
+static PARTS: AtomicU32 = AtomicU32::new(0);
 
 #[test]
 fn random_traces() {
     support::run("states", 6_000, (shape(), prop::collection::vec(call(), 0..60)), states_follow_the_tokens);
+    let parts = PARTS.load(Relaxed);
+    assert!(parts > 1000 || std::env::var_os("KVTIDE_CASES").is_some(), "{parts} parts of drafts were committed");
 }
 
 mod rules;

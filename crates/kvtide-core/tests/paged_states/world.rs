@@ -17,6 +17,8 @@ pub struct Shape {
     pub slots: u32,
     pub blocks: u32,
     pub block_size: u32,
+    /// True if steps of drafts keep the state after each token.
+    pub drafts_each: bool,
 }
 
 /// A call. `usize` is a sequence or snapshot, by its place in the list of those that exist.
@@ -33,6 +35,8 @@ pub enum Call {
     Restore(usize, usize),
     Release(usize),
     Begin(usize),
+    /// A transaction with one step, of which so many tokens are kept; whether their ids are known.
+    Draft(usize, Vec<u32>, u64, bool),
     End(usize, Option<u64>),
     Rollback(usize, bool),
     Find(usize, Vec<u32>, u8),
@@ -48,6 +52,8 @@ struct Model {
     salt: u8,
     /// Open transactions, with their ids in both planners, and the tokens from before each.
     drafts: Vec<(TransactionId, Vec<u32>)>,
+    /// The number of tokens before the last step of an open transaction, if the state after each of its tokens is kept.
+    kept_from: Option<usize>,
 }
 
 pub struct World {
@@ -57,6 +63,8 @@ pub struct World {
     models: Vec<Model>,
     snapshots: Vec<([HeldContent; 2], Vec<u32>, u8)>,
     size: u32,
+    /// The number of drafts of which a part was committed.
+    pub parts: u32,
 }
 
 /// The state after some tokens.
@@ -71,15 +79,17 @@ fn identity(salt: u8) -> Identity {
 }
 
 impl World {
-    pub fn new(Shape { slots, blocks, block_size }: Shape) -> Self {
+    pub fn new(Shape { slots, blocks, block_size, drafts_each }: Shape) -> Self {
         let full = PagedPlanner::new(blocks, block_size, 1).unwrap();
-        let states = PagedPlanner::new(slots, block_size, 1).unwrap().keeping_states();
+        let mut states = PagedPlanner::new(slots, block_size, 1).unwrap().keeping_states();
+        states.keep_drafted_states(drafts_each);
         World {
             planners: [full, states],
             slots: HashMap::new(),
             models: Vec::new(),
             snapshots: Vec::new(),
             size: block_size,
+            parts: 0,
         }
     }
 
@@ -91,6 +101,11 @@ impl World {
         match call {
             Call::Create(salt) => self.create(*salt),
             Call::Step(shares, known, end) => self.step(shares, *known, *end),
+            Call::Draft(of, ids, kept, known) => {
+                self.call(&Call::Begin(*of))?;
+                self.step(&[(*of, ids.clone())], *known, 7)?;
+                self.call(&Call::End(*of, Some(*kept)))
+            }
             Call::Find(of, more, salt) => self.find(*of, more, *salt),
             Call::Forget => {
                 self.planners.iter_mut().for_each(PagedPlanner::forget_prefixes);
@@ -128,7 +143,7 @@ impl World {
             }
             Call::Fork(_) => {
                 let forks = self.each(|planner| planner.fork(id).unwrap());
-                let model = Model { id: forks[0], drafts: Vec::new(), ..self.models[at].clone() };
+                let model = Model { id: forks[0], drafts: Vec::new(), kept_from: None, ..self.models[at].clone() };
                 self.models.push(model);
             }
             Call::Truncate(_, length) => self.truncate(at, *length)?,
@@ -160,6 +175,9 @@ impl World {
                     let place = if *inner { drafts.len() - 1 } else { 0 };
                     let (draft, before) = drafts[place].clone();
                     drafts.truncate(place);
+                    if place == 0 || before.len() < self.models[at].tokens.len() {
+                        self.models[at].kept_from = None;
+                    }
                     self.models[at].tokens = before;
                     self.each(|planner| planner.undo(id, draft).unwrap());
                 }
@@ -183,7 +201,7 @@ impl World {
     fn create(&mut self, salt: u8) -> Done {
         let [id, other] = self.each(|planner| planner.create_sequence_of(identity(salt)).unwrap());
         prop_assert_eq!(id, other);
-        self.models.push(Model { id, tokens: Vec::new(), salt, drafts: Vec::new() });
+        self.models.push(Model { id, tokens: Vec::new(), salt, drafts: Vec::new(), kept_from: None });
         Ok(())
     }
 
@@ -217,17 +235,23 @@ impl World {
         }
         let plans: Vec<WritePlan> = plans.into_iter().map(|(_, plan)| plan).collect();
         // A slot that anything else could read must not be written.
-        let mut runs = plans[1].runs().iter();
-        for (at, ids) in asked.iter().filter(|(_, ids)| !ids.is_empty()) {
-            let run = runs.next().expect("a slot for each sequence with tokens");
-            prop_assert_eq!((run.slot, run.len), (0, self.size));
+        let mut are_kept = Vec::new();
+        for ((at, ids), runs) in asked.iter().zip(plans[1].runs_of_sequences()) {
             let model = &self.models[*at];
             let before = self.planners[1].state_slot(model.id).unwrap();
-            prop_assert_ne!(before, Some(run.block));
-            let all: Vec<u32> = model.tokens.iter().chain(*ids).copied().collect();
-            self.slots.insert(run.block, hash(&all));
+            let is_each = runs.len() > 1;
+            let expected = if is_each { ids.len() } else { usize::from(!ids.is_empty()) };
+            prop_assert_eq!(runs.len(), expected);
+            prop_assert!(!is_each || !model.drafts.is_empty());
+            for (place, run) in runs.iter().enumerate() {
+                prop_assert_eq!((run.slot, run.len), (0, self.size));
+                prop_assert_ne!(before, Some(run.block));
+                let own = if is_each { &ids[..=place] } else { ids };
+                let all: Vec<u32> = model.tokens.iter().chain(own).copied().collect();
+                self.slots.insert(run.block, hash(&all));
+            }
+            are_kept.push(is_each);
         }
-        prop_assert!(runs.next().is_none());
         for (planner, plan) in self.planners.iter_mut().zip(&plans) {
             planner.mark_layer(plan, 0).unwrap();
         }
@@ -245,8 +269,12 @@ impl World {
                 for (planner, plan) in self.planners.iter_mut().zip(&plans) {
                     planner.close_step(plan, known.then_some(&ids[..])).unwrap();
                 }
-                for (at, ids) in asked {
-                    self.models[at].tokens.extend(ids);
+                for ((at, ids), is_kept) in asked.into_iter().zip(are_kept) {
+                    let model = &mut self.models[at];
+                    if !ids.is_empty() {
+                        model.kept_from = is_kept.then_some(model.tokens.len());
+                    }
+                    model.tokens.extend(ids);
                 }
             }
         }
@@ -281,7 +309,8 @@ impl World {
         let keep = kept.map_or(Keep::All, Keep::First);
         let kept = kept.unwrap_or(all);
         let plans: Vec<_> = self.planners.iter().map(|planner| planner.plan_end(id, draft, keep)).collect();
-        prop_assert_eq!(plans[1].is_ok(), kept == 0 && kept <= all || kept == all);
+        let is_kept = self.models[at].kept_from.is_some_and(|from| from as u64 <= before.len() as u64 + kept);
+        prop_assert_eq!(plans[1].is_ok(), kept == 0 || kept == all || kept < all && is_kept);
         if plans.iter().any(Result::is_err) {
             return Ok(());
         }
@@ -291,6 +320,10 @@ impl World {
         let model = &mut self.models[at];
         model.tokens.truncate(before.len() + kept as usize);
         model.drafts.pop();
+        if kept < all || model.drafts.is_empty() {
+            model.kept_from = None;
+        }
+        self.parts += u32::from(kept > 0 && kept < all);
         Ok(())
     }
 
@@ -316,7 +349,7 @@ impl World {
             ids.push(planner.create_from(held).unwrap());
         }
         let tokens = prompt[..length as usize].to_vec();
-        self.models.push(Model { id: ids[0], tokens, salt, drafts: Vec::new() });
+        self.models.push(Model { id: ids[0], tokens, salt, drafts: Vec::new(), kept_from: None });
         Ok(())
     }
 
@@ -351,7 +384,7 @@ impl World {
         match loaded[..] {
             [first, second] => {
                 prop_assert_eq!(first, second);
-                self.models.push(Model { id: first, tokens, salt, drafts: Vec::new() });
+                self.models.push(Model { id: first, tokens, salt, drafts: Vec::new(), kept_from: None });
             }
             // Too few blocks in the second group.
             [first] => {

@@ -109,11 +109,10 @@ pub fn append_draft(
             })
         })
         .collect();
-    let source = |(bytes, shape): &(Vec<u8>, [usize; 3])| -> Source<'_> {
-        // The bytes are leaked, so that they outlive the call.
-        HostTensor::new("k", Box::leak(bytes.clone().into_boxed_slice()), dtype, shape).unwrap().into()
-    };
-    let layers: Vec<[Source<'_>; 2]> = rows.iter().map(|[k, v]| [source(k), source(v)]).collect();
+    fn source<'a>((bytes, shape): &'a (Vec<u8>, [usize; 3]), dtype: DType) -> Source<'a> {
+        HostTensor::new("k", bytes, dtype, shape).unwrap().into()
+    }
+    let layers: Vec<[Source<'_>; 2]> = rows.iter().map(|[k, v]| [source(k, dtype), source(v, dtype)]).collect();
     let ids = are_known.then_some(tokens);
     cache.append_to(sequence, draft, Tokens { ids, parents, ..Tokens::of_layers(&layers) })
 }

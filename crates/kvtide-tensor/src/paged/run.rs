@@ -37,6 +37,7 @@ pub(crate) struct GroupRun {
     pub(super) budget: Arc<Budget>,
     pub(super) plan: Arc<WritePlan>,
     pub(super) written: Box<[bool]>,
+    pub(super) computed: Box<[bool]>,
     /// In a group of states, for each sequence with tokens and each state, true if the run has computed it; empty before
     /// the first one.
     pub(super) states_written: Vec<bool>,
@@ -75,13 +76,15 @@ impl PageGroup {
         let staged = self.staged(&before, &plan);
         self.planner.lend_step(&plan)?;
         let before = before.iter().map(|page| page.tokens).collect();
-        let (life, slabs, written) = (self.life.clone(), self.slabs.clone(), step.written.clone());
+        let (life, slabs) = (self.life.clone(), self.slabs.clone());
+        let (written, computed) = (step.written.clone(), step.computed.clone());
         Ok(GroupRun {
             life,
             slabs,
             budget: self.budget.clone(),
             plan,
             written,
+            computed,
             states_written: Vec::new(),
             slots,
             pages,
@@ -96,6 +99,7 @@ impl PageGroup {
         if self.keeps_states() {
             // They are marked at the commit.
             step.written.copy_from_slice(&run.written);
+            step.computed.copy_from_slice(&run.computed);
             return Ok(());
         }
         let plan = step.plan()?.clone();

@@ -3,6 +3,7 @@
 //! ```text
 //! slot 4   | conv | ssm | ..    before the step     source: is read; none for a sequence without tokens
 //! slot 9   | conv | ssm | ..    the step's own      target: is written, and zeros behind it up to the next state
+//! slot 7   | conv | ssm | ..    a draft's           the state after each token but the last, if the step keeps them
 //! ```
 //!
 //! On the CPU, a short step reads and writes the slots in place, under the lock of the pages. A long one has memory of its
@@ -12,6 +13,8 @@
 //! A slot counts as written once all of its states are.
 
 use std::collections::HashMap;
+
+use kvtide_core::paged::SlotRun;
 
 use super::run::GroupRun;
 use super::slabs::Slab;
@@ -40,10 +43,20 @@ pub(crate) struct StatePlace {
     pub elements: usize,
 }
 
+/// The slots of a sequence in a step.
+struct Slots {
+    /// The slot from before the step.
+    source: Option<u32>,
+    /// The slot after the step.
+    target: u32,
+    /// The slots after each token but the last, if the step keeps them.
+    drafted: Vec<u32>,
+}
+
 /// The slots of a step.
 struct StepSlots {
-    /// For each sequence with tokens, the slot from before the step and its own.
-    pairs: Vec<(Option<u32>, u32)>,
+    /// Those of each sequence with tokens.
+    sequences: Vec<Slots>,
     /// The first token of each of these sequences, and the number of tokens.
     offsets: Vec<usize>,
 }
@@ -58,14 +71,14 @@ impl GroupRun {
         self.check()?;
         let slots = self.step_slots();
         let StatePlace { index, count, .. } = place;
-        self.states_written.resize(slots.pairs.len() * count, false);
+        self.states_written.resize(slots.sequences.len() * count, false);
         let marks = self.states_written.iter_mut().skip(index).step_by(count);
         marks.for_each(|mark| *mark = false);
         let life = self.life.clone();
         let write = self.written.contains(&true).then(|| life.begin_write());
         let slab = &self.slabs.slab;
         let is_seen = place.dtype == DType::F32 && matches!(slab.form()?, Form::Bytes(_));
-        if slots.pairs.is_empty() {
+        if slots.sequences.is_empty() {
             work(&slots.offsets, &mut [])?;
         } else if is_seen && self.plan.tokens() as usize <= IN_PLACE_MAX {
             slab.compute_in_place(place.within(slab), &slots, work)?;
@@ -73,22 +86,34 @@ impl GroupRun {
             slab.compute_apart(place.within(slab), &slots, work)?;
         }
         write.into_iter().for_each(ElsewhereWrite::end);
-        for (marks, written) in self.states_written.chunks_exact_mut(count).zip(&mut self.written) {
+        let of_sequences = self.written.iter_mut().zip(&mut self.computed);
+        for (marks, (written, computed)) in self.states_written.chunks_exact_mut(count).zip(of_sequences) {
             marks[index] = true;
-            *written |= marks.iter().all(|&mark| mark);
+            *computed = marks.iter().all(|&mark| mark);
+            *written |= *computed;
         }
         Ok(())
     }
 
     fn step_slots(&self) -> StepSlots {
         let offsets: Vec<usize> = self.plan.offsets().map(|offset| offset as usize).collect();
-        let with_tokens = (0..self.slots.len()).filter(|&sequence| offsets[sequence] < offsets[sequence + 1]);
-        let pairs = with_tokens.zip(self.plan.runs()).map(|(sequence, run)| (self.slots[sequence], run.block));
-        let pairs = pairs.collect();
+        let slots = self.slots.iter().zip(self.plan.runs_of_sequences());
+        let of_sequence = |(&source, runs): (&Option<u32>, &[SlotRun])| {
+            let (last, drafted) = runs.split_last()?;
+            Some(Slots { source, target: last.block, drafted: drafted.iter().map(|run| run.block).collect() })
+        };
+        let sequences = slots.filter_map(of_sequence).collect();
         // Sequences without tokens begin where the next one begins.
         let mut distinct = offsets;
         distinct.dedup();
-        StepSlots { pairs, offsets: distinct }
+        StepSlots { sequences, offsets: distinct }
+    }
+}
+
+impl Slots {
+    /// The slots that the step writes, in the order of its tokens.
+    fn written(&self) -> impl Iterator<Item = &u32> {
+        self.drafted.iter().chain([&self.target])
     }
 }
 
@@ -117,25 +142,27 @@ impl Slab {
         work: impl FnOnce(&[usize], &mut [StepState<'_>]) -> Result<(), E>,
     ) -> Result<(), E> {
         let start = |slot: u32| self.state_start(&place, slot);
-        // A source may be that of several sequences, a target is that of one.
-        let all = slots.pairs.iter().flat_map(|&(source, target)| source.into_iter().chain([target]));
-        let mut starts: Vec<usize> = all.map(start).collect();
+        // A source may be that of several sequences, the others are those of one.
+        let all = slots.sequences.iter().flat_map(|of| of.source.iter().chain(of.written()));
+        let mut starts: Vec<usize> = all.map(|&slot| start(slot)).collect();
         starts.sort_unstable();
         starts.dedup();
         self.edit_once(|pages| {
             let mut places = cut(pages, &starts, place.end - place.start);
-            let own: Vec<Option<&mut [u8]>> =
-                slots.pairs.iter().map(|&(_, target)| places.remove(&start(target))).collect();
+            let mut take = |slot: &u32| {
+                let (state, behind) =
+                    places.remove(&start(*slot)).expect("a slot of its own").split_at_mut(place.bytes());
+                behind.fill(0);
+                bytemuck::cast_slice_mut(state)
+            };
+            let own: Vec<Vec<&mut [f32]>> =
+                slots.sequences.iter().map(|of| of.written().map(&mut take).collect()).collect();
             let before: HashMap<usize, &[u8]> = places.into_iter().map(|(start, bytes)| (start, &*bytes)).collect();
             let mut states = Vec::with_capacity(own.len());
-            for (&(source, _), target) in slots.pairs.iter().zip(own) {
-                let (target, behind) = target.expect("a slot of its own").split_at_mut(place.bytes());
-                behind.fill(0);
-                let source = source.map(|slot| &before[&start(slot)][..place.bytes()]);
-                states.push(StepState {
-                    source: source.map(bytemuck::cast_slice),
-                    target: bytemuck::cast_slice_mut(target),
-                });
+            for (of, mut drafted) in slots.sequences.iter().zip(own) {
+                let source = of.source.map(|slot| &before[&start(slot)][..place.bytes()]);
+                let target = drafted.pop().expect("the slot after the step");
+                states.push(StepState { source: source.map(bytemuck::cast_slice), target, drafted });
             }
             work(&slots.offsets, &mut states)
         })?
@@ -151,21 +178,24 @@ impl Slab {
         let elements = place.elements;
         // States begin at multiples of 64 bytes, so whole elements of any page are moved.
         let mut bytes = zeroed_bytes(place.end - place.start)?;
-        let found = slots.pairs.iter().filter_map(|&(source, _)| source);
+        let found = slots.sequences.iter().filter_map(|of| of.source);
         let mut before = zeros(found.clone().count() * elements)?;
         for (slot, state) in found.zip(before.chunks_exact_mut(elements)) {
             self.fetch_bytes(self.state_start(&place, slot), &mut bytes)?;
             to_f32(place.dtype, &bytes[..place.bytes()], state);
         }
-        let mut after = zeros(slots.pairs.len() * elements)?;
-        let mut sources = before.chunks_exact(elements);
-        let pairs = slots.pairs.iter().zip(after.chunks_exact_mut(elements));
-        let mut states: Vec<_> = pairs
-            .map(|((source, _), target)| StepState { source: source.and_then(|_| sources.next()), target })
-            .collect();
+        let written = || slots.sequences.iter().flat_map(Slots::written);
+        let mut after = zeros(written().count() * elements)?;
+        let (mut sources, mut targets) = (before.chunks_exact(elements), after.chunks_exact_mut(elements));
+        let mut state = |of: &Slots| {
+            let drafted = targets.by_ref().take(of.drafted.len()).collect();
+            let target = targets.next().expect("memory for each slot");
+            StepState { source: of.source.and_then(|_| sources.next()), target, drafted }
+        };
+        let mut states: Vec<_> = slots.sequences.iter().map(&mut state).collect();
         work(&slots.offsets, &mut states)?;
         bytes.fill(0);
-        for (&(_, slot), state) in slots.pairs.iter().zip(after.chunks_exact(elements)) {
+        for (&slot, state) in written().zip(after.chunks_exact(elements)) {
             from_f32(place.dtype, state, &mut bytes[..place.bytes()]);
             self.store_bytes(self.state_start(&place, slot), &bytes)?;
         }

@@ -19,10 +19,20 @@ use crate::base::error::{Error, Result};
 use crate::base::life::ElsewhereWrite;
 use crate::base::zeroed::zeroed_bytes;
 
+/// The most bytes of the states that are kept for each token of a draft.
+const DRAFTED_BYTES_MAX: usize = 1 << 20;
+
 impl PageGroup {
     /// True if its blocks are slots of states instead of keys and values.
     pub fn keeps_states(&self) -> bool {
         self.planner.keeps_states()
+    }
+
+    /// Keeps the state after each token of a draft's step from now on, or not: see [`PagedPlanner::keep_drafted_states`].
+    /// Larger states than [`DRAFTED_BYTES_MAX`] are not kept.
+    pub fn keep_drafted_states(&mut self, each: bool) {
+        let is_small = self.slabs.slab.layout.page_bytes() <= DRAFTED_BYTES_MAX;
+        self.planner.keep_drafted_states(each && is_small);
     }
 
     /// Writes the states of a step's sequence after the step's tokens. They may be written again while the step is open.
@@ -34,7 +44,7 @@ impl PageGroup {
         self.poisoned = step.written[at];
         self.slabs.write_slot(&run, bytes)?;
         self.poisoned = false;
-        step.written[at] = true;
+        (step.written[at], step.computed[at]) = (true, false);
         Ok(())
     }
 
@@ -73,6 +83,17 @@ impl PageGroup {
         self.planner.reserve_marks(plan)?;
         Ok(self.planner.mark_layer(plan, 0)?)
     }
+
+    /// Releases the slots of a draft's tokens if the caller has written the state after the last one alone.
+    pub(super) fn forget_drafted_states(&mut self, step: &GroupStep, plan: &WritePlan) -> Result<()> {
+        let of_sequences = step.sequences.iter().zip(plan.runs_of_sequences()).filter(|(_, runs)| !runs.is_empty());
+        for ((&sequence, runs), computed) in of_sequences.zip(&step.computed) {
+            if runs.len() > 1 && !computed {
+                self.planner.forget_drafted_states(sequence)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl GroupRun {
@@ -83,7 +104,7 @@ impl GroupRun {
         let write = self.written[at].then(|| self.life.begin_write());
         self.slabs.write_slot(&run, bytes)?;
         write.into_iter().for_each(ElsewhereWrite::end);
-        self.written[at] = true;
+        (self.written[at], self.computed[at]) = (true, false);
         Ok(())
     }
 
@@ -117,7 +138,7 @@ impl Slabs {
     }
 }
 
-/// The slot of a step's sequence, and its index among the slots of the step: sequences without tokens get none.
+/// The slot of a step's sequence after its tokens, and its index among those with tokens: the others get none.
 fn slot_of(plan: &WritePlan, sequence: usize) -> Result<(usize, SlotRun)> {
     let offsets: Vec<u32> = plan.offsets().collect();
     let has_tokens = |sequence: usize| offsets[sequence] < offsets[sequence + 1];
@@ -129,7 +150,8 @@ fn slot_of(plan: &WritePlan, sequence: usize) -> Result<(usize, SlotRun)> {
         return Err(Error::argument("index", sequence, "a sequence that gets tokens in this step"));
     }
     let at = (0..sequence).filter(|&before| has_tokens(before)).count();
-    Ok((at, plan.runs()[at]))
+    let run = plan.runs_of_sequences().nth(sequence).and_then(<[SlotRun]>::last).expect("a slot for tokens");
+    Ok((at, *run))
 }
 
 fn no_sequence(sequence: usize, sequences: usize) -> Error {

@@ -33,6 +33,9 @@ pub(crate) struct GroupStep {
     pub(super) sequences: Box<[u64]>,
     /// For each layer, or in a group of states for each sequence with tokens, true if it was written.
     pub(super) written: Box<[bool]>,
+    /// In a group of states, for each sequence with tokens, true if all of its slots were written, also those after single
+    /// tokens of a draft.
+    pub(super) computed: Box<[bool]>,
     dropped: DroppedList,
 }
 
@@ -119,11 +122,18 @@ impl PageGroup {
         self.prepare_write(&mut planned)?;
         self.planner.open_step(&planned.plan)?;
         self.poisoned = false;
-        let written = if self.keeps_states() { planned.plan.runs().len() } else { self.planner.num_layers() as usize };
+        let (written, computed) = match self.keeps_states() {
+            true => {
+                let count = planned.plan.runs_of_sequences().filter(|runs| !runs.is_empty()).count();
+                (count, count)
+            }
+            false => (self.planner.num_layers() as usize, 0),
+        };
         Ok(GroupStep {
             plan: Some(Arc::new(planned.plan)),
             sequences: tokens.sequences.into(),
             written: vec![false; written].into(),
+            computed: vec![false; computed].into(),
             dropped: self.dropped.clone(),
         })
     }
@@ -193,6 +203,9 @@ impl PageGroup {
             self.copy_to_close(step)?;
         }
         self.planner.close_step(step.plan()?, ids)?;
+        if self.keeps_states() {
+            self.forget_drafted_states(step, &step.plan()?.clone())?;
+        }
         self.poisoned = false;
         step.plan = None;
         Ok(())

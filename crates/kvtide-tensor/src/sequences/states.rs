@@ -50,6 +50,14 @@ impl PagedKvCache {
         self.model().state_layout().bytes
     }
 
+    /// Keeps the states after each token of a draft's step from now on, or not. Then
+    /// [`commit`](Self::commit) can keep some of the tokens of the draft's last step, if
+    /// [`StepRun::compute_state`] computed the states, a sequence's states have at most 1 MiB, and there are slots for them.
+    /// By default, a draft is committed as a whole.
+    pub fn keep_drafted_states(&mut self, each: bool) {
+        self.groups.iter_mut().for_each(|group| group.keep_drafted_states(each));
+    }
+
     /// Writes the states of a step's sequence, by its index among [`PagedStep::sequences`], after the step's tokens: all
     /// tensors, at the offsets of [`ModelDescription::state_layout`]. Only sequences that get tokens have new states. They
     /// may be written again while the step is open.

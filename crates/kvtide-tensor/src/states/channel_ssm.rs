@@ -60,11 +60,11 @@ pub fn channel_ssm(
 }
 
 impl ChannelSsm<'_> {
-    fn run(&self, kernels: Kernels, unit: Unit<'_>) -> Result<()> {
-        let Unit { tokens, heads: channels, mut source, target, out } = unit;
+    fn run(&self, kernels: Kernels, mut unit: Unit<'_>) -> Result<()> {
+        let (channels, mut source) = (unit.heads.clone(), unit.source);
         let (first, count, state) = (channels.start, channels.len(), self.b.width());
         let mut dt = zeros(count)?;
-        for (token, out) in tokens.zip(out) {
+        for (index, token) in unit.tokens.clone().enumerate() {
             for (dt, channel) in dt.iter_mut().zip(channels.clone()) {
                 *dt = self.times.biased(token, channel);
             }
@@ -72,10 +72,10 @@ impl ChannelSsm<'_> {
                 wide::softplus(kernels, &mut dt);
             }
             dt.iter_mut().for_each(|dt| *dt = self.times.limited(*dt));
-            let x = self.x.part(token, first, count);
+            let (x, out) = (self.x.part(token, first, count), &mut *unit.out[index]);
             let token = Channels {
                 source: source.take(),
-                target: &mut *target,
+                target: &mut *unit.target,
                 a: &self.a[first * state..(first + count) * state],
                 dt: &dt,
                 x,
@@ -87,6 +87,7 @@ impl ChannelSsm<'_> {
             if let Some(d) = self.d {
                 out.iter_mut().zip(x).zip(&d[first..]).for_each(|((out, x), d)| *out += d * x);
             }
+            unit.keep(index);
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ pub struct LinearAttention<'a> {
 ///     l2_norm: None,
 /// };
 /// let (mut state, mut out) = ([0.0; 4], [0.0; 2]);
-/// linear_attention(&call, &[0, 1], &mut [StepState { source: None, target: &mut state }], &mut out)?;
+/// linear_attention(&call, &[0, 1], &mut [StepState::new(None, &mut state)], &mut out)?;
 /// assert_eq!((state, out), ([3.0, 4.0, 0.0, 0.0], [3.0, 4.0]));
 /// # Ok::<(), kvtide_tensor::Error>(())
 /// ```

@@ -78,7 +78,7 @@ pub fn short_conv(
     check_floats("x", x, &[tokens, channels])?;
     check_floats("out", out, &[tokens, channels])?;
     check_offsets(offsets, states.len(), tokens)?;
-    check_states(states, floats_of(&[channels, columns]))?;
+    check_states(offsets, states, floats_of(&[channels, columns]))?;
     let (kernels, _) = kernels()?;
     let step = Step { call, kernels, x, tokens };
     match call.rows {
@@ -86,7 +86,9 @@ pub fn short_conv(
         Order::Tokens => step.run_tokens(offsets, states, out)?,
     }
     for (state, span) in states.iter_mut().zip(offsets.windows(2)) {
-        step.keep(state, span[0]..span[1]);
+        let StepState { source, target, drafted } = state;
+        drafted.iter_mut().zip(span[0] + 1..).for_each(|(to, end)| step.keep(*source, to, span[0]..end));
+        step.keep(*source, target, span[0]..span[1]);
     }
     Ok(())
 }
@@ -124,18 +126,18 @@ impl Step<'_> {
         }
     }
 
-    /// Writes the state after a sequence's tokens.
-    fn keep(&self, state: &mut StepState<'_>, span: Range<usize>) {
+    /// Writes the state after some of a sequence's tokens.
+    fn keep(&self, source: Option<&[f32]>, to: &mut [f32], span: Range<usize>) {
         let (columns, channels) = (self.call.columns, self.call.channels);
         let moved = span.len().min(columns);
         for channel in 0..channels {
             for column in 0..columns - moved {
                 let from = self.place(channel, column + moved);
-                state.target[self.place(channel, column)] = state.source.map_or(0.0, |source| source[from]);
+                to[self.place(channel, column)] = source.map_or(0.0, |source| source[from]);
             }
             for column in 0..moved {
                 let token = span.end - moved + column;
-                state.target[self.place(channel, columns - moved + column)] = self.input(channel, token);
+                to[self.place(channel, columns - moved + column)] = self.input(channel, token);
             }
         }
     }

@@ -26,6 +26,16 @@ pub struct StepState<'a> {
     pub source: Option<&'a [f32]>,
     /// Memory for the state after the step.
     pub target: &'a mut [f32],
+    /// Memory for the state after each token but the last, or empty: a draft keeps them, because any of its tokens may become
+    /// the last one.
+    pub drafted: Vec<&'a mut [f32]>,
+}
+
+impl<'a> StepState<'a> {
+    /// A state before a step, or zeros, and memory for that after the step.
+    pub fn new(source: Option<&'a [f32]>, target: &'a mut [f32]) -> Self {
+        StepState { source, target, drafted: Vec::new() }
+    }
 }
 
 /// The number of multiplications below which waking another thread does not pay.
@@ -53,8 +63,19 @@ pub(super) struct Unit<'a> {
     /// The state before the step; `None` if that is in `target`.
     pub source: Option<&'a [f32]>,
     pub target: &'a mut [f32],
+    /// The unit's part of the state after each token but the last, or empty.
+    pub drafted: Vec<&'a mut [f32]>,
     /// The unit's part of the output, for each token.
     pub out: Vec<&'a mut [f32]>,
+}
+
+impl Unit<'_> {
+    /// Keeps the state after a token, by its index, if it is to be kept.
+    pub fn keep(&mut self, index: usize) {
+        if let Some(drafted) = self.drafted.get_mut(index) {
+            drafted.copy_from_slice(self.target);
+        }
+    }
 }
 
 impl Division {
@@ -71,7 +92,7 @@ impl Division {
         check_offsets(offsets, states.len(), tokens)?;
         check_floats("out", out, &[tokens, self.heads, self.out])?;
         let floats = floats_of(&[self.heads, self.state]);
-        check_states(states, floats)
+        check_states(offsets, states, floats)
     }
 
     /// The units of a step that was checked.
@@ -86,6 +107,8 @@ impl Division {
         for (state, offsets) in states.iter_mut().zip(offsets.windows(2)) {
             let (tokens, first) = (offsets[0]..offsets[1], units.len());
             let (mut source, mut target) = (state.source, &mut *state.target);
+            let mut left: Vec<&'a mut [f32]> = reserved(state.drafted.len())?;
+            left.extend(state.drafted.iter_mut().map(|drafted| &mut **drafted));
             if source.is_none() {
                 target.fill(0.0);
             }
@@ -94,8 +117,10 @@ impl Division {
                 let (part, rest) = target.split_at_mut(floats);
                 target = rest;
                 let source = source.as_mut().map(|source| source.split_off(..floats).unwrap_or_default());
+                let mut drafted = reserved(left.len())?;
+                drafted.extend(left.iter_mut().map(|left| left.split_off_mut(..floats).unwrap_or_default()));
                 let out = reserved(tokens.len())?;
-                units.push(Unit { tokens: tokens.clone(), heads, source, target: part, out });
+                units.push(Unit { tokens: tokens.clone(), heads, source, target: part, drafted, out });
             }
             for _ in tokens {
                 for unit in &mut units[first..] {
@@ -144,11 +169,16 @@ pub(super) fn check_offsets(offsets: &[usize], sequences: usize, tokens: usize) 
     Err(Error::ShapeMismatch { argument: "offsets", value: offsets.to_vec(), expected })
 }
 
-/// Fails unless each state has this many floats.
-pub(super) fn check_states(states: &[StepState<'_>], floats: usize) -> Result<()> {
-    for state in states {
+/// Fails unless each state has this many floats, and each sequence no states between its tokens or all of them.
+pub(super) fn check_states(offsets: &[usize], states: &[StepState<'_>], floats: usize) -> Result<()> {
+    for (state, span) in states.iter().zip(offsets.windows(2)) {
         check_floats("target", state.target, &[floats])?;
         state.source.map_or(Ok(()), |source| check_floats("source", source, &[floats]))?;
+        state.drafted.iter().try_for_each(|drafted| check_floats("drafted", drafted, &[floats]))?;
+        let (found, between) = (state.drafted.len(), (span[1] - span[0]).saturating_sub(1));
+        if found != 0 && found != between {
+            return Err(Error::argument("drafted", found, format!("0 or {between} states")));
+        }
     }
     Ok(())
 }

@@ -111,6 +111,17 @@ impl Batch {
 
 /// Runs a step with these kernels on so many threads.
 fn run(layer: &dyn Layer, kernels: Kernels, threads: usize, sequences: &[Sequence]) -> Results {
+    run_keeping(layer, kernels, threads, sequences, false).0
+}
+
+/// Runs a step that may keep the state after each token but the last.
+fn run_keeping(
+    layer: &dyn Layer,
+    kernels: Kernels,
+    threads: usize,
+    sequences: &[Sequence],
+    keeps: bool,
+) -> (Results, Vec<Vec<Vec<f32>>>) {
     let mut offsets = vec![0];
     sequences.iter().for_each(|of| offsets.push(offsets.last().unwrap() + of.tokens));
     let joined = |input: usize| sequences.iter().flat_map(|of| of.inputs[input].iter().copied()).collect();
@@ -118,16 +129,41 @@ fn run(layer: &dyn Layer, kernels: Kernels, threads: usize, sequences: &[Sequenc
     // Memory that was used before: whatever is not written is seen.
     let mut targets = vec![vec![f32::NAN; layer.state()]; sequences.len()];
     let mut out = vec![f32::NAN; offsets.last().unwrap() * layer.out()];
-    let pairs = sequences.iter().zip(&mut targets);
-    let mut states: Vec<_> = pairs.map(|(of, target)| StepState { source: of.state.as_deref(), target }).collect();
+    let between = |of: &Sequence| if keeps { of.tokens.saturating_sub(1) } else { 0 };
+    let mut kept: Vec<_> = sequences.iter().map(|of| vec![vec![f32::NAN; layer.state()]; between(of)]).collect();
+    let places = sequences.iter().zip(&mut targets).zip(&mut kept);
+    let mut states: Vec<_> = places
+        .map(|((of, target), kept)| {
+            let drafted = kept.iter_mut().map(|kept| &mut kept[..]).collect();
+            StepState { source: of.state.as_deref(), target, drafted }
+        })
+        .collect();
     let share = |count: usize, call: &(dyn Fn(usize) + Sync)| {
         std::thread::scope(|scope| (0..count).for_each(|place| drop(scope.spawn(move || call(place)))));
     };
     let step = || with_host(threads, share, || layer.step(&inputs, &offsets, &mut states, &mut out));
     with_kernels(kernels, step).unwrap().unwrap();
     let outs = offsets.windows(2).map(|span| out[span[0] * layer.out()..span[1] * layer.out()].to_vec());
-    outs.zip(targets).collect()
+    (outs.zip(targets).collect(), kept)
 }
+
+/// Fails unless a step that keeps the state after each token keeps those of the sequences that end there.
+fn check_kept(layer: &dyn Layer, kernels: Kernels, sequences: &[Sequence]) -> Result<(), TestCaseError> {
+    let short: Vec<Sequence> = sequences.iter().filter(|of| of.tokens <= KEPT_MAX).cloned().collect();
+    let (found, kept) = run_keeping(layer, kernels, 3, &short, true);
+    for ((of, kept), (out, state)) in short.iter().zip(kept).zip(found) {
+        for (tokens, state) in (1..).zip(kept.iter().chain([&state])).take(of.tokens) {
+            let cut = of.cut(layer, 0..tokens, of.state.clone());
+            let (alone, _) = run_keeping(layer, kernels, 1, &[cut], true);
+            let shown = vec![(out[..tokens * layer.out()].to_vec(), state.clone())];
+            prop_assert!(bits(&alone) == bits(&shown), "{kernels}: the state after {tokens} of {} tokens", of.tokens);
+        }
+    }
+    Ok(())
+}
+
+/// The most tokens of a sequence whose states are kept after each of them.
+const KEPT_MAX: usize = 25;
 
 fn bits(results: &Results) -> Vec<(Vec<u32>, Vec<u32>)> {
     let bits = |floats: &[f32]| floats.iter().map(|float| float.to_bits()).collect();
@@ -175,6 +211,7 @@ pub fn check(layer: &dyn Layer, batch: &Batch, bound: f64) -> Result<(), TestCas
             let (out, state) = (off(&cut.0, &expected[index].0), off(&cut.1, &expected[index].1));
             prop_assert!(out <= bound && state <= bound, "{kernels}: sequence {index} is off by {out:e} when cut");
         }
+        check_kept(layer, kernels, &sequences)?;
     }
     Ok(())
 }
@@ -195,10 +232,13 @@ pub fn single_tokens_agree(layer: &dyn Layer, seed: u64, tokens: usize) {
     for kernels in Kernels::supported() {
         let expected = run(layer, kernels, 1, std::slice::from_ref(&whole));
         let (mut out, mut state) = (Vec::new(), whole.state.clone().unwrap());
+        let kept = run_keeping(layer, kernels, 1, std::slice::from_ref(&whole), true);
+        assert_eq!(bits(&kept.0), bits(&expected), "{kernels}: the states between the tokens are kept");
         for token in 0..tokens {
             let one = run(layer, kernels, 2, &[whole.cut(layer, token..token + 1, Some(state))]).remove(0);
             out.extend(one.0);
             state = one.1;
+            assert!(kept.1[0].get(token).is_none_or(|kept| *kept == state), "{kernels}: the state after token {token}");
         }
         assert_eq!(bits(&vec![(out, state)]), bits(&expected), "{kernels}");
     }

@@ -17,7 +17,7 @@ fn refused(
     call: impl Fn(&mut [StepState<'_>], &mut [f32]) -> Result<()>,
 ) {
     let (mut target, mut out) = (vec![7.0; state], vec![7.0; out]);
-    let error = call(&mut [StepState { source: None, target: &mut target }], &mut out).unwrap_err();
+    let error = call(&mut [StepState::new(None, &mut target)], &mut out).unwrap_err();
     assert_eq!(error.code(), code, "{error}");
     assert!(error.to_string().contains(text), "{error}");
     assert!(target.iter().chain(&out).all(|float| *float == 7.0), "nothing is written");
@@ -66,7 +66,7 @@ fn attention_of_other_sizes() {
     refused(ShapeMismatch, "target", [11, 12], |states, out| linear_attention(&whole, &[0, 2], states, out));
     refused(ShapeMismatch, "out", [12, 13], |states, out| linear_attention(&whole, &[0, 2], states, out));
     let (source, mut target) = ([0.0; 11], [7.0; 12]);
-    let states = &mut [StepState { source: Some(&source), target: &mut target }];
+    let states = &mut [StepState::new(Some(&source), &mut target)];
     let error = linear_attention(&whole, &[0, 2], states, &mut [7.0; 12]).unwrap_err();
     assert_eq!(error.to_string(), "source has shape [11], expected 12 floats for [12]");
 }

@@ -96,12 +96,18 @@ impl Sums {
             assert_eq!((offsets.len(), states.len()), (with_tokens.len() + 1, with_tokens.len()));
             for (at, (id, tokens)) in with_tokens.iter().enumerate() {
                 assert_eq!(offsets[at + 1] - offsets[at], tokens.len());
-                let StepState { source, target } = &mut states[at];
+                let StepState { source, target, drafted } = &mut states[at];
                 let before = states_after(&self.model, &self.tokens[id]).swap_remove(index);
                 assert_eq!(source.is_none(), self.tokens[id].is_empty(), "sequence {id} has a state before the step");
                 let mut state = source.map_or_else(|| vec![0.0; before.len()], <[f32]>::to_vec);
                 assert_eq!(state, before, "state {index} of sequence {id} before the step");
-                tokens.iter().for_each(|&token| advance(index, &mut state, token));
+                assert!(drafted.is_empty() || drafted.len() + 1 == tokens.len());
+                for (place, &token) in tokens.iter().enumerate() {
+                    advance(index, &mut state, token);
+                    if let Some(drafted) = drafted.get_mut(place) {
+                        drafted.copy_from_slice(&state);
+                    }
+                }
                 target.copy_from_slice(&state);
             }
             Ok::<_, Error>(())
@@ -179,6 +185,67 @@ fn walk(model: ModelDescription) {
     }
     sums.step(&[(other, ids(2, 2)), (idle, ids(30, 8))]);
     sums.step(&[]);
+}
+
+/// A draft whose last step kept the state after each token: any number of its tokens can be committed.
+fn drafts(model: ModelDescription) {
+    for (count, kept) in [(3, 1u64), (5, 5), (5, 0), (6, 3), (70, 68), (70, 1)] {
+        let mut sums = Sums::new(model.clone(), 200);
+        sums.cache.keep_drafted_states(true);
+        let (one, other) = (sums.create(), sums.create());
+        sums.step(&[(one, ids(0, 7)), (other, ids(3, 2))]);
+        let draft = sums.cache.begin(one, None, Default::default()).unwrap();
+        // A step that is undone leaves nothing.
+        let mut step = sums.begin(&[(one, ids(50, 4))]);
+        sums.cache.undo_step(&mut step).unwrap();
+        sums.step(&[(other, ids(9, 3)), (one, ids(20, count))]);
+        sums.cache.commit(one, draft, Some(kept)).unwrap();
+        sums.tokens.get_mut(&one).unwrap().truncate(7 + kept as usize);
+        sums.check();
+        sums.cache.check_invariants().unwrap();
+        let fork = sums.cache.fork(one).unwrap();
+        sums.tokens.insert(fork, sums.tokens[&one].clone());
+        sums.step(&[(one, ids(1, 2)), (fork, ids(2, 1))]);
+        for id in [one, other, fork] {
+            sums.cache.drop_sequence(id).unwrap();
+        }
+        assert_eq!(sums.cache.pools().unwrap().iter().map(|pool| pool.active).sum::<u32>(), 0);
+    }
+}
+
+#[test]
+fn parts_of_drafts_with_every_implementation_of_the_kernels() {
+    for kernels in Kernels::supported() {
+        for model in [hybrid(), mamba()] {
+            with_kernels(kernels, || drafts(model)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_draft_needs_the_states_between_its_tokens() {
+    let refused = |sums: &mut Sums, one, draft| {
+        let refusal = sums.cache.commit(one, draft, Some(2)).unwrap_err();
+        assert_eq!(refusal.code(), Code::CannotRollBack, "{refusal}");
+        sums.check();
+        sums.cache.rollback(one, draft);
+    };
+    // By default, with states that were written whole, with too few slots, and with an earlier step.
+    for case in 0..4 {
+        let mut sums = Sums::new(mamba(), if case == 2 { 3 } else { 40 });
+        sums.cache.keep_drafted_states(case > 0);
+        let one = sums.create();
+        sums.step(&[(one, ids(0, 2))]);
+        let draft = sums.cache.begin(one, None, Default::default()).unwrap();
+        match case {
+            1 => sums.write(&[(one, ids(5, 5))]),
+            3 => (0..2).for_each(|_| sums.step(&[(one, ids(5, 3))])),
+            _ => sums.step(&[(one, ids(5, 5))]),
+        }
+        refused(&mut sums, one, draft);
+        let all = sums.cache.pools().unwrap().iter().map(|pool| pool.active).sum::<u32>();
+        assert_eq!(all, 1, "case {case}");
+    }
 }
 
 #[test]

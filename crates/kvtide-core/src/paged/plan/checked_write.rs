@@ -18,6 +18,8 @@ pub struct PlannerState<'a> {
     pub revision: u64,
     /// True if a sequence has one block, its state, which each write replaces.
     pub keeps_states: bool,
+    /// True if a step of a draft gets a slot for the state after each of its tokens.
+    pub drafts_each: bool,
 }
 
 impl PlannerState<'_> {
@@ -34,12 +36,22 @@ impl PlannerState<'_> {
         Err(Error::OutOfBlocks { needed, free, holders: Some(self.holders()) })
     }
 
+    /// True if so many slots can be taken for states that a draft may not need: they are unused, or few of all slots.
+    fn spares(&self, slots: u64) -> bool {
+        let blocks = self.tables.pool().blocks();
+        let (unused, all) = (u64::from(blocks.free_count()), u64::from(blocks.capacity()));
+        slots <= unused || slots <= u64::from(blocks.available()) && slots * SPARED <= all
+    }
+
     /// The holders of blocks that are not available. O(1).
     pub fn holders(&self) -> BlockHolders {
         let blocks = self.tables.pool().blocks().active_count().into();
         BlockHolders { sequences: self.sequences.count() as u64, blocks }
     }
 }
+
+/// Slots for a draft may be evicted from checkpoints if they are at most this part of all slots.
+const SPARED: u64 = 8;
 
 pub(super) fn room<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
     reserve(list, more, "sequences and blocks of a call")
@@ -112,6 +124,7 @@ impl Share {
         let keeps_floats = drafted || writer == Writer::Step;
         let end = if tokens == 0 { 0 } else { position.saturating_add(tokens) };
         let new_blocks = match state.keeps_states {
+            true if drafted && writer == Writer::Step && state.drafts_each => tokens,
             true => u32::from(tokens > 0),
             false => end.div_ceil(size).saturating_sub(of.table().len()),
         };
@@ -168,6 +181,9 @@ impl CheckedWrite {
                 of.drafts().check_parents(own)?;
             }
             write.shares.push(Share::new(seat, &target, writer, state));
+        }
+        if state.drafts_each && !state.spares(write.new_blocks()) {
+            write.shares.iter_mut().for_each(|share| share.new_blocks = share.new_blocks.min(1));
         }
         if let Some(parents) = parents {
             let copy = write.parents.insert(Vec::new());

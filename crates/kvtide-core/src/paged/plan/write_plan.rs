@@ -66,7 +66,10 @@ impl WritePlan {
     fn of(write: CheckedWrite, state: PlannerState<'_>) -> Result<Self> {
         let new_blocks = write.new_blocks() as u32;
         let CheckedWrite { layers, shares, parents, revision } = write;
-        let of_share = |share: &Share| share.tokens.div_ceil(state.block_size()) as usize + 1;
+        let of_share = |share: &Share| match state.keeps_states {
+            true => share.new_blocks as usize,
+            false => share.tokens.div_ceil(state.block_size()) as usize + 1,
+        };
         let mut runs = Vec::new();
         room(&mut runs, shares.iter().map(of_share).sum())?;
         let (pages, tokens, new_staged) = (Vec::new(), 0, 0);
@@ -102,10 +105,11 @@ impl WritePlan {
         for at in 0..self.shares.len() {
             let share = self.shares[at];
             if share.tokens > 0 && state.keeps_states {
-                // The whole slot: rows of a state, not of tokens.
-                let (block, size) = (upcoming.next().expect("a block that was counted"), state.block_size());
-                let token = self.runs.len() as u32 * size;
-                self.runs.push(SlotRun { block, slot: 0, len: size, token, staged: false });
+                // Whole slots: rows of a state, not of tokens.
+                for block in upcoming.by_ref().take(share.new_blocks as usize) {
+                    let (len, token) = (state.block_size(), self.runs.len() as u32 * state.block_size());
+                    self.runs.push(SlotRun { block, slot: 0, len, token, staged: false });
+                }
             } else if share.tokens > 0 {
                 self.add_runs(&share, state, &mut upcoming, shared.as_deref_mut())?;
             }
@@ -253,6 +257,11 @@ impl WritePlan {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The slots of each sequence's tokens, in order.
+    pub fn runs_of_sequences(&self) -> impl Iterator<Item = &[SlotRun]> {
+        self.shares().map(|(_, runs, _)| runs)
     }
 
     /// The layers to which tokens are written.

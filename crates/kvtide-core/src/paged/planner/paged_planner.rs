@@ -27,6 +27,8 @@ pub struct PagedPlanner {
     pub(super) window: Option<Window>,
     /// True if a sequence has one block, its state.
     pub(super) keeps_states: bool,
+    /// True if the steps of drafts keep the state after each of their tokens.
+    pub(super) drafts_each: bool,
     /// Number of changes that made plans stale.
     pub(super) revision: u64,
     pub(super) counters: PlannerCounters,
@@ -80,6 +82,7 @@ impl PagedPlanner {
             sequences: Sequences::default(),
             window: None,
             keeps_states: false,
+            drafts_each: false,
             revision: 0,
             counters: PlannerCounters::default(),
             forgotten: 0,
@@ -396,6 +399,7 @@ impl PagedPlanner {
             tables: &self.tables,
             revision: self.revision,
             keeps_states: self.keeps_states,
+            drafts_each: self.drafts_each,
         }
     }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! step      new slot -> the state after its tokens; the slot before is released, unless others hold it
 //! fork      both hold the same slot                                     snapshot, restore: the same
-//! draft     the content from before it is kept; all of its tokens are committed, or none
+//! draft     the content from before it is kept; all of its tokens are committed, or none, or, if its last step keeps the state
+//!           after each token, those up to any token of that step
 //! truncate  to a length at which there is a checkpoint, and to 0
 //! ```
 //!
@@ -28,6 +29,21 @@ impl PagedPlanner {
         // A prefix needs the state after its last token alone.
         self.window = Window::new(1, 0).ok();
         self
+    }
+
+    /// Keeps the state after each token of a draft's step from now on, or not: then a part of the step can be committed. A step
+    /// keeps only the last state if the slots for the others are neither unused nor few of all slots. Its writer must write all
+    /// slots of the plan, or call [`PagedPlanner::forget_drafted_states`].
+    pub fn keep_drafted_states(&mut self, each: bool) {
+        self.drafts_each = self.keeps_states && each;
+    }
+
+    /// Releases the states between the tokens of a draft's last step, which were not written.
+    pub fn forget_drafted_states(&mut self, sequence: u64) -> Result<()> {
+        let seat = self.sequences.seat(sequence)?;
+        self.sequences.at_mut(seat).forget_drafted(&mut self.tables);
+        self.changed();
+        Ok(())
     }
 
     /// True if a block is a state.
@@ -85,7 +101,7 @@ impl PagedPlanner {
     /// Returns an error if a transaction would keep some of its tokens, and not all.
     pub(super) fn check_state_end(&self, plan: &EndPlan) -> Result<()> {
         let (of, ending) = (self.sequences.at(plan.seat()), plan.ending());
-        if ending.dropped == 0 || ending.kept == 0 {
+        if ending.dropped == 0 || ending.kept == 0 || of.has_drafted(plan.length()) {
             return Ok(());
         }
         Err(Error::NoStateHere {
@@ -110,8 +126,8 @@ impl PagedPlanner {
     pub(super) fn occupy_slots(&mut self, plan: &WritePlan) {
         for (share, ..) in plan.shares().filter(|(share, ..)| share.tokens > 0) {
             let mut slot = Table::default();
-            self.tables.add_new(&mut slot, 1);
-            self.sequences.at_mut(share.seat).hold_new_state(slot);
+            self.tables.add_new(&mut slot, share.new_blocks);
+            self.sequences.at_mut(share.seat).hold_new_states(slot);
         }
     }
 

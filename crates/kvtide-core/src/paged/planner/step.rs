@@ -128,7 +128,7 @@ impl PagedPlanner {
         plan.check_tokens(tokens)?;
         self.check_step(plan)?;
         if self.keeps_states {
-            plan.shares().try_for_each(|(share, ..)| self.sequences.at_mut(share.seat).reserve_checkpoint())?;
+            plan.shares().try_for_each(|(share, ..)| self.sequences.at_mut(share.seat).reserve_states(share))?;
         }
         self.tables.reserve(close_room(plan))
     }
@@ -147,7 +147,7 @@ impl PagedPlanner {
                 continue;
             }
             if self.keeps_states {
-                self.sequences.at_mut(share.seat).drop_new_state(&mut self.tables);
+                self.sequences.at_mut(share.seat).drop_new_states(&mut self.tables);
                 self.sequences.at_mut(share.seat).close_step();
                 continue;
             }

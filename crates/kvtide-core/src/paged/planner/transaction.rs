@@ -123,7 +123,7 @@ impl PagedPlanner {
         self.sequences.at_mut(seat).drafts_mut().reserve(ending.kept)?;
         self.tables.reserve(self.cut_room(seat, plan.length(), blocks))?;
         if self.keeps_states {
-            self.sequences.at_mut(seat).reserve_checkpoint()?;
+            self.sequences.at_mut(seat).reserve_state_end()?;
             self.sequences.at_mut(seat).end_state_draft(ending, &mut self.tables);
             self.changed();
             return Ok(());
@@ -156,7 +156,7 @@ impl PagedPlanner {
         self.tables.reserve(self.cut_room(seat, length, blocks))?;
         if self.keeps_states {
             let of = self.sequences.at_mut(seat);
-            of.drop_new_state(&mut self.tables);
+            of.drop_new_states(&mut self.tables);
             of.close_step();
             of.end_state_draft(&ending, &mut self.tables);
             self.changed();

@@ -74,7 +74,7 @@ impl PagedPlanner {
     /// Reserves the memory of a write and of the copies before it; returns the sum.
     fn reserve_write(&mut self, plan: &WritePlan, before: Reservation) -> Result<Reservation> {
         if self.keeps_states {
-            plan.shares().try_for_each(|(share, ..)| self.sequences.at_mut(share.seat).reserve_checkpoint())?;
+            plan.shares().try_for_each(|(share, ..)| self.sequences.at_mut(share.seat).reserve_states(share))?;
         }
         for (share, ..) in plan.shares().filter(|(share, ..)| share.drafted) {
             let of = self.sequences.at_mut(share.seat);

@@ -18,6 +18,7 @@ use crate::paged::index::BlockKey;
 use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 use crate::tree::Tree;
+use states::DraftedStates;
 
 /// The tokens of one sequence in an open step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +41,13 @@ pub struct Sequence {
     blocks_before: u32,
     /// Number of changes to blocks already in its table, except those that leave the window.
     epoch: u64,
-    /// The slot that an open step writes, if it keeps states.
-    new_state: Option<Table>,
+    /// The slots that an open step writes, if it keeps states.
+    new_states: Option<Table>,
     /// The content from before each open transaction, if it keeps states.
     bases: Vec<Content>,
+    /// The states between the tokens of the last step of an open transaction, and the ids of these tokens, if known.
+    drafted: Option<DraftedStates>,
+    drafted_ids: Vec<u32>,
 }
 
 impl Sequence {
@@ -127,6 +131,7 @@ impl Sequence {
 
     pub fn forget_before(&mut self, forgotten: u64) {
         self.content.forget_before(forgotten);
+        self.forget_bases_before(forgotten);
     }
 
     /// Records the ids of its leading tokens: see [`Content::identify`].
@@ -316,8 +321,10 @@ impl Sequences {
             drafts: Drafts::default(),
             blocks_before: 0,
             epoch: 0,
-            new_state: None,
+            new_states: None,
             bases: Vec::new(),
+            drafted: None,
+            drafted_ids: Vec::new(),
         };
         let seat = self.free_seats.pop().unwrap_or_else(|| {
             self.seated.push(None);

@@ -99,10 +99,12 @@ impl Recurrence<'_> {
         let products = tokens.saturating_mul(heads).saturating_mul(state);
         let bytes = states.len().saturating_mul(heads).saturating_mul(4 * state);
         let carrier = if bytes < STREAMED_MIN { Carrier::PLAIN } else { Carrier::past_caches(kernels) };
+        // A chunk has no state between its tokens.
+        let is_chunked = |unit: &Unit<'_>| {
+            unit.tokens.len() >= CHUNKED_MIN && unit.drafted.is_empty() && !matches!(self.gates, Gates::Keys(_))
+        };
         division.run(offsets, states, out, products, |unit| match tiles {
-            Some(tiles) if unit.tokens.len() >= CHUNKED_MIN && !matches!(self.gates, Gates::Keys(_)) => {
-                chunk::run(self, kernels, tiles, unit)
-            }
+            Some(tiles) if is_chunked(&unit) => chunk::run(self, kernels, tiles, unit),
             _ => token::Walk { call: self, kernels, tiles, carrier }.run(unit),
         })
     }

@@ -76,6 +76,7 @@ impl Walk<'_> {
                     let out = &mut unit.out[index][place * call.queries() * v_dim..][..call.queries() * v_dim];
                     self.advance(Head { head, token, source, target, out, carrier }, queries.start, &mut memory);
                 }
+                unit.keep(index);
             }
             self.carrier.settle();
         })

@@ -66,19 +66,17 @@ impl Content {
         Ok(())
     }
 
-    /// Continues with the state in a slot, which is the only block of `slot`, after `tokens` more tokens, whose ids may be
-    /// known.
-    pub fn step_state(&mut self, slot: Table, tokens: u32, ids: Option<&[u32]>, tables: &mut Tables) {
-        let (kept, block) = (self.length % tables.block_size(), tables.get(&slot, 0).expect("the slot of a step"));
+    /// Continues with the state in a slot after `tokens` more tokens, whose ids may be known.
+    pub fn step_state(&mut self, slot: u32, tokens: u32, ids: Option<&[u32]>, tables: &mut Tables) {
+        let kept = self.length % tables.block_size();
         if let Some(ids) = ids.filter(|_| self.keys.known() == self.length) {
             if let Some(before) = self.state(tables).filter(|_| kept > 0) {
-                tables.pool_mut().copy_ids(before, block, kept);
+                tables.pool_mut().copy_ids(before, slot, kept);
             }
-            self.keys.walk(block, kept, ids, tables.pool_mut());
+            self.keys.walk(slot, kept, ids, tables.pool_mut());
         }
         self.length += tokens;
-        self.hold_state(block, tables);
-        tables.release(slot);
+        self.hold_state(slot, tables);
     }
 
     /// Makes a slot that is in use, or cached, the state after all tokens.
