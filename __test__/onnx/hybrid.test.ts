@@ -179,6 +179,40 @@ for (const [where, { toy, backend }] of Object.entries(ON)) {
     model.cache.checkInvariants()
   })
 
+  test(`${where}: accepted drafts are computed once where the states between them are kept`, async t => {
+    await using model = await load()
+    for (const slip of [2, 3]) {
+      await using draft = await load({ slip })
+      using chat = model.open({ tokens: prompt, salt: `${slip}` })
+      const generation = model.generate(chat, { draft, maxTokens: 24, ignoreEndOfSequence: true })
+      const said: number[] = []
+      for await (const token of generation) said.push(token)
+      t.deepEqual(said, behind(prompt, 24))
+      const { computedTokens, draftedTokens, acceptedTokens } = generation.usage
+      const once = prompt.length + 23 - acceptedTokens + draftedTokens
+      t.true(acceptedTokens > 0 && acceptedTokens < draftedTokens)
+      if (backend === 'plain') t.true(computedTokens > once, `${computedTokens} of ${once} tokens`)
+      else t.is(computedTokens, once)
+    }
+    using chat = model.open({ tokens: prompt })
+    await model.run([{ sequence: chat }])
+    const draft = chat.begin()
+    await model.run([{ sequence: chat, tokens: [1, 2, 3, 4] }])
+    if (backend === 'plain') {
+      const error = t.throws(() => draft.commit(2))
+      t.true(isKvTideError(error) && error.code === 'CANNOT_ROLL_BACK', String(error))
+      draft.rollback()
+    } else {
+      draft.commit(2)
+      t.deepEqual([...chat.tokens], [...prompt, 1, 2])
+      using same = model.open({ tokens: [...prompt, 1, 2], salt: 'the same tokens' })
+      await model.run([{ sequence: same }])
+      t.deepEqual(chat.states(), same.states())
+      t.deepEqual(await read(model, chat, 9), behind([...prompt, 1, 2], 9))
+    }
+    model.cache.checkInvariants()
+  })
+
   test(`${where}: a reader that stops early leaves the tokens that it has read`, async t => {
     await using model = await load()
     using chat = model.open({ tokens: prompt })
