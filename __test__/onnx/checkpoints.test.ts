@@ -141,7 +141,7 @@ test('2,000 random prompts have as much in common with those before them as a li
 /** A task of a prompt of consecutive ids. */
 function taskOf(length: number, computed = 0) {
   const log = new TokenLog(idsFrom(length))
-  return { state: { computed, log, names: {}, reached: computed } }
+  return { state: { computed, hasTransaction: false, log, names: {}, reached: computed } }
 }
 
 test('the steps of a model with states end at its checkpoints, those of other models anywhere', t => {
@@ -173,6 +173,9 @@ test('the steps of a model with states end at its checkpoints, those of other mo
   t.deepEqual(ends(cuts, tenant), [400, 688])
   t.deepEqual(ends(new Cuts(groupsOf('state', 2)), taskOf(4000)), [3984])
   t.deepEqual(ends(cuts, taskOf(1)), [])
+  const tried = taskOf(700)
+  tried.state.hasTransaction = true
+  t.deepEqual(ends(cuts, tried), [], 'no checkpoint is taken in a transaction')
   // Steps of equal length begin where the sequence does, and two tokens may have a position between them.
   t.deepEqual(ends(cuts, taskOf(8000, 3000)), [4976, 6976, 7872, 7984])
   const two = taskOf(17, 15)

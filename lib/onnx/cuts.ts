@@ -8,7 +8,7 @@ import type { SequenceState } from './sequence-state.js'
 
 /** @internal The properties of a task that its checkpoints depend on. */
 export interface CutTask {
-  readonly state: Pick<SequenceState, 'computed' | 'log' | 'names' | 'reached'>
+  readonly state: Pick<SequenceState, 'computed' | 'hasTransaction' | 'log' | 'names' | 'reached'>
 }
 
 /** The positions in a prompt, ascending, and the number of tokens that it had in common with those before it. */
@@ -35,10 +35,13 @@ export class Cuts {
     this.#seen = kinds.includes('state') ? new SeenPrompts(cache.blockSize) : undefined
   }
 
-  /** Decides the positions in a prompt that is computed from its first pending token on. O(tokens of the prompt). */
+  /**
+   * Decides the positions in a prompt that is computed from its first pending token on: none in a transaction, in which no checkpoint is taken. O(tokens of the
+   * prompt).
+   */
   place(task: CutTask): void {
     const { computed, log, names, reached } = task.state
-    if (this.#seen === undefined || log.length - computed < 2) return
+    if (this.#seen === undefined || log.length - computed < 2 || task.state.hasTransaction) return
     const { salt, saltFrom, extra } = readPrompt(names)
     const { length } = log
     // A task that was preempted has seen its own prompt before.

@@ -25,8 +25,10 @@ export interface ClientWorld {
   readonly alone: Alone
   /** True if it takes pictures. */
   readonly hasPictures?: boolean
-  /** True if a transaction keeps all of its tokens or none, because layers keep states. */
+  /** True if layers keep states: a transaction keeps some of its tokens only if the states between those of its last step were kept. */
   readonly isWhole?: boolean
+  /** True if transactions may have steps of several tokens. The rules of {@link Pins} do not cover them: the cache must be large. */
+  readonly runsDrafts?: boolean
 }
 
 /** The codes of errors that a client may get instead of what it asked for. */
@@ -232,13 +234,14 @@ export class Client {
   async #run(
     tokens = promptOf(this.#dice, this.#world.vocabulary, this.#most),
     isAll = this.#dice.once(2),
+    isDraft = false,
   ): Promise<void> {
     const { model, vocabulary } = this.#world
     if (tokens.length + this.#tokens.length === this.#chat.length) return
     try {
       const computed = this.#chat.length
       let logits = new Float32Array()
-      await this.#ask(this.#tokens.length + tokens.length, false, async () => {
+      await this.#ask(this.#tokens.length + tokens.length, isDraft, async () => {
         ;[logits] = (await model.run([{ sequence: this.#chat, tokens }], { logits: isAll ? 'all' : 'last' })) as [
           typeof logits,
         ]
@@ -282,17 +285,28 @@ export class Client {
   async #draft(): Promise<void> {
     const [before, computed] = [[...this.#tokens], this.#chat.length]
     const draft = this.#chat.begin()
-    await this.#generate(true)
+    if (this.#world.runsDrafts === true && this.#dice.once(2))
+      await this.#run(promptOf(this.#dice, this.#world.vocabulary), false, true)
+    else await this.#generate(true)
     const drafted = this.#chat.length - computed
     if (this.#dice.once(3)) {
       draft.rollback()
       this.#tokens = before
       note('rolled back')
     } else if (this.#dice.once(2)) {
-      const kept = this.#world.isWhole === true ? drafted * this.#dice.roll(2) : this.#dice.roll(drafted + 1)
-      await this.#end(() => draft.commit(kept))
+      let kept = this.#dice.roll(drafted + 1)
+      const isPart = kept > 0 && kept < drafted
+      try {
+        await this.#end(() => draft.commit(kept))
+        if (isPart) note(this.#world.isWhole === true ? 'committed between two states' : 'committed in part')
+      } catch (error) {
+        const isRefused = isKvTideError(error) && error.code === 'CANNOT_ROLL_BACK'
+        if (!isRefused || !isPart || this.#world.isWhole !== true) throw error
+        kept = drafted * this.#dice.roll(2)
+        await this.#end(() => draft.commit(kept))
+        note('refused between two states')
+      }
       if (kept < drafted) this.#shorten(computed + kept)
-      note('committed in part')
     } else await this.#end(() => draft.commit())
     this.#rest()
   }

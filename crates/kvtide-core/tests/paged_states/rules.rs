@@ -2,7 +2,7 @@
 
 use kvtide_core::Error;
 use kvtide_core::paged::{
-    Append, Explanation, Growth, GrowthRequest, Identity, LeastUseful, MissReason, PagedPlanner, Writer,
+    Append, Explanation, Growth, GrowthRequest, Identity, Keep, LeastUseful, MissReason, PagedPlanner, Writer,
     explain_in_groups, find_in_groups, prompt_states, shortage_in_groups,
 };
 
@@ -204,4 +204,40 @@ fn a_retained_part_of_a_sequence_keeps_its_checkpoint() {
         }
         assert_eq!(groups.found(&ids(6)), if priority > 50 { 4 } else { 0 });
     }
+}
+
+#[test]
+fn a_part_of_a_draft_is_found_and_continued() {
+    let mut groups = Groups::new(16);
+    groups.0[1].keep_drafted_states(true);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(6));
+    let drafts: Vec<_> = groups.0.iter_mut().map(|planner| planner.begin(sequence, None).unwrap()).collect();
+    groups.step(sequence, &ids(13)[6..]);
+    assert_eq!(groups.0[1].pool_stats().active, 8, "the state before, and one after each token");
+    assert_eq!(groups.0[1].free_count(), 14, "most of them give way to others");
+    for (planner, draft) in groups.0.iter_mut().zip(drafts) {
+        let plan = planner.plan_end(sequence, draft, Keep::First(2)).unwrap();
+        planner.end(&plan).unwrap();
+    }
+    assert_eq!(groups.0[1].pool_stats().active, 1);
+    assert_eq!(groups.found(&ids(20)), 8, "the state after the accepted tokens is a checkpoint");
+    groups.step(sequence, &[50, 51, 52, 53]);
+    let mut edited = ids(8);
+    edited.extend([50, 51, 52, 53, 54]);
+    assert_eq!(groups.found(&edited), 12);
+}
+
+#[test]
+fn tokens_that_were_forgotten_during_a_draft_stay_forgotten() {
+    let mut groups = Groups::new(16);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(6));
+    let drafts: Vec<_> = groups.0.iter_mut().map(|planner| planner.begin(sequence, None).unwrap()).collect();
+    groups.step(sequence, &[70, 71]);
+    groups.0.iter_mut().for_each(PagedPlanner::forget_prefixes);
+    groups.0.iter_mut().zip(drafts).for_each(|(planner, draft)| planner.undo(sequence, draft).unwrap());
+    groups.step(sequence, &[6, 7]);
+    assert_eq!(groups.found(&ids(20)), 0);
+    groups.0[1].check_invariants(&[]).unwrap();
 }

@@ -220,6 +220,7 @@ impl World {
         let ids: Vec<u32> = asked.iter().flat_map(|(_, ids)| ids.iter().copied()).collect();
         let append = Append { sequences: &sequences, offsets: Some(&offsets), parents: None, writer: Writer::Step };
         let mut plans = Vec::new();
+        self.make_room(sequences.len() as u32);
         for planner in &self.planners {
             let planned = planner.check_append(&append).and_then(|write| planner.plan_write(write));
             match planned {
@@ -279,6 +280,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// States between drafted tokens give way to others.
+    fn make_room(&mut self, needed: u32) {
+        let states = &mut self.planners[1];
+        if states.total_count() - states.pool_stats().active < needed {
+            self.models.iter_mut().for_each(|model| model.kept_from = None);
+        }
+        states.make_room_for_states(needed.into());
     }
 
     fn truncate(&mut self, at: usize, length: u32) -> Done {
@@ -356,6 +366,7 @@ impl World {
     /// Saves a sequence and loads it again into new blocks.
     fn save(&mut self, at: usize) -> Done {
         let Model { id, tokens, salt, .. } = self.models[at].clone();
+        self.make_room(u32::from(!tokens.is_empty()));
         let mut loaded = Vec::new();
         for (group, planner) in self.planners.iter_mut().enumerate() {
             let held = planner.snapshot(id).unwrap();

@@ -112,6 +112,7 @@ impl PageGroup {
         self.change_pages()?;
         let StepTokens { sequences, offsets, parents } = tokens;
         let append = Append { sequences, offsets, parents, writer: Writer::Step };
+        self.planner.make_room_for_states(sequences.len() as u64);
         let write = self.planner.check_append(&append)?;
         self.plan_write(write)
     }

@@ -35,6 +35,7 @@ impl PagedPlanner {
 
     /// Reserves memory for this many new blocks. Returns an error if too few are available.
     pub fn reserve_blocks(&mut self, blocks: usize) -> Result<()> {
+        self.make_room_for_states(blocks as u64);
         self.state().check_available(blocks as u64)?;
         self.tables.reserve(Reservation { blocks, tables: 1 + blocks / 32, ..Reservation::default() })
     }

@@ -345,10 +345,10 @@ impl PagedPlanner {
         self.tables.pool().num_layers()
     }
 
-    /// Number of blocks that can be taken, including cached ones.
+    /// Number of blocks that can be taken, including cached ones, and slots of states between drafted tokens.
     #[must_use]
     pub fn free_count(&self) -> u32 {
-        self.tables.pool().blocks().available()
+        self.tables.pool().blocks().available() + self.spare_states()
     }
 
     /// Number of blocks in use, cached or free.

@@ -153,6 +153,7 @@ impl PagedPlanner {
                 format!("places below {length}, each behind the last"),
             ));
         }
+        self.make_room_for_states(places.len() as u64);
         self.state().check_available(places.len() as u64)?;
         // Time and memory depend on the number of blocks, not on the length of the table.
         let gaps = places.windows(2).filter(|two| two[0] + 1 < two[1]).count();

@@ -16,7 +16,7 @@ use crate::error::{Error, Result, reserve};
 use crate::paged::index::{Identity, PrefixMatch, groups_of_tokens};
 use crate::paged::plan::{EndPlan, WritePlan};
 use crate::paged::pool::PagePool;
-use crate::paged::sequence::{Content, KeyChain};
+use crate::paged::sequence::{Content, KeyChain, Sequence};
 use crate::paged::table::Table;
 use crate::paged::window::Window;
 
@@ -44,6 +44,23 @@ impl PagedPlanner {
         self.sequences.at_mut(seat).forget_drafted(&mut self.tables);
         self.changed();
         Ok(())
+    }
+
+    /// The slots that only states between drafted tokens hold.
+    pub(super) fn spare_states(&self) -> u32 {
+        if self.drafts_each { self.sequences.iter().map(Sequence::spare_states).sum() } else { 0 }
+    }
+
+    /// Releases the states between drafted tokens if otherwise fewer than `needed` slots can be taken. Their drafts can then
+    /// be committed as a whole alone.
+    pub fn make_room_for_states(&mut self, needed: u64) {
+        if !self.drafts_each || self.state().check_available(needed).is_ok() {
+            return;
+        }
+        for of in self.sequences.iter_mut() {
+            of.forget_drafted(&mut self.tables);
+        }
+        self.changed();
     }
 
     /// True if a block is a state.

@@ -79,6 +79,11 @@ impl Sequence {
         }
     }
 
+    /// The slots that only states between the tokens of its last step hold.
+    pub fn spare_states(&self) -> u32 {
+        self.drafted.as_ref().map_or(0, |drafted| drafted.slots.len() - 1)
+    }
+
     /// True if a draft can end with this many tokens: there is a state between those of its last step.
     pub fn has_drafted(&self, length: u32) -> bool {
         self.drafted.as_ref().is_some_and(|drafted| (drafted.before.length()..self.length()).contains(&length))
