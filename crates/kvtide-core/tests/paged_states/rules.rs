@@ -230,14 +230,21 @@ fn a_part_of_a_draft_is_found_and_continued() {
 
 #[test]
 fn tokens_that_were_forgotten_during_a_draft_stay_forgotten() {
-    let mut groups = Groups::new(16);
-    let sequence = groups.sequence();
-    groups.step(sequence, &ids(6));
-    let drafts: Vec<_> = groups.0.iter_mut().map(|planner| planner.begin(sequence, None).unwrap()).collect();
-    groups.step(sequence, &[70, 71]);
-    groups.0.iter_mut().for_each(PagedPlanner::forget_prefixes);
-    groups.0.iter_mut().zip(drafts).for_each(|(planner, draft)| planner.undo(sequence, draft).unwrap());
-    groups.step(sequence, &[6, 7]);
-    assert_eq!(groups.found(&ids(20)), 0);
-    groups.0[1].check_invariants(&[]).unwrap();
+    for kept in [0, 1] {
+        let mut groups = Groups::new(16);
+        groups.0[1].keep_drafted_states(true);
+        let sequence = groups.sequence();
+        groups.step(sequence, &ids(6));
+        let drafts: Vec<_> = groups.0.iter_mut().map(|planner| planner.begin(sequence, None).unwrap()).collect();
+        groups.step(sequence, &[6, 71]);
+        groups.0.iter_mut().for_each(PagedPlanner::forget_prefixes);
+        for (planner, draft) in groups.0.iter_mut().zip(drafts) {
+            let plan = planner.plan_end(sequence, draft, Keep::First(kept)).unwrap();
+            planner.end(&plan).unwrap();
+        }
+        groups.step(sequence, &ids(8)[6 + kept as usize..]);
+        assert_eq!(groups.found(&ids(20)), 0);
+        assert_eq!(groups.0[1].state_ends().unwrap(), vec![0; 16], "no prompt can find a state, {kept} tokens kept");
+        groups.0[1].check_invariants(&[]).unwrap();
+    }
 }
