@@ -45,12 +45,13 @@ pub struct StoreKey {
 }
 
 impl StoreKey {
-    /// Parses a key: 64 digits, a point, a number, a point, 16 digits.
+    /// Parses a key: 64 digits, a point, a number without leading zeros, a point, 16 digits. So each key has one name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let (name, group, form) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() || !group.bytes().all(|byte| byte.is_ascii_digit()) {
+        let has_zeros = group.len() > 1 && group.starts_with('0');
+        if parts.next().is_some() || has_zeros || !group.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
         Some(StoreKey { block: BlockKey(digits(name)?), group: group.parse().ok()?, form: FormTag(digits(form)?) })

@@ -100,8 +100,10 @@ fn keys_are_read_as_they_are_written() {
     let text = key.to_string();
     assert_eq!(StoreKey::parse(&text), Some(key));
     assert_ne!(text, StoreKey { form: FormTag::of(&[4; 32]), ..key }.to_string());
-    for wrong in ["", ".0", &text[1..], &text[..66], &format!("{text}0"), &format!("{text}.tmp"), &text.to_uppercase()]
-    {
+    let zeros = text.replacen(".0.", ".00.", 1);
+    assert_ne!(zeros, text);
+    let longer = [format!("{text}0"), format!("{text}.tmp")];
+    for wrong in ["", ".0", &text[1..], &text[..66], &longer[0], &longer[1], &text.to_uppercase(), &zeros] {
         assert_eq!(StoreKey::parse(wrong), None, "{wrong}");
     }
 }
