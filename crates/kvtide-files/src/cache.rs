@@ -193,17 +193,20 @@ impl CacheFile {
 
     /// Takes free blocks for the saved blocks that the cache lacks, as many as there are. Call it on the cache's
     /// thread. A cache of another identity is refused. An empty cache takes over the key under which block keys are
-    /// made, if neither key was chosen.
+    /// made, if neither key was chosen; it keeps that key if the load fails later.
     pub fn begin(&self, cache: &mut PagedKvCache) -> Result<CacheLoad> {
         self.identity.check(cache)?;
         let layouts: Vec<PageLayout> = cache.layouts().collect();
         for (group, layout) in layouts.iter().enumerate() {
             self.file.pages(group, &RowShape::of_group(group, layout), self.names[group].len() as u64)?;
         }
-        if let Some(key) = self.identity.own_key()?.filter(|_| cache.namer().own_key().is_some() && cache.is_unused()) {
-            cache.adopt_key(key)?;
+        match self.identity.own_key()?.filter(|_| cache.namer().own_key().is_some() && cache.is_unused()) {
+            Some(key) => {
+                self.identity.check_key(&cache.namer().under(key))?;
+                cache.adopt_key(key)?;
+            }
+            None => self.identity.check_key(cache.namer())?,
         }
-        self.identity.check_key(cache)?;
         // Cached blocks are not evicted.
         let free: Vec<usize> = cache.pools()?.into_iter().map(|pool| pool.free as usize).collect();
         let mut wanted: Vec<Vec<u32>> = Vec::new();

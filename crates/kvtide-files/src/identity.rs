@@ -14,7 +14,7 @@ use kvtide_core::model::{
     AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription, StateTensor,
 };
 use kvtide_core::paged::{PageFormat, PageLayout};
-use kvtide_tensor::{DType, PagedKvCache, PagedModelOptions, PoolRoom};
+use kvtide_tensor::{DType, PagedKvCache, PagedModelOptions, PoolRoom, PrefixNamer};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -243,9 +243,9 @@ impl Identity {
         differs("states", states(&self.states), states(&own.states))
     }
 
-    /// Refuses block keys that were made under another key than the cache's.
-    pub(crate) fn check_key(&self, cache: &PagedKvCache) -> Result<()> {
-        match self.prefix_key.check == hex(&cache.namer().key_check().0) {
+    /// Refuses block keys that were made under another key than a namer's.
+    pub(crate) fn check_key(&self, namer: &PrefixNamer) -> Result<()> {
+        match self.prefix_key.check == hex(&namer.key_check().0) {
             true => Ok(()),
             false => Err(Error::incompatible("prefixKey", "another key", "the key of the cache")),
         }

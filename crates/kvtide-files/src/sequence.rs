@@ -173,7 +173,7 @@ impl SequenceFile {
         let namer = match self.identity.own_key()? {
             Some(key) => cache.namer().under(key),
             None => {
-                self.identity.check_key(cache)?;
+                self.identity.check_key(cache.namer())?;
                 cache.namer().clone()
             }
         };
