@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod abandoned;
 mod cluster;
 mod options;
 mod proxied;
