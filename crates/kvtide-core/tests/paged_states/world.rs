@@ -235,24 +235,7 @@ impl World {
             planner.open_step(plan).unwrap();
         }
         let plans: Vec<WritePlan> = plans.into_iter().map(|(_, plan)| plan).collect();
-        // A slot that anything else could read must not be written.
-        let mut are_kept = Vec::new();
-        for ((at, ids), runs) in asked.iter().zip(plans[1].runs_of_sequences()) {
-            let model = &self.models[*at];
-            let before = self.planners[1].state_slot(model.id).unwrap();
-            let is_each = runs.len() > 1;
-            let expected = if is_each { ids.len() } else { usize::from(!ids.is_empty()) };
-            prop_assert_eq!(runs.len(), expected);
-            prop_assert!(!is_each || !model.drafts.is_empty());
-            for (place, run) in runs.iter().enumerate() {
-                prop_assert_eq!((run.slot, run.len), (0, self.size));
-                prop_assert_ne!(before, Some(run.block));
-                let own = if is_each { &ids[..=place] } else { ids };
-                let all: Vec<u32> = model.tokens.iter().chain(own).copied().collect();
-                self.slots.insert(run.block, hash(&all));
-            }
-            are_kept.push(is_each);
-        }
+        let are_kept = self.write_slots(&asked, &plans[1])?;
         for (planner, plan) in self.planners.iter_mut().zip(&plans) {
             planner.mark_layer(plan, 0).unwrap();
         }
@@ -280,6 +263,29 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Writes the slots of a step. Returns, for each sequence, true if the state after each token is kept.
+    fn write_slots(&mut self, asked: &[(usize, &[u32])], plan: &WritePlan) -> Result<Vec<bool>, TestCaseError> {
+        // A slot that anything else could read must not be written.
+        let mut are_kept = Vec::new();
+        for ((at, ids), runs) in asked.iter().zip(plan.runs_of_sequences()) {
+            let model = &self.models[*at];
+            let before = self.planners[1].state_slot(model.id).unwrap();
+            let is_each = runs.len() > 1;
+            let expected = if is_each { ids.len() } else { usize::from(!ids.is_empty()) };
+            prop_assert_eq!(runs.len(), expected);
+            prop_assert!(!is_each || !model.drafts.is_empty());
+            for (place, run) in runs.iter().enumerate() {
+                prop_assert_eq!((run.slot, run.len), (0, self.size));
+                prop_assert_ne!(before, Some(run.block));
+                let own = if is_each { &ids[..=place] } else { ids };
+                let all: Vec<u32> = model.tokens.iter().chain(own).copied().collect();
+                self.slots.insert(run.block, hash(&all));
+            }
+            are_kept.push(is_each);
+        }
+        Ok(are_kept)
     }
 
     /// States between drafted tokens give way to others.
