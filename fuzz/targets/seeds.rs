@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use kvtide_files::{Save, Sink, Watch};
 use kvtide_router::{Batch, BlockHash, Event, RemovedBlocks, StoredBlocks, encode};
+use kvtide_tensor::{DType, HostTensor, KvCache, KvCacheOptions};
+use kvtide_tiers::compress;
 
 #[path = "../../crates/kvtide-onnx/tests/support/build.rs"]
 #[allow(dead_code, reason = "the tests of graphs use the rest")]
@@ -25,9 +28,67 @@ fn main() {
     for (at, (kind, text)) in GRAMMARS.iter().enumerate() {
         write("grammars", &format!("text-{at}"), &[&[*kind], text.as_bytes()].concat());
     }
+    for (name, bytes) in entries() {
+        write("entries", name, &bytes);
+    }
+    for (at, bytes) in files().into_iter().enumerate() {
+        write("files", &format!("file-{at}"), &bytes);
+    }
+    for (at, bytes) in replies().into_iter().enumerate() {
+        write("redis", &format!("replies-{at}"), &bytes);
+    }
+    for at in 0..8u8 {
+        let mixed = |place: u8| place.wrapping_mul(at.wrapping_mul(2).wrapping_add(37)).wrapping_add(place >> 3);
+        write("tables", &format!("calls-{at}"), &(0..160).map(mixed).collect::<Vec<u8>>());
+    }
     write("peers", "subscribe", b"\x80\x00\x01\x01\x01\x01a\x00\x01b\x04\x08\x04PING\0\x05a");
     write("peers", "long", b"\x81\x02\0\0\0\0\0\0\0\x03abc\x04\x0b\x09SUBSCRIBEx");
     write("peers", "greeting", &[&[2, 0xff][..], &[0; 8], &[0x7f, 3, 0], b"NULL", &[0; 48]].concat());
+}
+
+fn entries() -> [(&'static str, Vec<u8>); 6] {
+    let compressed = compress(&[7; 300], 4).expect("memory");
+    [
+        ("entry", [&[2, 1][..], &[9; 32], &[3; 90]].concat()),
+        ("opened", [&[3, 3][..], &compressed].concat()),
+        ("sealed", [&[4, 7][..], &compressed].concat()),
+        ("closed", [&[5, 7, 1, 0, 9, 4][..], b"a value, a value"].concat()),
+        ("key", b"\x06.3.0123456789abcdef".to_vec()),
+        ("zeros", b"\x06.03.0123456789abcdef".to_vec()),
+    ]
+}
+
+/// Each file, with no change and with some, and one as it is.
+fn files() -> Vec<Vec<u8>> {
+    let mut cache =
+        KvCache::new(KvCacheOptions { head_dim: 1, max_seq_len: 8, ..KvCacheOptions::default() }).expect("a cache");
+    let row = || HostTensor::new("k", &[0; 4], DType::F32, &[1, 1, 1, 1]).expect("a number");
+    cache.update(row(), row()).expect("room");
+    let save = Save::kv_cache(&cache).expect("a save");
+    let raw = save.to_sink(Sink::memory(), &Watch::default()).expect("a file").1;
+    let changes = (0..13).flat_map(|at| [vec![at, 0], vec![at, 0, 7, 200, 9, 1, 3, at * 11, 40, 2, 5, 90, at]]);
+    changes.chain([[&[13], &raw[..]].concat()]).collect()
+}
+
+/// Replies of a right server, of a Cluster, and of one that answers something else.
+fn replies() -> Vec<Vec<u8>> {
+    let reply = |bytes: &[u8]| [&[bytes.len() as u8 | 0x80], bytes].concat();
+    let right = || {
+        let values = reply(b"$5\r\nvalue\r\n$-1\r\n$0\r\n\r\n");
+        [values, reply(b":1\r\n:0\r\n:1\r\n"), reply(b"+OK\r\n+OK\r\n$-1\r\n"), reply(b":1\r\n:1\r\n:0\r\n")].concat()
+    };
+    let wrong =
+        [reply(b"-MOVED 1 a:1\r\n-ASK 1 a:1\r\n-CLUSTERDOWN\r\n"), reply(b"-NOAUTH\r\n"), reply(b"*1\r\n:1\r\n")];
+    let all = |kind: u8, replies: &[u8]| [&[kind], replies].concat();
+    vec![
+        all(1, &right()),
+        all(3, &right()),
+        all(9, &right()),
+        all(1, &wrong.concat()),
+        all(3, &wrong.concat()),
+        all(0, &[reply(b"+OK\r\n"), right()].concat()),
+        all(7, &[&[1; 12][..], &right()].concat()),
+    ]
 }
 
 fn graphs() -> [(&'static str, Vec<u8>); 2] {
