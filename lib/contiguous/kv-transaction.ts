@@ -69,7 +69,10 @@ export interface KvTransaction<D extends DType = DType> extends Disposable {
    * tokens that it keeps, because {@link treeMask} covers all of them.
    */
   append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv<D>
-  /** Keeps the first `n` drafted tokens (all by default), drops the rest, and ends. Committed tokens of a child become tokens of its parent. */
+  /**
+   * Keeps the first `n` drafted tokens (all by default), drops the rest, and ends. Committed tokens of a child become tokens of its parent. If layers keep states,
+   * throws `CANNOT_ROLL_BACK` unless `n` is 0 or all, or the states after the tokens of its last step were kept.
+   */
   commit(n?: number): void
   /**
    * Keeps the tokens on an accepted path of the draft tree, in order, right behind the tokens from before the draft. Drops the
