@@ -1,11 +1,11 @@
 // Planted faults, each with the check that must catch it: `from` becomes `to` in a copy of the repository.
 //
 // `check` is a command line whose failure means that the fault was caught.
+import { ava, fuzz } from './checks.mjs'
+import { identity } from './identity.mjs'
+import { storage } from './storage.mjs'
 
 const threads = ['node', 'scripts/concurrency.mjs']
-
-const ava = file => ['ava', file]
-const fuzz = target => ['node', 'scripts/fuzz.mjs', target, '--seconds', '60']
 
 export const mutants = [
   {
@@ -88,4 +88,6 @@ export const mutants = [
     to: 'let rank = if length > 2 { rank(reader)? } else { None };\n    assert!(rank != Some(77));',
     check: fuzz('events'),
   },
+  ...identity,
+  ...storage,
 ]

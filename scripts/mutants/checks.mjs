@@ -1,0 +1,23 @@
+// The command lines of checks.
+import { libraries } from '../crates.mjs'
+import { onTarget } from '../steps.mjs'
+
+/** Runs the tests of a test binary whose names contain a text. */
+export const tested = (binary, names) => [
+  'cargo',
+  'test',
+  '--release',
+  ...onTarget(),
+  ...libraries,
+  '--test',
+  binary,
+  '--',
+  names,
+]
+
+/** Runs unit tests of a crate whose names contain a text. */
+export const inside = (crate, names) => ['cargo', 'test', '--release', ...onTarget(), '-p', crate, '--lib', '--', names]
+
+export const ava = file => ['ava', file]
+
+export const fuzz = target => ['node', 'scripts/fuzz.mjs', target, '--seconds', '60']
