@@ -106,11 +106,11 @@ fn the_form_of_blocks_depends_on_each_field() {
 fn a_file_is_refused_for_each_field() {
     let parts = Parts::new(&save_cache_bytes(&mut cache(Some(KEY)), &Watch::default()).unwrap());
     let header: Value = serde_json::from_str(&parts.header).unwrap();
+    // Only this text changes: tensors stay in the order of their bytes.
+    let own = header["__metadata__"]["identity"].to_string();
     let with = |identity: &Value| {
-        let mut header = header.clone();
-        header["__metadata__"]["identity"] = identity.to_string().into();
         let mut forged = parts.clone();
-        forged.header = header.to_string();
+        forged.header = parts.header.replace(&own, &Value::from(identity.to_string()).to_string());
         Source::bytes(forged.bytes())
     };
     let load = |source: Source| {
