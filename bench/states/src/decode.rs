@@ -63,7 +63,7 @@ impl States {
                     parts.for_each(|(source, target)| {
                         let pairs = source.chunks_exact(sizes.state()).zip(target.chunks_exact_mut(sizes.state()));
                         let mut states: Vec<_> =
-                            pairs.map(|(source, target)| StepState { source: Some(source), target }).collect();
+                            pairs.map(|(source, target)| StepState::new(Some(source), target)).collect();
                         step(&inputs, &offsets, &mut states, &mut out);
                     });
                 });

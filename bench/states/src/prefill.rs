@@ -49,7 +49,7 @@ impl Prompt {
         let decays: Vec<f32> = positive.iter().map(|gate| -gate / 2.0).collect();
         let (mut state, mut out) = (vec![0.0; self.sizes.state()], vec![0.0; TOKENS * v_heads * v_dim]);
         let ours = Lane::timed(Role::Ours, "in chunks", 1, move |stopwatch| {
-            let states = &mut [StepState { source: None, target: &mut state }];
+            let states = &mut [StepState::new(None, &mut state)];
             stopwatch.time_on(threads, || {
                 if self.delta {
                     let call = LinearAttention {
