@@ -85,7 +85,10 @@ impl NativePagedKvCache {
     /// Keeps the states after each token of a draft's step from now on, so that a part of it can be committed.
     #[napi]
     pub fn keep_drafted_states(&mut self, env: &Env) -> Result<()> {
-        self.cache.change(env, |cache| Ok(cache.keep_drafted_states(true)))
+        self.cache.change(env, |cache| {
+            cache.keep_drafted_states(true);
+            Ok(())
+        })
     }
 
     /// True if each query head has a learned sink logit, which must be passed to attention.
