@@ -95,7 +95,7 @@ export const identity = [
     to:
       '        own.prefix_key.key = None;\n        own.groups.iter_mut().for_each(|group| group.window = None);\n' +
       '        own.layers.iter_mut().for_each(|layer| layer.window = None);\n',
-    check: tested('tiers', 'forms::a_window_alone_keeps_forms_apart_under_the_same_names'),
+    check: tested('files', 'left_out::the_form_of_blocks_depends_on_each_field'),
   },
   ...Object.entries(fields).map(([field, values]) => ({
     name: `file-${field}`,
