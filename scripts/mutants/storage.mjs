@@ -116,14 +116,6 @@ export const storage = [
     check: entry,
   },
   {
-    name: 'entry-key',
-    fault: 'an entry is taken under another key than its own',
-    file: ENTRY,
-    from: '        && digest(0) == expected.key.0\n',
-    to: '',
-    check: entry,
-  },
-  {
     name: 'entry-name',
     fault: 'an entry is taken whose tokens are not those of its key',
     file: ENTRY,
