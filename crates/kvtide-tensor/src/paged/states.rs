@@ -85,8 +85,9 @@ impl PageGroup {
     }
 
     /// Releases the slots of a draft's tokens if the caller has written the state after the last one alone.
-    pub(super) fn forget_drafted_states(&mut self, step: &GroupStep, plan: &WritePlan) -> Result<()> {
-        let of_sequences = step.sequences.iter().zip(plan.runs_of_sequences()).filter(|(_, runs)| !runs.is_empty());
+    pub(super) fn forget_drafted_states(&mut self, step: &GroupStep) -> Result<()> {
+        let runs = step.plan()?.runs_of_sequences();
+        let of_sequences = step.sequences.iter().zip(runs).filter(|(_, runs)| !runs.is_empty());
         for ((&sequence, runs), computed) in of_sequences.zip(&step.computed) {
             if runs.len() > 1 && !computed {
                 self.planner.forget_drafted_states(sequence)?;
@@ -140,17 +141,13 @@ impl Slabs {
 
 /// The slot of a step's sequence after its tokens, and its index among those with tokens: the others get none.
 fn slot_of(plan: &WritePlan, sequence: usize) -> Result<(usize, SlotRun)> {
-    let offsets: Vec<u32> = plan.offsets().collect();
-    let has_tokens = |sequence: usize| offsets[sequence] < offsets[sequence + 1];
-    let sequences = offsets.len() - 1;
-    if sequence >= sequences {
-        return Err(no_sequence(sequence, sequences));
-    }
-    if !has_tokens(sequence) {
-        return Err(Error::argument("index", sequence, "a sequence that gets tokens in this step"));
-    }
-    let at = (0..sequence).filter(|&before| has_tokens(before)).count();
-    let run = plan.runs_of_sequences().nth(sequence).and_then(<[SlotRun]>::last).expect("a slot for tokens");
+    let all = || plan.runs_of_sequences();
+    let Some(runs) = all().nth(sequence) else {
+        return Err(no_sequence(sequence, all().count()));
+    };
+    let expected = "a sequence that gets tokens in this step";
+    let run = runs.last().ok_or_else(|| Error::argument("index", sequence, expected))?;
+    let at = all().take(sequence).filter(|runs| !runs.is_empty()).count();
     Ok((at, *run))
 }
 

@@ -205,7 +205,7 @@ impl PageGroup {
         }
         self.planner.close_step(step.plan()?, ids)?;
         if self.keeps_states() {
-            self.forget_drafted_states(step, &step.plan()?.clone())?;
+            self.forget_drafted_states(step)?;
         }
         self.poisoned = false;
         step.plan = None;
