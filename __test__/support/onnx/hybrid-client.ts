@@ -215,7 +215,7 @@ export class HybridClient {
     note('restored')
   }
 
-  /** A transaction, with another one on top of it now and then: of whole models, all of its tokens are kept, or none. */
+  /** A transaction, with another one on top of it now and then: all of its tokens are kept, or none. */
   async #transact(parent?: Transaction): Promise<void> {
     const { t, dice, name } = this.#world
     const [before, computed] = [[...this.#tokens], this.#chat.length]
