@@ -291,10 +291,14 @@ impl World {
     /// States between drafted tokens give way to others.
     fn make_room(&mut self, needed: u32) {
         let states = &mut self.planners[1];
-        if states.total_count() - states.pool_stats().active < needed {
+        let free = states.total_count() - states.pool_stats().active;
+        let slots = |model: &Model| model.kept_from.map_or(0, |from| model.tokens.len() - from) as u32;
+        let is_enough = needed <= free + self.models.iter().map(slots).sum::<u32>();
+        let are_released = free < needed && is_enough;
+        assert_eq!(states.make_room_for_states(needed.into()), are_released, "only where that is enough");
+        if are_released {
             self.models.iter_mut().for_each(|model| model.kept_from = None);
         }
-        states.make_room_for_states(needed.into());
     }
 
     fn truncate(&mut self, at: usize, length: u32) -> Done {

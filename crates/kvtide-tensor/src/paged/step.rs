@@ -112,8 +112,11 @@ impl PageGroup {
         self.change_pages()?;
         let StepTokens { sequences, offsets, parents } = tokens;
         let append = Append { sequences, offsets, parents, writer: Writer::Step };
-        self.planner.make_room_for_states(sequences.len() as u64);
-        let write = self.planner.check_append(&append)?;
+        let mut write = self.planner.check_append(&append)?;
+        // The groups of states are the last ones that plan a step: the others do not refuse it.
+        if self.planner.make_room_for_states(write.new_blocks()) {
+            write = self.planner.check_append(&append)?;
+        }
         self.plan_write(write)
     }
 

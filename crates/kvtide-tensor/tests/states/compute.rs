@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use half::{bf16, f16};
 use kvtide_core::Code;
-use kvtide_core::model::{ModelDescription, StateDType, StateTensor};
+use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription, StateDType, StateTensor};
 use kvtide_tensor::runtime::{Kernels, with_kernels};
 use kvtide_tensor::states::StepState;
 use kvtide_tensor::{Error, PagedKvCache, PagedModelOptions, PagedStep, PoolRoom, Result, StepRun, StepTokens};
@@ -245,6 +245,36 @@ fn a_part_of_a_draft_needs_the_states_between_its_tokens() {
         refused(&mut sums, one, draft);
         let all = sums.cache.pools().unwrap().iter().map(|pool| pool.active).sum::<u32>();
         assert_eq!(all, 1, "case {case}");
+    }
+}
+
+#[test]
+fn a_step_that_is_refused_keeps_the_states_of_a_draft() {
+    let state = StateTensor { layer: 0, name: "ssm".into(), shape: vec![33], dtype: StateDType::F32 };
+    let layers = vec![LayerDescription::state(), LayerDescription::full(1, 2)];
+    let model = ModelDescription::new(layers).unwrap().with_states(vec![state]).unwrap();
+    // The draft has six slots, the state before it included, and two blocks for its tokens; two slots are free.
+    for (blocks, others, unknown, code) in [
+        (20, 3, Some(999), Some(Code::SequenceNotFound)),
+        (20, 8, None, Some(Code::OutOfBlocks)),
+        (4, 3, None, Some(Code::OutOfBlocks)),
+        (20, 3, None, None),
+    ] {
+        let room = model.groups().iter().map(|of| if of.kind == LayerKind::State { 8 } else { blocks }).collect();
+        let mut sums = Sums::on(PagedModelOptions::new(model.clone(), PoolRoom::Blocks(room)));
+        sums.cache.keep_drafted_states(true);
+        let one = sums.create();
+        sums.step(&[(one, ids(0, 2))]);
+        let draft = sums.cache.begin(one, None, Default::default()).unwrap();
+        sums.step(&[(one, ids(5, 5))]);
+        let others: Vec<u64> = (0..others).map(|_| sums.create()).collect();
+        let sequences: Vec<u64> = others.into_iter().chain(unknown).collect();
+        let tokens = StepTokens { sequences: &sequences, ..StepTokens::default() };
+        let refusal = sums.cache.begin_step(tokens).err();
+        assert_eq!(refusal.as_ref().map(Error::code), code, "{refusal:?}");
+        let part = sums.cache.commit(one, draft, Some(2));
+        assert_eq!(part.is_ok(), refusal.is_some(), "the states of the draft gave way to a step, or were kept");
+        sums.cache.check_invariants().unwrap();
     }
 }
 

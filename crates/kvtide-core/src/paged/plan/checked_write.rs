@@ -214,7 +214,7 @@ impl CheckedWrite {
     }
 
     /// Number of blocks that the sequences lack.
-    pub(super) fn new_blocks(&self) -> u64 {
+    pub fn new_blocks(&self) -> u64 {
         self.shares.iter().map(|share| u64::from(share.new_blocks)).sum()
     }
 

@@ -48,19 +48,24 @@ impl PagedPlanner {
 
     /// The slots that only states between drafted tokens hold.
     pub(super) fn spare_states(&self) -> u32 {
-        if self.drafts_each { self.sequences.iter().map(Sequence::spare_states).sum() } else { 0 }
+        let spare = |of: &Sequence| of.drafted_slots().saturating_sub(1);
+        if self.drafts_each { self.sequences.iter().map(spare).sum() } else { 0 }
     }
 
-    /// Releases the states between drafted tokens if otherwise fewer than `needed` slots can be taken. Their drafts can then
-    /// be committed as a whole alone.
-    pub fn make_room_for_states(&mut self, needed: u64) {
-        if !self.drafts_each || self.state().check_available(needed).is_ok() {
-            return;
+    /// Releases the states between drafted tokens if `needed` slots can be taken only without them. Their drafts can then be
+    /// committed as a whole alone. Returns true if some were released.
+    pub fn make_room_for_states(&mut self, needed: u64) -> bool {
+        let free = u64::from(self.tables.pool().blocks().available());
+        // The state before a step may be released too.
+        let most = |of: &Sequence| u64::from(of.drafted_slots());
+        if needed <= free || needed > free + self.sequences.iter().map(most).sum::<u64>() {
+            return false;
         }
         for of in self.sequences.iter_mut() {
             of.forget_drafted(&mut self.tables);
         }
         self.changed();
+        true
     }
 
     /// True if a block is a state.

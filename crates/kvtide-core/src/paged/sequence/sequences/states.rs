@@ -79,9 +79,9 @@ impl Sequence {
         }
     }
 
-    /// The slots that only states between the tokens of its last step hold.
-    pub fn spare_states(&self) -> u32 {
-        self.drafted.as_ref().map_or(0, |drafted| drafted.slots.len() - 1)
+    /// The slots that hold the state after each token of its last step; its content holds the last of them too.
+    pub fn drafted_slots(&self) -> u32 {
+        self.drafted.as_ref().map_or(0, |drafted| drafted.slots.len())
     }
 
     /// True if a draft can end with this many tokens: there is a state between those of its last step.
