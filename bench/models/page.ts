@@ -40,6 +40,7 @@ const numbersOf = (results: readonly Measurement[], field: keyof Answer): number
 function cell(results: readonly Measurement[], field: keyof Answer): string {
   const numbers = numbersOf(results, field)
   if (numbers.length === 0) return '–'
+  if (numbers.length === 1) return digits(numbers[0] ?? NaN)
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)]
   return `${digits(spreadOf(numbers).median)} (${digits(low)} to ${digits(high)})`
 }

@@ -15,12 +15,17 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-config = og.Config(os.path.dirname(job['graph']))
+folder = os.path.dirname(job['graph'])
+with open(os.path.join(folder, 'genai_config.json')) as file:
+    window = json.load(file)['model']['decoder'].get('sliding_window')
+config = og.Config(folder)
 config.overlay(json.dumps({'model': {'decoder': {'session_options': {'intra_op_num_threads': job['threads']}}}}))
 model = og.Model(config)
 loaded = peak()
 params = og.GeneratorParams(model)
-params.set_search_options(max_length=len(ids) + count + 20, do_sample=False, batch_size=chats)
+# Its cache must have room for a window.
+longest = max(len(ids) + count + 20, 0 if window is None else 2 * window['window_size'])
+params.set_search_options(max_length=longest, do_sample=False, batch_size=chats)
 generator = og.Generator(model, params)
 start = time.perf_counter()
 generator.append_tokens([ids] * chats if chats > 1 else ids)
@@ -34,7 +39,8 @@ used = time.process_time() - before
 tokens = [int(id) for id in generator.get_sequence(0)][len(ids):]
 answer = dict(prompt=(first - start) * 1000, token=(last - first) * 1000 / count / chats, cpu=used * 1000 / count / chats,
               loaded=loaded, peak=peak(), tokens=','.join(str(id) for id in tokens[:8]))
-if chats == 1:
+if chats == 1 and (window is None or len(ids) + count <= window['window_size']):
+    # Once a window has moved, it cannot return to the end of the prompt.
     generator.rewind_to(len(ids))
     asked = time.perf_counter()
     generator.append_tokens(ids[:16])
