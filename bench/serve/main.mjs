@@ -63,6 +63,8 @@ function startedLlama() {
 /** Starts a server that prints its address. */
 async function running(command, parameters, pattern) {
   const child = spawn(command, parameters)
+  // A measurement that fails leaves no server behind.
+  process.once('exit', () => child.kill())
   const address = await new Promise((resolve, reject) => {
     let output = ''
     const read = part => {
