@@ -251,14 +251,15 @@ fn a_part_of_a_draft_needs_the_states_between_its_tokens() {
 #[test]
 fn a_step_that_is_refused_keeps_the_states_of_a_draft() {
     let state = StateTensor { layer: 0, name: "ssm".into(), shape: vec![33], dtype: StateDType::F32 };
-    let layers = vec![LayerDescription::state(), LayerDescription::full(1, 2)];
-    let model = ModelDescription::new(layers).unwrap().with_states(vec![state]).unwrap();
+    let with = |layers| ModelDescription::new(layers).unwrap().with_states(vec![state.clone()]).unwrap();
+    let alone = with(vec![LayerDescription::state()]);
+    let beside = with(vec![LayerDescription::state(), LayerDescription::full(1, 2)]);
     // The draft has six slots, the state before it included, and two blocks for its tokens; two slots are free.
-    for (blocks, others, unknown, code) in [
-        (20, 3, Some(999), Some(Code::SequenceNotFound)),
-        (20, 8, None, Some(Code::OutOfBlocks)),
-        (4, 3, None, Some(Code::OutOfBlocks)),
-        (20, 3, None, None),
+    for (model, blocks, others, unknown, code) in [
+        (&alone, 0, 3, Some(999), Some(Code::SequenceNotFound)),
+        (&alone, 0, 8, None, Some(Code::OutOfBlocks)),
+        (&beside, 4, 3, None, Some(Code::OutOfBlocks)),
+        (&beside, 20, 3, None, None),
     ] {
         let room = model.groups().iter().map(|of| if of.kind == LayerKind::State { 8 } else { blocks }).collect();
         let mut sums = Sums::on(PagedModelOptions::new(model.clone(), PoolRoom::Blocks(room)));
