@@ -41,3 +41,18 @@ fn rotations_that_are_products_and_transposed_heads_are_read_by_the_operator() {
     let [before, after] = counts("../families/cohere/optimum", "Neg");
     assert_eq!(before, after);
 }
+
+#[test]
+fn embeddings_are_read_from_the_weight_of_the_head() {
+    let is_read = |graph: &str| {
+        let bytes = bytes(graph);
+        let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default()).unwrap();
+        [rewritten.model(), rewritten.fused()].map(|model| {
+            let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
+            written.windows(15).any(|window| window == b"kvtide/columns.")
+        })
+    };
+    assert_eq!(is_read("../families/gemma2/builder"), [false, true]);
+    // Other graphs have a table of their own.
+    assert_eq!(is_read("onnx-gqa-f32"), [false, false]);
+}

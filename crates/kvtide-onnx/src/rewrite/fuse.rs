@@ -41,7 +41,7 @@ pub(super) struct Nodes<'a> {
 }
 
 impl<'a> Nodes<'a> {
-    fn of(edit: &GraphEdit<'_>, nodes: &'a [Node]) -> Result<Self> {
+    pub fn of(edit: &GraphEdit<'_>, nodes: &'a [Node]) -> Result<Self> {
         let (mut makers, mut readers) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
         for node in nodes {
             makers.extend(node.outputs.iter().map(|name| (name.as_str(), node)));
@@ -74,6 +74,11 @@ impl<'a> Nodes<'a> {
     /// The type of a tensor's numbers.
     pub fn element(&self, name: &str) -> Option<ElementType> {
         self.sizes[0].get(name).element
+    }
+
+    /// The number of a tensor's dimensions.
+    pub fn rank(&self, name: &str) -> Option<usize> {
+        self.sizes[0].dims(name).map(<[usize]>::len)
     }
 
     /// True if a tensor has these dimensions, given as functions of the number of sequences and of tokens.

@@ -10,6 +10,7 @@
 //! tokens           -> refused if a graph with states mixes them itself   mixing.rs
 //! merged decoders  -> the branch with a past                             merged.rs
 //! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
+//! embeddings       -> from the weight of the head, in the second graph   tied.rs
 //! unused: pasts, presents, states, masks, and nodes that only served them        prune.rs
 //! ```
 //! Tensors keep their names: a tensor that replaces another one has its name, so its readers do not change.
@@ -27,6 +28,7 @@ mod positions;
 mod prune;
 mod short_conv;
 mod states;
+mod tied;
 mod windows;
 
 use std::collections::HashSet;
@@ -136,6 +138,7 @@ impl Rewritten {
             rewritten.import("com.microsoft", 1);
         }
         edit.fuse(&layers)?;
+        edit.gather_columns()?;
         prune(&mut edit.graph, tokens);
         let mut fused = rewritten.clone();
         fused.graph = checked(edit.graph)?;
