@@ -34,10 +34,10 @@ const ofGroups = {
 
 /** Parts of the form in a name. */
 const forms = {
-  dtype: ['"{} {key_format}', '"{:.0} {key_format}'],
-  'key-format': [' {key_format} ', ' {key_format:.0} '],
-  'value-format': [' {value_format} ', ' {value_format:.0} '],
-  hadamard: [' {sizes:?} {};', ' {sizes:?} {:.0};'],
+  dtype: ['shape.dtype, shape.hadamard', '"", shape.hadamard'],
+  'key-format': ['{key_format} {value_format}', '{value_format}'],
+  'value-format': ['{key_format} {value_format}', '{key_format}'],
+  hadamard: ['shape.dtype, shape.hadamard', 'shape.dtype, false'],
   'block-size': ['[block_size, num_layers, num_kv_heads,', '[0 * block_size, num_layers, num_kv_heads,'],
   layers: ['[block_size, num_layers, num_kv_heads,', '[block_size, 0 * num_layers, num_kv_heads,'],
   heads: ['[block_size, num_layers, num_kv_heads,', '[block_size, num_layers, 0 * num_kv_heads,'],
