@@ -1,7 +1,7 @@
 // Metrics in Prometheus' format, and no key, prompt or answer in metrics, logs or errors.
 import { spawn } from 'node:child_process'
 
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 
 import { Histogram } from '../../packages/serve/lib/metrics/prometheus.js'
 import { Client, MESSAGES } from '../support/serve/client.js'
@@ -97,6 +97,32 @@ test('no key, prompt or answer is in metrics, errors or headers', async t => {
     )
 })
 
+/** Runs a program to its end, and returns what it printed. */
+async function printed(t: ExecutionContext, program: string): Promise<{ output: string; errors: string }> {
+  const child = spawn(process.execPath, ['--import=tsx', '--input-type=module', '-e', program])
+  let [output, errors] = ['', '']
+  child.stdout.on('data', part => (output += String(part)))
+  child.stderr.on('data', part => (errors += String(part)))
+  t.is(await new Promise(resolve => child.on('close', resolve)), 0, errors)
+  return { output, errors }
+}
+
+interface LogLine {
+  readonly msg: string
+  readonly status?: number
+  readonly path?: string
+  readonly ms?: number
+}
+
+const linesOf = (output: string): LogLine[] =>
+  output
+    .trim()
+    .split('\n')
+    .map(line => JSON.parse(line) as LogLine)
+
+const requestsOf = (lines: readonly LogLine[]): string[] =>
+  lines.filter(({ msg }) => msg === 'request').map(({ status, path }) => `${status} ${path}`)
+
 test('no key, prompt or answer is in logs, and each request has one line', async t => {
   const program = `
     import { Client } from './__test__/support/serve/client.ts'
@@ -109,28 +135,59 @@ test('no key, prompt or answer is in logs, and each request has one line', async
       await (await client.post(body, { key, path: '/v1/chat/completions?key=${KEY}' })).text()
     await client.text('/health?key=${KEY}')
     await client.server.close()`
-  const child = spawn(process.execPath, ['--import=tsx', '--input-type=module', '-e', program])
-  let [output, errors] = ['', '']
-  child.stdout.on('data', part => (output += String(part)))
-  child.stderr.on('data', part => (errors += String(part)))
-  t.is(await new Promise(resolve => child.on('close', resolve)), 0, errors)
+  const { output, errors } = await printed(t, program)
   for (const canary of [KEY, PROMPT, ANSWER]) t.false((output + errors).includes(canary), output)
-  const lines = output
-    .trim()
-    .split('\n')
-    .map(line => JSON.parse(line) as { msg: string; status?: number; path?: string })
-  const requests = lines.filter(({ msg }) => msg === 'request')
-  t.deepEqual(
-    requests.map(({ status, path }) => `${status} ${path}`),
-    [
-      '200 /v1/chat/completions',
-      '200 /v1/chat/completions',
-      '500 /v1/chat/completions',
-      '401 /v1/chat/completions',
-      '400 /v1/chat/completions',
-      '200 /health',
-    ],
-  )
+  const lines = linesOf(output)
+  t.deepEqual(requestsOf(lines), [
+    '200 /v1/chat/completions',
+    '200 /v1/chat/completions',
+    '500 /v1/chat/completions',
+    '401 /v1/chat/completions',
+    '400 /v1/chat/completions',
+    '200 /health',
+  ])
   t.is(lines.filter(({ msg }) => msg === 'failed').length, 1)
   t.is(MESSAGES.length, 1)
+})
+
+test('a request whose client has left has one line of log too, and so has a path that cannot be decoded', async t => {
+  const { output } = await printed(
+    t,
+    `
+    import { once } from 'node:events'
+    import { connect } from 'node:net'
+    import { Client, MESSAGES } from './__test__/support/serve/client.ts'
+    import { ScriptedModel, said } from './__test__/support/serve/scripted-model.ts'
+    import { until } from './__test__/support/until.ts'
+    let calls = 0
+    const model = new ScriptedModel(async function* () {
+      calls += 1
+      yield said('begun')
+      await new Promise(() => {})
+    })
+    const client = await Client.start({ isLogging: true, maxRunning: 2 }, model)
+    for (const stream of [false, true]) {
+      const abort = new AbortController()
+      const answer = client.post({ messages: MESSAGES, stream }, { signal: abort.signal }).catch(() => {})
+      if (stream) await answer
+      await until(() => calls === (stream ? 2 : 1))
+      abort.abort()
+      await until(() => client.server.active === 0)
+    }
+    const socket = connect(client.port, '127.0.0.1')
+    socket.write('POST /v1/completions HTTP/1.1\\r\\nHost: x\\r\\nContent-Type: application/json\\r\\nContent-Length: 9\\r\\n\\r\\n{')
+    const [, response] = await once(client.server.app.server, 'request')
+    socket.destroy()
+    await once(response, 'close')
+    await client.raw('GET', '/v1/models/%')
+    await client.server.close()`,
+  )
+  const lines = linesOf(output)
+  t.deepEqual(requestsOf(lines), [
+    '499 /v1/chat/completions',
+    '499 /v1/chat/completions',
+    '499 /v1/completions',
+    '400 /v1/models/%',
+  ])
+  t.true(lines.filter(({ msg }) => msg === 'request').every(({ ms }) => Number.isInteger(ms)))
 })

@@ -53,6 +53,7 @@ export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, rea
     routerOptions: { maxParamLength: 1024 },
     clientErrorHandler: onClientError,
     frameworkErrors: (error, request, reply) => {
+      logEnd(request as FastifyRequest, reply as unknown as FastifyReply)
       fail(limits, error, request as FastifyRequest, reply as unknown as FastifyReply)
     },
   })
@@ -72,13 +73,19 @@ export function httpApp(limits: HttpLimits, methods: Readonly<Record<string, rea
   })
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
-  })
-  app.addHook('onResponse', async (request, reply) => {
-    const { method, url } = request
-    const status = reply.raw.headersSent ? reply.raw.statusCode : 499
-    request.log.info({ method, path: pathOf(url), status, ms: Math.round(reply.elapsedTime) }, 'request')
+    logEnd(request, reply)
   })
   return app
+}
+
+/** Logs a request at the end of its response, with status 499 if the connection ends first: Fastify's onResponse is not called then. */
+function logEnd(request: FastifyRequest, { raw }: FastifyReply): void {
+  const { method, url } = request
+  const start = performance.now()
+  raw.once('close', () => {
+    const status = raw.writableFinished ? raw.statusCode : 499
+    request.log.info({ method, path: pathOf(url), status, ms: Math.round(performance.now() - start) }, 'request')
+  })
 }
 
 /** The id of a request: the client's, if it is a plain one. */
