@@ -27,7 +27,11 @@ test('a folder, its graph, URLs of both, and names that are none', async t => {
   await rejected(TextModel.load(join(folder, 'missing', 'a', 'b c')), 'INVALID_ARGUMENT')
   for (const wrong of [undefined, '', 5, 'no such name!', 'a\0b', new URL('https://x.y/z')])
     await rejected(TextModel.load(wrong as never), 'INVALID_ARGUMENT')
-  await rejected(TextModel.load('org/name', { isOffline: true, cacheFolder: folder }), 'HUB_UNAVAILABLE')
+  const offline = { isOffline: true, cacheFolder: folder }
+  const away = await rejected(TextModel.load('org/name', offline), 'HUB_UNAVAILABLE')
+  t.regex(away.message, /^there is no folder org\/name; cannot get org\/name from /)
+  const misspelt = await rejected(TextModel.load('org/name', { ...offline, templat: 'x' } as never), 'INVALID_ARGUMENT')
+  t.regex(misspelt.message, /did you mean 'template'\? .*cacheFolder/)
   await rejected(TextModel.load(folder, { ...SMALL, templates: 'x' } as never), 'INVALID_ARGUMENT')
   await rejected(TextModel.load(folder, { ...SMALL, dtype: 'q4' }), 'INVALID_ARGUMENT')
   await rejected(TextModel.load(folder, { signal: AbortSignal.abort() }), 'ABORTED')

@@ -143,7 +143,8 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions, CheckpointsOp
   readonly signal?: AbortSignal
 }
 
-const LOAD: Names<OnnxModelOptions> = {
+/** @internal The names of the options of a load. */
+export const LOAD: Names<OnnxModelOptions> = {
   config: 0,
   dtype: 0,
   cache: 0,

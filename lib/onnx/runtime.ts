@@ -63,7 +63,9 @@ export interface OnnxRuntime extends OnnxPackage {
 
 /** The oldest version that has all functions that are used here. */
 const MINOR_MIN = 17
-const INSTALL = 'run `npm install onnxruntime-node@latest`'
+/** On Linux x64, its install downloads CUDA libraries, and fails where they cannot be reached. */
+const SKIPPED = process.platform === 'linux' && process.arch === 'x64' ? 'ONNXRUNTIME_NODE_INSTALL=skip ' : ''
+const INSTALL = `run \`${SKIPPED}npm install onnxruntime-node@latest\``
 /** The names of its libraries, by system and version. */
 const LIBRARY = /^(libonnxruntime\.so(\.[\d.]+)?|libonnxruntime(\.[\d.]+)?\.dylib|onnxruntime\.dll)$/
 

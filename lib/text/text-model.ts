@@ -5,17 +5,19 @@ import { basename, dirname, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { checkInternal, checkThis, INTERNAL, settle } from '../border/owner.js'
-import { fields, optional, text as string } from '../errors/check.js'
-import { checkSignal, invalid, KvTideError } from '../errors/errors.js'
+import { known, type Names, optional, text as string } from '../errors/check.js'
+import { checkSignal, invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { type GenerateOptions, OnnxModel } from '../onnx/model.js'
-import type { OnnxModelOptions } from '../onnx/options.js'
+import { line } from '../errors/shown.js'
+import { LOAD, type OnnxModelOptions } from '../onnx/options.js'
 import type { Vocabulary } from '../sampling/vocabulary.js'
 import type { AnswerWork, PreparedAnswer } from './answer.js'
 import { ChatFormat } from './chat-format.js'
 import { readTextFiles, type TextFiles } from './files.js'
 import { findModel } from './hub/hub.js'
 import { isHubName } from './hub/name.js'
+import { DOWNLOAD } from './hub/settings.js'
 import { type AnswerOptions, readChat, readCompletion, readRender, type RenderOptions } from './options.js'
 import { Prompts } from './prompts.js'
 import { endOfText, type SamplingDefaults, samplingDefaults, withDefaults } from './settings.js'
@@ -38,6 +40,7 @@ interface Loaded {
 /** The properties of a model that never change. */
 type Facts = 'model' | 'tokenizer' | 'name' | 'contextLength' | 'hasTemplate' | 'toolFamily'
 
+const OPTIONS: Names<TextModelOptions> = { ...LOAD, ...DOWNLOAD, template: 0 }
 /** The names of special tokens that templates use. */
 const SPECIALS = ['bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask'] as const
 
@@ -100,9 +103,8 @@ export class TextModel implements AsyncDisposable, Disposable {
    * OnnxModel.load}
    */
   static async load(model: string | URL, options: TextModelOptions = {}): Promise<TextModel> {
-    const { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, signal, template, ...rest } = fields<
-      TextModelOptions & Record<string, unknown>
-    >('options', options)
+    const own = known<TextModelOptions & Record<string, unknown>>('options', options, OPTIONS)
+    const { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, signal, template, ...rest } = own
     const named = optional(string, 'template', template)
     if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
     checkSignal(signal)
@@ -113,8 +115,7 @@ export class TextModel implements AsyncDisposable, Disposable {
     const chat = await ChatTemplate.of(files.templates, named, specialsOf(tokenizer))
     checkSignal(signal)
     const { dtype, ...others } = rest as OnnxModelOptions & Record<string, unknown>
-    const own = place.isGraph ? others : { ...others, ...given({ dtype }) }
-    const loaded = await OnnxModel.load(place.graph, own)
+    const loaded = await OnnxModel.load(place.graph, place.isGraph ? others : { ...others, ...given({ dtype }) })
     try {
       checkSignal(signal)
       return new TextModel(INTERNAL, { model: loaded, tokenizer, template: chat, files, name: place.name })
@@ -265,10 +266,19 @@ async function placeOf(model: unknown, hub: object, dtype: unknown): Promise<Pla
     return { graph: path, isGraph: true, folder, name: nameOf(folder) }
   }
   if (!isHubName(path)) throw invalid('model', model, `${EXPECTED}; there is no such file`)
-  const { folder, graph } = await findModel(path, { ...hub, ...given({ dtype }) })
+  const { folder, graph } = await findModel(path, { ...hub, ...given({ dtype }) }).catch((error: unknown) => {
+    throw orNoFolder(path, error)
+  })
   if (graph === undefined) throw invalid('model', model, 'a model with a graph')
   const [name = ''] = path.split('@')
   return { graph, isGraph: true, folder, name }
+}
+
+/** The error of a name on the Hub that may have been meant as the path of a folder. */
+function orNoFolder(path: string, error: unknown): unknown {
+  if (!isKvTideError(error) || (error.code !== 'HUB_UNAVAILABLE' && error.code !== 'MODEL_NOT_FOUND')) return error
+  const { code, message, details, cause } = error
+  return new KvTideError(code, line(`there is no folder ${path}; ${message}`, 299), details, { cause })
 }
 
 function pathOf(model: unknown): string {

@@ -79,7 +79,8 @@ export interface HubSettings {
   readonly limits: HubLimits
 }
 
-const OPTIONS: Names<DownloadOptions> = {
+/** @internal The names of the options of a download. */
+export const DOWNLOAD: Names<DownloadOptions> = {
   revision: 0,
   dtype: 0,
   folder: 0,
@@ -95,7 +96,7 @@ const HUB = 'https://huggingface.co'
 
 /** @internal Reads a model's name and the options of its download. */
 export function readSettings(name: unknown, given: unknown, limits: Partial<HubLimits> = {}): HubSettings {
-  const options = known<DownloadOptions>('options', given === undefined ? {} : given, OPTIONS)
+  const options = known<DownloadOptions>('options', given === undefined ? {} : given, DOWNLOAD)
   const parsed = parseName(name)
   const { revision = parsed.revision ?? 'main', folder = parsed.folder, dtype, signal, onProgress } = options
   if (typeof revision !== 'string' || !isRevision(revision))
