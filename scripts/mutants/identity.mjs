@@ -32,13 +32,12 @@ const ofGroups = {
   sinks: 'of.sinks.map_or("none".to_owned(), |sinks| sinks.to_string())',
 }
 
-/** Parts of the form in a name. */
+/** Parts of the form in a name. The size of blocks is left out here: their keys depend on it by the tokens of each block. */
 const forms = {
   dtype: ['shape.dtype, shape.hadamard', '"", shape.hadamard'],
   'key-format': ['{key_format} {value_format}', '{value_format}'],
   'value-format': ['{key_format} {value_format}', '{key_format}'],
   hadamard: ['shape.dtype, shape.hadamard', 'shape.dtype, false'],
-  'block-size': ['[block_size, num_layers, num_kv_heads,', '[0 * block_size, num_layers, num_kv_heads,'],
   layers: ['[block_size, num_layers, num_kv_heads,', '[block_size, 0 * num_layers, num_kv_heads,'],
   heads: ['[block_size, num_layers, num_kv_heads,', '[block_size, num_layers, 0 * num_kv_heads,'],
   'head-dim': ['num_kv_heads, head_dim, value_head_dim];', 'num_kv_heads, 0 * head_dim, value_head_dim];'],
