@@ -1,5 +1,6 @@
 //! The result of a rewrite, as data and as text.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::find::{Layer, State};
@@ -84,23 +85,11 @@ impl Inspection {
 impl fmt::Display for Inspection {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(to, "layers   form                 heads  kv  dim  type  rules")?;
-        for layer in &self.layers {
-            let form = layer.form.to_string();
-            let Layer { layer: number, num_heads, kv_num_heads, head_dim, element, .. } = layer;
-            let element = element.to_string();
-            writeln!(
-                to,
-                "{number:>6}   {form:<20} {num_heads:>5} {kv_num_heads:>3} {head_dim:>4}  {element:<4}  {}",
-                rules(layer)
-            )?;
-        }
+        rows(to, self.layers.iter().map(|layer| (layer.layer, layer_row(layer))))?;
         if !self.states.is_empty() {
             writeln!(to, "states   form                 tensor     type  dimensions")?;
         }
-        for state in &self.states {
-            let (form, element) = (state.form.to_string(), state.element.to_string());
-            writeln!(to, "{:>6}   {form:<20} {:<9}  {element:<4}  {:?}", state.layer, state.name, state.shape)?;
-        }
+        rows(to, self.states.iter().map(|state| (state.layer, state_row(state))))?;
         for (title, ports) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
             writeln!(to, "{title}")?;
             ports.iter().try_for_each(|port| writeln!(to, "         {port}"))?;
@@ -111,7 +100,7 @@ impl fmt::Display for Inspection {
             ("dropped outputs", &self.dropped_outputs),
         ] {
             if !names.is_empty() {
-                writeln!(to, "{title}\n         {}", names.join(", "))?;
+                writeln!(to, "{title}\n         {}", listed(names))?;
             }
         }
         writeln!(to, "nodes    {} -> {}", self.nodes[0], self.nodes[1])?;
@@ -121,6 +110,63 @@ impl fmt::Display for Inspection {
         }
         Ok(())
     }
+}
+
+/// Writes a row for each run of layers with the same text.
+fn rows(to: &mut fmt::Formatter<'_>, rows: impl Iterator<Item = (u32, String)>) -> fmt::Result {
+    let mut runs: Vec<([u32; 2], String)> = Vec::new();
+    for (layer, text) in rows {
+        match runs.last_mut() {
+            Some(([_, last], same)) if *same == text && layer == *last + 1 => *last = layer,
+            _ => runs.push(([layer; 2], text)),
+        }
+    }
+    runs.into_iter().try_for_each(|([first, last], text)| {
+        let layers = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        writeln!(to, "{layers:>6}   {text}")
+    })
+}
+
+fn layer_row(layer: &Layer) -> String {
+    let (form, element) = (layer.form.to_string(), layer.element.to_string());
+    let Layer { num_heads, kv_num_heads, head_dim, .. } = layer;
+    format!("{form:<20} {num_heads:>5} {kv_num_heads:>3} {head_dim:>4}  {element:<4}  {}", rules(layer))
+}
+
+fn state_row(state: &State) -> String {
+    let (form, element) = (state.form.to_string(), state.element.to_string());
+    format!("{form:<20} {:<9}  {element:<4}  {:?}", state.name, state.shape)
+}
+
+/// Names in their order; three or more that differ in their numbers alone are one, with `*` for the number and their count.
+fn listed(names: &[String]) -> String {
+    let (mut like, mut places) = (Vec::<(String, Vec<&str>)>::new(), HashMap::new());
+    for name in names {
+        let pattern = starred(name);
+        let place = *places.entry(pattern.clone()).or_insert(like.len());
+        if place == like.len() {
+            like.push((pattern, Vec::new()));
+        }
+        like[place].1.push(name);
+    }
+    let shown = |(pattern, own): (String, Vec<&str>)| match own.len() {
+        count @ 3.. => format!("{pattern} ({count})"),
+        _ => own.join(", "),
+    };
+    like.into_iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+/// A name with `*` for each of its numbers.
+fn starred(name: &str) -> String {
+    let mut starred = String::new();
+    for char in name.chars() {
+        match char.is_ascii_digit() {
+            true if starred.ends_with('*') => (),
+            true => starred.push('*'),
+            false => starred.push(char),
+        }
+    }
+    starred
 }
 
 fn rules(layer: &Layer) -> String {

@@ -296,6 +296,9 @@ fn fixtures_are_inspected_layer_by_layer() {
         assert_eq!(names, ["input_ids", "position_ids", "logit_rows"], "{graph}");
         assert_eq!((inspection.dropped_inputs.len(), inspection.dropped_outputs.len()), (7, 6));
         let text = inspection.to_string();
+        // Layers that are alike are one row, and so are names that differ in a number.
+        assert_eq!(text.matches("scale 0.25").count(), 1, "{text}");
+        assert!(text.contains("\n   0-2   ") && text.contains("present.*.key (3), present.*.value (3)"), "{text}");
         for part in ["scale 0.25", "logits", "dropped inputs", "attention_mask", "bytes in the model"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
