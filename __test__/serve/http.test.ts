@@ -77,6 +77,31 @@ test('bodies that are no JSON object', async t => {
   t.is(status, 400, body)
 })
 
+const post = (...parts: readonly Uint8Array[]): Promise<Response> =>
+  fetch(`${client.at}/v1/chat/completions`, { method: 'POST', headers: json, body: Buffer.concat(parts) })
+
+test('a body that is no UTF-8 is refused with the offset of its first wrong byte', async t => {
+  const [head, tail] = [Buffer.from('{"messages":[{"role":"user","content":"é€😀'), Buffer.from('"}]}')]
+  for (const [bytes, first] of [
+    [[0xff], '0xff'],
+    [[0xc3, 0x28], '0xc3'],
+    [[0xef, 0x28], '0xef'],
+    [[0xef, 0xbf, 0x28], '0xef'],
+    [[0xed, 0xa0, 0x80], '0xed'],
+    [[0xf0, 0x9f, 0x98], '0xf0'],
+    [[0xef, 0xbf, 0xbd, 0x80], '0x80'],
+  ] as const) {
+    const offset = head.length + (first === '0x80' ? 3 : 0)
+    const response = await post(head, Buffer.from(bytes), tail)
+    const { error } = (await response.json()) as Answer
+    t.deepEqual(
+      [response.status, error.code, error.message],
+      [400, 'invalid_json', `the body must be UTF-8, got the byte ${first} at offset ${offset}`],
+    )
+  }
+  t.is((await post(head, Buffer.from('\uFFFD'), tail)).status, 200)
+})
+
 test('a body of another type is refused: a form of another site cannot post one', async t => {
   for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x']) {
     const { status, body } = await client.raw(

@@ -1,4 +1,5 @@
 // Request bodies: read up to a limit. A body beyond it is refused at once, and as much of it is still read as a client needs to get the answer.
+import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
 
 import { Refusal } from './refusal.js'
@@ -12,11 +13,23 @@ const tooLarge = (most: number): Refusal =>
 /** Reads a body as JSON. */
 export async function jsonOf(request: IncomingMessage, most: number): Promise<unknown> {
   const bytes = await bytesOf(request, most)
+  if (!isUtf8(bytes)) throw notUtf8(bytes)
   try {
     return JSON.parse(bytes.toString('utf8')) as unknown
   } catch {
     throw new Refusal(400, 'the body is not JSON', null, 'invalid_json')
   }
+}
+
+/** Returns the error of bytes that are not UTF-8: their decoder replaces each wrong sequence by the character U+FFFD, in bytes EF BF BD. */
+function notUtf8(bytes: Buffer): Refusal {
+  const decoded = Buffer.from(bytes.toString('utf8'))
+  let offset = bytes.findIndex((byte, index) => byte !== decoded[index])
+  // A wrong sequence may begin with the same bytes as its replacement.
+  if (bytes[offset - 1] === 0xef) offset -= 1
+  else if (bytes[offset - 2] === 0xef && bytes[offset - 1] === 0xbf) offset -= 2
+  const byte = `0x${bytes.toString('hex', offset, offset + 1)}`
+  return new Refusal(400, `the body must be UTF-8, got the byte ${byte} at offset ${offset}`, null, 'invalid_json')
 }
 
 /** Reads a body of at most `most` bytes. */
