@@ -252,6 +252,26 @@ test('values that ask for nothing are accepted', async t => {
   t.is((await client.post({ messages: MESSAGES, ...nothing })).status, 200)
 })
 
+test('an error about the length of a list says how long it is', async t => {
+  const own = await Client.of(t, { maxBodyBytes: 2 ** 20 })
+  for (const [body, expected] of [
+    [{ messages: [] }, 'messages must be a list of 1 to 4096 messages, got a list of 0'],
+    [
+      { stop: ['a', 'b', 'c', 'd', 'e'] },
+      'stop must be a text or up to four of them, none of them empty, got a list of 5',
+    ],
+    [
+      { messages: [{ role: 'user', content: [] }] },
+      'messages[0].content must be a text, or a list of 1 to 4096 parts, got a list of 0',
+    ],
+    [
+      { tools: Array.from({ length: 4097 }, () => tool) },
+      'tools must be a list of at most 4096 tools, got a list of 4097',
+    ],
+  ] as const)
+    t.is((await own.asked(body)).error.message, expected)
+})
+
 test('combinations that contradict each other are refused', async t => {
   const path = PATHS.chat
   for (const [body, param] of [

@@ -43,7 +43,7 @@ export function wrong(param: string, value: unknown, expected: string): Refusal 
 /** Returns a value for use in an error message, in at most one line. */
 export function shown(value: unknown): string {
   if (value === undefined) return 'nothing'
-  if (Array.isArray(value)) return 'a list'
+  if (Array.isArray(value)) return `a list of ${value.length}`
   if (typeof value === 'object' && value !== null) return 'an object'
   const text = JSON.stringify(value)
   return text.length <= 80 ? text : `${text.slice(0, 80)}…`

@@ -60,7 +60,7 @@ function readContent(message: Fields, param: string, isOptional: boolean): strin
   if (content === undefined && isOptional) return null
   if (typeof content === 'string') return words(message, 'content', name) as string
   if (!Array.isArray(content) || content.length === 0 || content.length > LIST_MAX)
-    throw wrong(name, content, 'a text, or a list of parts')
+    throw wrong(name, content, `a text, or a list of 1 to ${LIST_MAX} parts`)
   return content.flatMap((value: unknown, index): TextPart[] => {
     const part = record(value)
     if (part === undefined) throw wrong(`${name}[${index}]`, value, 'an object with type and text')
@@ -77,7 +77,7 @@ function readContent(message: Fields, param: string, isOptional: boolean): strin
 function readCalls(message: Fields, param: string): ToolCall[] | undefined {
   const value = given(message, 'tool_calls')
   if (value === undefined) return undefined
-  if (!Array.isArray(value) || value.length > LIST_MAX) throw wrong(param, value, 'a list of calls')
+  if (!Array.isArray(value) || value.length > LIST_MAX) throw wrong(param, value, `a list of at most ${LIST_MAX} calls`)
   if (value.length === 0) return undefined
   return value.map((each: unknown, index) => {
     const [name, call] = [`${param}[${index}]`, record(each)]
@@ -109,7 +109,8 @@ export function readTools(fields: Fields): ToolUse {
   const value = given(fields, 'tools')
   const isParallel = given(fields, 'parallel_tool_calls') === undefined || flag(fields, 'parallel_tool_calls')
   const hasNone = value === undefined || (Array.isArray(value) && value.length === 0)
-  if (!hasNone && (!Array.isArray(value) || value.length > LIST_MAX)) throw wrong('tools', value, 'a list of tools')
+  if (!hasNone && (!Array.isArray(value) || value.length > LIST_MAX))
+    throw wrong('tools', value, `a list of at most ${LIST_MAX} tools`)
   const tools = hasNone ? undefined : (value as unknown[]).map((tool, index) => readTool(tool, `tools[${index}]`))
   const choice = readChoice(given(fields, 'tool_choice'), tools ?? [])
   if (tools === undefined && choice !== undefined && choice !== 'none' && choice !== 'auto')
