@@ -49,6 +49,17 @@ test('a slow reader pauses its generation, and loses its connection after a whil
   t.true((await client.metric('vllm:request_success_total{model_name="scripted",finished_reason="abort"}')) === 1)
 })
 
+test('a request for many answers causes no warning about listeners', async t => {
+  const warnings: string[] = []
+  const onWarning = ({ message }: Error): void => void warnings.push(message)
+  process.on('warning', onWarning)
+  t.teardown(() => process.off('warning', onWarning))
+  const client = await Client.of(t)
+  t.is((await client.asked({ n: 16 })).choices.length, 16)
+  await sleep(0)
+  t.deepEqual(warnings, [])
+})
+
 test('a slow reader that goes on gets everything', async t => {
   const words = Array.from({ length: 3000 }, (_, index) => said(`${index} `.repeat(100)))
   const client = await Client.of(t, {}, new ScriptedModel(() => words))

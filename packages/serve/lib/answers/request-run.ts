@@ -4,6 +4,7 @@
 //
 // A stream starts with its first token, so an error before it has its own HTTP status. If the client disconnects, reads nothing for too long, or a time-out ends,
 // all generations of the request end.
+import { setMaxListeners } from 'node:events'
 import type { ServerResponse } from 'node:http'
 
 import type { TextGeneration, Usage } from 'kvtide/text'
@@ -79,6 +80,8 @@ export class RequestRun {
     this.#run = run
     this.#stream = stream
     this.#forms = Array.from({ length: run.prompts * run.count }, (_, index) => run.form.choice(index))
+    // Each answer listens.
+    setMaxListeners(0, this.#abort.signal)
     response.on('close', () => {
       if (!response.writableFinished)
         this.#abort.abort(new Refusal(499, 'the client closed the request', null, 'aborted'))
