@@ -88,6 +88,20 @@ test('a server process: keys, a disk, and draining by SIGTERM', async t => {
   t.is(statSync(join(disk, 'prefix-key')).mode & 0o777, 0o600)
 })
 
+test('a chat with a model that has no chat template does not start', async t => {
+  const folder = modelFolder()
+  const config = JSON.parse(readFileSync(join(folder, 'tokenizer_config.json'), 'utf8')) as object
+  writeFileSync(join(folder, 'tokenizer_config.json'), JSON.stringify({ ...config, chat_template: undefined }))
+  const chat = run(t, ['chat', folder, ...SMALL], {}, 'hello\n')
+  t.is(await chat.ended, 1, chat.output())
+  t.regex(chat.output(), /^kvtide-serve: kvtide-text-\S+ has no chat template.* --template FILE/)
+  const template = join(folder, 'own.jinja')
+  writeFileSync(template, '{% for message in messages %}{{ message.content }}{% endfor %}')
+  const own = run(t, ['chat', folder, ...SMALL, '--template', template, '--max-tokens', '3'], {}, 'hello\n')
+  t.is(await own.ended, 0, own.output())
+  t.regex(own.output(), /3 tokens/)
+})
+
 test('a chat process answers the lines of its input', async t => {
   const chat = run(
     t,

@@ -152,6 +152,10 @@ export async function chat(args: readonly string[]): Promise<number> {
     flags,
     progressTo(process.stderr),
   )
+  if (!loaded.model.hasTemplate)
+    throw new Error(
+      `${loaded.model.name} has no chat template, which a chat needs: name one with --template FILE, or put chat_template.jinja into its folder`,
+    )
   const terminal: Terminal = {
     input: process.stdin,
     output: process.stdout,
