@@ -40,9 +40,18 @@ test('help, version and wrong arguments', async t => {
     [['chat', '--help'], 0, /\/reset/],
     [['router', '--help'], 0, /--worker/],
     [['--version'], 0, /^\d+\.\d+\.\d+/],
-    [['model', '--no-such-flag'], 2, /no-such-flag[\s\S]*--help/],
+    [['model', '--no-such-flag'], 2, /unknown option --no-such-flag\n[\s\S]*--help/],
+    [['model', '--prot', '8080'], 2, /unknown option --prot, did you mean --port\?/],
+    [['chat', 'model', '--temprature=1'], 2, /unknown option --temprature, did you mean --temperature\?/],
+    [['model', '-p', '8080'], 2, /unknown option -p\n/],
+    [['model', '--port'], 2, /--port needs a value/],
+    [['model', '--log=yes'], 2, /--log takes no value/],
+    [['router', '--worker', 'http://x:1', '--port', '-1'], 2, /--port needs a value/],
+    [['model', '--memory', '-1'], 2, /--memory needs a value, got "-1": write --memory=-1/],
+    [['model', '--memory=-1'], 2, /--memory must be a number of at least 0.001, got "-1"/],
+    [['chta', 'model'], 2, /there is no command chta, did you mean chat\?/],
+    [['dmeo'], 2, /there is no command dmeo, did you mean demo\?/],
     [['model', '--port', 'x'], 2, /--port must be a whole number of at least 0, got "x"/],
-    [['model', '--memory', '-1'], 2, /--memory/],
     [['one', 'two'], 2, /expected one model/],
     [['router'], 2, /--worker/],
     [['router', '--worker', 'ftp://x'], 2, /http:\/\/host:port/],
@@ -54,6 +63,7 @@ test('help, version and wrong arguments', async t => {
     t.is(await started.ended, code, `${args.join(' ')}: ${started.output()}`)
     t.regex(started.output(), expected)
     t.notRegex(started.output(), /\n {4}at /)
+    if (code !== 0) t.true(started.output().length < 400, started.output())
   }
 })
 

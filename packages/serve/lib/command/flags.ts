@@ -1,6 +1,9 @@
 // The flags of `kvtide-serve`, and their values.
 import { type ParseArgsConfig, parseArgs } from 'node:util'
 
+import { shown } from '../refusal.js'
+import { nearest } from './nearest.js'
+
 /** A wrong command line: the message, without a stack. */
 export class WrongFlag extends Error {}
 
@@ -50,21 +53,39 @@ export const SERVE_FLAGS = {
   'no-inspector': { type: 'boolean' },
 } as const
 
+type Options = NonNullable<ParseArgsConfig['options']>
+
 /** Parses a command line. */
 export function flagsOf(
   args: readonly string[],
-  options: NonNullable<ParseArgsConfig['options']>,
+  known: Options,
 ): { readonly flags: Flags; readonly names: readonly string[] } {
+  const options: Options = { ...known, help: { type: 'boolean', short: 'h' } }
   try {
-    const { values, positionals } = parseArgs({
-      args: [...args],
-      options: { ...options, help: { type: 'boolean', short: 'h' } },
-      allowPositionals: true,
-    })
+    const { values, positionals } = parseArgs({ args: [...args], options, allowPositionals: true })
     return { flags: values as Flags, names: positionals }
   } catch (error) {
-    throw new WrongFlag(error instanceof Error ? error.message : String(error))
+    throw new WrongFlag(mistake(args, options) ?? (error instanceof Error ? error.message : String(error)))
   }
+}
+
+/** Returns the first mistake of a command line that `parseArgs` refuses. */
+function mistake(args: readonly string[], options: Options): string | undefined {
+  const { tokens } = parseArgs({ args: [...args], options, allowPositionals: true, strict: false, tokens: true })
+  for (const token of tokens) {
+    if (token.kind !== 'option') continue
+    const { name, rawName, value, inlineValue: isInline } = token
+    if (!Object.hasOwn(options, name)) {
+      const meant = nearest(name, Object.keys(options))
+      return `unknown option ${rawName.slice(0, 80)}${meant === undefined ? '' : `, did you mean --${meant}?`}`
+    }
+    if (options[name]?.type === 'boolean') {
+      if (value !== undefined) return `${rawName} takes no value, got ${shown(value)}`
+    } else if (value === undefined) return `${rawName} needs a value`
+    else if (!isInline && value.startsWith('-'))
+      return `${rawName} needs a value, got ${shown(value)}: write ${rawName}=${value.slice(0, 80)} if it is one`
+  }
+  return undefined
 }
 
 /** Returns a text, or `undefined`. */

@@ -1,9 +1,10 @@
 // The command line, `kvtide-serve`. Exit codes: 0, 1 for a failure, 2 for wrong arguments. It prints no stack for what a caller can correct.
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 
 import { isKvTideError } from 'kvtide'
 
 import { WrongFlag } from './flags.js'
+import { nearest } from './nearest.js'
 
 interface Command {
   readonly help: string
@@ -37,10 +38,18 @@ export async function main(args: readonly string[]): Promise<number> {
       const { help } = await load()
       return printed(isNamed ? help : `${USAGE}\n\n${help}`)
     }
+    if (!isNamed) checkCommand(first)
     return await (await load()).run(isNamed ? rest : args)
   } catch (error) {
     return failed(error)
   }
+}
+
+/** Refuses a misspelled command, which would be taken for a model. */
+function checkCommand(first: string): void {
+  const meant = nearest(first, Object.keys(COMMANDS))
+  if (meant === undefined || existsSync(first)) return
+  throw new WrongFlag(`there is no command ${first}, did you mean ${meant}?`)
 }
 
 function printed(text: string): number {
