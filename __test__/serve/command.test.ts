@@ -1,6 +1,8 @@
 // The command line: flags, the terminal chat, and a server process that drains.
 import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
@@ -46,12 +48,20 @@ test('help, version and wrong arguments', async t => {
     [['model', '-p', '8080'], 2, /unknown option -p\n/],
     [['model', '--port'], 2, /--port needs a value/],
     [['model', '--log=yes'], 2, /--log takes no value/],
+    [['model', '--port', 'x'], 2, /--port must be a whole number from 0 to 65535, got "x"/],
+    [['model', '--port', '99999'], 2, /--port must be a whole number from 0 to 65535, got "99999"/],
+    [['demo', '--port', '99999'], 2, /^kvtide-serve: --port must be/],
     [['router', '--worker', 'http://x:1', '--port', '-1'], 2, /--port needs a value/],
     [['model', '--memory', '-1'], 2, /--memory needs a value, got "-1": write --memory=-1/],
     [['model', '--memory=-1'], 2, /--memory must be a number of at least 0.001, got "-1"/],
     [['chta', 'model'], 2, /there is no command chta, did you mean chat\?/],
     [['dmeo'], 2, /there is no command dmeo, did you mean demo\?/],
-    [['model', '--port', 'x'], 2, /--port must be a whole number of at least 0, got "x"/],
+    [['model', '--keys', 'nofile'], 2, /--keys must be a file that can be read, got "nofile": there is no such file/],
+    [['model', '--keys', '.'], 2, /--keys must be a file that can be read, got ".": it is a folder/],
+    [['model', '--public-prompt', 'nofile'], 2, /--public-prompt must be a file/],
+    [['model', '--template', 'nofile'], 2, /--template must be a file/],
+    [['model', '--disk', 'package.json'], 2, /--disk must be a folder, got "package.json": it is a file/],
+    [['model', '--disk', 'package.json/x'], 2, /--disk must be a folder, .*: a part of the path is a file/],
     [['one', 'two'], 2, /expected one model/],
     [['router'], 2, /--worker/],
     [['router', '--worker', 'ftp://x'], 2, /http:\/\/host:port/],
@@ -67,15 +77,52 @@ test('help, version and wrong arguments', async t => {
   }
 })
 
-test('a server process: keys, a disk, and draining by SIGTERM', async t => {
+/** A folder that is removed after the test. */
+function scratch(t: ExecutionContext): string {
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-command-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  return folder
+}
+
+test('a server without any key in its list of keys does not start', async t => {
+  const file = join(scratch(t), 'keys')
+  for (const [text, list, expected] of [
+    ['# none yet\n\n', undefined, /--keys has no keys, expected at least one/],
+    [undefined, '', /KVTIDE_SERVE_KEYS has no keys, expected at least one/],
+    ['key\n', ',', /KVTIDE_SERVE_KEYS has no keys/],
+    ['a b c\n', undefined, /--keys: line 1 of the keys is not KEY or NAME KEY/],
+  ] as const) {
+    if (text !== undefined) writeFileSync(file, text)
+    const args = ['/nowhere/model', ...(text === undefined ? [] : ['--keys', file])]
+    const started = run(t, args, list === undefined ? {} : { KVTIDE_SERVE_KEYS: list })
+    t.is(await started.ended, 2, started.output())
+    t.regex(started.output(), expected)
+  }
+})
+
+test('a port in use is named, with the option that chooses another one', async t => {
+  const other = createServer()
+  t.teardown(() => other.close())
+  await once(other.listen(0, '127.0.0.1'), 'listening')
+  const { port } = other.address() as AddressInfo
+  const started = run(t, ['router', '--worker', 'http://127.0.0.1:1', '--port', String(port)])
+  t.is(await started.ended, 1, started.output())
+  t.is(
+    started.output(),
+    `kvtide-serve: port ${port} of 127.0.0.1 is in use: --port N chooses another one, 0 any free one\n`,
+  )
+})
+
+test('a server process: keys, a disk, and draining by SIGTERM', async t => {
+  const folder = scratch(t)
   const keys = join(folder, 'keys')
   writeFileSync(keys, 'team canary-key\n')
   const disk = join(folder, 'disk')
   const cached: number[] = []
+  const warnings: boolean[] = []
   const model = modelFolder()
-  for (let time = 0; time < 2; time++) {
+  for (const isKeyGone of [false, false, true]) {
+    if (isKeyGone) rmSync(join(disk, 'prefix-key'))
     const server = run(t, [model, ...SMALL, '--port', '0', '--name', 'tiny', '--keys', keys, '--disk', disk, '--log'])
     t.true(await until(() => /^tiny \(graph\) on http:\S+\/v1$/m.test(server.output())), server.output())
     const at = /on (http:\S+)\/v1/.exec(server.output())?.[1] ?? ''
@@ -92,8 +139,12 @@ test('a server process: keys, a disk, and draining by SIGTERM', async t => {
     server.signal('SIGTERM')
     t.is(await server.ended, 0, server.output())
     t.notRegex(server.output(), /canary/)
+    warnings.push(
+      /^warning: .*disk has blocks but no file prefix-key: blocks of the old key cannot be used/m.test(server.output()),
+    )
   }
-  t.deepEqual([cached[0], (cached[1] ?? 0) > 100], [0, true], 'the prompt was kept on disk')
+  t.deepEqual([cached[0], (cached[1] ?? 0) > 100, cached[2]], [0, true, 0], 'the prompt was kept on disk')
+  t.deepEqual(warnings, [false, false, true], 'only a lost key is worth a warning')
   t.regex(readFileSync(join(disk, 'prefix-key'), 'utf8'), /^[\da-f]{64}$/)
   t.is(statSync(join(disk, 'prefix-key')).mode & 0o777, 0o600)
 })

@@ -1,7 +1,6 @@
 // API keys: which tenant a request belongs to. Only digests of keys are kept, and they are compared in constant time, so neither a time nor a message, a log or
 // a metric reveals a key.
 import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
-import { readFileSync } from 'node:fs'
 
 import { Refusal } from '../refusal.js'
 
@@ -146,13 +145,6 @@ export function keysOf(text: string): KeyEntry[] {
   const keys = new Set(entries.map(({ key }) => key))
   if (keys.size < entries.length) throw new Error('the keys contain one key twice, expected each key once')
   return entries
-}
-
-/** Reads the keys from a file, and from a list that is separated by commas, as an environment variable has it. */
-export function readKeys(file: string | undefined, list: string | undefined): KeyEntry[] | undefined {
-  if (file === undefined && list === undefined) return undefined
-  const inFile = file === undefined ? [] : keysOf(readFileSync(file, 'utf8'))
-  return [...inFile, ...(list === undefined ? [] : keysOf(list.split(',').join('\n')))]
 }
 
 /** Returns the salt of a request: that of its tenant, and that of the request's own `cache_salt`. */

@@ -6,7 +6,8 @@ import type { ChatMessage } from 'kvtide/text'
 
 import { createServer } from '../server.js'
 import { usageLine } from './chat.js'
-import { flagsOf, number, SERVE_FLAGS, text } from './flags.js'
+import { flagsOf, SERVE_FLAGS } from './flags.js'
+import { addressOf, listenOn } from './listen.js'
 import { loadModel, progressTo } from './load.js'
 import { serverOptions } from './serve.js'
 import { untilSignal } from './signals.js'
@@ -30,17 +31,15 @@ export function demoFolder(): string {
 
 export async function demo(args: readonly string[]): Promise<number> {
   const { flags } = flagsOf(args, SERVE_FLAGS)
+  const [address, options] = [addressOf(flags), serverOptions(flags)]
   await using loaded = await loadModel(
     demoFolder(),
     { dtype: 'q4', memory: '0.25', ...flags },
     progressTo(process.stderr),
   )
   const { model } = loaded
-  await using server = createServer({ name: 'demo', ...serverOptions(flags), model })
-  const address = await server.listen({
-    host: text(flags, 'host') ?? '127.0.0.1',
-    port: number(flags, 'port', 0, true) ?? 8080,
-  })
+  await using server = createServer({ name: 'demo', ...options, model })
+  const url = await listenOn(server, address)
   const messages: ChatMessage[] = []
   for (const content of QUESTIONS) {
     messages.push({ role: 'user', content })
@@ -54,12 +53,12 @@ export async function demo(args: readonly string[]): Promise<number> {
     messages.push({ role: 'assistant', content: written })
     console.log(`\n\n${usageLine(answer.usage)}`)
   }
-  console.log(`\nThe same model is served on ${address}/v1 until Ctrl-C:
+  console.log(`\nThe same model is served on ${url}/v1 until Ctrl-C:
 
-  curl ${address}/v1/chat/completions -H 'content-type: application/json' \\
+  curl ${url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{ "messages": [{ "role": "user", "content": "${QUESTIONS[0]}" }], "stream": true, "max_tokens": 100 }'
 
-  its cache: ${address}/inspector/   metrics: ${address}/metrics`)
+  its cache: ${url}/inspector/   metrics: ${url}/metrics`)
   await untilSignal()
   await server.drain()
   return 0

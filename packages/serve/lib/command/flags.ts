@@ -1,4 +1,5 @@
 // The flags of `kvtide-serve`, and their values.
+import { readFileSync } from 'node:fs'
 import { type ParseArgsConfig, parseArgs } from 'node:util'
 
 import { shown } from '../refusal.js'
@@ -94,15 +95,47 @@ export function text(flags: Flags, name: string): string | undefined {
   return typeof value === 'string' ? value : undefined
 }
 
-/** Returns a number of at least `least`, or `undefined`. */
-export function number(flags: Flags, name: string, least: number, isWhole = false): number | undefined {
+/** The reason for which the file system refused a path. */
+export function reasonOf(error: unknown): string {
+  const { code, message } = error as NodeJS.ErrnoException
+  return REASONS[code ?? ''] ?? message
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such file',
+  EEXIST: 'it is a file',
+  EISDIR: 'it is a folder',
+  ENOTDIR: 'a part of the path is a file',
+  EACCES: 'permission is denied',
+  EPERM: 'permission is denied',
+  EROFS: 'its file system is read-only',
+}
+
+/** Returns the text of the file that a flag names, or `undefined`. */
+export function fileText(flags: Flags, name: string): string | undefined {
+  const path = text(flags, name)
+  if (path === undefined) return undefined
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    throw new WrongFlag(`--${name} must be a file that can be read, got ${shown(path)}: ${reasonOf(error)}`)
+  }
+}
+
+/** Returns a number from `least` to `most`, or `undefined`. */
+export function number(
+  flags: Flags,
+  name: string,
+  least: number,
+  isWhole: boolean = false,
+  most: number = Infinity,
+): number | undefined {
   const value = text(flags, name)
   if (value === undefined) return undefined
   const read = value.trim() === '' ? Number.NaN : Number(value)
-  if (read >= least && Number.isFinite(read) && (!isWhole || Number.isInteger(read))) return read
-  throw new WrongFlag(
-    `--${name} must be ${isWhole ? 'a whole number' : 'a number'} of at least ${least}, got ${JSON.stringify(value)}`,
-  )
+  if (read >= least && read <= most && Number.isFinite(read) && (!isWhole || Number.isInteger(read))) return read
+  const range = most === Infinity ? `of at least ${least}` : `from ${least} to ${most}`
+  throw new WrongFlag(`--${name} must be ${isWhole ? 'a whole number' : 'a number'} ${range}, got ${shown(value)}`)
 }
 
 /** Returns the only name of a command line. */

@@ -1,12 +1,13 @@
 // Loads a model for the command line: flags to options, tiers, and the progress of a download.
 import { randomBytes } from 'node:crypto'
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { RedisStore, type TierOptions } from 'kvtide'
 import { type DownloadProgress, TextModel, type TextModelOptions } from 'kvtide/text'
 
-import { type Flags, number, text, WrongFlag } from './flags.js'
+import { shown } from '../refusal.js'
+import { fileText, type Flags, number, reasonOf, text, WrongFlag } from './flags.js'
 
 /** Events of the cache that are kept for followers. */
 const EVENTS = 10_000
@@ -28,19 +29,32 @@ export function secretOf(variable: string, env: NodeJS.ProcessEnv = process.env)
 
 /** The prefix key of a folder: it lies beside the blocks, which contain the prompts in clear. */
 function keyOfFolder(folder: string): Uint8Array {
-  mkdirSync(folder, { recursive: true, mode: 0o700 })
   const path = join(folder, 'prefix-key')
-  if (!existsSync(path)) {
-    try {
-      writeFileSync(path, randomBytes(32).toString('hex'), { mode: 0o600, flag: 'wx' })
-    } catch (error) {
-      // Another process was faster.
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-    }
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 })
+    if (!existsSync(path)) makeKey(folder, path)
+  } catch (error) {
+    throw new WrongFlag(`--disk must be a folder, got ${shown(folder)}: ${reasonOf(error)}`)
   }
   const found = secretOf('prefix-key', { 'prefix-key': readFileSync(path, 'utf8').trim() })
   if (found === undefined) throw new WrongFlag(`${path} is empty, expected 64 hexadecimal digits`)
   return found
+}
+
+/** Writes a new prefix key into a folder, and warns if the folder has blocks of an earlier key. */
+function makeKey(folder: string, path: string): void {
+  try {
+    writeFileSync(path, randomBytes(32).toString('hex'), { mode: 0o600, flag: 'wx' })
+  } catch (error) {
+    // Another process was faster.
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return
+    throw error
+  }
+  const blocks = join(folder, 'blocks')
+  if (existsSync(blocks) && readdirSync(blocks).length > 0)
+    console.error(
+      `warning: ${folder} has blocks but no file prefix-key: blocks of the old key cannot be used, and a new key was made`,
+    )
 }
 
 /** The tiers that flags ask for. */
@@ -70,6 +84,7 @@ export async function loadModel(
   flags: Flags,
   progress: (progress: DownloadProgress) => void,
 ): Promise<LoadedModel> {
+  const template = fileText(flags, 'template')
   const { prefixKey, store, tiers } = tiersOf(flags)
   const threads = number(flags, 'threads', 1, true)
   const options = {
@@ -90,9 +105,7 @@ export async function loadModel(
       config: 'config',
       backend: 'backend',
     }),
-    ...(text(flags, 'template') === undefined
-      ? {}
-      : { template: readFileSync(text(flags, 'template') as string, 'utf8') }),
+    ...(template === undefined ? {} : { template }),
   } as TextModelOptions
   try {
     const model = await TextModel.load(name, options)

@@ -1,6 +1,7 @@
 // `kvtide-serve router`: a front for several workers.
 import { createRouter } from '../router/router.js'
-import { flagsOf, LISTEN_FLAGS, number, text, WrongFlag } from './flags.js'
+import { flagsOf, LISTEN_FLAGS, number, WrongFlag } from './flags.js'
+import { addressOf, listenOn } from './listen.js'
 import { untilSignal } from './signals.js'
 
 export const help = `usage: kvtide-serve router --worker http://host:port --worker .. [options]
@@ -21,6 +22,7 @@ export async function router(args: readonly string[]): Promise<number> {
   const wrong = workers.find(url => !URL.canParse(url) || new URL(url).protocol !== 'http:')
   if (wrong !== undefined) throw new WrongFlag(`--worker must be http://host:port, got ${JSON.stringify(wrong)}`)
   if (workers.length === 0) throw new WrongFlag('expected at least one --worker http://host:port')
+  const address = addressOf(flags)
   const mib = number(flags, 'max-body', 0.001)
   const drain = number(flags, 'drain-timeout', 0.001)
   await using server = createRouter({
@@ -29,11 +31,7 @@ export async function router(args: readonly string[]): Promise<number> {
     ...(mib === undefined ? {} : { maxBodyBytes: Math.floor(mib * 2 ** 20) }),
     ...(drain === undefined ? {} : { drainSeconds: drain }),
   })
-  const address = await server.listen({
-    host: text(flags, 'host') ?? '127.0.0.1',
-    port: number(flags, 'port', 0, true) ?? 8080,
-  })
-  console.log(`router for ${workers.length} workers on ${address}/v1`)
+  console.log(`router for ${workers.length} workers on ${await listenOn(server, address)}/v1`)
   await untilSignal()
   await server.drain()
   return 0

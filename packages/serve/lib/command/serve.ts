@@ -1,12 +1,11 @@
 // `kvtide-serve <folder | org/name>`: loads a model, and serves it until a signal ends the process.
-import { readFileSync } from 'node:fs'
-
 import { type EventPublisher, publishEvents } from 'kvtide'
 
-import { readKeys } from '../access/keys.js'
+import { type KeyEntry, keysOf } from '../access/keys.js'
 import type { ServerOptions } from '../options.js'
 import { createServer } from '../server.js'
-import { type Flags, flagsOf, number, only, SERVE_FLAGS, text, WrongFlag } from './flags.js'
+import { fileText, type Flags, flagsOf, number, only, SERVE_FLAGS, text, WrongFlag } from './flags.js'
+import { addressOf, isOpen, listenOn } from './listen.js'
 import { loadModel, progressTo } from './load.js'
 import { untilSignal } from './signals.js'
 
@@ -46,9 +45,27 @@ shared prompts, across restarts and machines
   --redis URL              keep blocks in Redis or Valkey (needs KVTIDE_PREFIX_KEY)
   --events tcp://HOST:PORT publish the cache's events for kvtide-serve router, over ZeroMQ; the port behind it is for replays`
 
+/** The API keys of the file that `--keys` names, and of `KVTIDE_SERVE_KEYS`; `undefined` without both. */
+function keysOfFlags(flags: Flags): KeyEntry[] | undefined {
+  const list = process.env['KVTIDE_SERVE_KEYS']
+  const texts = { '--keys': fileText(flags, 'keys'), KVTIDE_SERVE_KEYS: list?.split(',').join('\n') }
+  const given = Object.entries(texts).filter((entry): entry is [string, string] => entry[1] !== undefined)
+  return given.length === 0 ? undefined : given.flatMap(([source, lines]) => keysFrom(source, lines))
+}
+
+function keysFrom(source: string, lines: string): KeyEntry[] {
+  let entries: KeyEntry[]
+  try {
+    entries = keysOf(lines)
+  } catch (error) {
+    throw new WrongFlag(`${source}: ${(error as Error).message}`)
+  }
+  if (entries.length > 0) return entries
+  throw new WrongFlag(`${source} has no keys, expected at least one: without ${source}, requests need no key`)
+}
+
 /** The options of a server that flags give. */
 export function serverOptions(flags: Flags): Omit<ServerOptions, 'model'> {
-  const prompt = text(flags, 'public-prompt')
   const mib = number(flags, 'max-body', 0.001)
   const times = {
     request: number(flags, 'timeout', 0.001),
@@ -58,8 +75,8 @@ export function serverOptions(flags: Flags): Omit<ServerOptions, 'model'> {
   }
   const options = {
     name: text(flags, 'name'),
-    keys: readKeys(text(flags, 'keys'), process.env['KVTIDE_SERVE_KEYS']),
-    publicPrompt: prompt === undefined ? undefined : readFileSync(prompt, 'utf8').trimEnd(),
+    keys: keysOfFlags(flags),
+    publicPrompt: fileText(flags, 'public-prompt')?.trimEnd(),
     maxRunning: number(flags, 'max-running', 1, true),
     maxWaiting: number(flags, 'max-waiting', 0, true),
     maxTokens: number(flags, 'max-tokens', 1, true),
@@ -79,12 +96,9 @@ function replayOf(endpoint: string): string {
   return `${host}:${port === '0' ? 0 : Number(port) + 1}`
 }
 
-/** Addresses that other machines reach. */
-const isOpen = (host: string): boolean => !['127.0.0.1', 'localhost', '::1'].includes(host)
-
 export async function serve(args: readonly string[]): Promise<number> {
   const { flags, names } = flagsOf(args, SERVE_FLAGS)
-  const [host, port] = [text(flags, 'host') ?? '127.0.0.1', number(flags, 'port', 0, true) ?? 8080]
+  const address = addressOf(flags)
   const options = serverOptions(flags)
   const endpoint = text(flags, 'events')
   const replayEndpoint = endpoint === undefined ? undefined : replayOf(endpoint)
@@ -100,9 +114,9 @@ export async function serve(args: readonly string[]): Promise<number> {
   try {
     const events = published && { endpoint: published.endpoint, replayEndpoint: published.replayEndpoint }
     await using server = createServer({ ...options, model, events })
-    const address = await server.listen({ host, port })
-    console.log(`${options.name ?? model.name} (${model.model.backend}) on ${address}/v1`)
-    if (options.keys === undefined && isOpen(host))
+    const url = await listenOn(server, address)
+    console.log(`${options.name ?? model.name} (${model.model.backend}) on ${url}/v1`)
+    if (options.keys === undefined && isOpen(address))
       console.error('warning: everyone who reaches this address can use the model; --keys FILE sets API keys')
     await untilSignal()
     await server.drain()
