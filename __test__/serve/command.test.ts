@@ -149,6 +149,24 @@ test('a server process: keys, a disk, and draining by SIGTERM', async t => {
   t.is(statSync(join(disk, 'prefix-key')).mode & 0o777, 0o600)
 })
 
+test('a signal with requests still running says so, and a second one ends the process', async t => {
+  const server = run(t, [modelFolder(), ...SMALL, '--port', '0'])
+  t.true(await until(() => /on http:\S+\/v1$/m.test(server.output())), server.output())
+  const at = /on (http:\S+)\/v1/.exec(server.output())?.[1] ?? ''
+  const body = { messages: [{ role: 'user', content: 'hello' }], ignore_eos: true, stream: true, n: 8 }
+  const response = await fetch(`${at}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  })
+  t.is(response.status, 200)
+  server.signal('SIGINT')
+  t.true(await until(() => server.output().endsWith('1 request is still running: Ctrl-C again ends it now\n')))
+  server.signal('SIGINT')
+  t.is(await server.ended, 1, server.output())
+  await t.throwsAsync(response.text())
+})
+
 test('a chat with a model that has no chat template does not start', async t => {
   const folder = modelFolder()
   const config = JSON.parse(readFileSync(join(folder, 'tokenizer_config.json'), 'utf8')) as object

@@ -10,7 +10,7 @@ import { flagsOf, SERVE_FLAGS } from './flags.js'
 import { addressOf, listenOn } from './listen.js'
 import { loadModel, progressTo } from './load.js'
 import { serverOptions } from './serve.js'
-import { untilSignal } from './signals.js'
+import { drainAtSignal } from './signals.js'
 
 export const help = `usage: kvtide-serve demo [options]
 
@@ -59,7 +59,6 @@ export async function demo(args: readonly string[]): Promise<number> {
     -d '{ "messages": [{ "role": "user", "content": "${QUESTIONS[0]}" }], "stream": true, "max_tokens": 100 }'
 
   its cache: ${url}/inspector/   metrics: ${url}/metrics`)
-  await untilSignal()
-  await server.drain()
+  await drainAtSignal(server)
   return 0
 }

@@ -2,7 +2,7 @@
 import { createRouter } from '../router/router.js'
 import { flagsOf, LISTEN_FLAGS, number, WrongFlag } from './flags.js'
 import { addressOf, listenOn } from './listen.js'
-import { untilSignal } from './signals.js'
+import { drainAtSignal } from './signals.js'
 
 export const help = `usage: kvtide-serve router --worker http://host:port --worker .. [options]
 
@@ -32,7 +32,6 @@ export async function router(args: readonly string[]): Promise<number> {
     ...(drain === undefined ? {} : { drainSeconds: drain }),
   })
   console.log(`router for ${workers.length} workers on ${await listenOn(server, address)}/v1`)
-  await untilSignal()
-  await server.drain()
+  await drainAtSignal(server)
   return 0
 }

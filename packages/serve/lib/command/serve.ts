@@ -7,7 +7,7 @@ import { createServer } from '../server.js'
 import { fileText, type Flags, flagsOf, number, only, SERVE_FLAGS, text, WrongFlag } from './flags.js'
 import { addressOf, isOpen, listenOn } from './listen.js'
 import { loadModel, progressTo } from './load.js'
-import { untilSignal } from './signals.js'
+import { drainAtSignal } from './signals.js'
 
 export const help = `usage: kvtide-serve <folder | org/name> [options]
 
@@ -118,8 +118,7 @@ export async function serve(args: readonly string[]): Promise<number> {
     console.log(`${options.name ?? model.name} (${model.model.backend}) on ${url}/v1`)
     if (options.keys === undefined && isOpen(address))
       console.error('warning: everyone who reaches this address can use the model; --keys FILE sets API keys')
-    await untilSignal()
-    await server.drain()
+    await drainAtSignal(server)
   } finally {
     published?.dispose()
   }

@@ -89,6 +89,11 @@ export class RouterServer implements AsyncDisposable {
     return `http://${host.includes(':') ? `[${host}]` : host}:${bound}`
   }
 
+  /** The number of requests that are answered. */
+  get active(): number {
+    return this.#active
+  }
+
   /** Refuses new requests, and lets running ones finish. Then closes the router. */
   async drain(): Promise<void> {
     this.#isDraining = true
