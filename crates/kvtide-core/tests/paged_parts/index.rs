@@ -17,12 +17,16 @@ fn index(capacity: u32, block_size: u32) -> PrefixIndex {
 
 /// Fills blocks with the tokens of a prompt, and lets them be found. Gives their keys.
 fn fill(index: &mut PrefixIndex, salt: &str, tokens: &[u32], blocks: &[u32]) -> Vec<BlockKey> {
+    fill_with(index, salt, tokens, blocks, &Extras::default())
+}
+
+fn fill_with(index: &mut PrefixIndex, salt: &str, tokens: &[u32], blocks: &[u32], extras: &Extras) -> Vec<BlockKey> {
     let mut keys = vec![root(salt)];
     for (at, (of_block, &block)) in tokens.chunks_exact(index.block_size() as usize).zip(blocks).enumerate() {
         let (parent, position) = (keys[at], at as u32 * index.block_size());
-        let key = parent.child(of_block, position, &Extras::default());
+        let key = parent.child(of_block, position, extras);
         index.set_tokens(block, 0, of_block);
-        index.insert(block, &key, &parent, position, &Extras::default());
+        index.insert(block, &key, &parent, position, extras);
         keys.push(key);
     }
     keys.split_off(1)
@@ -94,26 +98,31 @@ fn keys_that_collide_can_only_miss() {
 fn keys_of_eight_bits_never_find_another_block() {
     const BLOCKS: u32 = 400;
     let collided = std::cell::Cell::new(0);
-    let traces = proptest::collection::vec((proptest::bool::ANY, proptest::collection::vec(0..2u32, 2..24)), 20..60);
+    let traces = proptest::collection::vec((0..3u8, proptest::collection::vec(0..2u32, 2..24)), 20..60);
+    let image = Extras::new(vec![Extra { start: 2, end: 3, key: vec![7] }]).unwrap();
+    // The salt, whether there is an image, and all tokens up to the end of a block. The image is in the second block.
+    let of = |kind: u8, tokens: &[u32]| (kind == 1, kind == 2 && tokens.len() > 2, tokens.to_vec());
     super::support::run("index of 8 bits", 300, traces, |prompts| {
         let mut index = PrefixIndex::new(BLOCKS, 2).unwrap().with_key_bits(8);
         index.reserve(BLOCKS - 1).unwrap();
-        // The salt and all tokens up to the end of each block.
-        let (mut content, mut next) = (vec![("", Vec::new()); BLOCKS as usize], 0);
-        for (is_other, tokens) in &prompts {
-            let salt = if *is_other { "b" } else { "a" };
-            for (at, &block) in found(&index, salt, tokens).iter().enumerate() {
-                let expected = (salt, tokens[..2 * at + 2].to_vec());
+        let (mut content, mut next) = (vec![(false, false, Vec::new()); BLOCKS as usize], 0);
+        for (kind, tokens) in &prompts {
+            let salt = if *kind == 1 { "b" } else { "a" };
+            let extras = if *kind == 2 { image.clone() } else { Extras::default() };
+            let found =
+                |index: &PrefixIndex, tokens: &[u32]| index.find_prefix(&root(salt), tokens, &extras).unwrap().blocks;
+            for (at, &block) in found(&index, tokens).iter().enumerate() {
+                let expected = of(*kind, &tokens[..2 * at + 2]);
                 proptest::prop_assert_eq!(&content[block as usize], &expected, "another block is found");
             }
             let blocks: Vec<u32> = (0..tokens.len() as u32 / 2).map(|at| (next + at) % BLOCKS).collect();
             next += blocks.len() as u32;
             for (at, &block) in blocks.iter().enumerate() {
                 index.evict(block);
-                content[block as usize] = (salt, tokens[..2 * at + 2].to_vec());
+                content[block as usize] = of(*kind, &tokens[..2 * at + 2]);
             }
-            fill(&mut index, salt, tokens, &blocks);
-            let missed = found(&index, salt, &[&tokens[..], &[9]].concat()).len() < blocks.len();
+            fill_with(&mut index, salt, tokens, &blocks, &extras);
+            let missed = found(&index, &[&tokens[..], &[9]].concat()).len() < blocks.len();
             collided.set(collided.get() + u32::from(missed));
             index.check_invariants().map_err(proptest::test_runner::TestCaseError::fail)?;
         }

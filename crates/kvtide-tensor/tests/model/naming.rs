@@ -141,14 +141,14 @@ fn options() -> impl Strategy<Value = Options> {
         key: vec![key],
     });
     let prompt = (
-        prop::sample::select(vec![vec![], b"a".to_vec(), b"ab".to_vec()]),
+        prop::sample::select(vec![vec![], b"a".to_vec(), b"b".to_vec(), b"ab".to_vec()]),
         proptest::collection::vec(extra, 0..2),
         proptest::collection::vec(0u32..3, 3..8),
     );
     let named = (
         [format(), format()],
         any::<bool>(),
-        prop::sample::select(vec!["", "a", "ab"]),
+        prop::sample::select(vec!["", "a", "b", "ab"]),
         prop::sample::select(vec![None, Some([1; 32]), Some([2; 32])]),
     );
     (pages, named, prompt).prop_map(|(pages, (formats, hadamard, namespace, prefix_key), (salt, extra, tokens))| {
