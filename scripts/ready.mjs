@@ -70,6 +70,7 @@ const steps = [
         ['a million sequences of each property', 'node', ['scripts/soak.mjs', 'properties', '--fresh']],
         ['fuzzing', 'node', ['scripts/fuzz.mjs', '--seconds', '20']],
         ['tests under AddressSanitizer', 'node', ['scripts/asan.mjs']],
+        ['tests under Miri', 'node', ['scripts/miri.mjs']],
         ['planted faults', 'node', ['scripts/mutants/main.mjs']],
       ]
     : []),
