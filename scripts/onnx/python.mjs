@@ -14,6 +14,8 @@ const PACKAGES = [
   'onnx',
   'onnxruntime==1.31.1',
   'onnxruntime-genai==0.18.0',
+  // Of torch's newer exporter.
+  'onnxscript==0.7.2',
 ]
 const BUILDERS = ['transformers==5.24.0', 'onnx_ir']
 /** mobius-onnx, and what it needs besides. */
