@@ -8,6 +8,7 @@
 // one text with its own grammar and without.
 import { createRequire } from 'node:module'
 import { availableParallelism } from 'node:os'
+import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { pathToFileURL } from 'node:url'
 
@@ -173,7 +174,7 @@ interface Llama {
 
 async function llamaCpp(file: string, packages: string, threads: number): Promise<void> {
   const { getLlama, LlamaCompletion } = (await import(
-    pathToFileURL(createRequire(`${packages}/`).resolve('node-llama-cpp')).href
+    pathToFileURL(createRequire(`${resolve(packages)}/`).resolve('node-llama-cpp')).href
   )) as {
     getLlama(options: object): Promise<Llama>
     LlamaCompletion: new (options: object) => { generateCompletion(prompt: string, options: object): Promise<string> }
