@@ -98,28 +98,31 @@ fn keys_that_collide_can_only_miss() {
 fn keys_of_eight_bits_never_find_another_block() {
     const BLOCKS: u32 = 400;
     let collided = std::cell::Cell::new(0);
-    let traces = proptest::collection::vec((0..3u8, proptest::collection::vec(0..2u32, 2..24)), 20..60);
-    let image = Extras::new(vec![Extra { start: 2, end: 3, key: vec![7] }]).unwrap();
-    // The salt, whether there is an image, and all tokens up to the end of a block. The image is in the second block.
-    let of = |kind: u8, tokens: &[u32]| (kind == 1, kind == 2 && tokens.len() > 2, tokens.to_vec());
+    let prompt = (proptest::option::of(proptest::num::u8::ANY), proptest::bool::ANY);
+    let traces = proptest::collection::vec((prompt, proptest::collection::vec(0..2u32, 2..24)), 20..60);
+    // The image in the second block if there is one, the salt, and all tokens up to the end of a block.
+    let of = |(image, is_other): (Option<u8>, bool), tokens: &[u32]| {
+        (image.filter(|_| tokens.len() > 2), is_other, tokens.to_vec())
+    };
     super::support::run("index of 8 bits", 300, traces, |prompts| {
         let mut index = PrefixIndex::new(BLOCKS, 2).unwrap().with_key_bits(8);
         index.reserve(BLOCKS - 1).unwrap();
-        let (mut content, mut next) = (vec![(false, false, Vec::new()); BLOCKS as usize], 0);
-        for (kind, tokens) in &prompts {
-            let salt = if *kind == 1 { "b" } else { "a" };
-            let extras = if *kind == 2 { image.clone() } else { Extras::default() };
+        let (mut content, mut next) = (vec![(None, false, Vec::new()); BLOCKS as usize], 0);
+        for (prompt, tokens) in &prompts {
+            let (image, salt) = (prompt.0, if prompt.1 { "b" } else { "a" });
+            let image = image.map(|image| Extra { start: 2, end: 3, key: vec![image] });
+            let extras = Extras::new(image.into_iter().collect()).unwrap();
             let found =
                 |index: &PrefixIndex, tokens: &[u32]| index.find_prefix(&root(salt), tokens, &extras).unwrap().blocks;
             for (at, &block) in found(&index, tokens).iter().enumerate() {
-                let expected = of(*kind, &tokens[..2 * at + 2]);
+                let expected = of(*prompt, &tokens[..2 * at + 2]);
                 proptest::prop_assert_eq!(&content[block as usize], &expected, "another block is found");
             }
             let blocks: Vec<u32> = (0..tokens.len() as u32 / 2).map(|at| (next + at) % BLOCKS).collect();
             next += blocks.len() as u32;
             for (at, &block) in blocks.iter().enumerate() {
                 index.evict(block);
-                content[block as usize] = of(*kind, &tokens[..2 * at + 2]);
+                content[block as usize] = of(*prompt, &tokens[..2 * at + 2]);
             }
             fill_with(&mut index, salt, tokens, &blocks, &extras);
             let missed = found(&index, &[&tokens[..], &[9]].concat()).len() < blocks.len();
