@@ -15,22 +15,26 @@ impl GraphEdit<'_> {
     /// Replaces lookups of rows in transposed weights that other nodes read as well. O(graph).
     pub(super) fn gather_columns(&mut self) -> Result<()> {
         let nodes = Nodes::of(self, &self.graph.nodes)?;
-        let replaced = |node: &Node| self.columns(&nodes, node).map_or_else(|| vec![node.clone()], Vec::from);
-        let replaced = self.graph.nodes.iter().flat_map(replaced).collect();
-        self.graph.nodes = replaced;
+        let columns = |(place, node)| self.columns(&nodes, node).map(|made| (place, made));
+        let found: Vec<_> = self.graph.nodes.iter().enumerate().filter_map(columns).collect();
+        for (place, made) in found.into_iter().rev() {
+            self.graph.nodes.splice(place..=place, made);
+        }
         Ok(())
     }
 
     /// The nodes that give the same as a lookup of rows.
     fn columns(&self, nodes: &Nodes<'_>, node: &Node) -> Option<[Node; 2]> {
+        if !node.is("", "Gather") || node.int("axis").unwrap_or(0) != 0 {
+            return None;
+        }
         let (table, tokens, output) = (node.input(0)?, node.input(1)?, node.output(0)?);
         let turn = nodes.maker(table, "", "Transpose")?;
         let weight = turn.input(0)?;
         let is_weight = self.graph.initializers.iter().any(|of| of.name == weight && of.dims.len() == 2);
         let is_shared = nodes.readers.get(weight).is_some_and(|readers| readers.len() > 1);
         let is_turned = turn.ints("perm").is_none_or(|perm| perm == [1, 0]);
-        let is_lookup = node.is("", "Gather") && node.int("axis").unwrap_or(0) == 0;
-        if !(is_lookup && is_turned && is_weight && is_shared) || nodes.reader(table, "Gather").is_none() {
+        if !(is_turned && is_weight && is_shared) || nodes.reader(table, "Gather").is_none() {
             return None;
         }
         let columns = format!("kvtide/columns.{output}");
