@@ -70,8 +70,21 @@ test('a template that runs without end is stopped, and one that asks for too muc
   t.regex(throwsCode(t, 'TEMPLATE_FAILED', () => loops.render({ messages })).details.reason, /more than 1000 ms/)
   const large = await of('{% for a in range(1000000000) %}x{% endfor %}')
   t.regex(throwsCode(t, 'TEMPLATE_FAILED', () => large.render({ messages })).details.reason, /range/)
+  const doubled = await of(
+    '{% set ns = namespace(a=[1]) %}{% for n in range(40) %}{% set ns.a = ns.a + ns.a %}{% endfor %}',
+  )
+  t.regex(throwsCode(t, 'TEMPLATE_FAILED', () => doubled.render({ messages })).details.reason, /list of 2097152/)
   const deep = await of('{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}')
   throwsCode(t, 'TEMPLATE_FAILED', () => deep.render({ messages }))
+})
+
+test('a template of many nodes, of a long text or of a long list is rendered as a short one is', async t => {
+  const content = 'word '.repeat(100_000)
+  const model = await of('{% for message in messages %}{{ message.content }}{% endfor %}')
+  t.is(model.render({ messages: [{ role: 'user', content }] }), content)
+  t.is(await of('{% for a in range(30000) %}x{% endfor %}').then(many => many.render({ messages })), 'x'.repeat(30_000))
+  const listed = await of('{% set a = range(90000) %}{{ (a + a) | length }}')
+  t.is(listed.render({ messages }), '180000')
 })
 
 test('templates have the constants and functions that authors use', async t => {

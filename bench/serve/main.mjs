@@ -30,7 +30,7 @@ const [rounds, most, threads, connections] = [values.rounds, values.tokens, valu
   Number,
 )
 const CLIENTS = 16
-const SECONDS = 12
+const SECONDS = 6
 
 const wordsOf = count => Array.from({ length: count }, (_, at) => ['tide', 'shore', 'moon', 'boat'][at % 4]).join(' ')
 const system = wordsOf(Number(values.words))
@@ -46,6 +46,8 @@ const bodiesOf = (count, tokens, content = system) =>
   }))
 
 const median = numbers => numbers.toSorted((a, b) => a - b)[numbers.length >> 1]
+const spread = (numbers, digits = 1) =>
+  `${median(numbers).toFixed(digits)} (${Math.min(...numbers).toFixed(digits)} to ${Math.max(...numbers).toFixed(digits)})`
 
 /** Starts kvtide-serve, and returns its address and its process. */
 function started(...flags) {
@@ -101,7 +103,7 @@ function clients(asked, env = {}) {
   )
 }
 
-/** Generates with the bare model, as the clients do, and returns tokens per second. */
+/** Loads the bare model. The returned function generates as the clients do. */
 async function bare() {
   const text = await TextModel.load(values.model, {
     threads,
@@ -120,49 +122,55 @@ async function bare() {
     sequence.dispose()
     return count
   }
-  await Promise.all(prompts.map((_, client) => generate(client)))
-  let tokens = 0
-  const start = performance.now()
-  const cpu = process.cpuUsage()
-  await Promise.all(
-    prompts.map(async (_, client) => {
-      do {
-        const count = await generate(client)
-        tokens += count
-      } while (performance.now() - start < SECONDS * 1000)
-    }),
-  )
-  const { user, system: kernel } = process.cpuUsage(cpu)
-  const measured = { perSecond: tokens / ((performance.now() - start) / 1000), cpuMs: (user + kernel) / 1000 / tokens }
-  await text.dispose()
-  return measured
+  const measure = async seconds => {
+    let tokens = 0
+    const start = performance.now()
+    const cpu = process.cpuUsage()
+    await Promise.all(
+      prompts.map(async (_, client) => {
+        do {
+          const count = await generate(client)
+          tokens += count
+        } while (performance.now() - start < seconds * 1000)
+      }),
+    )
+    const { user, system: kernel } = process.cpuUsage(cpu)
+    return { perSecond: tokens / ((performance.now() - start) / 1000), cpuMs: (user + kernel) / 1000 / tokens }
+  }
+  return { measure, dispose: () => text.dispose() }
 }
 
+/** Starts kvtide-serve. The returned function lets clients stream from it. */
 async function served() {
   const server = await started('--memory', '2')
   const asked = { at: server.address, clients: CLIENTS, bodies: bodiesOf(CLIENTS, most) }
-  await clients({ ...asked, seconds: 0 })
-  const before = server.cpuMs()
-  const measured = await clients({ ...asked, seconds: SECONDS })
-  const cpuMs = (server.cpuMs() - before) / measured.tokens
-  await server.stop()
-  return { ...measured, cpuMs }
+  const measure = async seconds => {
+    const before = server.cpuMs()
+    const measured = await clients({ ...asked, seconds })
+    return { ...measured, cpuMs: (server.cpuMs() - before) / measured.tokens }
+  }
+  return { measure, stop: server.stop }
 }
 
 async function compare() {
   const [ratios, cpuRatios] = [[], []]
+  const [own, server] = [await bare(), await served()]
+  await own.measure(0)
+  await server.measure(0)
   for (let round = 0; round < rounds; round++) {
-    const { perSecond: own, cpuMs: ownCpu } = await bare()
-    const { tokensPerSecond, firstMs, failures, cpuMs } = await served()
-    ratios.push(tokensPerSecond / own)
+    const { perSecond, cpuMs: ownCpu } = await own.measure(SECONDS)
+    const { tokensPerSecond, firstMs, failures, cpuMs } = await server.measure(SECONDS)
+    ratios.push(tokensPerSecond / perSecond)
     cpuRatios.push(ownCpu / cpuMs)
     console.log(
-      `round ${round + 1}: OnnxModel ${own.toFixed(1)} tokens/s, kvtide-serve ${tokensPerSecond.toFixed(1)} tokens/s, ratio ${(tokensPerSecond / own).toFixed(3)}, first token p50 ${firstMs.p50.toFixed(0)} ms, p95 ${firstMs.p95.toFixed(0)} ms, ${failures} failures; processor time ${ownCpu.toFixed(2)} and ${cpuMs.toFixed(2)} ms per token`,
+      `round ${round + 1}: OnnxModel ${perSecond.toFixed(1)} tokens/s, kvtide-serve ${tokensPerSecond.toFixed(1)} tokens/s, ratio ${ratios.at(-1).toFixed(3)}, first token p50 ${firstMs.p50.toFixed(0)} ms, p95 ${firstMs.p95.toFixed(0)} ms, ${failures} failures; processor time ${ownCpu.toFixed(2)} and ${cpuMs.toFixed(2)} ms per token`,
     )
   }
   console.log(
-    `medians of ${rounds} rounds: ${median(ratios).toFixed(3)} of the tokens per second, ${median(cpuRatios).toFixed(3)} of the tokens per processor time`,
+    `medians of ${rounds} rounds: ${spread(ratios, 3)} of the tokens per second, ${spread(cpuRatios, 3)} of the tokens per processor time`,
   )
+  await own.dispose()
+  await server.stop()
 }
 
 /** Measures a server whose clients share a long system prompt, each with a new question every time. */
@@ -186,8 +194,6 @@ async function compareServers() {
   }
   for (const [name, all] of Object.entries(rows)) {
     const of = read => all.map(read)
-    const spread = numbers =>
-      `${median(numbers).toFixed(1)} (${Math.min(...numbers).toFixed(1)} to ${Math.max(...numbers).toFixed(1)})`
     console.log(
       `${name}: ${spread(of(one => one.tokensPerSecond))} tokens/s, first token p50 ${spread(of(one => one.firstMs.p50))} ms, p95 ${spread(of(one => one.firstMs.p95))} ms, ${median(of(one => one.cpuMs)).toFixed(2)} ms of processor time per token, ${median(of(one => one.memory)).toFixed(0)} MiB, ${of(one => one.failures)} failures, ${JSON.stringify(all[0].statuses)}`,
     )

@@ -52,7 +52,18 @@ export interface JinjaPackage {
     render(variables: Readonly<Record<string, unknown>>): string
   }
   readonly Environment: new () => { set(name: string, value: unknown): unknown }
-  readonly Interpreter: new (environment: object) => { run(program: unknown): { readonly value: unknown } }
+  readonly Interpreter: new (environment: object) => JinjaInterpreter
+}
+
+/** @internal A value of a template. */
+export interface JinjaValue {
+  readonly value: unknown
+}
+
+/** @internal An interpreter calls `evaluate` for each node of the program. */
+export interface JinjaInterpreter {
+  run(program: unknown): JinjaValue
+  evaluate(node: unknown, environment: unknown): JinjaValue
 }
 
 const TOKENIZERS = '@huggingface/tokenizers'

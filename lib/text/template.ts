@@ -1,16 +1,13 @@
 // Chat templates: messages to the text that the model was trained on.
 //
 // A template is a program of the model's author, so it is run with limits: at most a second, and ranges of a bounded length. Its errors are `TEMPLATE_FAILED`.
-import vm from 'node:vm'
-
-import { invalid, KvTideError, messageOf } from '../errors/errors.js'
+import { invalid, KvTideError } from '../errors/errors.js'
 import { type JinjaPackage, jinjaPackage } from './packages.js'
+import { limited, rendered } from './template-run.js'
 
 /** @internal The variables of a template. */
 export type Variables = Readonly<Record<string, unknown>>
 
-/** The maximum time that rendering takes, in milliseconds. */
-const RENDER_MS = 1000
 /** The maximum length of `range`. Templates count messages. */
 const RANGE_MAX = 100_000
 /** The name of the template for chats with tools, if a model has several. */
@@ -64,15 +61,8 @@ export class ChatTemplate {
   }
 
   render(variables: Variables): string {
-    const { Environment, Interpreter } = this.#jinja
     const { program } = variables['tools'] === null ? this.#own : this.#forTools
-    return limited(() => {
-      const environment = new Environment()
-      const all = { ...constants(this.#jinja), ...this.#specials, ...variables }
-      for (const [name, value] of Object.entries(all)) environment.set(name, value)
-      const { value } = new Interpreter(environment).run(program)
-      return String(value)
-    })
+    return rendered(this.#jinja, program, { ...constants(this.#jinja), ...this.#specials, ...variables })
   }
 }
 
@@ -116,34 +106,6 @@ function range(first: number, second?: number, step: number = 1): number[] {
   const length = Math.max(0, Math.ceil((stop - start) / step))
   if (!(length <= RANGE_MAX)) throw new Error(`range() of ${length} numbers, expected at most ${RANGE_MAX}`)
   return Array.from({ length }, (_, place) => start + place * step)
-}
-
-const call = new vm.Script('call()')
-/** A context is there for the limit of time only. Making one takes longer than a template. */
-let context: { call?: (() => unknown) | undefined } | undefined
-
-/** Runs a function of the template for at most a second. */
-function limited<T>(work: () => T): T {
-  context ??= vm.createContext({})
-  context.call = work
-  try {
-    return call.runInContext(context, { timeout: RENDER_MS }) as T
-  } catch (cause) {
-    const isLate = (cause as { readonly code?: unknown } | null)?.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT'
-    throw failedTemplate(isLate ? `it ran for more than ${RENDER_MS} ms` : messageOf(cause), cause)
-  } finally {
-    context.call = undefined
-  }
-}
-
-/** @internal The error of a template. */
-export function failedTemplate(reason: string, cause?: unknown): KvTideError<'TEMPLATE_FAILED'> {
-  return new KvTideError(
-    'TEMPLATE_FAILED',
-    `the chat template failed: ${reason}`,
-    { reason },
-    cause === undefined ? undefined : { cause },
-  )
 }
 
 /** @internal The error of a chat with a model that has no template. */
