@@ -5,7 +5,7 @@
  */
 export { downloadModel } from './lib/text/hub/hub.js'
 export type { GraphDType } from './lib/onnx/model-folder.js'
-export type { DownloadOptions, DownloadProgress } from './lib/text/hub/settings.js'
+export type { DownloadOptions, DownloadProgress, DownloadRetry } from './lib/text/hub/settings.js'
 export { TextGeneration } from './lib/text/text-generation.js'
 export { TextModel } from './lib/text/text-model.js'
 export type { Detokenizer } from './lib/text/detokenizer.js'

@@ -104,11 +104,23 @@ export class TextModel implements AsyncDisposable, Disposable {
    */
   static async load(model: string | URL, options: TextModelOptions = {}): Promise<TextModel> {
     const own = known<TextModelOptions & Record<string, unknown>>('options', options, OPTIONS)
-    const { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, signal, template, ...rest } = own
+    const {
+      revision,
+      folder,
+      cacheFolder,
+      isOffline,
+      token,
+      endpoint,
+      onProgress,
+      onRetry,
+      signal,
+      template,
+      ...rest
+    } = own
     const named = optional(string, 'template', template)
     if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
     checkSignal(signal)
-    const hub = { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, signal }
+    const hub = { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, onRetry, signal }
     const place = await placeOf(model, given(hub), rest['dtype'])
     const files = readTextFiles(place.folder)
     const tokenizer = await TextTokenizer.load(files)

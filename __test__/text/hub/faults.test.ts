@@ -6,7 +6,7 @@ import { join } from 'node:path'
 
 import test, { type ExecutionContext } from 'ava'
 
-import type { DownloadOptions } from '../../../lib/text/hub/settings.js'
+import type { DownloadOptions, DownloadRetry } from '../../../lib/text/hub/settings.js'
 import { folderOf } from '../../support/folder.js'
 import { type HubFault, type HubRequest, HubServer, sha256 } from '../../support/hub.js'
 import {
@@ -17,6 +17,7 @@ import {
   DEFAULT_FILES,
   findOn,
   listed,
+  LIMITS,
   withoutVariables,
 } from '../../support/hub-repository.js'
 import { rejected } from '../../support/throws.js'
@@ -183,6 +184,27 @@ test('a server that sends nothing new is given up, with the number of attempts b
     )
     t.is(rangesOf(server).length, 3, JSON.stringify(fault))
   }
+})
+
+test('each further attempt is announced with its reason, and an error of onRetry ends the download', async t => {
+  const { server, cache } = await placeOf(t)
+  server.fault = faulty({ status: 503 }, 2)
+  const told: DownloadRetry[] = []
+  await findOn(server, cache, 'org/name', { onRetry: retry => told.push(retry) })
+  t.deepEqual(
+    told.map(({ failed, attempts }) => [failed, attempts]),
+    [
+      [1, LIMITS.attempts],
+      [2, LIMITS.attempts],
+    ],
+  )
+  t.true(told.every(({ reason, pauseMs }) => reason.endsWith('answers 503') && pauseMs > 0))
+  const [own, other] = [new Error('mine'), await placeOf(t)]
+  other.server.fault = faulty({ status: 503 }, 99)
+  const onRetry = (): never => {
+    throw own
+  }
+  t.is(await t.throwsAsync(findOn(other.server, other.cache, 'org/name', { onRetry })), own)
 })
 
 const date = (): string => new Date(Date.now() + 2000).toUTCString()

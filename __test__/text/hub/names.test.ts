@@ -204,6 +204,7 @@ test.serial('a wrong value is refused, and a secret is not shown', t => {
     { endpoint: 'mirror' },
     { endpoint: 'https://mirror/?token=1' },
     { onProgress: 1 },
+    { onRetry: 'log' },
     { signal: {} },
     { cachefolder: '/x' },
     'org',

@@ -71,7 +71,7 @@ export class HubClient {
 
   /** Runs `work` until it succeeds, the failure is final, or `attempts` in a row brought nothing. `progressed` makes the attempts count anew. */
   async attempts<T>(attempts: number, work: (progressed: () => void) => Promise<T>): Promise<T> {
-    const { signal, limits } = this.settings
+    const { signal, limits, onRetry } = this.settings
     let failed = 0
     for (;;) {
       this.checkSignal()
@@ -86,6 +86,7 @@ export class HubClient {
         const own = limits.pauseMs * 2 ** (failed - 1) * (0.8 + 0.4 * Math.random())
         const wait = Math.max(own, error.pauseMs ?? 0)
         if (failed >= attempts || wait > limits.longestPauseMs) throw this.unavailable(error)
+        onRetry?.({ reason: error.message, pauseMs: Math.round(wait), failed, attempts })
         await pause(Math.min(wait, limits.longestPauseMs), undefined, { signal }).catch(() => this.checkSignal())
       }
     }

@@ -23,6 +23,17 @@ export interface DownloadProgress {
   readonly allTotal: number
 }
 
+/** A request to the Hub that failed and will be made again. */
+export interface DownloadRetry {
+  /** The reason, without tokens and signed addresses. */
+  readonly reason: string
+  /** The pause until the next attempt, in milliseconds. */
+  readonly pauseMs: number
+  /** The number of attempts that failed in a row, and the number after which the download ends with `HUB_UNAVAILABLE`. */
+  readonly failed: number
+  readonly attempts: number
+}
+
 /** Options of {@link downloadModel}. */
 export interface DownloadOptions {
   /** A branch, a tag or a commit; by default that of the name, then `main`. A commit that is in the cache needs no network. */
@@ -41,6 +52,8 @@ export interface DownloadOptions {
   readonly endpoint?: string
   /** Called at most twenty times a second, and at the end of each file. If it throws, the download ends with that error. */
   readonly onProgress?: (progress: DownloadProgress) => void
+  /** Called before each pause in front of another attempt. If it throws, the download ends with that error. */
+  readonly onRetry?: (retry: DownloadRetry) => void
   /** Aborts the download with `ABORTED`. The next call resumes it. */
   readonly signal?: AbortSignal
 }
@@ -75,6 +88,7 @@ export interface HubSettings {
   readonly authorization: string | undefined
   readonly hasSymlinks: boolean
   readonly onProgress: ((progress: DownloadProgress) => void) | undefined
+  readonly onRetry: ((retry: DownloadRetry) => void) | undefined
   readonly signal: AbortSignal | undefined
   readonly limits: HubLimits
 }
@@ -89,6 +103,7 @@ export const DOWNLOAD: Names<DownloadOptions> = {
   token: 0,
   endpoint: 0,
   onProgress: 0,
+  onRetry: 0,
   signal: 0,
 }
 
@@ -98,7 +113,7 @@ const HUB = 'https://huggingface.co'
 export function readSettings(name: unknown, given: unknown, limits: Partial<HubLimits> = {}): HubSettings {
   const options = known<DownloadOptions>('options', given === undefined ? {} : given, DOWNLOAD)
   const parsed = parseName(name)
-  const { revision = parsed.revision ?? 'main', folder = parsed.folder, dtype, signal, onProgress } = options
+  const { revision = parsed.revision ?? 'main', folder = parsed.folder, dtype, signal, onProgress, onRetry } = options
   if (typeof revision !== 'string' || !isRevision(revision))
     throw invalid('revision', revision, 'a branch, a tag or a commit')
   if (folder !== undefined && (typeof folder !== 'string' || !isSafePath(folder)))
@@ -108,6 +123,7 @@ export function readSettings(name: unknown, given: unknown, limits: Partial<HubL
   if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
   if (onProgress !== undefined && typeof onProgress !== 'function')
     throw invalid('onProgress', onProgress, 'a function')
+  if (onRetry !== undefined && typeof onRetry !== 'function') throw invalid('onRetry', onRetry, 'a function')
   const { endpoint, user } = readEndpoint(options.endpoint)
   const token = user === undefined ? readToken(options.token) : undefined
   return {
@@ -123,6 +139,7 @@ export function readSettings(name: unknown, given: unknown, limits: Partial<HubL
     authorization: user ?? (token === undefined ? undefined : `Bearer ${token}`),
     hasSymlinks: !isTrue(variable('HF_HUB_DISABLE_SYMLINKS')),
     onProgress: onProgress as HubSettings['onProgress'],
+    onRetry: onRetry as HubSettings['onRetry'],
     signal,
     limits: { ...LIMITS, ...timeouts(), ...limits },
   }

@@ -5,7 +5,7 @@ import { isKvTideError } from 'kvtide'
 import type { ChatMessage, TextGeneration, TextModel, Usage } from 'kvtide/text'
 
 import { flagsOf, MODEL_FLAGS, number, only, text } from './flags.js'
-import { loadModel, progressTo } from './load.js'
+import { loadModel } from './load.js'
 
 export const help = `usage: kvtide-serve chat <folder | org/name> [options]
 
@@ -147,11 +147,7 @@ export async function chat(args: readonly string[]): Promise<number> {
     maxTokens: number(flags, 'max-tokens', 1, true),
     isDrafting: flags['draft'] === true,
   }
-  await using loaded = await loadModel(
-    only(names, 'one model: a folder, or a name of the Hub'),
-    flags,
-    progressTo(process.stderr),
-  )
+  await using loaded = await loadModel(only(names, 'one model: a folder, or a name of the Hub'), flags, process.stderr)
   if (!loaded.model.hasTemplate)
     throw new Error(
       `${loaded.model.name} has no chat template, which a chat needs: name one with --template FILE, or put chat_template.jinja into its folder`,

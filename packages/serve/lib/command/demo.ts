@@ -8,7 +8,7 @@ import { createServer } from '../server.js'
 import { usageLine } from './chat.js'
 import { flagsOf, SERVE_FLAGS } from './flags.js'
 import { addressOf, listenOn } from './listen.js'
-import { loadModel, progressTo } from './load.js'
+import { loadModel } from './load.js'
 import { serverOptions } from './serve.js'
 import { drainAtSignal } from './signals.js'
 
@@ -32,11 +32,7 @@ export function demoFolder(): string {
 export async function demo(args: readonly string[]): Promise<number> {
   const { flags } = flagsOf(args, SERVE_FLAGS)
   const [address, options] = [addressOf(flags), serverOptions(flags)]
-  await using loaded = await loadModel(
-    demoFolder(),
-    { dtype: 'q4', memory: '0.25', ...flags },
-    progressTo(process.stderr),
-  )
+  await using loaded = await loadModel(demoFolder(), { dtype: 'q4', memory: '0.25', ...flags }, process.stderr)
   const { model } = loaded
   await using server = createServer({ name: 'demo', ...options, model })
   const url = await listenOn(server, address)

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import { join } from 'node:path'
 
 import { RedisStore, type TierOptions } from 'kvtide'
-import { type DownloadProgress, TextModel, type TextModelOptions } from 'kvtide/text'
+import { type DownloadProgress, type DownloadRetry, TextModel, type TextModelOptions } from 'kvtide/text'
 
 import { shown } from '../refusal.js'
 import { fileText, type Flags, number, reasonOf, text, WrongFlag } from './flags.js'
@@ -78,17 +78,17 @@ function tiersOf(flags: Flags) {
   return { prefixKey, store, tiers: Object.keys(tiers).length === 0 ? undefined : tiers }
 }
 
-/** Loads the model that flags describe. */
-export async function loadModel(
-  name: string,
-  flags: Flags,
-  progress: (progress: DownloadProgress) => void,
-): Promise<LoadedModel> {
+/** Loads the model that flags describe. `stream` gets the progress of a download. */
+export async function loadModel(name: string, flags: Flags, stream: NodeJS.WriteStream): Promise<LoadedModel> {
   const template = fileText(flags, 'template')
   const { prefixKey, store, tiers } = tiersOf(flags)
   const threads = number(flags, 'threads', 1, true)
   const options = {
-    onProgress: progress,
+    onProgress: progressTo(stream),
+    onRetry: ({ reason, pauseMs, failed, attempts }: DownloadRetry) =>
+      void stream.write(
+        `the Hub: ${reason}; attempt ${failed + 1} of ${attempts} in ${(pauseMs / 1000).toFixed(1)} s, or stop and add --offline for a model in the cache\n`,
+      ),
     cache: {
       memoryBytes: Math.floor((number(flags, 'memory', 0.001) ?? 2) * GIB),
       maxSequences: number(flags, 'max-running', 1, true) ?? 32,
@@ -131,7 +131,7 @@ function given(flags: Flags, names: Readonly<Record<string, string>>): Record<st
 const MIB = 2 ** 20
 
 /** Shows the progress of a download: in place on a terminal, and at each tenth elsewhere. */
-export function progressTo(stream: NodeJS.WriteStream): (progress: DownloadProgress) => void {
+function progressTo(stream: NodeJS.WriteStream): (progress: DownloadProgress) => void {
   let [tenth, last] = [-1, '']
   return ({ file, allLoaded, allTotal }) => {
     const part = allTotal === 0 ? 1 : allLoaded / allTotal

@@ -6,7 +6,7 @@ import type { ServerOptions } from '../options.js'
 import { createServer } from '../server.js'
 import { fileText, type Flags, flagsOf, number, only, SERVE_FLAGS, text, WrongFlag } from './flags.js'
 import { addressOf, isOpen, listenOn } from './listen.js'
-import { loadModel, progressTo } from './load.js'
+import { loadModel } from './load.js'
 import { drainAtSignal } from './signals.js'
 
 export const help = `usage: kvtide-serve <folder | org/name> [options]
@@ -102,11 +102,7 @@ export async function serve(args: readonly string[]): Promise<number> {
   const options = serverOptions(flags)
   const endpoint = text(flags, 'events')
   const replayEndpoint = endpoint === undefined ? undefined : replayOf(endpoint)
-  await using loaded = await loadModel(
-    only(names, 'one model: a folder, or a name of the Hub'),
-    flags,
-    progressTo(process.stderr),
-  )
+  await using loaded = await loadModel(only(names, 'one model: a folder, or a name of the Hub'), flags, process.stderr)
   const { model } = loaded
   let published: EventPublisher | undefined
   if (endpoint !== undefined && replayEndpoint !== undefined)
