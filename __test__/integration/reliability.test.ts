@@ -1,5 +1,5 @@
 // docs/reliability.md lists faults, what happens, and the tests that show it: each test must exist and run, and each error code must have a row.
-// SECURITY.md lists the files with unsafe code.
+// SECURITY.md lists the files with unsafe code. The planted faults must fit the code.
 import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import test from 'ava'
 
 import { ERROR_CODES } from '../../index.js'
+import { mutants } from '../../scripts/mutants/list.mjs'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const PAGE = 'docs/reliability.md'
@@ -163,4 +164,12 @@ test('SECURITY.md lists each file with unsafe code, and no other', t => {
   const listed = [...readFileSync(join(root, 'SECURITY.md'), 'utf8').matchAll(/^\| `([^`]+\.rs)` \|/gm)]
   t.deepEqual(listed.map(([, file = '']) => file).toSorted(), unsafe.toSorted())
   t.true(unsafe.length > 20)
+})
+
+test('each planted fault changes text that is in its file', t => {
+  t.true(mutants.length > 50)
+  for (const { name, file, from, to } of mutants) {
+    t.true(readFileSync(join(root, file), 'utf8').includes(from), `${name}: ${file} has no longer: ${from}`)
+    t.not(from, to, name)
+  }
 })

@@ -75,9 +75,9 @@ export const mutants = [
   {
     name: 'template-error',
     fault: 'the error of a chat template has no code',
-    file: 'lib/text/template.ts',
-    from: 'throw failedTemplate(isLate',
-    to: 'if (!isLate) throw cause\n    throw failedTemplate(isLate',
+    file: 'lib/text/template-run.ts',
+    from: 'throw failedTemplate(messageOf(cause), cause)',
+    to: 'throw cause',
     check: ava('__test__/text/mutated-files.test.ts'),
   },
   {
