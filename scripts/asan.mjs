@@ -12,7 +12,7 @@ import { ask, hostTarget, must, root, run } from './steps.mjs'
 /** Tests of the memory that the process occupies, which is another one with libasan, and of other addons and packages. */
 const LEFT_OUT = [
   '!__test__/{cli,cuda,loading,pack,release}/**',
-  '!__test__/integration/{bundled,docs,examples,install,start-report,tidy}.test.ts',
+  '!__test__/integration/{bundled,cycles,docs,examples,install,start-report,tidy}.test.ts',
 ]
 
 const libasan = ask('gcc', ['-print-file-name=libasan.so'])?.trim()

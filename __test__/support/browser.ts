@@ -32,7 +32,9 @@ export interface Browser {
 }
 
 interface Playwright {
-  readonly chromium: { launch(options: { executablePath: string; args: readonly string[] }): Promise<Browser> }
+  readonly chromium: {
+    launch(options: { executablePath: string; args: readonly string[]; env: NodeJS.ProcessEnv }): Promise<Browser>
+  }
 }
 
 const playwright = 'playwright-core'
@@ -52,7 +54,9 @@ export function browserTest(title: string, run: (t: ExecutionContext, browser: B
   if (BROWSER === undefined) return test.skip(`SKIPPED: there is no chromium here: ${title}`, () => undefined)
   test.serial(title, async t => {
     const { chromium } = (await import(playwright)) as Playwright
-    const browser = await chromium.launch({ executablePath: BROWSER, args: ['--no-sandbox'] })
+    // A library that is loaded before node, as that of AddressSanitizer is, is not loaded before the browser.
+    const { LD_PRELOAD: _, ...env } = process.env
+    const browser = await chromium.launch({ executablePath: BROWSER, args: ['--no-sandbox'], env })
     try {
       await run(t, browser)
     } finally {
