@@ -102,6 +102,11 @@ pub fn with_host<R>(
     under(Host { threads: threads.max(1), share: Box::new(share) }, work)
 }
 
+/// True inside [`with_host`]: the threads of a host wait for work in a loop, and start at once.
+pub(crate) fn is_hosted() -> bool {
+    HOST.with_borrow(Option::is_some)
+}
+
 /// Runs `work` with this host, and reinstates the previous one afterwards, also after a panic.
 fn under<R>(host: Host, work: impl FnOnce() -> R) -> R {
     struct Before(Option<Rc<Host>>);

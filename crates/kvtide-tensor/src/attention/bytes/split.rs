@@ -17,17 +17,26 @@ use crate::attention::stem::Stem;
 use crate::base::error::Result;
 use crate::base::lock::{lock, unlocked};
 use crate::base::memory::Budget;
-use crate::base::threads::try_share;
+use crate::base::threads::{is_hosted, try_share};
 use crate::kernels::tile::{TileKernels, padded};
 
 /// The fewest keys of a share: with half as many, keeping and merging shares costs a call over pages 2 % more.
 const SHARE_MIN: usize = 8 * TILE;
+
+/// The fewest keys of a share of a call with less than [`FEW`] units, so that two threads have work after short prompts too.
+const FEW_SHARE_MIN: usize = TILE;
+
+/// The number of units below which a call is split into shares of fewer keys.
+const FEW: usize = 4;
 
 /// The most floats for the results of shares: 1 MiB.
 const SHARES_MAX: usize = 1 << 18;
 
 /// The number of products below which waking another thread does not pay.
 const ALONE_MAX: usize = 1 << 20;
+
+/// The same for threads of a host, which need not be woken.
+const HOSTED_ALONE_MAX: usize = 1 << 16;
 
 /// Runs a whole call with the memory of its tensors.
 pub(in crate::attention) fn run(
@@ -43,7 +52,7 @@ pub(in crate::attention) fn run(
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
     let shares = Shares::new(&planned, job.asked.sizes.value_dim)?;
     let output = Mutex::new(output);
-    let alone = job.asked.products() < ALONE_MAX;
+    let alone = job.asked.products() < if is_hosted() { HOSTED_ALONE_MAX } else { ALONE_MAX };
     try_share(units.len(), if alone { 1 } else { threads }, |index| {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             let unit = &units[index];
@@ -104,7 +113,7 @@ impl Units {
                 Some(stem) => job.stems.all[stem].keys,
                 None => job.asked.sequences[unit.sequence].keys.len() - job.stems.shared(unit.sequence),
             };
-            unit.splits = wanted.min(keys / SHARE_MIN).max(1);
+            unit.splits = wanted.min((keys / SHARE_MIN).max(few_shares(groups, keys))).max(1);
             if let Some(stem) = unit.stem {
                 stems[stem].splits = unit.splits;
             }
@@ -113,6 +122,12 @@ impl Units {
         let shares = |unit: WorkUnit| (0..unit.splits).map(move |split| WorkUnit { split, ..unit.clone() });
         Units { all: units.into_iter().flat_map(shares).collect(), first_rows, stems }
     }
+}
+
+/// The number of shares of each of a few units: 1, 2 or 4, which two threads compute in equal times.
+fn few_shares(groups: usize, keys: usize) -> usize {
+    let most = (FEW / groups.max(1)).min(keys / FEW_SHARE_MIN).max(1);
+    1 << most.ilog2()
 }
 
 /// The units before they are split along their keys, and the division of stems.
