@@ -294,11 +294,15 @@ if __name__ == '__main__':
     parser.add_argument('--only', nargs='*')
     parser.add_argument('--builder', type=Path)
     parser.add_argument('--mobius', type=Path, nargs='*', help='folders with mobius-onnx and transformers 5')
+    parser.add_argument('--keep', action='store_true', help='keep the families that an earlier run has made')
     parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'combined', 'builder'])
     arguments = parser.parse_args()
     for name in [name for name in FAMILIES if not arguments.only or name in arguments.only]:
         folder = arguments.folder / name
         folder.mkdir(parents=True, exist_ok=True)
+        if arguments.keep and (folder / 'made').exists():
+            continue
+        (folder / 'made').unlink(missing_ok=True)
         ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo', 'combined')
                 if way in arguments.ways and (way != 'combined' or name == 'gpt2')]
         if 'builder' in arguments.ways:
@@ -322,3 +326,4 @@ if __name__ == '__main__':
                 print(name, way, 'ok', flush=True)
             except Exception as error:
                 print(name, way, 'FAILED', type(error).__name__, str(error)[-300:], flush=True)
+        (folder / 'made').touch()
