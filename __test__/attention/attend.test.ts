@@ -231,7 +231,9 @@ test('a large output is the same as a small one', t => {
   const { out, lse } = attend(q, { k: q, v: q }, options)
   const into = attend(q, { k: q, v: q }, options, new Float32Array(queries * dim))
   t.deepEqual([out.toArray(), lse], [into.out, into.lse])
-  t.deepEqual(attend({ ...q, range: [299, 300] }, { k: q, v: q }).out.toArray(), into.out.slice(-dim))
+  // A single query is computed in shares of the keys, which are rounded once more.
+  const last = attend({ ...q, range: [299, 300] }, { k: q, v: q }).out.toArray() as Float32Array
+  t.true(last.every((number, place) => Math.abs(number - (into.out.at(place - dim) as number)) < 1e-6))
   // More sums than a small array holds.
   const thin = attend(zeros(20_000), { k: zeros(2), v: zeros(2) }, { causal: false, ...options })
   t.deepEqual([...new Set(thin.lse)], [Math.fround(Math.log(2))])
