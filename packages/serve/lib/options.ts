@@ -29,7 +29,7 @@ export interface ServerOptions {
   readonly model: TextModel
   /** The name that clients send; the model's by default. */
   readonly name?: string
-  /** The accepted API keys. Without them, no key is needed, and all requests are one tenant's. */
+  /** The accepted API keys. Without them, no key is needed, and all requests are one tenant's; an empty list accepts no request. */
   readonly keys?: readonly KeyEntry[] | undefined
   /** The beginning of the system message that all tenants share: a text of the operator's own. */
   readonly publicPrompt?: string | undefined
@@ -65,19 +65,13 @@ const whole = (name: string, value: number, least: number): number => {
   throw new Error(`${name} must be a whole number of at least ${least}, got ${String(value)}`)
 }
 
-/** A list without keys would refuse all requests. */
-const keys = (given: ServerOptions['keys']): ServerOptions['keys'] => {
-  if (given === undefined || (Array.isArray(given) && given.length > 0)) return given
-  throw new Error('keys must be a list of at least one key, or be left out for a server without keys')
-}
-
 /** @internal Checks options, and adds defaults. */
 export function settingsOf(options: ServerOptions) {
   const { firstToken = 120, request = 600, write = 30, body = 60, drain = 30 } = options.times ?? {}
   return {
     model: options.model,
     name: options.name ?? options.model.name,
-    keys: keys(options.keys),
+    keys: options.keys,
     publicPrompt: options.publicPrompt,
     maxRunning: whole('maxRunning', options.maxRunning ?? 32, 1),
     maxWaiting: whole('maxWaiting', options.maxWaiting ?? 256, 0),
