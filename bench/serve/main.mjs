@@ -103,7 +103,7 @@ function clients(asked, env = {}) {
   )
 }
 
-/** Loads the bare model. The returned function generates as the clients do. */
+/** Loads the bare model; `measure` generates as the clients do. */
 async function bare() {
   const text = await TextModel.load(values.model, {
     threads,
@@ -140,7 +140,7 @@ async function bare() {
   return { measure, dispose: () => text.dispose() }
 }
 
-/** Starts kvtide-serve. The returned function lets clients stream from it. */
+/** Starts kvtide-serve; `measure` lets clients stream from it. */
 async function served() {
   const server = await started('--memory', '2')
   const asked = { at: server.address, clients: CLIENTS, bodies: bodiesOf(CLIENTS, most) }
