@@ -23,6 +23,7 @@ mod base;
 mod contiguous;
 mod device;
 mod kernels;
+pub mod linear;
 mod paged;
 mod sequences;
 pub mod states;

@@ -254,6 +254,14 @@ fn default_limit() -> u64 {
     [ram, group].into_iter().flatten().min().map_or(u64::MAX, |bytes| bytes / 5 * 4)
 }
 
+/// An empty list with room for `count` items.
+pub(crate) fn reserved<T>(count: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    let bytes = size_of::<T>().saturating_mul(count) as u64;
+    list.try_reserve_exact(count).map_err(|_| Budget::process().refusal(bytes))?;
+    Ok(list)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ pub(crate) mod life;
 pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod region;
+pub(crate) mod scratch;
 pub(crate) mod stats;
 pub(crate) mod sync;
 pub(crate) mod threads;

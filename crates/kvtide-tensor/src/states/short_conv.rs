@@ -12,9 +12,10 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::rows::{check_floats, check_size, floats_of};
-use super::step::{StepState, check_offsets, check_states, kernels, reserved, zeros};
+use super::step::{StepState, check_offsets, check_states, kernels, zeros};
 use crate::base::error::Result;
 use crate::base::lock::lock;
+use crate::base::memory::reserved;
 use crate::base::threads::{threads, try_share};
 use crate::device::form::Kernels;
 use crate::kernels::states::wide;

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use super::rows::{check_floats, floats_of};
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
-use crate::base::memory::Budget;
+use crate::base::memory::reserved;
 use crate::base::threads::{threads, try_share};
 use crate::device::form::{Form, Kernels};
 use crate::kernels::tile::TileKernels;
@@ -189,14 +189,6 @@ pub(super) fn kernels() -> Result<(Kernels, Option<&'static TileKernels>)> {
         ref form @ Form::Bytes(kernels) => (kernels, TileKernels::of(form)),
         _ => (Kernels::Portable, None),
     })
-}
-
-/// An empty list with room for `count` items.
-pub(super) fn reserved<T>(count: usize) -> Result<Vec<T>> {
-    let mut list = Vec::new();
-    let bytes = size_of::<T>().saturating_mul(count) as u64;
-    list.try_reserve_exact(count).map_err(|_| Budget::process().refusal(bytes))?;
-    Ok(list)
 }
 
 /// `count` zeros.

@@ -20,9 +20,9 @@
 
 use std::ops::Range;
 
-use super::scratch::with_floats;
 use super::{Major, Recurrence};
 use crate::base::error::Result;
+use crate::base::scratch::with_floats;
 use crate::device::form::Kernels;
 use crate::kernels::states::wide;
 use crate::kernels::tile::{Elements, Matrix, MatrixMut, Panels, TileKernels, TileRows, padded};

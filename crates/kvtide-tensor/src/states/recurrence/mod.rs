@@ -10,7 +10,6 @@
 //! instructions, and one decay for each head. Each sequence takes one of both, depending on its number of tokens.
 
 mod chunk;
-mod scratch;
 mod token;
 
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! A recurrence token by token, by its formulas. A state is read once and written once for each token; with a delta rule,
 //! it is read a second time from the nearest caches.
 
-use super::scratch::{LINE, with_floats};
 use super::{Gate, Gates, Major, Recurrence};
 use crate::base::error::Result;
+use crate::base::scratch::{LINE, with_floats};
 use crate::device::form::Kernels;
 use crate::kernels::Carrier;
 use crate::kernels::states::matrix::{Across, Advance, Change, ROWS};

@@ -6,10 +6,10 @@ use crate::base::error::Result;
 use crate::base::memory::Budget;
 
 /// Floats of a cache line: a vector across two lines takes twice as long.
-pub(super) const LINE: usize = 16;
+pub(crate) const LINE: usize = 16;
 
 /// Calls `work` with slices of these lengths, each at the start of a cache line and with arbitrary content.
-pub(super) fn with_floats<const N: usize, T>(
+pub(crate) fn with_floats<const N: usize, T>(
     lengths: [usize; N],
     work: impl FnOnce([&mut [f32]; N]) -> T,
 ) -> Result<T> {

@@ -1,0 +1,133 @@
+//! Products of rows with the weights of a model, read where the caller has them.
+//!
+//! ```text
+//! few rows     a step that generates a token per sequence   weights are read in place, once for all rows
+//! many rows    a prompt                                     a tile of weights is packed into panels, for 256 rows at a time
+//! ```
+//! With few rows, memory bandwidth limits the product, so weights are neither packed nor copied: a model has one copy of
+//! them, in its file if the caller maps that. With many rows, packing a tile costs a load and a store for each vector that
+//! 256 rows multiply.
+//!
+//! A unit of work is some columns of the output, and 256 of its rows. A number is the sum of its products in their order,
+//! whatever the number of rows and of threads, except that few rows and weights in the order [`WeightOrder::Columns`] sum a
+//! vector of products at a time.
+
+mod unit;
+
+use std::sync::Mutex;
+
+use self::unit::Unit;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::lock::lock;
+use crate::base::memory::reserved;
+use crate::base::threads::{is_hosted, threads, try_share};
+use crate::device::form::Form;
+use crate::kernels::tile::TileKernels;
+
+/// The order of the dimensions of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightOrder {
+    /// `[inner, columns]`: the weights of an element of the input are contiguous.
+    Rows,
+    /// `[columns, inner]`: the weights of an element of the output are contiguous.
+    Columns,
+}
+
+/// A matrix of weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    /// The type of the elements: floats of 32 or 16 bits.
+    pub dtype: DType,
+    /// The elements, at any alignment.
+    pub bytes: &'a [u8],
+    /// The number of elements of a row of the input.
+    pub inner: usize,
+    /// The number of elements of a row of the output.
+    pub columns: usize,
+    /// The order of the elements.
+    pub order: WeightOrder,
+}
+
+/// The most rows for which weights are read in place.
+const FEW_MAX: usize = 12;
+
+/// The most rows of a unit: its sums and a tile of weights fit in the second-level cache.
+const ROWS_MAX: usize = 256;
+
+/// The products of a unit with one row, and the fewest columns of a unit.
+const UNIT: usize = 1 << 16;
+const COLUMNS_MIN: usize = 64;
+const COLUMNS_MAX: usize = 256;
+
+/// The number of products below which waking another thread does not pay.
+const ALONE_MAX: usize = 1 << 20;
+
+/// The same for threads that wait in a loop.
+const HOSTED_ALONE_MAX: usize = 1 << 17;
+
+/// Multiplies each row of `rows` with the weights. `rows` has a multiple of `inner` floats, and `out` as many rows of
+/// `columns` floats.
+pub fn multiply(rows: &[f32], weights: &Weights<'_>, out: &mut [f32]) -> Result<()> {
+    let count = weights.check(rows, out)?;
+    let &Weights { inner, columns, .. } = weights;
+    if inner == 0 || out.is_empty() {
+        out.fill(0.0);
+        return Ok(());
+    }
+    let wide = if count > FEW_MAX { COLUMNS_MAX } else { UNIT / inner };
+    let width = wide.clamp(COLUMNS_MIN, COLUMNS_MAX).next_multiple_of(COLUMNS_MIN);
+    let kernels = TileKernels::of(&Form::of_host()?);
+    let units = units(count, columns, width, out)?;
+    let products = count.saturating_mul(inner).saturating_mul(columns);
+    let least = if is_hosted() { HOSTED_ALONE_MAX } else { ALONE_MAX };
+    let limit = if products < least { 1 } else { threads()? };
+    try_share(units.len(), limit, |index| match lock(&units[index]).take() {
+        Some(unit) => unit.multiply(kernels, rows, weights),
+        None => Ok(()),
+    })
+}
+
+/// The units of a product, each with its part of every row of the output.
+fn units(count: usize, columns: usize, width: usize, out: &mut [f32]) -> Result<Vec<Mutex<Option<Unit<'_>>>>> {
+    let across = columns.div_ceil(width);
+    let mut units = reserved(across * count.div_ceil(ROWS_MAX))?;
+    let mut rest = out.chunks_exact_mut(columns);
+    for first in (0..count).step_by(ROWS_MAX) {
+        let rows = first..(first + ROWS_MAX).min(count);
+        let start = units.len();
+        for column in (0..columns).step_by(width) {
+            let columns = column..(column + width).min(columns);
+            units.push(Unit { rows: rows.clone(), columns, out: reserved(rows.len())? });
+        }
+        for row in rest.by_ref().take(rows.len()) {
+            units[start..].iter_mut().zip(row.chunks_mut(width)).for_each(|(unit, part)| unit.out.push(part));
+        }
+    }
+    Ok(units.into_iter().map(|unit| Mutex::new(Some(unit))).collect())
+}
+
+impl Weights<'_> {
+    /// The number of rows, if all sizes fit.
+    fn check(&self, rows: &[f32], out: &[f32]) -> Result<usize> {
+        let &Weights { dtype, bytes, inner, columns, .. } = self;
+        if dtype == DType::U8 {
+            return Err(Error::argument("dtype", dtype.name(), "f32, f16 or bf16"));
+        }
+        let wanted = inner.checked_mul(columns).and_then(|count| count.checked_mul(dtype.bytes()));
+        if wanted != Some(bytes.len()) {
+            let expected = format!("{inner} * {columns} elements of {} bytes", dtype.bytes());
+            return Err(Error::ShapeMismatch { argument: "weights", value: vec![bytes.len()], expected });
+        }
+        let count = rows.len().checked_div(inner).or(out.len().checked_div(columns)).unwrap_or(0);
+        if rows.len() != count * inner {
+            let expected = format!("rows of {inner} floats");
+            return Err(Error::ShapeMismatch { argument: "rows", value: vec![rows.len()], expected });
+        }
+        if count.checked_mul(columns) != Some(out.len()) {
+            let expected = format!("{count} rows of {columns} floats");
+            return Err(Error::ShapeMismatch { argument: "out", value: vec![out.len()], expected });
+        }
+        Ok(count)
+    }
+}
