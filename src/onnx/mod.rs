@@ -10,6 +10,7 @@
 //! operator.rs   the operators of the domain kvtide         kernel.rs      one attention node and its computation
 //! info.rs       attributes of nodes                        rotary.rs      rotates its queries and keys
 //! call.rs       a kernel's inputs, output, threads         state_kernel.rs   one node of a layer with a state
+//! product_kernel.rs   the product of the head
 //! state_node.rs its computation                            native_state_node.rs   the same for JavaScript
 //! shared.rs     state that the kernels of a session share
 //! session.rs    a model loaded by onnxruntime              run.rs         one step of it
@@ -29,6 +30,7 @@ mod native_session;
 mod native_state_node;
 mod open_graph;
 mod operator;
+mod product_kernel;
 mod rewritten;
 mod rotary;
 mod run;

@@ -1,4 +1,5 @@
-//! The operators of the domain `kvtide`, called by onnxruntime: attention, and the layers that keep a state.
+//! The operators of the domain `kvtide`, called by onnxruntime: attention, layers that keep a state, and the product of
+//! the head.
 //!
 //! ```text
 //! Run                                    on the calling thread
@@ -10,6 +11,7 @@
 //! ```
 //!
 //! A kernel (`kernel.rs`, `state_kernel.rs`) finds the step being computed in the state that its session's kernels share.
+//! A product (`product_kernel.rs`) needs none.
 //! `kvtide-onnx` writes the attributes of its nodes. There is one operator per name and element type: onnxruntime asks
 //! each operator which type it takes.
 //!
@@ -25,6 +27,7 @@ use kvtide_tensor::DType;
 use super::api::{CustomOp, KernelContext, KernelInfo, Status, VERSION, number};
 use super::info::Info;
 use super::kernel::{Kernel, KernelCall};
+use super::product_kernel::ProductKernel;
 use super::shared::{ELEMENTS, Shared};
 use super::state_kernel::StateKernel;
 use super::state_node::StateOperator;
@@ -46,12 +49,14 @@ pub(super) struct Operator {
 #[derive(Clone, Copy)]
 enum Kind {
     Attention,
+    Product,
     State(StateOperator),
 }
 
 /// A node of a session.
 enum NodeKernel {
     Attention(Kernel),
+    Product(ProductKernel),
     State(StateKernel),
 }
 
@@ -63,7 +68,7 @@ unsafe impl Sync for Operator {}
 impl Operator {
     /// One operator per name and element type. Their addresses are stable as long as the slice lives.
     pub fn all(shared: &Arc<Shared>) -> Box<[Operator]> {
-        let kinds = std::iter::once(Kind::Attention).chain(StateOperator::ALL.map(Kind::State));
+        let kinds = [Kind::Attention, Kind::Product].into_iter().chain(StateOperator::ALL.map(Kind::State));
         let of = |kind| {
             ELEMENTS.iter().map(move |&(element, dtype)| Operator {
                 table: TABLE,
@@ -120,6 +125,7 @@ unsafe extern "system" fn name(operator: *const CustomOp) -> *const c_char {
     // SAFETY: the library passes the pointer that it was given.
     match unsafe { Operator::of(operator) }.kind {
         Kind::Attention => c"Attention".as_ptr(),
+        Kind::Product => c"MatMul".as_ptr(),
         Kind::State(operator) => operator.name().as_ptr(),
     }
 }
@@ -147,6 +153,7 @@ unsafe extern "system" fn inputs(operator: *const CustomOp) -> usize {
     // SAFETY: the library passes the pointer that it was given.
     match unsafe { Operator::of(operator) }.kind {
         Kind::Attention => SINES + 1,
+        Kind::Product => 2,
         Kind::State(operator) => operator.inputs().len(),
     }
 }
@@ -160,6 +167,7 @@ unsafe extern "system" fn needed(operator: *const CustomOp, index: usize) -> c_i
     let required = match unsafe { Operator::of(operator) }.kind {
         // Queries may contain keys and values, and only some nodes rotate.
         Kind::Attention => 1,
+        Kind::Product => 2,
         Kind::State(operator) => operator.required(),
     };
     if index < required { number::REQUIRED } else { number::OPTIONAL }
@@ -195,6 +203,7 @@ unsafe extern "system" fn create(
         let info = unsafe { Info::of(shared.library, info) };
         let kernel = match operator.kind {
             Kind::Attention => NodeKernel::Attention(Kernel::read(shared, dtype, &info)?),
+            Kind::Product => NodeKernel::Product(ProductKernel::read(shared, dtype, &info)),
             Kind::State(operator) => NodeKernel::State(StateKernel::read(shared, dtype, operator, &info)?),
         };
         // SAFETY: the library provides the place for its kernel.
@@ -214,6 +223,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut KernelConte
     // SAFETY: `create` made it.
     match unsafe { &*kernel.cast::<NodeKernel>() } {
         NodeKernel::Attention(kernel) => kernel.shared.answer(|| KernelCall { kernel, context }.compute()),
+        NodeKernel::Product(kernel) => kernel.shared.answer(|| kernel.compute(context)),
         NodeKernel::State(kernel) => kernel.shared.answer(|| kernel.compute(context)),
     }
 }

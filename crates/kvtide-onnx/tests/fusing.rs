@@ -56,3 +56,20 @@ fn embeddings_are_read_from_the_weight_of_the_head() {
     // Other graphs have a table of their own.
     assert_eq!(is_read("onnx-gqa-f32"), [false, false]);
 }
+
+#[test]
+fn the_product_of_the_head_reads_its_weight_in_place() {
+    let products = |graph: &str, logit_rows: bool| {
+        let bytes = bytes(graph);
+        let options = Options { logit_rows, ..Options::default() };
+        let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &options).unwrap();
+        let written = rewritten.fused().to_bytes(&bytes, Weights::Inline).unwrap();
+        // Without a Gemm, no other node has this attribute.
+        written.windows(6).any(|window| window == b"transB")
+    };
+    for graph in ["onnx", "onnx-gqa-f32", "onnx-gqa-f16", "../families/gemma2/builder"] {
+        assert!(products(graph, true), "{graph}");
+        // Without chosen rows, a prompt has as many as tokens.
+        assert!(!products(graph, false), "{graph}");
+    }
+}

@@ -19,6 +19,9 @@ use crate::proto::{Attribute, Dim, ElementType, Node, Tensor, ValueInfo};
 /// The input with the rows that go through the head, counted over all tokens of the call.
 pub(super) const ROWS: &str = "logit_rows";
 
+/// The tensor with the chosen rows.
+pub(super) const CHOSEN: &str = "kvtide/chosen";
+
 /// The rows of this many tokens of one sequence show which of them a graph chooses.
 const SHOWN: Sizes = Sizes { batch: 1, past: 4, new: 3 };
 
@@ -99,9 +102,9 @@ impl GraphEdit<'_> {
         self.check_rows(&head)?;
         let evaluation = self.lookup.at(SIZES[0])?;
         let width = evaluation.dims(&name).and_then(|dims| dims.last().copied());
-        let gather = Node::new("Gather", "", "kvtide/chosen", &[&head.rows, ROWS], &["kvtide/chosen"]);
+        let gather = Node::new("Gather", "", CHOSEN, &[&head.rows, ROWS], &[CHOSEN]);
         let mut added = vec![gather.with(Attribute::int("axis", 1))];
-        let mut names = HashMap::from([(head.rows.clone(), "kvtide/chosen".to_owned())]);
+        let mut names = HashMap::from([(head.rows.clone(), CHOSEN.to_owned())]);
         let mut is_flat = false;
         let on_path: HashMap<usize, &String> = head.path.iter().map(|(index, to)| (*index, to)).collect();
         for index in self.between(&head)? {

@@ -11,6 +11,7 @@
 //! merged decoders  -> the branch with a past                             merged.rs
 //! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
 //! embeddings       -> from the weight of the head, in the second graph   tied.rs
+//! product of the head -> kvtide::MatMul, in the second graph             head.rs
 //! unused: pasts, presents, states, masks, and nodes that only served them        prune.rs
 //! ```
 //! Tensors keep their names: a tensor that replaces another one has its name, so its readers do not change.
@@ -19,6 +20,7 @@
 
 mod attention;
 mod fuse;
+mod head;
 mod length;
 mod logits;
 mod long_rope;
@@ -139,6 +141,7 @@ impl Rewritten {
         }
         edit.fuse(&layers)?;
         edit.gather_columns()?;
+        edit.multiply_in_place()?;
         prune(&mut edit.graph, tokens);
         let mut fused = rewritten.clone();
         fused.graph = checked(edit.graph)?;
