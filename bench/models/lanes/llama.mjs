@@ -12,7 +12,7 @@ const loaded = process.resourceUsage().maxRSS / 1024
 const contextSize = ids.length + count + 64
 const context = await model.createContext({ contextSize, sequences: chats, threads, batchSize: 512 })
 const sequences = Array.from({ length: chats }, () => context.getSequence())
-const streams = sequences.map(sequence => sequence.evaluate(ids, { temperature: 0 }))
+const streams = sequences.map(sequence => sequence.evaluate(ids, { temperature: 0, yieldEogToken: true }))
 const answer = { ...(await timed(streams, count)), loaded }
 if (chats === 1) {
   await streams[0].return()
