@@ -109,12 +109,12 @@ highest. Measured on ${cpus()[0]?.model}, ${cpus().length} cores, shared with ot
 - onnxruntime-genai 0.18 runs the same graph. Several chats are one static batch: all prompts have the same length and start together.
 - llama.cpp (node-llama-cpp 3.22) runs the same weights in f32, or the Q4_1 file that the int4 graph was made of.
 
-After a short prompt, generating a token costs little more than multiplying one row by all weights. onnxruntime computes these products for kvtide and
-onnxruntime-genai; llama.cpp reads the weights faster in this case, most of all in f32. After longer prompts, with several chats, and for the prompts themselves,
-attention and the larger products determine the time.
+After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. onnxruntime computes these
+products for kvtide and onnxruntime-genai, except that of the head, which kvtide computes itself. After longer prompts, with several chats, and for the prompts
+themselves, attention and the larger products determine the time.
 
-In f32, onnxruntime keeps the weight of the head twice, as the file has it and packed: 113 MB more for SmolLM2, 671 MB more for Gemma 3 with its vocabulary of
-262,144 tokens. llama.cpp reads all weights where the file has them.
+kvtide and llama.cpp read the weight of the head where the file has it. onnxruntime-genai keeps a packed copy as well: 113 MB more for SmolLM2 in f32, 671 MB more for
+Gemma 3 with its vocabulary of 262,144 tokens.
 
 ${sections.join('\n')}`
 }
