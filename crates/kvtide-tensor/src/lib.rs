@@ -14,8 +14,9 @@
 //! [`PrefixNamer`] computes the block keys of prompts as paged caches do, for routers that hold no cache.
 //! [`Transactional::begin`] opens a [`KvTransaction`]: a draft that leaves no trace unless it is committed.
 //!
-//! [`attention`] reads caches in place; [`states`] computes layers that keep a state instead of keys and values; [`pages`],
-//! [`buffers`] and [`runtime`] have the parts that engines are built from.
+//! [`attention`] reads caches in place; [`states`] computes layers that keep a state instead of keys and values; [`linear`]
+//! multiplies rows with weights where they are; [`pages`], [`buffers`] and [`runtime`] have the parts that engines are built
+//! from.
 #![deny(unsafe_code, missing_docs)]
 
 pub mod attention;

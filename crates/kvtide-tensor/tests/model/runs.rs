@@ -334,10 +334,11 @@ fn a_run_outlives_its_cache() {
     drop((step, run));
 }
 
-/// A step large enough to be shared: what its one layer gives, on whatever threads the caller has.
-fn large(format: Option<PageFormat>) -> (Vec<f32>, Vec<f32>) {
+/// Two steps large enough to be shared, on whatever threads the caller has: what their one layer gives for a prompt of 1,000
+/// tokens, and for a token behind it.
+fn large(format: Option<PageFormat>) -> Vec<(Vec<f32>, Vec<f32>)> {
     let options = PagedKvCacheOptions {
-        capacity: 64,
+        capacity: 80,
         num_kv_heads: 4,
         head_dim: 64,
         key_format: format,
@@ -346,15 +347,20 @@ fn large(format: Option<PageFormat>) -> (Vec<f32>, Vec<f32>) {
     };
     let mut cache = PagedKvCache::new(options).unwrap();
     let id = cache.create_sequence().unwrap();
-    let mut step = begin(&mut cache, id, 1000);
-    let mut run = cache.run_step(&mut step).unwrap();
-    let rows = queries(64 * 2, 1000);
-    let rows = || HostTensor::new("k", &rows, DType::F32, &[4, 1000, 64]).unwrap();
-    run.write_layer(0, rows(), rows()).unwrap();
-    let q = queries(64 * 4, 1000);
-    let q = HostTensor::new("q", &q, DType::F32, &[1000, 8, 64]).unwrap();
-    let attended = run.attend_layer(0, q, &AttendOptions::default()).unwrap();
-    (attended.out.to_f32().unwrap(), attended.lse)
+    let mut attended = |tokens: usize| {
+        let mut step = begin(&mut cache, id, tokens as u32);
+        let mut run = cache.run_step(&mut step).unwrap();
+        let rows = queries(64 * 2, tokens);
+        let rows = || HostTensor::new("k", &rows, DType::F32, &[4, tokens, 64]).unwrap();
+        run.write_layer(0, rows(), rows()).unwrap();
+        let q = queries(64 * 4, tokens);
+        let q = HostTensor::new("q", &q, DType::F32, &[tokens, 8, 64]).unwrap();
+        let attended = run.attend_layer(0, q, &AttendOptions::default()).unwrap();
+        cache.end_run(&mut step, run).unwrap();
+        cache.commit_step(&mut step, None).unwrap();
+        (attended.out.to_f32().unwrap(), attended.lse)
+    };
+    vec![attended(1000), attended(1)]
 }
 
 #[test]
