@@ -2,7 +2,7 @@
 //! layer.
 
 use kvtide_core::TransactionId;
-use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
+use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription, StateTensor};
 use kvtide_core::paged::PageFormat;
 use kvtide_tensor::buffers::Source;
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedModelOptions, PoolRoom, PromptOptions, Tokens};
@@ -14,6 +14,8 @@ pub const KEY: [u8; 32] = [9; 32];
 #[derive(Clone, Debug)]
 pub struct Form {
     pub layers: Vec<LayerDescription>,
+    /// The states of its layers.
+    pub states: Vec<StateTensor>,
     pub block_size: u32,
     pub dtype: DType,
     pub formats: [PageFormat; 2],
@@ -30,6 +32,7 @@ pub fn full() -> LayerDescription {
 pub fn forms() -> Vec<(&'static str, Form)> {
     let form = |layers: Vec<LayerDescription>, dtype, formats| Form {
         layers,
+        states: Vec::new(),
         block_size: 4,
         dtype,
         formats,
@@ -62,6 +65,7 @@ pub fn forms() -> Vec<(&'static str, Form)> {
 impl Form {
     pub fn cache(&self) -> PagedKvCache {
         let model = ModelDescription::new(self.layers.clone()).unwrap();
+        let model = if self.states.is_empty() { model } else { model.with_states(self.states.clone()).unwrap() };
         let room = PoolRoom::Blocks(vec![self.blocks; model.groups().len()]);
         let [key_format, value_format] = self.formats.map(Some);
         PagedKvCache::of_model(PagedModelOptions {

@@ -2,10 +2,12 @@
 
 use proptest::prelude::*;
 
+use crate::rows::FORMS;
+
 /// The shape of the workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// The index of a form of `world::forms`.
+    /// The index of a form of `rows::form`.
     pub form: usize,
     /// The blocks of each group.
     pub blocks: u32,
@@ -83,7 +85,7 @@ pub fn shape() -> impl Strategy<Value = Shape> {
     let memory = prop_oneof![2 => Just(None), 3 => (1000..9000u64).prop_map(Some), 2 => Just(Some(u64::MAX))];
     let policy = prop_oneof![3 => Just(0u8), 1 => Just(1u8), 1 => Just(2u8)];
     let digits = prop_oneof![6 => Just(None), 1 => Just(Some(1u8)), 1 => Just(Some(2u8))];
-    let parts = (0..14usize, 8..16u32, memory, policy, any::<(bool, bool)>(), digits);
+    let parts = (0..FORMS, 8..16u32, memory, policy, any::<(bool, bool)>(), digits);
     parts.prop_map(|(form, blocks, memory, policy, envelope, digits)| Shape {
         form,
         blocks,

@@ -1,14 +1,30 @@
 //! The model: a sequence is a list of tokens, and the rows of a token are those that a language model would compute,
-//! from the salt and all tokens up to it. So a page of another prompt or another tenant shows.
+//! from the salt and all tokens up to it. So a page of another prompt or another tenant shows. Its states are computed from
+//! the rows of all its tokens.
 
 use kvtide_core::TransactionId;
-use kvtide_core::model::LayerKind;
+use kvtide_core::model::{LayerDescription, LayerKind, StateDType, StateTensor};
 use kvtide_tensor::buffers::Source;
-use kvtide_tensor::{DType, HostTensor, PagedKvCache, Tokens, View};
+use kvtide_tensor::{DType, HostTensor, PagedKvCache, StepTokens, Tokens, View};
 use proptest::prelude::*;
 
 use crate::run::Done;
-use crate::world::{Form, number};
+use crate::world::{Form, forms, full, number};
+
+/// The number of forms.
+pub const FORMS: usize = 16;
+
+/// Forms of caches with keys and values alone, then some with states.
+pub fn form(index: usize) -> Form {
+    let mut all: Vec<Form> = forms().into_iter().map(|(_, form)| form).collect();
+    let state = |layer, name: &str, shape, dtype| StateTensor { layer, name: name.into(), shape, dtype };
+    let hybrid = vec![state(1, "conv", vec![3, 5], StateDType::F16), state(1, "ssm", vec![7, 3], StateDType::F32)];
+    let alone = vec![state(0, "ssm", vec![33], StateDType::F32)];
+    all.push(Form { layers: vec![full(), LayerDescription::state(), full()], states: hybrid, ..all[0].clone() });
+    all.push(Form { layers: vec![LayerDescription::state()], states: alone, ..all[0].clone() });
+    assert_eq!(all.len(), FORMS);
+    all.swap_remove(index)
+}
 
 /// A sequence.
 #[derive(Clone, Debug, Default)]
@@ -57,15 +73,32 @@ fn element(form: &Form, [layer, part, head, row, element, dim]: [u32; 6]) -> Vec
     number(form.dtype, [layer, head * 2 + part, row, element, dim, 1])
 }
 
+/// The states after these rows; zeros if there are none.
+fn states(cache: &PagedKvCache, rows: &[u32]) -> Vec<u8> {
+    let all = rows.iter().fold(0, |all, row| mixed(all, *row));
+    let byte = |at| if rows.is_empty() { 0 } else { mixed(all, at) as u8 };
+    (0..cache.state_bytes() as u32).map(byte).collect()
+}
+
+/// Parts of some tokens, which are appended one after the other: with states, a part ends where a block ends, so that its
+/// states can be found there.
+pub fn parts<'a>(form: &Form, before: usize, tokens: &'a [u32]) -> Vec<&'a [u32]> {
+    let size = form.block_size as usize;
+    let first = if form.states.is_empty() { tokens.len() } else { (size - before % size).min(tokens.len()) };
+    let (head, rest) = tokens.split_at(first);
+    std::iter::once(head).chain(rest.chunks(size)).collect()
+}
+
 /// Appends tokens with these rows, possibly in a transaction.
 pub fn append(
     cache: &mut PagedKvCache,
     form: &Form,
-    (sequence, draft): (u64, Option<TransactionId>),
+    (sequence, draft): (&Sequence, Option<TransactionId>),
     ids: Option<&[u32]>,
     rows: &[u32],
 ) -> kvtide_tensor::Result<()> {
-    let own = (0..).zip(&form.layers).filter(|(_, of)| !matches!(of.kind, LayerKind::SharedWith(_)));
+    let is_own = |kind| !matches!(kind, LayerKind::SharedWith(_) | LayerKind::State);
+    let own = (0..).zip(&form.layers).filter(|(_, of)| is_own(of.kind));
     let mut all: Vec<[(Vec<u8>, [usize; 3]); 2]> = Vec::new();
     for (layer, of) in own {
         let part = |part: u32, dim: u32| {
@@ -82,13 +115,31 @@ pub fn append(
             parts.each_ref().map(|(bytes, shape)| HostTensor::new("k", bytes, form.dtype, shape).unwrap().into())
         })
         .collect();
-    cache.append_to(sequence, draft, Tokens { ids, ..Tokens::of_layers(&layers) })
+    if form.states.is_empty() {
+        return cache.append_to(sequence.id, draft, Tokens { ids, ..Tokens::of_layers(&layers) });
+    }
+    let (of, offsets) = ([sequence.id], [0, rows.len() as u32]);
+    let mut step = cache.begin_step(StepTokens { sequences: &of, offsets: Some(&offsets), parents: None })?;
+    let own = (0..).zip(&form.layers).filter(|(_, of)| is_own(of.kind));
+    for ((layer, _), [k, v]) in own.zip(layers) {
+        cache.write_layer(&mut step, layer, k, v)?;
+    }
+    if !rows.is_empty() {
+        assert_eq!(cache.read_states(&step, 0)?, states(cache, &sequence.rows), "the states before a step");
+        let after = states(cache, &[&sequence.rows, rows].concat());
+        cache.write_states(&mut step, 0, &after)?;
+    }
+    cache.commit_step(&mut step, ids)
 }
 
 /// Compares a sequence with the model.
 pub fn check(cache: &mut PagedKvCache, form: &Form, sequence: &Sequence) -> Done {
     prop_assert_eq!(cache.sequence_length(sequence.id) as usize, sequence.rows.len());
-    for (layer, of) in (0..).zip(&form.layers) {
+    if !form.states.is_empty() {
+        let found = cache.states_of(sequence.id).unwrap();
+        prop_assert!(found == states(cache, &sequence.rows), "other states than {:?}", sequence.rows);
+    }
+    for (layer, of) in (0..).zip(&form.layers).filter(|(_, of)| of.kind != LayerKind::State) {
         let (source, kind) = match of.kind {
             LayerKind::SharedWith(source) => (source, form.layers[source as usize].kind),
             kind => (layer, kind),

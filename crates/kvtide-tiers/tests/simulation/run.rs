@@ -16,10 +16,10 @@ use proptest::prelude::*;
 use crate::calls::{Call, Fate, Shape};
 use crate::disk::{Fault, SimDisk};
 use crate::driven::{Driven, Next};
-use crate::rows::{Sequence, check};
+use crate::rows::{Sequence, check, form};
 use crate::shelf::Shelf;
 use crate::worker::{Job, Prefix, Worker, later, options, refused};
-use crate::world::{Form, KEY, forms};
+use crate::world::{Form, KEY};
 
 pub type Done = Result<(), TestCaseError>;
 
@@ -68,8 +68,7 @@ pub struct World {
 
 impl World {
     pub fn new(shape: &Shape) -> Self {
-        let form = forms().swap_remove(shape.form).1;
-        let form = Form { blocks: shape.blocks, block_size: 2, ..form };
+        let form = Form { blocks: shape.blocks, block_size: 2, ..form(shape.form) };
         let (clock, budget) = (Arc::new(SimClock::default()), Budget::new(None));
         let worker = || Worker::new(shape, &form, clock.clone(), &budget);
         let workers = [worker(), worker()];

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use crate::calls::Shape;
 use crate::driven::Driven;
-use crate::rows::{Sequence, append, check};
+use crate::rows::{Sequence, append, check, parts};
 use crate::run::Done;
 use crate::world::Form;
 
@@ -117,10 +117,12 @@ impl Worker {
     pub fn append(&mut self, of: usize, tokens: &[u32], are_known: bool) -> Done {
         let Some(at) = self.pick(of) else { return Ok(()) };
         let sequence = &mut self.sequences[at];
-        let rows = sequence.next_rows(tokens, are_known);
-        match append(&mut self.cache, &self.form, (sequence.id, None), are_known.then_some(tokens), &rows) {
-            Ok(()) => sequence.push(tokens, &rows, are_known),
-            Err(error) => refused(&error)?,
+        for tokens in parts(&self.form, sequence.rows.len(), tokens) {
+            let rows = sequence.next_rows(tokens, are_known);
+            match append(&mut self.cache, &self.form, (sequence, None), are_known.then_some(tokens), &rows) {
+                Ok(()) => sequence.push(tokens, &rows, are_known),
+                Err(error) => return refused(&error),
+            }
         }
         Ok(())
     }
@@ -183,7 +185,7 @@ impl Worker {
             Err(error) => return refused(&error),
         };
         let rows = sequence.next_rows(tokens, true);
-        let appended = append(&mut self.cache, &self.form, (sequence.id, Some(draft)), Some(tokens), &rows);
+        let appended = append(&mut self.cache, &self.form, (sequence, Some(draft)), Some(tokens), &rows);
         if let Err(error) = appended {
             self.cache.rollback(sequence.id, draft);
             return refused(&error);
@@ -196,7 +198,11 @@ impl Worker {
             Ok(()) => sequence.push(&tokens[..kept], &rows[..kept], true),
             Err(error) => {
                 self.cache.rollback(sequence.id, draft);
-                refused(&error)?;
+                // There is no state after some of the tokens of a draft.
+                let is_cut = !self.form.states.is_empty() && kept < tokens.len();
+                if !is_cut || error.code() != Code::CannotRollBack {
+                    refused(&error)?;
+                }
             }
         }
         Ok(())
