@@ -1,7 +1,7 @@
 // Planted faults, each with the check that must catch it: `from` becomes `to` in a copy of the repository.
 //
 // `check` is a command line whose failure means that the fault was caught.
-import { ava, fuzz } from './checks.mjs'
+import { ava, fuzz, tested } from './checks.mjs'
 import { identity } from './identity.mjs'
 import { storage } from './storage.mjs'
 
@@ -87,6 +87,30 @@ export const mutants = [
     from: 'let rank = if length > 2 { rank(reader)? } else { None };',
     to: 'let rank = if length > 2 { rank(reader)? } else { None };\n    assert!(rank != Some(77));',
     check: fuzz('events'),
+  },
+  {
+    name: 'table-block',
+    fault: "a long row of a block table reads a block's neighbour",
+    file: 'crates/kvtide-tensor/src/paged/page_rows.rs',
+    from: '.map(|&block| block as u32);',
+    to: '.map(|&block| (block as u32).saturating_sub(u32::from(length > 9)));',
+    check: fuzz('tables'),
+  },
+  {
+    name: 'thread-shares',
+    fault: 'the shares of a short call depend on the number of threads',
+    file: 'crates/kvtide-tensor/src/attention/bytes/split.rs',
+    from: '.max(few_shares(groups, keys))',
+    to: '.max(few_shares(groups, keys).min(crate::base::threads::threads().unwrap_or(1)))',
+    check: tested('model', 'a_host_s_threads'),
+  },
+  {
+    name: 'weight-tile',
+    fault: 'the products of a tile of weights replace those of the tiles before it',
+    file: 'crates/kvtide-tensor/src/linear/unit.rs',
+    from: 'stride, sums, first > 0)',
+    to: 'stride, sums, first > INNER)',
+    check: tested('linear', 'long_rows'),
   },
   ...identity,
   ...storage,
