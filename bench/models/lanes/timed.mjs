@@ -18,7 +18,8 @@ export async function timed(streams, count) {
   const { user, system } = process.cpuUsage(before)
   // A runtime that stops at the end of a sequence would look faster than it is.
   const ended = tokens.findIndex(list => list.includes(undefined))
-  if (ended >= 0) throw new Error(`chat ${ended} ended after ${tokens[ended].indexOf(undefined)} tokens of ${count + 1}`)
+  if (ended >= 0)
+    throw new Error(`chat ${ended} ended after ${tokens[ended].indexOf(undefined)} tokens of ${count + 1}`)
   return {
     prompt: first - start,
     token: (last - first) / count / streams.length,
