@@ -112,6 +112,14 @@ export const mutants = [
     to: 'stride, sums, first > INNER)',
     check: tested('linear', 'long_rows'),
   },
+  {
+    name: 'weight-order',
+    fault: 'a transposed weight of a head is read as if it were not',
+    file: 'crates/kvtide-onnx/src/rewrite/head.rs',
+    from: '(turn.input(0)?, !is_transposed)',
+    to: '(turn.input(0)?, is_transposed)',
+    check: tested('heads', 'the_product'),
+  },
   ...identity,
   ...storage,
 ]

@@ -278,6 +278,65 @@ export function prunedHead(model: Buffer, form: PrunedForm = 'last'): Buffer {
   return changing(model, [7], content => field(7, graph(content)))
 }
 
+/** Forms of a head: with its weight transposed, by a node or by the product itself, and with a bias. */
+export const HEADS = ['Transpose', 'Gemm', 'Gemm with a transposed weight', 'Gemm with a bias'] as const
+export type HeadForm = (typeof HEADS)[number]
+
+const floats = (name: string, dims: readonly number[], values: Float32Array): Buffer =>
+  field(
+    5,
+    Buffer.concat([
+      ...dims.map(dim => Uint8Array.from([8, ...varint(dim)])),
+      Uint8Array.from([16, FLOAT]),
+      field(8, name),
+      field(9, Buffer.from(values.buffer)),
+    ]),
+  )
+
+/** A graph whose head, a product with a weight of floats, has another form. A bias is added: the index of each logit, divided by 100. */
+export function otherHead(model: Buffer, form: HeadForm): Buffer {
+  const graph = (message: Buffer): Uint8Array => {
+    const all = Array.from(fieldsOf(message))
+    const contentsOf = (number: number): Buffer[] =>
+      all.filter(one => one.number === number).map(({ content }) => content as Buffer)
+    const head = contentsOf(1).find(one => nameOf(one, 2) === 'logits') as Buffer
+    const [hidden = '', name = ''] = textOf(head, 1)
+    const weight = contentsOf(5).find(one => nameOf(one, 8) === name) as Buffer
+    const raw = Array.from(fieldsOf(weight)).find(({ number }) => number === 9)?.content as Buffer
+    const values = new Float32Array(Uint8Array.from(raw).buffer)
+    const columns = 320
+    const inner = values.length / columns
+    const turned = values.map((_, at) => values[(at % inner) * columns + Math.floor(at / inner)] as number)
+    const isTurned = form === 'Transpose' || form === 'Gemm with a transposed weight'
+    const weights = [
+      isTurned ? floats('head/weight', [columns, inner], turned) : floats('head/weight', [inner, columns], values),
+      floats(
+        'head/bias',
+        [columns],
+        Float32Array.from({ length: columns }, (_, at) => at / 100),
+      ),
+      ints('head/rows', [2], [-1, inner]),
+      ints('head/two', [2], [0, 1]),
+      ints('head/columns', [1], [columns]),
+    ]
+    const gemm = ['head/flat', 'head/weight', ...(form === 'Gemm with a bias' ? ['head/bias'] : [])]
+    const nodes =
+      form === 'Transpose'
+        ? [node('Transpose', ['head/weight'], 'head/turned'), node('MatMul', [hidden, 'head/turned'], 'logits')]
+        : [
+            node('Reshape', [hidden, 'head/rows'], 'head/flat'),
+            node('Gemm', gemm, 'head/product', ['transB', isTurned ? 1 : 0]),
+            node('Shape', [hidden], 'head/dims'),
+            node('Gather', ['head/dims', 'head/two'], 'head/outer'),
+            node('Concat', ['head/outer', 'head/columns'], 'head/shape', ['axis', 0]),
+            node('Reshape', ['head/product', 'head/shape'], 'logits'),
+          ]
+    const kept = all.filter(({ content }) => content !== head && content !== weight).map(({ whole }) => whole)
+    return Buffer.concat([...kept, ...nodes, ...weights])
+  }
+  return changing(model, [7], content => field(7, graph(content)))
+}
+
 /** Appends nodes to the bytes of a model. The last output becomes an output of the graph. */
 export function withNodes(model: Uint8Array, nodes: readonly AddedNode[]): Buffer {
   const made = nodes.map(({ operator, inputs, output }) =>
