@@ -70,7 +70,24 @@ function table(results: readonly Measurement[], field: keyof Answer, title: stri
   return tableOf([title, ...LANES, 'best peer / kvtide'], rows)
 }
 
-export function page(results: readonly Measurement[]): string {
+/** Measurements in the order of models, then threads, chats and lengths, whenever they were made. */
+function ordered(results: readonly Measurement[]): Measurement[] {
+  const models = Object.keys(NAMES)
+  const order = ({ model, threads, chats, length }: Measurement): number[] => [
+    models.indexOf(model),
+    threads,
+    chats,
+    length,
+  ]
+  return [...results].sort((one, other) => {
+    const [own, others] = [order(one), order(other)]
+    const place = own.findIndex((value, at) => value !== others[at])
+    return place < 0 ? 0 : (own[place] as number) - (others[place] as number)
+  })
+}
+
+export function page(measured: readonly Measurement[]): string {
+  const results = ordered(measured)
   const sections = [...new Set(results.map(one => `${one.model}/${one.form}`))].map(name => {
     const [model = '', form] = name.split('/')
     const own = results.filter(one => one.model === model && one.form === form)
