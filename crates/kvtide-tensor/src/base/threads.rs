@@ -192,6 +192,12 @@ pub(crate) fn try_share(count: usize, limit: usize, work: impl Fn(usize) -> Resu
     unlocked(failed).map_or(Ok(()), Err)
 }
 
+/// Like [`try_share`], with an item for each index.
+pub(crate) fn try_share_all<T: Send>(items: Vec<T>, limit: usize, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+    let items: Vec<_> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
+    try_share(items.len(), limit, |index| lock(&items[index]).take().map_or(Ok(()), &work))
+}
+
 impl Pool {
     fn new(size: usize) -> Pool {
         let build = |workers| {

@@ -14,14 +14,11 @@
 
 mod unit;
 
-use std::sync::Mutex;
-
 use self::unit::Unit;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::lock::lock;
 use crate::base::memory::reserved;
-use crate::base::threads::{is_hosted, threads, try_share};
+use crate::base::threads::{is_hosted, threads, try_share_all};
 use crate::device::form::Form;
 use crate::kernels::tile::TileKernels;
 
@@ -82,14 +79,11 @@ pub fn multiply(rows: &[f32], weights: &Weights<'_>, out: &mut [f32]) -> Result<
     let products = count.saturating_mul(inner).saturating_mul(columns);
     let least = if is_hosted() { HOSTED_ALONE_MAX } else { ALONE_MAX };
     let limit = if products < least { 1 } else { threads()? };
-    try_share(units.len(), limit, |index| match lock(&units[index]).take() {
-        Some(unit) => unit.multiply(kernels, rows, weights),
-        None => Ok(()),
-    })
+    try_share_all(units, limit, |unit| unit.multiply(kernels, rows, weights))
 }
 
 /// The units of a product, each with its part of every row of the output.
-fn units(count: usize, columns: usize, width: usize, out: &mut [f32]) -> Result<Vec<Mutex<Option<Unit<'_>>>>> {
+fn units(count: usize, columns: usize, width: usize, out: &mut [f32]) -> Result<Vec<Unit<'_>>> {
     let across = columns.div_ceil(width);
     let mut units = reserved(across * count.div_ceil(ROWS_MAX))?;
     let mut rest = out.chunks_exact_mut(columns);
@@ -104,7 +98,7 @@ fn units(count: usize, columns: usize, width: usize, out: &mut [f32]) -> Result<
             units[start..].iter_mut().zip(row.chunks_mut(width)).for_each(|(unit, part)| unit.out.push(part));
         }
     }
-    Ok(units.into_iter().map(|unit| Mutex::new(Some(unit))).collect())
+    Ok(units)
 }
 
 impl Weights<'_> {

@@ -3,16 +3,13 @@
 use std::ops::Range;
 
 use super::{FEW_MAX, WeightOrder, Weights};
-use crate::base::dtype::{DType, floats};
+use crate::base::dtype::floats;
 use crate::base::error::Result;
 use crate::base::scratch::with_floats;
-use crate::kernels::tile::{Ahead, Elements, Matrix, MatrixMut, Panels, TileKernels, TileRows, padded};
+use crate::kernels::tile::{AHEAD, Ahead, Elements, Matrix, MatrixMut, Panels, TileKernels, TileRows, padded};
 
 /// The elements of a row that one tile multiplies: a panel of so many rows fits in the first-level cache.
 const INNER: usize = 256;
-
-/// The distance in bytes at which weights are prefetched.
-const AHEAD: usize = 16384;
 
 /// Some rows of a product, and some of their columns.
 pub(super) struct Unit<'a> {
@@ -52,28 +49,25 @@ impl Unit<'_> {
     }
 
     /// The same without vector instructions.
-    fn plain(self, rows: &[f32], weights: &Weights<'_>) -> Result<()> {
-        let (inner, width) = (weights.inner, weights.dtype.bytes());
-        let [lines, line] = match weights.order {
-            WeightOrder::Rows => [inner, weights.columns],
-            WeightOrder::Columns => [weights.columns, inner],
-        };
-        let mut out = self.out;
-        out.iter_mut().for_each(|row| row.fill(0.0));
-        let lines = if weights.order == WeightOrder::Rows { 0..lines } else { self.columns.clone() };
-        for index in lines {
-            let bytes = &weights.bytes[index * line * width..][..line * width];
-            match weights.order {
-                WeightOrder::Rows => {
-                    let values = floats(weights.dtype, &bytes[self.columns.start * width..self.columns.end * width])?;
-                    for (row, out) in rows.chunks_exact(inner).zip(&mut out) {
+    fn plain(mut self, rows: &[f32], weights: &Weights<'_>) -> Result<()> {
+        let &Weights { dtype, bytes, inner, columns, order } = weights;
+        let values =
+            |first: usize, count: usize| floats(dtype, &bytes[first * dtype.bytes()..(first + count) * dtype.bytes()]);
+        match order {
+            WeightOrder::Rows => {
+                self.out.iter_mut().for_each(|out| out.fill(0.0));
+                for index in 0..inner {
+                    let values = values(index * columns + self.columns.start, self.columns.len())?;
+                    for (row, out) in rows.chunks_exact(inner).zip(&mut self.out) {
                         out.iter_mut().zip(&values).for_each(|(sum, value)| *sum += row[index] * value);
                     }
                 }
-                WeightOrder::Columns => {
-                    let values = floats(weights.dtype, bytes)?;
-                    for (row, out) in rows.chunks_exact(inner).zip(&mut out) {
-                        out[index - self.columns.start] = row.iter().zip(&values).map(|(x, value)| x * value).sum();
+            }
+            WeightOrder::Columns => {
+                for (place, column) in self.columns.enumerate() {
+                    let values = values(column * inner, inner)?;
+                    for (row, out) in rows.chunks_exact(inner).zip(&mut self.out) {
+                        out[place] = row.iter().zip(&values).map(|(x, value)| x * value).sum();
                     }
                 }
             }
@@ -95,11 +89,7 @@ impl Call<'_> {
     /// The weights of some elements of the input, for the columns of the unit.
     fn tile(&self, inner: Range<usize>, ahead: Ahead) -> TileRows<'_> {
         let weights = self.weights;
-        let elements = match weights.dtype {
-            DType::F16 => Elements::F16,
-            DType::BF16 => Elements::Bf16,
-            _ => Elements::F32,
-        };
+        let elements = Elements::of(weights.dtype.page_format());
         let (line, first, count, dim, skipped) = match weights.order {
             WeightOrder::Rows => (weights.columns, inner.start, inner.len(), self.columns.len(), self.columns.start),
             WeightOrder::Columns => (weights.inner, self.columns.start, self.columns.len(), inner.len(), inner.start),

@@ -9,14 +9,12 @@
 //! it has some tokens, and sums are vectors of channels. O(tokens * channels * kernel).
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use super::rows::{check_floats, check_size, floats_of};
 use super::step::{StepState, check_offsets, check_states, kernels, zeros};
 use crate::base::error::Result;
-use crate::base::lock::lock;
 use crate::base::memory::reserved;
-use crate::base::threads::{threads, try_share};
+use crate::base::threads::{threads, try_share_all};
 use crate::device::form::Kernels;
 use crate::kernels::states::wide;
 
@@ -145,8 +143,7 @@ impl Step<'_> {
 
     fn share(&self, parts: Vec<Part<'_>>, work: impl Fn(Part<'_>) -> Result<()> + Sync) -> Result<()> {
         let limit = if self.x.len().saturating_mul(self.call.kernel) < ALONE_MAX { 1 } else { threads()? };
-        let parts: Vec<_> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
-        try_share(parts.len(), limit, |index| lock(&parts[index]).take().map_or(Ok(()), &work))
+        try_share_all(parts, limit, work)
     }
 
     fn run_channels(&self, offsets: &[usize], states: &[StepState<'_>], out: &mut [f32]) -> Result<()> {

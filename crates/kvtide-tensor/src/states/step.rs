@@ -9,13 +9,11 @@
 //! block of heads.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use super::rows::{check_floats, floats_of};
 use crate::base::error::{Error, Result};
-use crate::base::lock::lock;
 use crate::base::memory::reserved;
-use crate::base::threads::{threads, try_share};
+use crate::base::threads::{threads, try_share_all};
 use crate::device::form::{Form, Kernels};
 use crate::kernels::tile::TileKernels;
 
@@ -101,7 +99,7 @@ impl Division {
         offsets: &[usize],
         states: &'a mut [StepState<'_>],
         mut out: &'a mut [f32],
-    ) -> Result<Vec<Mutex<Option<Unit<'a>>>>> {
+    ) -> Result<Vec<Unit<'a>>> {
         let blocks = self.blocks().count();
         let mut units = reserved(states.len() * blocks)?;
         for (state, offsets) in states.iter_mut().zip(offsets.windows(2)) {
@@ -129,7 +127,7 @@ impl Division {
                 }
             }
         }
-        Ok(units.into_iter().map(|unit| Mutex::new(Some(unit))).collect())
+        Ok(units)
     }
 
     /// Calls `work` with each unit, on all threads if `products` are many. Units without tokens get their states copied.
@@ -143,15 +141,14 @@ impl Division {
     ) -> Result<()> {
         let units = self.units(offsets, states, out)?;
         let limit = if products < ALONE_MAX { 1 } else { threads()? };
-        try_share(units.len(), limit, |index| match lock(&units[index]).take() {
-            Some(unit) if unit.tokens.is_empty() => {
-                if let Some(source) = unit.source {
-                    unit.target.copy_from_slice(source);
-                }
-                Ok(())
+        try_share_all(units, limit, |unit| {
+            if !unit.tokens.is_empty() {
+                return work(unit);
             }
-            Some(unit) => work(unit),
-            None => Ok(()),
+            if let Some(source) = unit.source {
+                unit.target.copy_from_slice(source);
+            }
+            Ok(())
         })
     }
 }

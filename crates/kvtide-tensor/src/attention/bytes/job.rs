@@ -284,7 +284,7 @@ impl<'a> StridedRows<'a> {
     fn new(source: &Resolved<'_>, axes: Axes, bytes: &'a [u8]) -> Self {
         let (strides, runs) = source.layout();
         StridedRows {
-            elements: elements(source.dtype.page_format()),
+            elements: Elements::of(source.dtype.page_format()),
             bytes,
             batch: if axes.are_ragged() { 0 } else { strides[0] },
             head: strides[axes.heads],
@@ -355,7 +355,7 @@ impl<'a> Pages<'a> {
         let (scale, row_scales) = scale(section.format, part);
         PartPlace {
             scale,
-            elements: elements(section.format),
+            elements: Elements::of(section.format),
             dim: section.head_dim,
             heads: heads.len(),
             place: layout.head_in_page(part, heads.start as u32),
@@ -430,16 +430,5 @@ fn scale(format: PageFormat, part: KeyOrValue) -> (Scale, usize) {
         (PageFormat::Q4, KeyOrValue::Value) => (Scale::RowPair, 4),
         (PageFormat::Q4, KeyOrValue::Key) => (Scale::Channel, 0),
         _ => (Scale::One, 0),
-    }
-}
-
-fn elements(format: PageFormat) -> Elements {
-    match format {
-        PageFormat::F32 => Elements::F32,
-        PageFormat::F16 => Elements::F16,
-        PageFormat::BF16 => Elements::Bf16,
-        PageFormat::F8E4M3 => Elements::F8,
-        PageFormat::Q8 | PageFormat::U8 => Elements::I8,
-        PageFormat::Q4 => Elements::Nibbles,
     }
 }

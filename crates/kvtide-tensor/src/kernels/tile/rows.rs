@@ -3,6 +3,8 @@
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 #![allow(unsafe_op_in_unsafe_fn, reason = "each method is one load; the trait states what it needs")]
 
+use kvtide_core::paged::PageFormat;
+
 use crate::kernels::simd::Lanes;
 
 /// The most floats of a vector on any machine: rows of floats are padded to a multiple of it.
@@ -20,6 +22,18 @@ pub(crate) enum Elements {
 }
 
 impl Elements {
+    /// The elements of pages in this format.
+    pub fn of(format: PageFormat) -> Self {
+        match format {
+            PageFormat::F32 => Elements::F32,
+            PageFormat::F16 => Elements::F16,
+            PageFormat::BF16 => Elements::Bf16,
+            PageFormat::F8E4M3 => Elements::F8,
+            PageFormat::Q8 | PageFormat::U8 => Elements::I8,
+            PageFormat::Q4 => Elements::Nibbles,
+        }
+    }
+
     /// The bytes of a row with `dim` elements.
     pub fn row_bytes(self, dim: usize) -> usize {
         match self {
