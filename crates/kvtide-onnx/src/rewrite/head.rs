@@ -29,22 +29,29 @@ struct Weight<'a> {
 impl GraphEdit<'_> {
     /// Replaces the products of chosen rows with weights of floats. O(graph).
     pub(super) fn multiply_in_place(&mut self) -> Result<()> {
-        let before = self.graph.nodes.clone();
-        let nodes = Nodes::of(self, &before)?;
-        let mut chosen = dependents(&before, &HashSet::from([CHOSEN.to_owned()]));
+        let nodes = Nodes::of(self, &self.graph.nodes)?;
+        let mut chosen = dependents(&self.graph.nodes, &HashSet::from([CHOSEN.to_owned()]));
         chosen.insert(CHOSEN.to_owned());
-        for (place, node) in before.iter().enumerate().rev() {
-            let rows = node.input(0).filter(|rows| chosen.contains(*rows));
-            let Some((rows, weight)) = rows.and_then(|rows| Some((rows, self.weight(&nodes, node)?))) else { continue };
-            let Some(output) = node.output(0) else { continue };
-            let bias = node.input(2).map(|bias| (bias, format!("{output} without bias")));
-            let product = bias.as_ref().map_or(output, |(_, product)| product);
-            let made = Node::new("MatMul", DOMAIN, &node.name, &[rows, weight.name], &[product]);
-            let made = made.with(Attribute::int("transB", weight.is_transposed.into()));
-            let sum = bias.as_ref().map(|(bias, _)| Node::new("Add", "", product, &[product, bias], &[output]));
-            self.graph.nodes.splice(place..=place, std::iter::once(made).chain(sum));
+        let is_chosen = |node: &Node| node.input(0).is_some_and(|rows| chosen.contains(rows));
+        let products = self.graph.nodes.iter().enumerate().filter(|(_, node)| is_chosen(node));
+        let found: Vec<_> = products.filter_map(|(place, node)| Some((place, self.in_place(&nodes, node)?))).collect();
+        for (place, made) in found.into_iter().rev() {
+            self.graph.nodes.splice(place..=place, made);
         }
         Ok(())
+    }
+
+    /// The nodes that give the same as a product with a weight.
+    fn in_place(&self, nodes: &Nodes<'_>, node: &Node) -> Option<Vec<Node>> {
+        let (rows, weight, output) = (node.input(0)?, self.weight(nodes, node)?, node.output(0)?);
+        let product = |output: &str| {
+            let made = Node::new("MatMul", DOMAIN, &node.name, &[rows, weight.name], &[output]);
+            made.with(Attribute::int("transB", weight.is_transposed.into()))
+        };
+        let Some(bias) = node.input(2) else { return Some(vec![product(output)]) };
+        let unbiased = format!("{output} without bias");
+        let sum = Node::new("Add", "", &unbiased, &[&unbiased, bias], &[output]);
+        Some(vec![product(&unbiased), sum])
     }
 
     /// The weight of a product that kvtide computes.
