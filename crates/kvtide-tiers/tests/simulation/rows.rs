@@ -98,9 +98,9 @@ pub fn append(
     rows: &[u32],
 ) -> kvtide_tensor::Result<()> {
     let is_own = |kind| !matches!(kind, LayerKind::SharedWith(_) | LayerKind::State);
-    let own = (0..).zip(&form.layers).filter(|(_, of)| is_own(of.kind));
+    let own: Vec<(u32, &LayerDescription)> = (0..).zip(&form.layers).filter(|(_, of)| is_own(of.kind)).collect();
     let mut all: Vec<[(Vec<u8>, [usize; 3]); 2]> = Vec::new();
-    for (layer, of) in own {
+    for &(layer, of) in &own {
         let part = |part: u32, dim: u32| {
             let places = (0..of.num_kv_heads).flat_map(|head| rows.iter().map(move |row| (head, *row)));
             let bytes = places.flat_map(|(head, row)| (0..dim).map(move |at| [layer, part, head, row, at, dim]));
@@ -120,8 +120,7 @@ pub fn append(
     }
     let (of, offsets) = ([sequence.id], [0, rows.len() as u32]);
     let mut step = cache.begin_step(StepTokens { sequences: &of, offsets: Some(&offsets), parents: None })?;
-    let own = (0..).zip(&form.layers).filter(|(_, of)| is_own(of.kind));
-    for ((layer, _), [k, v]) in own.zip(layers) {
+    for ((layer, _), [k, v]) in own.into_iter().zip(layers) {
         cache.write_layer(&mut step, layer, k, v)?;
     }
     if !rows.is_empty() {
