@@ -120,6 +120,22 @@ export const mutants = [
     to: '(turn.input(0)?, is_transposed)',
     check: tested('heads', 'the_product'),
   },
+  {
+    name: 'block-zeros',
+    fault: 'the odd blocks of a weight of 4 bits have the zero points of the even ones',
+    file: 'crates/kvtide-tensor/src/linear/blocks.rs',
+    from: 'byte >> (4 * (place % 2)) & 15',
+    to: 'byte & 15',
+    check: tested('blocks', 'each_number_of_rows'),
+  },
+  {
+    name: 'block-rows',
+    fault: 'the rows of later units are read from other places',
+    file: 'crates/kvtide-tensor/src/linear/blocks.rs',
+    from: 'unit.rows.start * shape.row()..',
+    to: 'unit.rows.start / 2 * shape.row()..',
+    check: tested('blocks', 'each_number_of_rows'),
+  },
   ...identity,
   ...storage,
 ]

@@ -6,13 +6,17 @@
 //! hole     a free range; neighbours are joined
 //! ```
 //!
-//! The memory is not zeroed. `O(chunks + holes)` for a block.
+//! The memory is not zeroed. `O(chunks + holes)` for a block. [`HugeVec`] is a list in such memory, which all lists share.
 #![expect(unsafe_code, reason = "memory is allocated without a type, and its owner writes to it")]
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
+use bytemuck::Pod;
+
+use super::lock::lock;
 use super::zeroed::advise_huge_pages;
 
 /// The size of an ordinary chunk, a multiple of a huge page.
@@ -125,11 +129,68 @@ impl Drop for Chunk {
     }
 }
 
+/// The memory of lists.
+static LISTS: Mutex<Chunks> = Mutex::new(Chunks(Vec::new()));
+
+/// The alignment of lists, and of their sizes.
+const ALIGNMENT: usize = 64;
+
+/// A list of fixed length in huge pages.
+pub(crate) struct HugeVec<T: Pod> {
+    start: NonNull<T>,
+    len: usize,
+    bytes: usize,
+}
+
+// SAFETY: it owns its memory, whose elements are plain data.
+unsafe impl<T: Pod + Send> Send for HugeVec<T> {}
+// SAFETY: as above.
+unsafe impl<T: Pod + Sync> Sync for HugeVec<T> {}
+
+impl<T: Pod> HugeVec<T> {
+    /// Allocates `len` zeros; `None` if there is no memory for them.
+    pub fn zeroed(len: usize) -> Option<Self> {
+        const { assert!(align_of::<T>() <= ALIGNMENT) }
+        let bytes = len.checked_mul(size_of::<T>())?.checked_next_multiple_of(ALIGNMENT)?;
+        if bytes == 0 {
+            return Some(HugeVec { start: NonNull::dangling(), len, bytes });
+        }
+        let block = lock(&LISTS).take(bytes)?;
+        // SAFETY: the block has so many bytes.
+        unsafe { block.write_bytes(0, bytes) };
+        Some(HugeVec { start: block.cast(), len, bytes })
+    }
+}
+
+impl<T: Pod> Deref for HugeVec<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block belongs to this list alone, was zeroed, and is aligned: chunks are, and so are all sizes.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Pod> DerefMut for HugeVec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Pod> Drop for HugeVec<T> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            lock(&LISTS).give_back(self.start.cast(), self.bytes);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{CHUNK, Chunks};
+    use super::{ALIGNMENT, CHUNK, Chunks, HugeVec};
 
     /// Blocks of some KiB; the number of a block that is given back.
     #[derive(Clone, Copy, Debug)]
@@ -190,5 +251,23 @@ mod tests {
         assert_eq!(chunks.take(usize::MAX), None);
         assert_eq!(chunks.take(isize::MAX as usize - CHUNK), None);
         assert!(chunks.0.is_empty());
+    }
+
+    #[test]
+    fn lists_are_zeros_and_their_own() {
+        let mut lists: Vec<HugeVec<u32>> = (0..20).map(|len| HugeVec::zeroed(len * 1000).unwrap()).collect();
+        for (number, list) in lists.iter_mut().enumerate() {
+            assert!(list.iter().all(|&element| element == 0));
+            assert!(list.as_ptr().addr().is_multiple_of(ALIGNMENT) || list.is_empty());
+            list.fill(number as u32 + 1);
+        }
+        lists.retain(|list| list.first().is_none_or(|element| element % 2 == 0));
+        let again = HugeVec::<u32>::zeroed(3000).unwrap();
+        assert!(again.iter().all(|&element| element == 0), "memory that was given back");
+        for list in &lists {
+            assert!(list.iter().all(|&element| element == list[0]));
+        }
+        assert!(HugeVec::<u32>::zeroed(usize::MAX / 4).is_none());
+        assert!(HugeVec::<u32>::zeroed(usize::MAX).is_none());
     }
 }

@@ -7,11 +7,13 @@
 //! portable                      in candle's operations alone
 //! quantise/                     low-bit formats
 //! simd/, tile/                  vector instructions, and attention on a tile of keys
+//! blocks/                       products of rows with weights of 4 bits
 //! states/                       loops over the states of recurrences and convolutions
 //! ```
 //!
 //! The device kernels are in the crate `kvtide-cuda`.
 
+pub(crate) mod blocks;
 mod copy;
 pub(crate) mod pages;
 pub(crate) mod portable;

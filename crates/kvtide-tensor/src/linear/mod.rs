@@ -12,8 +12,10 @@
 //! whatever the number of rows and of threads, except that few rows and weights in the order [`WeightOrder::Columns`] sum a
 //! vector of products at a time.
 
+mod blocks;
 mod unit;
 
+pub use self::blocks::{BlockCodes, BlockWeights};
 use self::unit::Unit;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -75,20 +77,20 @@ pub fn multiply(rows: &[f32], weights: &Weights<'_>, out: &mut [f32]) -> Result<
     let wide = if count > FEW_MAX { COLUMNS_MAX } else { UNIT / inner };
     let width = wide.clamp(COLUMNS_MIN, COLUMNS_MAX).next_multiple_of(COLUMNS_MIN);
     let kernels = TileKernels::of(&Form::of_host()?);
-    let units = units(count, columns, width, out)?;
+    let units = units(count, columns, [ROWS_MAX, width], out)?;
     let products = count.saturating_mul(inner).saturating_mul(columns);
     let least = if is_hosted() { HOSTED_ALONE_MAX } else { ALONE_MAX };
     let limit = if products < least { 1 } else { threads()? };
     try_share_all(units, limit, |unit| unit.multiply(kernels, rows, weights))
 }
 
-/// The units of a product, each with its part of every row of the output.
-fn units(count: usize, columns: usize, width: usize, out: &mut [f32]) -> Result<Vec<Unit<'_>>> {
+/// The units of a product, each of at most `height` rows and `width` columns, with its part of every row of the output.
+fn units(count: usize, columns: usize, [height, width]: [usize; 2], out: &mut [f32]) -> Result<Vec<Unit<'_>>> {
     let across = columns.div_ceil(width);
-    let mut units = reserved(across * count.div_ceil(ROWS_MAX))?;
+    let mut units = reserved(across * count.div_ceil(height))?;
     let mut rest = out.chunks_exact_mut(columns);
-    for first in (0..count).step_by(ROWS_MAX) {
-        let rows = first..(first + ROWS_MAX).min(count);
+    for first in (0..count).step_by(height) {
+        let rows = first..(first + height).min(count);
         let start = units.len();
         for column in (0..columns).step_by(width) {
             let columns = column..(column + width).min(columns);
@@ -113,15 +115,20 @@ impl Weights<'_> {
             let expected = format!("{inner} * {columns} elements of {} bytes", dtype.bytes());
             return Err(Error::ShapeMismatch { argument: "weights", value: vec![bytes.len()], expected });
         }
-        let count = rows.len().checked_div(inner).or(out.len().checked_div(columns)).unwrap_or(0);
-        if rows.len() != count * inner {
-            let expected = format!("rows of {inner} floats");
-            return Err(Error::ShapeMismatch { argument: "rows", value: vec![rows.len()], expected });
-        }
-        if count.checked_mul(columns) != Some(out.len()) {
-            let expected = format!("{count} rows of {columns} floats");
-            return Err(Error::ShapeMismatch { argument: "out", value: vec![out.len()], expected });
-        }
-        Ok(count)
+        row_count(rows, out, inner, columns)
     }
+}
+
+/// The number of rows, if those of the input and of the output are as many.
+fn row_count(rows: &[f32], out: &[f32], inner: usize, columns: usize) -> Result<usize> {
+    let count = rows.len().checked_div(inner).or(out.len().checked_div(columns)).unwrap_or(0);
+    if rows.len() != count * inner {
+        let expected = format!("rows of {inner} floats");
+        return Err(Error::ShapeMismatch { argument: "rows", value: vec![rows.len()], expected });
+    }
+    if count.checked_mul(columns) != Some(out.len()) {
+        let expected = format!("{count} rows of {columns} floats");
+        return Err(Error::ShapeMismatch { argument: "out", value: vec![out.len()], expected });
+    }
+    Ok(count)
 }

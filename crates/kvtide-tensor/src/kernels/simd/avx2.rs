@@ -10,6 +10,13 @@ use super::{Lanes, lanes};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
 
+impl Avx2 {
+    #[inline(always)]
+    pub(super) unsafe fn of_integers(integers: __m256i) -> Self {
+        Self(_mm256_cvtepi32_ps(integers))
+    }
+}
+
 lanes! {
     Avx2: 8 floats, 16 registers;
 

@@ -10,6 +10,13 @@ use super::{Lanes, lanes};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
 
+impl Avx512 {
+    #[inline(always)]
+    pub(super) unsafe fn of_integers(integers: __m512i) -> Self {
+        Self(_mm512_cvtepi32_ps(integers))
+    }
+}
+
 lanes! {
     Avx512: 16 floats, 32 registers;
 

@@ -1,0 +1,223 @@
+//! Products of rows with weights of 4 bits, in integers.
+//!
+//! ```text
+//! weight    (code - zero point) * scale     a scale, and perhaps a zero point, for each block of a column
+//! row       byte * scale                    a scale for each block: its largest magnitude / 127
+//! product   sum over blocks: (sum over elements: code * byte  -  zero point * sum of bytes) * scale * scale
+//! ```
+//! The sums of a block are integers, and blocks are added in order: all forms give the same bits for a row, whatever the
+//! number of rows.
+//!
+//! Weights are packed into panels of 16 columns. A panel has some lines of 64 bytes for each block:
+//!
+//! ```text
+//! scales         16 floats
+//! zero points    16 integers, if the weights have any; otherwise each is 8
+//! codes          4 bytes of each column, for 8 elements of a row     as many lines as a block has 8 elements
+//! ```
+//! Rows are in groups, whose rows a call multiplies with a panel. A group has some words of 32 bits for each block:
+//!
+//! ```text
+//! bytes     8 of each row, first those of four even elements, then those of odd elements     for each line of codes
+//! scales    one float of each row
+//! sums      one integer of each row: the sum of its bytes, times -8 if the weights have no zero points
+//! ```
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "entries with vector instructions, called after the bounds were checked")
+)]
+
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod tile;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::device::form::{Form, Kernels};
+pub(crate) use plain::{multiply_plain, quantise_plain};
+
+/// The number of columns of a panel.
+pub(crate) const COLUMNS: usize = 16;
+
+/// The most rows of a call.
+pub(crate) const ROWS: usize = 8;
+
+/// A cache line of a panel.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Line(pub [u8; 64]);
+
+/// The products of some rows with a panel, one after the other.
+pub(crate) type Products = [[f32; COLUMNS]; ROWS];
+
+/// The sizes of packed weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Blocks of a column.
+    pub blocks: usize,
+    /// Elements of a block, a multiple of 8.
+    pub block: usize,
+    pub has_zeros: bool,
+}
+
+impl Shape {
+    /// Lines of a block of a panel, before those with codes.
+    pub fn lead(self) -> usize {
+        1 + usize::from(self.has_zeros)
+    }
+
+    /// Lines of a block of a panel.
+    pub fn lines(self) -> usize {
+        self.lead() + self.block / 8
+    }
+
+    /// Lines of a panel.
+    pub fn panel(self) -> usize {
+        self.blocks * self.lines()
+    }
+
+    /// Words of a row.
+    pub fn row(self) -> usize {
+        self.blocks * self.words()
+    }
+
+    /// Words of a block of a row.
+    pub fn words(self) -> usize {
+        self.block / 4 + 2
+    }
+}
+
+/// A group of rows, and a panel.
+pub(crate) struct Tile {
+    panel: *const u8,
+    /// Blocks of a column, and lines of codes of a block.
+    blocks: usize,
+    lines: usize,
+    /// Bytes from a line to the one to prefetch.
+    ahead: usize,
+    group: *const i32,
+    out: *mut [f32; COLUMNS],
+}
+
+/// The kernels for one set of vector instructions.
+pub(crate) struct BlockKernels {
+    /// The most rows of a call.
+    pub rows: usize,
+    /// By the number of rows.
+    tile: [unsafe fn(Tile); ROWS],
+    /// The same for weights with zero points.
+    tile_with_zeros: [unsafe fn(Tile); ROWS],
+    quantise: unsafe fn(Shape, &[f32], usize, &mut [i32]),
+    prefetch: unsafe fn(*const u8),
+}
+
+impl BlockKernels {
+    /// The kernels of this machine; `None` if it has none.
+    pub fn of(form: &Form) -> Option<&'static BlockKernels> {
+        let Form::Bytes(kernels) = form else { return None };
+        match kernels {
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx512 if is_x86_feature_detected!("avx512vnni") => Some(&tile::AVX512),
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx512 | Kernels::Avx2 if is_x86_feature_detected!("avxvnni") => Some(&tile::AVX_VNNI),
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx512 | Kernels::Avx2 => Some(&tile::AVX2),
+            _ => None,
+        }
+    }
+
+    /// Computes the products of a group of `count` rows with the first panel of `lines`. For each line that is read, the one
+    /// that is `ahead` bytes further on is prefetched.
+    pub fn multiply(
+        &self,
+        lines: &[Line],
+        shape: Shape,
+        group: &[i32],
+        count: usize,
+        ahead: usize,
+        out: &mut Products,
+    ) {
+        assert!((1..=self.rows.min(ROWS)).contains(&count), "rows that fit in registers");
+        assert!(lines.len() >= shape.panel() && group.len() >= count * shape.row(), "a whole panel, and whole rows");
+        let call = Tile {
+            panel: lines.as_ptr().cast(),
+            blocks: shape.blocks,
+            lines: shape.block / 8,
+            ahead,
+            group: group.as_ptr(),
+            out: out.as_mut_ptr(),
+        };
+        let entries = if shape.has_zeros { &self.tile_with_zeros } else { &self.tile };
+        // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
+        unsafe { entries[count - 1](call) };
+    }
+
+    /// Prefetches lines.
+    pub fn prefetch(&self, lines: &[Line]) {
+        for line in lines {
+            // SAFETY: the table is available only if the machine has its instructions.
+            unsafe { (self.prefetch)(line.0.as_ptr()) };
+        }
+    }
+
+    /// Quantises a row into its place in a group.
+    pub fn quantise(&self, shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+        // SAFETY: the table is available only if the machine has its instructions.
+        unsafe { (self.quantise)(shape, row, place, group) }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// All kernels that the machine can run, also those that are not its widest.
+    fn all() -> Vec<(&'static str, &'static BlockKernels)> {
+        let has = [
+            ("avx2", &tile::AVX2, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
+            ("avx-vnni", &tile::AVX_VNNI, is_x86_feature_detected!("avxvnni")),
+            ("avx512", &tile::AVX512, is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw")),
+        ];
+        has.into_iter().filter(|(.., is_supported)| *is_supported).map(|(name, kernels, _)| (name, kernels)).collect()
+    }
+
+    #[test]
+    fn all_kernels_give_the_same_bits() {
+        let mixed = |index: usize| index.wrapping_mul(0x9e37_79b9) >> 7;
+        for has_zeros in [false, true] {
+            let shape = Shape { blocks: 5, block: 24, has_zeros };
+            let mut lines: Vec<Line> =
+                (0..shape.panel()).map(|line| Line([0; 64].map(|_| mixed(line) as u8))).collect();
+            for (index, lines) in lines.chunks_exact_mut(shape.lines()).enumerate() {
+                lines[0] = bytemuck::cast::<[f32; COLUMNS], _>([index as f32 + 0.3; COLUMNS]);
+                if has_zeros {
+                    lines[1] = bytemuck::cast::<[i32; COLUMNS], _>([index as i32 * 3; COLUMNS]);
+                }
+                for (at, line) in lines[shape.lead()..].iter_mut().enumerate() {
+                    line.0.iter_mut().enumerate().for_each(|(byte, to)| *to = mixed(index + at * 64 + byte) as u8);
+                }
+            }
+            for (name, kernels) in all() {
+                for count in 1..=kernels.rows {
+                    let rows: Vec<Vec<f32>> = (0..count)
+                        .map(|row| (0..5 * 24 - 3).map(|at| mixed(row + at) as f32 % 100.0 - 50.0).collect())
+                        .collect();
+                    let [mut plain, mut group] = [0, 1].map(|_| vec![0; count * shape.row()]);
+                    for (place, row) in rows.iter().enumerate() {
+                        quantise_plain(shape, row, place, &mut plain);
+                        kernels.quantise(shape, row, place, &mut group);
+                    }
+                    assert_eq!(group, plain, "{name}, {count} rows");
+                    let [mut found, mut expected] = [[[0.0; COLUMNS]; ROWS]; 2];
+                    kernels.multiply(&lines, shape, &group, count, 0, &mut found);
+                    multiply_plain(&lines, shape, &plain, count, &mut expected);
+                    assert_eq!(
+                        found.map(|row| row.map(f32::to_bits)),
+                        expected.map(|row| row.map(f32::to_bits)),
+                        "{name}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The same without vector instructions.
+
+use super::{COLUMNS, Line, Products, Shape};
+
+/// Quantises a row into its place in a group. Elements that the row lacks are 0. If one is not finite, the scale of its
+/// block is NaN.
+#[inline(always)]
+pub(crate) fn quantise_plain(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+    quantise(shape, row, place, group, |values, factor| {
+        let bytes = values.map(|value| (value * factor).round_ties_even() as i8);
+        let [a, b, c, d, e, f, g, h] = bytes.map(|byte| byte as u8);
+        let sum = bytes.iter().map(|&byte| i32::from(byte)).sum();
+        ([i32::from_le_bytes([a, c, e, g]), i32::from_le_bytes([b, d, f, h])], sum)
+    });
+}
+
+/// The same with a function that multiplies eight elements with a factor, and returns their bytes and the sum of these.
+#[inline(always)]
+pub(super) fn quantise(
+    shape: Shape,
+    row: &[f32],
+    place: usize,
+    group: &mut [i32],
+    eight_bytes: impl Fn(&[f32; 8], f32) -> ([i32; 2], i32),
+) {
+    let count = group.len() / shape.row();
+    for (values, words) in row.chunks(shape.block).zip(group.chunks_exact_mut(count * shape.words())) {
+        // The bits of a magnitude are in the order of magnitudes, and those of NaN above all others.
+        let largest = values.iter().fold(0, |largest, value| (value.to_bits() & 0x7fff_ffff).max(largest));
+        let largest = f32::from_bits(largest);
+        let factor = Some(127.0 / largest).filter(|factor| factor.is_finite()).unwrap_or(0.0);
+        let (bytes, meta) = words.split_at_mut(shape.block / 4 * count);
+        let mut total = 0;
+        for (index, words) in bytes.chunks_exact_mut(2 * count).enumerate() {
+            let rest = values.get(8 * index..).unwrap_or_default();
+            let (bytes, sum) = match rest.first_chunk::<8>() {
+                Some(eight) => eight_bytes(eight, factor),
+                None => {
+                    let mut eight = [0.0; 8];
+                    eight[..rest.len()].copy_from_slice(rest);
+                    eight_bytes(&eight, factor)
+                }
+            };
+            total += sum;
+            words[2 * place..2 * place + 2].copy_from_slice(&bytes);
+        }
+        let scale = if largest.is_finite() { largest / 127.0 } else { f32::NAN };
+        meta[place] = scale.to_bits() as i32;
+        meta[count + place] = if shape.has_zeros { total } else { -8 * total };
+    }
+}
+
+/// Computes the products of a group of `count` rows with a panel.
+pub(crate) fn multiply_plain(lines: &[Line], shape: Shape, group: &[i32], count: usize, out: &mut Products) {
+    out[..count].fill([0.0; COLUMNS]);
+    let blocks = lines.chunks_exact(shape.lines()).zip(group.chunks_exact(count * shape.words()));
+    for (lines, words) in blocks.take(shape.blocks) {
+        let scales: &[f32; COLUMNS] = bytemuck::cast_ref(&lines[0]);
+        let zeros: [i32; COLUMNS] = if shape.has_zeros { bytemuck::cast(lines[1]) } else { [-1; COLUMNS] };
+        let (bytes, meta) = words.split_at(shape.block / 4 * count);
+        for (row, out) in out.iter_mut().enumerate().take(count) {
+            let (scale, sum) = (f32::from_bits(meta[row] as u32), meta[count + row]);
+            for (column, out) in out.iter_mut().enumerate() {
+                let eights = lines[shape.lead()..].iter().zip(bytes.chunks_exact(2 * count));
+                let products = eights.flat_map(|(line, words)| {
+                    let [evens, odds] = [0, 1].map(|of| words[2 * row + of].to_le_bytes());
+                    let codes = line.0[4 * column..][..4].iter();
+                    codes.zip(evens.into_iter().zip(odds)).map(|(code, (even, odd))| {
+                        i32::from(code & 15) * i32::from(even as i8) + i32::from(code >> 4) * i32::from(odd as i8)
+                    })
+                });
+                let dots = products.sum::<i32>() - zeros[column] * sum;
+                *out = (dots as f32).mul_add(scales[column] * scale, *out);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Products of rows with weights of 4 bits. See `kernels/blocks` for the arithmetic and the packed form.
+
+use super::{Unit, units};
+use crate::base::chunks::HugeVec;
+use crate::base::error::{Error, Result};
+use crate::base::memory::{Budget, reserved};
+use crate::base::scratch::with_floats;
+use crate::base::threads::{is_hosted, threads, try_share_all};
+use crate::device::form::Form;
+use crate::kernels::blocks::{BlockKernels, COLUMNS, Line, Products, ROWS, Shape, multiply_plain, quantise_plain};
+
+/// Weights of 4 bits as a model has them: `(code - zero point) * scale`.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockCodes<'a> {
+    /// `[columns, blocks, block / 2]`: two codes a byte, the first one in the low bits.
+    pub codes: &'a [u8],
+    /// `[columns, blocks]`.
+    pub scales: &'a [f32],
+    /// `[columns, blocks / 2]`, each column rounded up to whole bytes. Without them, each zero point is 8.
+    pub zero_points: Option<&'a [u8]>,
+    /// The number of elements of a row of the input.
+    pub inner: usize,
+    /// The number of elements of a row of the output.
+    pub columns: usize,
+    /// The number of elements that share a scale: a multiple of 8. The last block of a column may have fewer.
+    pub block: usize,
+}
+
+/// Weights of 4 bits, packed for [`multiply`](Self::multiply).
+///
+/// Rows are quantised to bytes, with a scale for each block, and multiplied in integers.
+pub struct BlockWeights {
+    lines: HugeVec<Line>,
+    shape: Shape,
+    inner: usize,
+    columns: usize,
+}
+
+/// The most rows of a unit: their bytes and some panels fit in the second-level cache.
+const ROWS_MAX: usize = 128;
+
+/// The most columns of a unit, for the same reason, if its rows are more than one group.
+const COLUMNS_MAX: usize = 256;
+
+/// The fewest units of a thread.
+const UNITS: usize = 4;
+
+/// The bytes from a line that is read to the one to prefetch, if weights are read once.
+const AHEAD: usize = 16 << 10;
+
+/// The number of lines that are prefetched before rows are quantised: about as many as can be on their way.
+const START: usize = 48;
+
+/// The number of products below which waking another thread does not pay, and the same for threads that wait in a loop.
+const ALONE_MAX: usize = 1 << 22;
+const HOSTED_ALONE_MAX: usize = 1 << 18;
+
+/// The number of elements of a row group that one thread quantises.
+const QUANTISED: usize = 1 << 16;
+
+impl BlockWeights {
+    /// True if this machine has kernels for such weights.
+    pub fn is_fast() -> Result<bool> {
+        Ok(BlockKernels::of(&Form::of_host()?).is_some())
+    }
+
+    /// Packs weights. O(weights).
+    pub fn pack(weights: &BlockCodes<'_>) -> Result<Self> {
+        let &BlockCodes { codes, scales, zero_points, inner, columns, block } = weights;
+        let blocks = weights.check()?;
+        let shape = Shape { blocks, block, has_zeros: zero_points.is_some() };
+        let count = columns.div_ceil(COLUMNS) * shape.panel();
+        let refusal = || Budget::process().refusal((count * size_of::<Line>()) as u64);
+        let mut lines: HugeVec<Line> = HugeVec::zeroed(count).ok_or_else(refusal)?;
+        for column in 0..columns {
+            let panel = &mut lines[column / COLUMNS * shape.panel()..][..shape.panel()];
+            let own = 4 * (column % COLUMNS)..4 * (column % COLUMNS) + 4;
+            for (place, lines) in panel.chunks_exact_mut(shape.lines()).enumerate() {
+                let at = column * blocks + place;
+                lines[0].0[own.clone()].copy_from_slice(&scales[at].to_ne_bytes());
+                if let Some(zeros) = zero_points {
+                    let byte = zeros[column * blocks.div_ceil(2) + place / 2];
+                    let zero = i32::from(byte >> (4 * (place % 2)) & 15);
+                    lines[1].0[own.clone()].copy_from_slice(&zero.to_ne_bytes());
+                }
+                let codes = codes[at * block / 2..][..block / 2].chunks_exact(4);
+                for (line, four) in lines[shape.lead()..].iter_mut().zip(codes) {
+                    line.0[own.clone()].copy_from_slice(four);
+                }
+            }
+        }
+        Ok(BlockWeights { lines, shape, inner, columns })
+    }
+
+    /// The number of elements of a row of the input.
+    #[must_use]
+    pub fn inner(&self) -> usize {
+        self.inner
+    }
+
+    /// The number of elements of a row of the output.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Multiplies each row of `rows`, of [`inner`](Self::inner) floats, with the weights. `out` has as many rows of
+    /// [`columns`](Self::columns) floats. A row has the same bits alone and among others, on any machine.
+    pub fn multiply(&self, rows: &[f32], out: &mut [f32]) -> Result<()> {
+        let count = super::row_count(rows, out, self.inner, self.columns)?;
+        if out.is_empty() || self.inner == 0 {
+            out.fill(0.0);
+            return Ok(());
+        }
+        let kernels = BlockKernels::of(&Form::of_host()?);
+        let products = count.saturating_mul(self.inner).saturating_mul(self.columns);
+        let least = if is_hosted() { HOSTED_ALONE_MAX } else { ALONE_MAX };
+        let limit = if products < least { 1 } else { threads()? };
+        // As few groups as rows that fit in registers allow, of about the same size.
+        let most = kernels.map_or(ROWS, |kernels| kernels.rows);
+        let group = count.div_ceil(count.div_ceil(most));
+        let is_few = count == group;
+        if let Some(kernels) = kernels.filter(|_| is_few) {
+            kernels.prefetch(&self.lines[..START.min(self.lines.len())]);
+        }
+        let most = if is_few { usize::MAX } else { COLUMNS_MAX };
+        let width = self.columns.div_ceil(UNITS * limit).next_multiple_of(COLUMNS).min(most);
+        with_floats([count * self.shape.row()], |[words]| {
+            let words = bytemuck::cast_slice_mut(words);
+            self.quantise(kernels, limit, rows, group, words)?;
+            let units = units(count, self.columns, [ROWS_MAX / group * group, width], out)?;
+            try_share_all(units, limit, |unit| {
+                self.multiply_unit(kernels, words, group, unit);
+                Ok(())
+            })
+        })?
+    }
+
+    /// Quantises rows into groups.
+    fn quantise(
+        &self,
+        kernels: Option<&'static BlockKernels>,
+        limit: usize,
+        rows: &[f32],
+        group: usize,
+        words: &mut [i32],
+    ) -> Result<()> {
+        let shape = self.shape;
+        // A unit has whole groups.
+        let unit = (QUANTISED / self.inner / group).max(1) * group;
+        let mut units = reserved(rows.len().div_ceil(unit * self.inner))?;
+        units.extend(rows.chunks(unit * self.inner).zip(words.chunks_mut(unit * shape.row())));
+        try_share_all(units, limit, |(rows, words)| {
+            for (rows, words) in rows.chunks(group * self.inner).zip(words.chunks_mut(group * shape.row())) {
+                for (place, row) in rows.chunks_exact(self.inner).enumerate() {
+                    match kernels {
+                        Some(kernels) => kernels.quantise(shape, row, place, words),
+                        None => quantise_plain(shape, row, place, words),
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Computes some columns of some rows, which are whole groups.
+    fn multiply_unit(&self, kernels: Option<&'static BlockKernels>, words: &[i32], group: usize, mut unit: Unit<'_>) {
+        let shape = self.shape;
+        let words = &words[unit.rows.start * shape.row()..unit.rows.end * shape.row()];
+        let ahead = if unit.rows.len() <= group { AHEAD } else { 0 };
+        let mut products: Products = [[0.0; COLUMNS]; ROWS];
+        for first in unit.columns.clone().step_by(COLUMNS) {
+            let lines = &self.lines[first / COLUMNS * shape.panel()..];
+            let (from, width) = (first - unit.columns.start, COLUMNS.min(unit.columns.end - first));
+            for (words, outs) in words.chunks(group * shape.row()).zip(unit.out.chunks_mut(group)) {
+                match kernels {
+                    Some(kernels) => kernels.multiply(lines, shape, words, outs.len(), ahead, &mut products),
+                    None => multiply_plain(lines, shape, words, outs.len(), &mut products),
+                };
+                for (products, out) in products.iter().zip(outs) {
+                    out[from..from + width].copy_from_slice(&products[..width]);
+                }
+            }
+        }
+    }
+}
+
+impl BlockCodes<'_> {
+    /// The number of blocks of a column, if all sizes fit.
+    fn check(&self) -> Result<usize> {
+        let &BlockCodes { codes, scales, zero_points, inner, columns, block } = self;
+        if block == 0 || !block.is_multiple_of(8) {
+            return Err(Error::argument("block", block.to_string(), "a multiple of 8"));
+        }
+        let blocks = inner.div_ceil(block);
+        let sizes = [
+            ("codes", codes.len(), blocks.checked_mul(block / 2)),
+            ("scales", scales.len(), Some(blocks)),
+            ("zero_points", zero_points.map_or(0, <[u8]>::len), Some(zero_points.map_or(0, |_| blocks.div_ceil(2)))),
+        ];
+        for (argument, found, each) in sizes {
+            let wanted = each.and_then(|each| each.checked_mul(columns));
+            if wanted != Some(found) {
+                let expected =
+                    wanted.map_or("fewer weights".into(), |wanted| format!("{wanted} for {columns} columns"));
+                return Err(Error::ShapeMismatch { argument, value: vec![found], expected });
+            }
+        }
+        Ok(blocks)
+    }
+}
