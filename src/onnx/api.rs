@@ -74,6 +74,7 @@ pub mod number {
     pub const OPTIONAL: c_int = 1;
     /// Element types.
     pub const FLOAT: c_int = 1;
+    pub const UINT8: c_int = 2;
     pub const INT32: c_int = 6;
     pub const INT64: c_int = 7;
     pub const FLOAT16: c_int = 10;
@@ -152,6 +153,7 @@ functions! {
     130 AddSessionConfigEntry add_config(options: *mut SessionOptions, key: *const c_char, value: *const c_char) -> Status;
     162 KernelInfoGetAttributeArray_float attribute_floats(info: *const KernelInfo, name: *const c_char, out: *mut f32, count: *mut usize) -> Status;
     176 RegisterAllocator register_allocator(env: *mut Env, allocator: *mut Allocator) -> Status;
+    249 KernelInfoGetConstantInput_tensor constant_input(info: *const KernelInfo, index: usize, is_constant: *mut c_int, out: *mut *const Value) -> Status;
     274 KernelContext_ParallelFor parallel_for(context: *const KernelContext, work: unsafe extern "C" fn(*mut c_void, usize), count: usize, batches: usize, data: *mut c_void) -> Status;
 }
 

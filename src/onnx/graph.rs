@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvtide_onnx::{Options, Rewritten};
+use kvtide_tensor::linear::BlockWeights;
 use kvtide_tensor::runtime::Budget;
 use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
@@ -150,7 +151,8 @@ impl NativeOnnxGraph {
         guard(env, || {
             let window = |window: Option<f64>| window.map(|window| positive("windows", window)).transpose();
             let windows = windows.map(|windows| windows.into_iter().map(window).collect::<Outcome<_>>()).transpose()?;
-            let options = Options { logit_rows, windows, embedded: embedded.unwrap_or_default() };
+            let embedded = embedded.unwrap_or_default();
+            let options = Options { logit_rows, windows, embedded, byte_products: BlockWeights::is_fast()? };
             let rewrite = move || {
                 let rewritten = Rewritten::new(&graph.source.as_ref(), &graph.model, &options)?;
                 Ok(RewrittenGraph { graph, rewritten })

@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use super::api::KernelInfo;
 use super::call::refused;
 use super::library::Library;
+use super::tensor::{dims, memory};
 use crate::border::refusal::Outcome;
 
 /// The attributes of a node. A missing one is `None`.
@@ -41,6 +42,23 @@ impl Info {
     /// `info` lives as long as the result.
     pub unsafe fn of(library: &'static Library, info: *const KernelInfo) -> Self {
         Info { library, info }
+    }
+}
+
+impl Info {
+    /// The bytes of a weight, which live as long as the session. `None` if the node lacks this input, or if it is computed.
+    pub fn weight(&self, index: usize, element_bytes: usize) -> Outcome<Option<&[u8]>> {
+        let (api, info) = (&self.library.api, self.info);
+        let (mut is_constant, mut value) = (0, std::ptr::null());
+        // SAFETY: the info lives, and the output pointers point to locals.
+        self.library.check(unsafe { (api.constant_input)(info, index, &mut is_constant, &mut value) })?;
+        if is_constant == 0 || value.is_null() {
+            return Ok(None);
+        }
+        let count = dims(self.library, value)?.iter().map(|&dim| dim as usize).product::<usize>();
+        // SAFETY: a tensor of the session with these dimensions, which nothing changes.
+        let bytes = unsafe { memory(self.library, value.cast_mut(), count * element_bytes)? };
+        Ok(Some(bytes))
     }
 }
 

@@ -10,7 +10,7 @@
 //! operator.rs   the operators of the domain kvtide         kernel.rs      one attention node and its computation
 //! info.rs       attributes of nodes                        rotary.rs      rotates its queries and keys
 //! call.rs       a kernel's inputs, output, threads         state_kernel.rs   one node of a layer with a state
-//! product_kernel.rs   the product of the head
+//! product_kernel.rs   the product of the head              block_kernel.rs   a product with weights of 4 bits
 //! state_node.rs its computation                            native_state_node.rs   the same for JavaScript
 //! shared.rs     state that the kernels of a session share
 //! session.rs    a model loaded by onnxruntime              run.rs         one step of it
@@ -20,6 +20,7 @@
 #[cfg(target_os = "linux")]
 mod allocator;
 mod api;
+mod block_kernel;
 mod call;
 mod embeddings;
 mod graph;

@@ -1,5 +1,4 @@
-//! The operators of the domain `kvtide`, called by onnxruntime: attention, layers that keep a state, and the product of
-//! the head.
+//! The operators of the domain `kvtide`, called by onnxruntime: attention, layers that keep a state, and products.
 //!
 //! ```text
 //! Run                                    on the calling thread
@@ -11,7 +10,7 @@
 //! ```
 //!
 //! A kernel (`kernel.rs`, `state_kernel.rs`) finds the step being computed in the state that its session's kernels share.
-//! A product (`product_kernel.rs`) needs none.
+//! A product (`product_kernel.rs`, `block_kernel.rs`) needs none.
 //! `kvtide-onnx` writes the attributes of its nodes. There is one operator per name and element type: onnxruntime asks
 //! each operator which type it takes.
 //!
@@ -25,6 +24,7 @@ use std::sync::Arc;
 use kvtide_tensor::DType;
 
 use super::api::{CustomOp, KernelContext, KernelInfo, Status, VERSION, number};
+use super::block_kernel::BlockKernel;
 use super::info::Info;
 use super::kernel::{Kernel, KernelCall};
 use super::product_kernel::ProductKernel;
@@ -50,6 +50,7 @@ pub(super) struct Operator {
 enum Kind {
     Attention,
     Product,
+    BlockProduct,
     State(StateOperator),
 }
 
@@ -57,6 +58,7 @@ enum Kind {
 enum NodeKernel {
     Attention(Kernel),
     Product(ProductKernel),
+    BlockProduct(BlockKernel),
     State(StateKernel),
 }
 
@@ -68,7 +70,8 @@ unsafe impl Sync for Operator {}
 impl Operator {
     /// One operator per name and element type. Their addresses are stable as long as the slice lives.
     pub fn all(shared: &Arc<Shared>) -> Box<[Operator]> {
-        let kinds = [Kind::Attention, Kind::Product].into_iter().chain(StateOperator::ALL.map(Kind::State));
+        let kinds =
+            [Kind::Attention, Kind::Product, Kind::BlockProduct].into_iter().chain(StateOperator::ALL.map(Kind::State));
         let of = |kind| {
             ELEMENTS.iter().map(move |&(element, dtype)| Operator {
                 table: TABLE,
@@ -94,6 +97,11 @@ impl Operator {
 pub(super) const POSITIONS: usize = 3;
 pub(super) const COSINES: usize = 4;
 pub(super) const SINES: usize = 5;
+
+/// The places of the inputs of a product with weights of 4 bits, behind its rows.
+pub(super) const CODES: usize = 1;
+pub(super) const SCALES: usize = 2;
+pub(super) const ZEROS: usize = 3;
 
 const TABLE: CustomOp = CustomOp {
     version: VERSION,
@@ -126,6 +134,7 @@ unsafe extern "system" fn name(operator: *const CustomOp) -> *const c_char {
     match unsafe { Operator::of(operator) }.kind {
         Kind::Attention => c"Attention".as_ptr(),
         Kind::Product => c"MatMul".as_ptr(),
+        Kind::BlockProduct => c"MatMulNBits".as_ptr(),
         Kind::State(operator) => operator.name().as_ptr(),
     }
 }
@@ -145,6 +154,7 @@ unsafe extern "system" fn input_element(operator: *const CustomOp, index: usize)
     let operator = unsafe { Operator::of(operator) };
     match operator.kind {
         Kind::Attention if index == POSITIONS => number::INT64,
+        Kind::BlockProduct if index == CODES || index == ZEROS => number::UINT8,
         _ => operator.element,
     }
 }
@@ -154,6 +164,7 @@ unsafe extern "system" fn inputs(operator: *const CustomOp) -> usize {
     match unsafe { Operator::of(operator) }.kind {
         Kind::Attention => SINES + 1,
         Kind::Product => 2,
+        Kind::BlockProduct => ZEROS + 1,
         Kind::State(operator) => operator.inputs().len(),
     }
 }
@@ -168,6 +179,7 @@ unsafe extern "system" fn needed(operator: *const CustomOp, index: usize) -> c_i
         // Queries may contain keys and values, and only some nodes rotate.
         Kind::Attention => 1,
         Kind::Product => 2,
+        Kind::BlockProduct => ZEROS,
         Kind::State(operator) => operator.required(),
     };
     if index < required { number::REQUIRED } else { number::OPTIONAL }
@@ -204,6 +216,7 @@ unsafe extern "system" fn create(
         let kernel = match operator.kind {
             Kind::Attention => NodeKernel::Attention(Kernel::read(shared, dtype, &info)?),
             Kind::Product => NodeKernel::Product(ProductKernel::read(shared, dtype, &info)),
+            Kind::BlockProduct => NodeKernel::BlockProduct(BlockKernel::read(shared, &info)?),
             Kind::State(operator) => NodeKernel::State(StateKernel::read(shared, dtype, operator, &info)?),
         };
         // SAFETY: the library provides the place for its kernel.
@@ -224,6 +237,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut KernelConte
     match unsafe { &*kernel.cast::<NodeKernel>() } {
         NodeKernel::Attention(kernel) => kernel.shared.answer(|| KernelCall { kernel, context }.compute()),
         NodeKernel::Product(kernel) => kernel.shared.answer(|| kernel.compute(context)),
+        NodeKernel::BlockProduct(kernel) => kernel.shared.answer(|| kernel.compute(context)),
         NodeKernel::State(kernel) => kernel.shared.answer(|| kernel.compute(context)),
     }
 }

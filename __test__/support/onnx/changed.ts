@@ -337,6 +337,50 @@ export function otherHead(model: Buffer, form: HeadForm): Buffer {
   return changing(model, [7], content => field(7, graph(content)))
 }
 
+/** Products with weights of 4 bits: as they are, with a zero point for each block, and with a bias. */
+export const BLOCK_FORMS = ['symmetric', 'zero points', 'bias'] as const
+
+/** A graph whose products with weights of 4 bits have another form. */
+export function withBlocks(model: Buffer, form: (typeof BLOCK_FORMS)[number]): Buffer {
+  const product = (content: Buffer): Uint8Array => {
+    if (nameOf(content, 4) !== 'MatMulNBits' || form === 'symmetric') return field(1, content)
+    const output = nameOf(content, 2)
+    const [inputs, size] =
+      form === 'bias'
+        ? [['', '', `${output}/bias`], (): number => attributeOf(content, 'N')]
+        : [[`${output}/zeros`], (): number => attributeOf(content, 'N') * Math.ceil(attributeOf(content, 'K') / 64)]
+    const values = Float32Array.from({ length: size() }, (_, at) => ((at * 37) % 100) / 100)
+    const name = inputs.at(-1) as string
+    const weight = form === 'bias' ? floats(name, [values.length], values) : zeroPoints(name, values)
+    return Buffer.concat([field(1, Buffer.concat([content, ...inputs.map(input => field(1, input))])), weight])
+  }
+  const graph = (content: Buffer): Uint8Array => changing(content, [1], product)
+  return changing(model, [7], content => field(7, graph(content)))
+}
+
+/** An integer of a node. */
+function attributeOf(message: Buffer, name: string): number {
+  const all = Array.from(fieldsOf(message)).filter(({ number }) => number === 5)
+  const found = all.map(({ content }) => content as Buffer).find(content => nameOf(content, 1) === name) as Buffer
+  const { whole } = Array.from(fieldsOf(found)).find(({ number }) => number === 3) as Field
+  return whole.subarray(1).reduce((value, byte, at) => value + (byte & 127) * 128 ** at, 0)
+}
+
+const UINT8 = 2
+/** Bytes from numbers below 1: two zero points each. */
+const zeroPoints = (name: string, values: Float32Array): Buffer =>
+  field(
+    5,
+    Buffer.concat([
+      Uint8Array.from([8, ...varint(values.length), 16, UINT8]),
+      field(8, name),
+      field(
+        9,
+        Uint8Array.from(values, value => value * 256),
+      ),
+    ]),
+  )
+
 /** Appends nodes to the bytes of a model. The last output becomes an output of the graph. */
 export function withNodes(model: Uint8Array, nodes: readonly AddedNode[]): Buffer {
   const made = nodes.map(({ operator, inputs, output }) =>

@@ -66,3 +66,27 @@ fn the_product_of_the_head_reads_its_weight_in_place() {
         assert_eq!(transposed(false), None, "{graph}");
     }
 }
+
+#[test]
+fn products_of_bytes_with_weights_of_4_bits_are_the_operator_s() {
+    // The domain is field 7 of a node; three nodes are attentions.
+    let counts = |bytes: &[u8], byte_products| {
+        let options = Options { byte_products, ..Options::default() };
+        let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &options).unwrap();
+        [rewritten.model(), rewritten.fused()].map(|model| {
+            let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
+            written.windows(8).filter(|window| *window == b"\x3a\x06kvtide").count()
+        })
+    };
+    let mut model = bytes("onnx-gqa-int4");
+    assert_eq!(counts(&model, false), [3, 3]);
+    assert_eq!(counts(&model, true), [3, 3 + 16]);
+    // Others are products of floats.
+    let level = b"accuracy_level\x18\x04";
+    let places: Vec<_> = (0..model.len() - level.len()).filter(|&at| model[at..].starts_with(level)).collect();
+    assert_eq!(places.len(), 16);
+    for at in &places[3..] {
+        model[at + level.len() - 1] = 1;
+    }
+    assert_eq!(counts(&model, true), [3, 3 + 3]);
+}

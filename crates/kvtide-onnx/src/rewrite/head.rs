@@ -13,6 +13,7 @@ use std::collections::HashSet;
 
 use super::GraphEdit;
 use super::attention::DOMAIN;
+use super::blocks::biased;
 use super::fuse::Nodes;
 use super::logits::CHOSEN;
 use super::positions::dependents;
@@ -48,10 +49,7 @@ impl GraphEdit<'_> {
             let made = Node::new("MatMul", DOMAIN, &node.name, &[rows, weight.name], &[output]);
             made.with(Attribute::int("transB", weight.is_transposed.into()))
         };
-        let Some(bias) = node.input(2) else { return Some(vec![product(output)]) };
-        let unbiased = format!("{output} without bias");
-        let sum = Node::new("Add", "", &unbiased, &[&unbiased, bias], &[output]);
-        Some(vec![product(&unbiased), sum])
+        Some(biased(output, node.input(2), product))
     }
 
     /// The weight of a product that kvtide computes.

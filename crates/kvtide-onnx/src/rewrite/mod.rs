@@ -12,6 +12,7 @@
 //! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
 //! embeddings       -> from the weight of the head, in the second graph   tied.rs
 //! product of the head -> kvtide::MatMul, in the second graph             head.rs
+//! products of 4 bits -> kvtide::MatMulNBits, in the second graph         blocks.rs
 //! unused: pasts, presents, states, masks, and nodes that only served them        prune.rs
 //! ```
 //! Tensors keep their names: a tensor that replaces another one has its name, so its readers do not change.
@@ -19,6 +20,7 @@
 //! A rewrite is O(graph) and changes neither the source nor the model that was read.
 
 mod attention;
+mod blocks;
 mod fuse;
 mod head;
 mod length;
@@ -60,6 +62,8 @@ pub struct Options {
     /// Inputs of floats that a step gives for each token, besides positions: `inputs_embeds` and the like. They are
     /// outputs of the model of embeddings.
     pub embedded: Vec<String>,
+    /// In the second graph, products of bytes with weights of 4 bits are kvtide's.
+    pub byte_products: bool,
 }
 
 /// A model whose attentions and states run on kvtide.
@@ -142,6 +146,9 @@ impl Rewritten {
         edit.fuse(&layers)?;
         edit.gather_columns()?;
         edit.multiply_in_place()?;
+        if options.byte_products {
+            edit.multiply_bytes();
+        }
         prune(&mut edit.graph, tokens);
         let mut fused = rewritten.clone();
         fused.graph = checked(edit.graph)?;

@@ -1,0 +1,44 @@
+// Products with weights of 4 bits on the backend `graph`, where kvtide computes them, against onnxruntime's own on `parts`.
+import { readFileSync } from 'node:fs'
+
+import { OnnxModel } from '../../onnx.js'
+import { distance, references } from '../support/llama/references.js'
+import { onnxTest as test } from '../support/onnx/available.js'
+import { BLOCK_FORMS, withBlocks } from '../support/onnx/changed.js'
+import { graphFile } from '../support/onnx/graphs.js'
+
+const plain = readFileSync(graphFile('llama/onnx-gqa-int4'))
+
+/** The logits of all tokens of some prompts in one step, and of a token behind each. */
+async function logitsOf(model: Uint8Array, backend: 'graph' | 'parts', threads: number): Promise<Float32Array[]> {
+  await using loaded = await OnnxModel.load(model, { backend, threads, cache: { memoryBytes: 2 ** 23, blockSize: 4 } })
+  const entries = Object.values(references.prompts).map(tokens => ({ sequence: loaded.open(), tokens }))
+  const all = await loaded.run(entries, { logits: 'all' })
+  const behind = entries.map(({ sequence }) => ({ sequence, tokens: [5] }))
+  return [...all, ...(await loaded.run(behind)), ...(await loaded.run(behind.slice(0, 1)))]
+}
+
+/**
+ * The distance of each row of logits. Where a number is half-way between two bytes, the last bit of a sum decides how it is rounded: such a row, and
+ * those behind it, differ by some hundredths. A mistake makes all rows differ.
+ */
+function distances(found: Float32Array, expected: Float32Array): number[] {
+  return Array.from({ length: expected.length / 320 }, (_, row) =>
+    distance(found.subarray(row * 320, row * 320 + 320), expected.subarray(row * 320, row * 320 + 320)),
+  )
+}
+
+for (const threads of [1, 2])
+  for (const form of BLOCK_FORMS)
+    test(`${form}, ${threads} threads: many rows, few and one have the logits of onnxruntime's products`, async t => {
+      const model = withBlocks(plain, form)
+      const [found, expected] = [await logitsOf(model, 'graph', threads), await logitsOf(model, 'parts', threads)]
+      const rows = found.flatMap((logits, place) => distances(logits, expected[place] as Float32Array))
+      t.true(rows.filter(row => row < 1e-4).length > rows.length / 5)
+      t.true(Math.max(...rows) < 1)
+    })
+
+test('another form has other logits', async t => {
+  const all = await Promise.all(BLOCK_FORMS.map(form => logitsOf(withBlocks(plain, form), 'graph', 1)))
+  for (const other of all.slice(1)) t.true(distance(other[0] as Float32Array, all[0]?.[0] as Float32Array) > 1e-2)
+})

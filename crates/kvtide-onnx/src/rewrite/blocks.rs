@@ -1,0 +1,59 @@
+//! Multiplies with weights of 4 bits by kvtide's operator, where a graph allows products of bytes.
+//!
+//! ```text
+//! MatMulNBits(rows, codes, scales, zero points, bias)   -> kvtide::MatMulNBits(rows, codes, scales, zero points), Add(bias)
+//! ```
+//! `accuracy_level` 4 says that rows may be quantised to bytes, with a scale for each block of the weights. Both operators do
+//! so, with the same scales and bytes.
+
+use super::GraphEdit;
+use super::attention::DOMAIN;
+use crate::proto::{Attribute, ElementType, Node};
+
+/// The `accuracy_level` of products of bytes.
+const BYTES: i64 = 4;
+
+impl GraphEdit<'_> {
+    /// Replaces the products of bytes. O(graph).
+    pub(super) fn multiply_bytes(&mut self) {
+        let products = self.graph.nodes.iter().enumerate();
+        let found: Vec<_> = products.filter_map(|(place, node)| Some((place, self.of_bytes(node)?))).collect();
+        for (place, made) in found.into_iter().rev() {
+            self.graph.nodes.splice(place..=place, made);
+        }
+    }
+
+    /// The nodes that give the same as a product of bytes.
+    fn of_bytes(&self, node: &Node) -> Option<Vec<Node>> {
+        let (rows, codes, scales) = (node.input(0)?, node.input(1)?, node.input(2)?);
+        let has = |name: &str, value: i64| node.int(name) == Some(value);
+        let is_form = node.is("com.microsoft", "MatMulNBits") && has("bits", 4) && has("accuracy_level", BYTES);
+        let block = node.int("block_size").filter(|&block| block >= 16 && block % 8 == 0)?;
+        let is_weight = |name: &str, element: ElementType| {
+            self.graph.initializers.iter().any(|weight| weight.name == name && weight.element == element)
+        };
+        let zeros = node.input(3);
+        let are_weights = is_weight(codes, ElementType::U8)
+            && is_weight(scales, ElementType::F32)
+            && zeros.is_none_or(|zeros| is_weight(zeros, ElementType::U8));
+        let is_ordered = node.input(4).is_none();
+        if !is_form || !are_weights || !is_ordered {
+            return None;
+        }
+        let sizes = [("K", node.int("K")?), ("N", node.int("N")?), ("block_size", block)];
+        let inputs: Vec<&str> = [rows, codes, scales].into_iter().chain(zeros).collect();
+        let product = |output: &str| {
+            let made = Node::new("MatMulNBits", DOMAIN, &node.name, &inputs, &[output]);
+            sizes.iter().fold(made, |made, (name, size)| made.with(Attribute::int(name, *size)))
+        };
+        Some(biased(node.output(0)?, node.input(5), product))
+    }
+}
+
+/// A product, and the sum with its bias if it has one.
+pub(super) fn biased(output: &str, bias: Option<&str>, product: impl Fn(&str) -> Node) -> Vec<Node> {
+    let Some(bias) = bias else { return vec![product(output)] };
+    let unbiased = format!("{output} without bias");
+    let sum = Node::new("Add", "", &unbiased, &[&unbiased, bias], &[output]);
+    vec![product(&unbiased), sum]
+}
