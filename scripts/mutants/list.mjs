@@ -136,6 +136,14 @@ export const mutants = [
     to: 'unit.rows.start / 2 * shape.row()..',
     check: tested('blocks', 'each_number_of_rows'),
   },
+  {
+    name: 'block-gate',
+    fault: 'a gated product multiplies the products of its gate by themselves',
+    file: 'crates/kvtide-tensor/src/linear/blocks.rs',
+    from: 'multiply(&lines[shape.panel()..], words,',
+    to: 'multiply(lines, words,',
+    check: tested('blocks', 'a_gated_product'),
+  },
   ...identity,
   ...storage,
 ]

@@ -1,21 +1,23 @@
-//! The product of rows with weights of 4 bits, as a kernel of onnxruntime. The weights are packed when the session is made.
+//! The product of rows with weights of 4 bits, as a kernel of onnxruntime, with a gate or without. The weights are packed
+//! when the session is made.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use kvtide_tensor::linear::{BlockCodes, BlockWeights};
+use kvtide_tensor::linear::{Activation, BlockCodes, BlockWeights, Gate};
 use kvtide_tensor::runtime::with_host;
 
 use super::api::KernelContext;
 use super::call::{Call, Input, refused};
 use super::info::{Attributes, Info};
-use super::operator::{CODES, SCALES, ZEROS};
+use super::operator::{CODES, GATE, SCALES, ZEROS};
 use super::shared::Shared;
 use crate::border::refusal::Outcome;
 
 /// The name of the operator.
 const OPERATOR: &str = "MatMulNBits";
 
-/// A product with weights of 4 bits.
+/// A product with weights of 4 bits, or a gated one.
 pub(super) struct BlockKernel {
     pub shared: Arc<Shared>,
     weights: BlockWeights,
@@ -23,19 +25,23 @@ pub(super) struct BlockKernel {
 
 impl BlockKernel {
     pub fn read(shared: &Arc<Shared>, info: &Info) -> Outcome<Self> {
-        let size = |name| info.whole(OPERATOR, name).map(|size| size as usize);
-        let missing = |index: usize| refused(OPERATOR, format!("its input {index} is not a weight"));
-        let weight = |index, bytes| info.weight(index, bytes)?.ok_or_else(|| missing(index));
-        let scales = Input { dims: Vec::new(), bytes: weight(SCALES, size_of::<f32>())? };
-        let codes = BlockCodes {
-            codes: weight(CODES, 1)?,
-            scales: &scales.floats(),
-            zero_points: info.weight(ZEROS, 1)?,
-            inner: size(c"K")?,
-            columns: size(c"N")?,
-            block: size(c"block_size")?,
+        let activation = match info.int(c"activation") {
+            None => None,
+            Some(1) => Some(Activation::Silu),
+            Some(2) => Some(Activation::GeluTanh),
+            Some(other) => return Err(refused(OPERATOR, format!("activation is {other}, expected 1 or 2"))),
         };
-        Ok(BlockKernel { shared: shared.clone(), weights: BlockWeights::pack(&codes)? })
+        let scales = scales_of(info, CODES)?;
+        let weights = codes_of(info, CODES, &scales)?;
+        let weights = match activation {
+            None => BlockWeights::pack(&weights, None)?,
+            Some(activation) => {
+                let scales = scales_of(info, GATE)?;
+                let gate = Gate { codes: codes_of(info, GATE, &scales)?, activation };
+                BlockWeights::pack(&weights, Some(gate))?
+            }
+        };
+        Ok(BlockKernel { shared: shared.clone(), weights })
     }
 
     pub fn compute(&self, context: *mut KernelContext) -> Outcome<()> {
@@ -54,4 +60,27 @@ impl BlockKernel {
         let share = move |count: usize, job: &(dyn Fn(usize) + Sync)| call.share(count, job);
         Ok(with_host(shared.threads, share, || weights.multiply(&rows.floats(), out))?)
     }
+}
+
+/// The scales of a weight, whose inputs start at `place`.
+fn scales_of(info: &Info, place: usize) -> Outcome<Cow<'_, [f32]>> {
+    let bytes = weight(info, place + SCALES - CODES, size_of::<f32>())?;
+    Ok(Input { dims: Vec::new(), bytes }.floats())
+}
+
+/// A weight, whose inputs start at `place`.
+fn codes_of<'a>(info: &'a Info, place: usize, scales: &'a [f32]) -> Outcome<BlockCodes<'a>> {
+    let size = |name| info.whole(OPERATOR, name).map(|size| size as usize);
+    Ok(BlockCodes {
+        codes: weight(info, place, 1)?,
+        scales,
+        zero_points: info.weight(place + ZEROS - CODES, 1)?,
+        inner: size(c"K")?,
+        columns: size(c"N")?,
+        block: size(c"block_size")?,
+    })
+}
+
+fn weight(info: &Info, place: usize, bytes: usize) -> Outcome<&[u8]> {
+    info.weight(place, bytes)?.ok_or_else(|| refused(OPERATOR, format!("its input {place} is not a weight")))
 }

@@ -98,10 +98,12 @@ pub(super) const POSITIONS: usize = 3;
 pub(super) const COSINES: usize = 4;
 pub(super) const SINES: usize = 5;
 
-/// The places of the inputs of a product with weights of 4 bits, behind its rows.
+/// The places of the inputs of a product with weights of 4 bits; three more are those of its gate.
+const ROWS: usize = 0;
 pub(super) const CODES: usize = 1;
 pub(super) const SCALES: usize = 2;
 pub(super) const ZEROS: usize = 3;
+pub(super) const GATE: usize = 4;
 
 const TABLE: CustomOp = CustomOp {
     version: VERSION,
@@ -154,7 +156,7 @@ unsafe extern "system" fn input_element(operator: *const CustomOp, index: usize)
     let operator = unsafe { Operator::of(operator) };
     match operator.kind {
         Kind::Attention if index == POSITIONS => number::INT64,
-        Kind::BlockProduct if index == CODES || index == ZEROS => number::UINT8,
+        Kind::BlockProduct if ![ROWS, SCALES, GATE + SCALES - CODES].contains(&index) => number::UINT8,
         _ => operator.element,
     }
 }
@@ -164,7 +166,7 @@ unsafe extern "system" fn inputs(operator: *const CustomOp) -> usize {
     match unsafe { Operator::of(operator) }.kind {
         Kind::Attention => SINES + 1,
         Kind::Product => 2,
-        Kind::BlockProduct => ZEROS + 1,
+        Kind::BlockProduct => GATE + 3,
         Kind::State(operator) => operator.inputs().len(),
     }
 }

@@ -337,25 +337,48 @@ export function otherHead(model: Buffer, form: HeadForm): Buffer {
   return changing(model, [7], content => field(7, graph(content)))
 }
 
-/** Products with weights of 4 bits: as they are, with a zero point for each block, and with a bias. */
-export const BLOCK_FORMS = ['symmetric', 'zero points', 'bias'] as const
+/** Products with weights of 4 bits: as they are, with a zero point for each block, with a bias, and with GELU as the activation of gates. */
+export const BLOCK_FORMS = ['symmetric', 'zero points', 'bias', 'gelu'] as const
+type BlockForm = (typeof BLOCK_FORMS)[number]
 
 /** A graph whose products with weights of 4 bits have another form. */
-export function withBlocks(model: Buffer, form: (typeof BLOCK_FORMS)[number]): Buffer {
-  const product = (content: Buffer): Uint8Array => {
-    if (nameOf(content, 4) !== 'MatMulNBits' || form === 'symmetric') return field(1, content)
-    const output = nameOf(content, 2)
-    const [inputs, size] =
-      form === 'bias'
-        ? [['', '', `${output}/bias`], (): number => attributeOf(content, 'N')]
-        : [[`${output}/zeros`], (): number => attributeOf(content, 'N') * Math.ceil(attributeOf(content, 'K') / 64)]
-    const values = Float32Array.from({ length: size() }, (_, at) => ((at * 37) % 100) / 100)
-    const name = inputs.at(-1) as string
-    const weight = form === 'bias' ? floats(name, [values.length], values) : zeroPoints(name, values)
-    return Buffer.concat([field(1, Buffer.concat([content, ...inputs.map(input => field(1, input))])), weight])
+export function withBlocks(model: Buffer, form: BlockForm): Buffer {
+  const forms: Readonly<Record<BlockForm, (content: Buffer) => Uint8Array>> = {
+    symmetric: content => field(1, content),
+    'zero points': content => withInputs(content, 'zeros', []),
+    bias: content => withInputs(content, 'bias', ['', '']),
+    gelu: withGelu,
   }
-  const graph = (content: Buffer): Uint8Array => changing(content, [1], product)
+  const graph = (content: Buffer): Uint8Array => changing(content, [1], forms[form])
   return changing(model, [7], content => field(7, graph(content)))
+}
+
+/** A product with zero points or a bias behind these inputs, and the weight; any other node as it is. */
+function withInputs(content: Buffer, added: 'bias' | 'zeros', before: readonly string[]): Uint8Array {
+  if (nameOf(content, 4) !== 'MatMulNBits') return field(1, content)
+  const columns = attributeOf(content, 'N')
+  const count = added === 'bias' ? columns : columns * Math.ceil(attributeOf(content, 'K') / 64)
+  const values = Float32Array.from({ length: count }, (_, at) => ((at * 37) % 100) / 100)
+  const name = `${nameOf(content, 2)}/${added}`
+  const weight = added === 'bias' ? floats(name, [count], values) : zeroPoints(name, values)
+  return Buffer.concat([field(1, Buffer.concat([content, ...[...before, name].map(input => field(1, input))])), weight])
+}
+
+/** `Gelu` by tanh in place of a product with a sigmoid; any other node as it is. */
+function withGelu(content: Buffer): Uint8Array {
+  const [operator, inputs] = [nameOf(content, 4), textOf(content, 1)]
+  if (operator === 'Mul' && inputs[1]?.endsWith('/Sigmoid/output_0')) return new Uint8Array(0)
+  if (operator !== 'Sigmoid') return field(1, content)
+  const STRING = 3
+  const approximate = Buffer.concat([
+    field(1, 'approximate'),
+    field(4, 'tanh'),
+    Uint8Array.from([...varint(20 * 8), STRING]),
+  ])
+  const changed = changing(content, [2, 4], (own, number) =>
+    field(number, number === 4 ? 'Gelu' : String(own).replace('/Sigmoid/', '/Mul/')),
+  )
+  return field(1, Buffer.concat([changed, field(5, approximate)]))
 }
 
 /** An integer of a node. */

@@ -1,7 +1,7 @@
 //! Products with weights of 4 bits, compared with sums in 64-bit floats, for all kernels that the machine can run.
 
 use kvtide_core::Code;
-use kvtide_tensor::linear::{BlockCodes, BlockWeights};
+use kvtide_tensor::linear::{Activation, BlockCodes, BlockWeights, Gate};
 use kvtide_tensor::runtime::{Kernels, with_host, with_kernels};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -86,7 +86,7 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 
 /// Fails unless all kernels give the sums of 64-bit floats, with the same bits on any number of threads.
 fn check(parts: &Parts, count: usize, seed: usize) {
-    let weights = BlockWeights::pack(&parts.codes()).unwrap();
+    let weights = BlockWeights::pack(&parts.codes(), None).unwrap();
     let &Parts { inner, columns, .. } = parts;
     let rows = numbers(count * inner, seed);
     let expected = with_kernels(Kernels::Portable, || product(&weights, &rows)).unwrap();
@@ -119,6 +119,38 @@ fn a_row_is_that_of_64_bit_floats_for_each_number_of_rows() {
 }
 
 #[test]
+fn a_gated_product_is_the_product_times_the_activated_one_of_its_gate() {
+    let bent = |activation, x: f64| match activation {
+        Activation::Silu => x,
+        Activation::GeluTanh => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x),
+    };
+    for (activation, has_zeros) in [(Activation::Silu, false), (Activation::GeluTanh, true)] {
+        let [parts, gates] = [3, 7].map(|seed| Parts::new([96, 40, 32], has_zeros, seed));
+        let gate = Gate { codes: gates.codes(), activation };
+        let weights = BlockWeights::pack(&parts.codes(), Some(gate)).unwrap();
+        let apart = [&parts, &gates].map(|parts| BlockWeights::pack(&parts.codes(), None).unwrap());
+        for count in [1, 2, 8, 9, 140] {
+            // Gates of all sizes: some are far from 0.
+            let rows: Vec<f32> = numbers(count * 96, count).into_iter().map(|value| value * 3.0).collect();
+            let expected = with_kernels(Kernels::Portable, || product(&weights, &rows)).unwrap();
+            let [products, gates] = [0, 1].map(|of| product(&apart[of], &rows));
+            for ((&found, product), x) in expected.iter().zip(products).zip(gates) {
+                let activated = f64::from(x) / (1.0 + (-bent(activation, f64::from(x))).exp());
+                let sum = f64::from(product) * activated;
+                assert!((f64::from(found) - sum).abs() <= 1e-5 * (1e-2 + sum.abs()), "{x}: {found}, expected {sum}");
+            }
+            for kernels in Kernels::supported() {
+                for threads in [1, 3] {
+                    let found =
+                        with_kernels(kernels, || with_host(threads, scoped, || product(&weights, &rows))).unwrap();
+                    assert_eq!(bits(&found), bits(&expected), "{kernels}, {threads} threads, {count} rows");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn many_columns_are_shared_among_threads() {
     check(&Parts::new([576, 1000, 32], false, 1), 2, 5);
     check(&Parts::new([64, 2000, 64], true, 1), 150, 5);
@@ -141,7 +173,7 @@ proptest! {
 
     #[test]
     fn rows_of_all_magnitudes(row in vec(any::<f32>(), 64)) {
-        let weights = BlockWeights::pack(&Parts::new([64, 16, 16], true, 7).codes()).unwrap();
+        let weights = BlockWeights::pack(&Parts::new([64, 16, 16], true, 7).codes(), None).unwrap();
         let expected = with_kernels(Kernels::Portable, || product(&weights, &row)).unwrap();
         for kernels in Kernels::supported() {
             let found = with_kernels(kernels, || product(&weights, &row)).unwrap();
@@ -154,7 +186,7 @@ proptest! {
 #[test]
 fn numbers_that_are_not_finite_stay_in_their_row() {
     let parts = Parts::new([64, 16, 32], false, 2);
-    let weights = BlockWeights::pack(&parts.codes()).unwrap();
+    let weights = BlockWeights::pack(&parts.codes(), None).unwrap();
     for kernels in Kernels::supported() {
         for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = numbers(3 * 64, 5);
@@ -170,11 +202,11 @@ fn numbers_that_are_not_finite_stay_in_their_row() {
 
 #[test]
 fn nothing_to_multiply_is_nothing() {
-    let none = BlockWeights::pack(&Parts::new([0, 3, 32], false, 0).codes()).unwrap();
+    let none = BlockWeights::pack(&Parts::new([0, 3, 32], false, 0).codes(), None).unwrap();
     let mut out = [1.0; 6];
     none.multiply(&[], &mut out).unwrap();
     assert_eq!(out, [0.0; 6]);
-    let narrow = BlockWeights::pack(&Parts::new([4, 0, 32], true, 0).codes()).unwrap();
+    let narrow = BlockWeights::pack(&Parts::new([4, 0, 32], true, 0).codes(), None).unwrap();
     narrow.multiply(&[1.0; 8], &mut []).unwrap();
 }
 
@@ -193,10 +225,16 @@ fn parts_of_other_sizes_are_refused() {
         BlockCodes { columns: usize::MAX, ..good },
     ];
     for codes in wrong {
-        let error = BlockWeights::pack(&codes).err().expect("wrong sizes");
+        let error = BlockWeights::pack(&codes, None).err().expect("wrong sizes");
         assert!([Code::ShapeMismatch, Code::InvalidArgument].contains(&error.code()), "{error}");
     }
-    let weights = BlockWeights::pack(&good).unwrap();
+    for gate in [Parts::new([64, 5, 32], true, 0), Parts::new([64, 4, 32], false, 0), Parts::new([64, 4, 64], true, 0)]
+    {
+        let gate = Gate { codes: gate.codes(), activation: Activation::Silu };
+        let error = BlockWeights::pack(&good, Some(gate)).err().expect("a gate of another size");
+        assert_eq!(error.code(), Code::ShapeMismatch, "{error}");
+    }
+    let weights = BlockWeights::pack(&good, None).unwrap();
     for (rows, out) in [(64, 3), (63, 4), (128, 4), (0, 4)] {
         let error = weights.multiply(&vec![0.0; rows], &mut vec![0.0; out]).unwrap_err();
         assert_eq!(error.code(), Code::ShapeMismatch, "{rows} and {out}: {error}");

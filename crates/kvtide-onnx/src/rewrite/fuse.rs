@@ -106,7 +106,7 @@ impl<'a> Nodes<'a> {
     }
 
     /// The two operands of a node, in both orders.
-    fn operands(&self, name: &str, operator: &str) -> Option<[[&'a str; 2]; 2]> {
+    pub fn operands(&self, name: &str, operator: &str) -> Option<[[&'a str; 2]; 2]> {
         let node = self.maker(name, "", operator)?;
         let (one, other) = (node.input(0)?, node.input(1)?);
         Some([[one, other], [other, one]])

@@ -12,7 +12,7 @@
 //! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
 //! embeddings       -> from the weight of the head, in the second graph   tied.rs
 //! product of the head -> kvtide::MatMul, in the second graph             head.rs
-//! products of 4 bits -> kvtide::MatMulNBits, in the second graph         blocks.rs
+//! products of 4 bits -> kvtide::MatMulNBits, in the second graph         blocks.rs, gated.rs
 //! unused: pasts, presents, states, masks, and nodes that only served them        prune.rs
 //! ```
 //! Tensors keep their names: a tensor that replaces another one has its name, so its readers do not change.
@@ -22,6 +22,7 @@
 mod attention;
 mod blocks;
 mod fuse;
+mod gated;
 mod head;
 mod length;
 mod logits;
@@ -148,6 +149,7 @@ impl Rewritten {
         edit.multiply_in_place()?;
         if options.byte_products {
             edit.multiply_bytes();
+            edit.gate_products()?;
         }
         prune(&mut edit.graph, tokens);
         let mut fused = rewritten.clone();

@@ -1,4 +1,4 @@
-//! Products of rows with weights of 4 bits. See `kernels/blocks` for the arithmetic and the packed form.
+//! Products of rows with weights of 4 bits, and gated ones. See `kernels/blocks` for the arithmetic and the packed form.
 
 use super::{Unit, units};
 use crate::base::chunks::HugeVec;
@@ -7,7 +7,10 @@ use crate::base::memory::{Budget, reserved};
 use crate::base::scratch::with_floats;
 use crate::base::threads::{is_hosted, threads, try_share_all};
 use crate::device::form::Form;
-use crate::kernels::blocks::{BlockKernels, COLUMNS, Line, Products, ROWS, Shape, multiply_plain, quantise_plain};
+pub use crate::kernels::blocks::Activation;
+use crate::kernels::blocks::{
+    BlockKernels, COLUMNS, Line, Products, ROWS, Shape, gate_plain, multiply_plain, quantise_plain,
+};
 
 /// Weights of 4 bits as a model has them: `(code - zero point) * scale`.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,15 @@ pub struct BlockCodes<'a> {
     pub block: usize,
 }
 
+/// The weights of a gate: each product is multiplied by the gate's, after an activation.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate<'a> {
+    /// As many weights as those of the products, in blocks of the same size, with or without zero points as they.
+    pub codes: BlockCodes<'a>,
+    /// The function of the gate's products.
+    pub activation: Activation,
+}
+
 /// Weights of 4 bits, packed for [`multiply`](Self::multiply).
 ///
 /// Rows are quantised to bytes, with a scale for each block, and multiplied in integers.
@@ -34,6 +46,8 @@ pub struct BlockWeights {
     shape: Shape,
     inner: usize,
     columns: usize,
+    /// Each panel has the gate's before it.
+    activation: Option<Activation>,
 }
 
 /// The most rows of a unit: their bytes and some panels fit in the second-level cache.
@@ -64,32 +78,29 @@ impl BlockWeights {
         Ok(BlockKernels::of(&Form::of_host()?).is_some())
     }
 
-    /// Packs weights. O(weights).
-    pub fn pack(weights: &BlockCodes<'_>) -> Result<Self> {
-        let &BlockCodes { codes, scales, zero_points, inner, columns, block } = weights;
+    /// Packs weights, and those of a gate. O(weights).
+    pub fn pack(weights: &BlockCodes<'_>, gate: Option<Gate<'_>>) -> Result<Self> {
+        let &BlockCodes { inner, columns, block, zero_points, .. } = weights;
         let blocks = weights.check()?;
         let shape = Shape { blocks, block, has_zeros: zero_points.is_some() };
-        let count = columns.div_ceil(COLUMNS) * shape.panel();
-        let refusal = || Budget::process().refusal((count * size_of::<Line>()) as u64);
-        let mut lines: HugeVec<Line> = HugeVec::zeroed(count).ok_or_else(refusal)?;
-        for column in 0..columns {
-            let panel = &mut lines[column / COLUMNS * shape.panel()..][..shape.panel()];
-            let own = 4 * (column % COLUMNS)..4 * (column % COLUMNS) + 4;
-            for (place, lines) in panel.chunks_exact_mut(shape.lines()).enumerate() {
-                let at = column * blocks + place;
-                lines[0].0[own.clone()].copy_from_slice(&scales[at].to_ne_bytes());
-                if let Some(zeros) = zero_points {
-                    let byte = zeros[column * blocks.div_ceil(2) + place / 2];
-                    let zero = i32::from(byte >> (4 * (place % 2)) & 15);
-                    lines[1].0[own.clone()].copy_from_slice(&zero.to_ne_bytes());
-                }
-                let codes = codes[at * block / 2..][..block / 2].chunks_exact(4);
-                for (line, four) in lines[shape.lead()..].iter_mut().zip(codes) {
-                    line.0[own.clone()].copy_from_slice(four);
-                }
+        if let Some(Gate { codes, .. }) = &gate {
+            codes.check()?;
+            let sizes = |of: &BlockCodes<'_>| [of.inner, of.columns, of.block, usize::from(of.zero_points.is_some())];
+            if sizes(codes) != sizes(weights) {
+                let expected = format!("{:?}: inner, columns, block, zero points", sizes(weights));
+                return Err(Error::ShapeMismatch { argument: "gate", value: sizes(codes).to_vec(), expected });
             }
         }
-        Ok(BlockWeights { lines, shape, inner, columns })
+        let stride = shape.panel() * (1 + usize::from(gate.is_some()));
+        let count = columns.div_ceil(COLUMNS) * stride;
+        let refusal = || Budget::process().refusal((count * size_of::<Line>()) as u64);
+        let mut lines: HugeVec<Line> = HugeVec::zeroed(count).ok_or_else(refusal)?;
+        if let Some(Gate { codes, .. }) = &gate {
+            codes.lay(shape, &mut lines, stride);
+        }
+        let lead = stride - shape.panel();
+        weights.lay(shape, lines.get_mut(lead..).unwrap_or_default(), stride);
+        Ok(BlockWeights { lines, shape, inner, columns, activation: gate.map(|gate| gate.activation) })
     }
 
     /// The number of elements of a row of the input.
@@ -169,14 +180,26 @@ impl BlockWeights {
         let words = &words[unit.rows.start * shape.row()..unit.rows.end * shape.row()];
         let ahead = if unit.rows.len() <= group { AHEAD } else { 0 };
         let mut products: Products = [[0.0; COLUMNS]; ROWS];
+        let mut gates = products;
+        let stride = shape.panel() * (1 + usize::from(self.activation.is_some()));
+        let multiply = |lines: &[Line], words: &[i32], count: usize, products: &mut Products| match kernels {
+            Some(kernels) => kernels.multiply(lines, shape, words, count, ahead, products),
+            None => multiply_plain(lines, shape, words, count, products),
+        };
         for first in unit.columns.clone().step_by(COLUMNS) {
-            let lines = &self.lines[first / COLUMNS * shape.panel()..];
+            let lines = &self.lines[first / COLUMNS * stride..];
             let (from, width) = (first - unit.columns.start, COLUMNS.min(unit.columns.end - first));
             for (words, outs) in words.chunks(group * shape.row()).zip(unit.out.chunks_mut(group)) {
-                match kernels {
-                    Some(kernels) => kernels.multiply(lines, shape, words, outs.len(), ahead, &mut products),
-                    None => multiply_plain(lines, shape, words, outs.len(), &mut products),
-                };
+                if let Some(activation) = self.activation {
+                    multiply(lines, words, outs.len(), &mut gates);
+                    multiply(&lines[shape.panel()..], words, outs.len(), &mut products);
+                    match kernels {
+                        Some(kernels) => kernels.gate(activation, &gates[..outs.len()], &mut products),
+                        None => gate_plain(activation, &gates[..outs.len()], &mut products),
+                    }
+                } else {
+                    multiply(lines, words, outs.len(), &mut products);
+                }
                 for (products, out) in products.iter().zip(outs) {
                     out[from..from + width].copy_from_slice(&products[..width]);
                 }
@@ -207,5 +230,28 @@ impl BlockCodes<'_> {
             }
         }
         Ok(blocks)
+    }
+
+    /// Copies the weights to panels, each `stride` lines behind the one before.
+    fn lay(&self, shape: Shape, lines: &mut [Line], stride: usize) {
+        let &BlockCodes { codes, scales, zero_points, columns, block, .. } = self;
+        let blocks = shape.blocks;
+        for column in 0..columns {
+            let panel = &mut lines[column / COLUMNS * stride..][..shape.panel()];
+            let own = 4 * (column % COLUMNS)..4 * (column % COLUMNS) + 4;
+            for (place, lines) in panel.chunks_exact_mut(shape.lines()).enumerate() {
+                let at = column * blocks + place;
+                lines[0].0[own.clone()].copy_from_slice(&scales[at].to_ne_bytes());
+                if let Some(zeros) = zero_points {
+                    let byte = zeros[column * blocks.div_ceil(2) + place / 2];
+                    let zero = i32::from(byte >> (4 * (place % 2)) & 15);
+                    lines[1].0[own.clone()].copy_from_slice(&zero.to_ne_bytes());
+                }
+                let codes = codes[at * block / 2..][..block / 2].chunks_exact(4);
+                for (line, four) in lines[shape.lead()..].iter_mut().zip(codes) {
+                    line.0[own.clone()].copy_from_slice(four);
+                }
+            }
+        }
     }
 }

@@ -34,7 +34,7 @@ mod tile;
 use bytemuck::{Pod, Zeroable};
 
 use crate::device::form::{Form, Kernels};
-pub(crate) use plain::{multiply_plain, quantise_plain};
+pub(crate) use plain::{gate_plain, multiply_plain, quantise_plain};
 
 /// The number of columns of a panel.
 pub(crate) const COLUMNS: usize = 16;
@@ -49,6 +49,18 @@ pub(crate) struct Line(pub [u8; 64]);
 
 /// The products of some rows with a panel, one after the other.
 pub(crate) type Products = [[f32; COLUMNS]; ROWS];
+
+/// A function of a gate's product `x`: `x * sigmoid(f(x))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `f(x) = x`.
+    Silu,
+    /// The approximation of GELU by tanh: `f(x) = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3)`.
+    GeluTanh,
+}
+
+/// `2 * sqrt(2 / pi)`, and the same times 0.044715.
+const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
 
 /// The sizes of packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +120,7 @@ pub(crate) struct BlockKernels {
     /// The same for weights with zero points.
     tile_with_zeros: [unsafe fn(Tile); ROWS],
     quantise: unsafe fn(Shape, &[f32], usize, &mut [i32]),
+    gate: unsafe fn(Activation, &[[f32; COLUMNS]], &mut Products),
     prefetch: unsafe fn(*const u8),
 }
 
@@ -150,6 +163,12 @@ impl BlockKernels {
         let entries = if shape.has_zeros { &self.tile_with_zeros } else { &self.tile };
         // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
         unsafe { entries[count - 1](call) };
+    }
+
+    /// Multiplies products by the activated ones of a gate.
+    pub fn gate(&self, activation: Activation, gates: &[[f32; COLUMNS]], products: &mut Products) {
+        // SAFETY: the table is available only if the machine has its instructions.
+        unsafe { (self.gate)(activation, gates, products) }
     }
 
     /// Prefetches lines.

@@ -1,6 +1,7 @@
 //! The same without vector instructions.
 
-use super::{COLUMNS, Line, Products, Shape};
+use super::{Activation, COLUMNS, GELU, Line, Products, Shape};
+use crate::kernels::simd::POWERS;
 
 /// Quantises a row into its place in a group. Elements that the row lacks are 0. If one is not finite, the scale of its
 /// block is NaN.
@@ -74,4 +75,24 @@ pub(crate) fn multiply_plain(lines: &[Line], shape: Shape, group: &[i32], count:
             }
         }
     }
+}
+
+/// Multiplies products by the activated ones of a gate.
+pub(crate) fn gate_plain(activation: Activation, gates: &[[f32; COLUMNS]], products: &mut Products) {
+    for (&x, product) in gates.as_flattened().iter().zip(products.as_flattened_mut()) {
+        let bent = match activation {
+            Activation::Silu => x,
+            Activation::GeluTanh => x * (x * x).mul_add(GELU[1], GELU[0]),
+        };
+        *product *= x / (1.0 + exp2(bent * -std::f32::consts::LOG2_E));
+    }
+}
+
+/// The function of this name of `kernels/simd`, with the same bits.
+fn exp2(exponent: f32) -> f32 {
+    let clamped = if exponent.is_nan() { exponent } else { exponent.clamp(-127.0, 127.0) };
+    let whole = clamped.round_ties_even();
+    let rest = clamped - whole;
+    let power = POWERS.iter().fold(0.0_f32, |power, &term| power.mul_add(rest, term));
+    power * f32::from_bits(((whole as i32 + 127) as u32) << 23)
 }

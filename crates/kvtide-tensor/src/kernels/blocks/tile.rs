@@ -1,9 +1,9 @@
 //! The products of some rows with a panel, written once for all vector instructions.
 #![expect(unsafe_code, reason = "vector instructions read and write through pointers")]
 
-use super::{BlockKernels, COLUMNS, Shape, Tile, plain};
-use crate::kernels::simd::Lanes;
+use super::{Activation, BlockKernels, COLUMNS, GELU, Products, Shape, Tile, plain};
 use crate::kernels::simd::dots::{Avx2Dots, Avx512Dots, AvxVnniDots, Dots, eight_bytes};
+use crate::kernels::simd::{Lanes, exp2};
 
 /// # Safety
 ///
@@ -50,6 +50,28 @@ unsafe fn tile<D: Dots, const R: usize, const HAS_ZEROS: bool>(call: Tile) {
     }
 }
 
+/// # Safety
+///
+/// The machine has the instructions of `V`.
+#[inline(always)]
+unsafe fn gate<V: Lanes>(activation: Activation, gates: &[[f32; COLUMNS]], products: &mut Products) {
+    for (gates, products) in gates.iter().zip(products) {
+        for first in (0..COLUMNS).step_by(V::COUNT) {
+            // SAFETY: a vector is a part of a row.
+            unsafe {
+                let (x, product) = (V::load(gates[first..].as_ptr()), &mut products[first..]);
+                let bent = match activation {
+                    Activation::Silu => x,
+                    Activation::GeluTanh => x.mul(x.mul(x).mul_add(V::splat(GELU[1]), V::splat(GELU[0]))),
+                };
+                let power = exp2(bent.mul(V::splat(-std::f32::consts::LOG2_E)));
+                let activated = x.div(V::splat(1.0).add(power));
+                V::load(product.as_ptr()).mul(activated).store(product.as_mut_ptr());
+            }
+        }
+    }
+}
+
 /// A call with more rows than fit in the machine's registers.
 unsafe fn none(_: Tile) {
     unreachable!("more rows than the kernels say");
@@ -73,6 +95,12 @@ macro_rules! kernels {
             }
 
             #[target_feature(enable = $features)]
+            fn gate(activation: Activation, gates: &[[f32; COLUMNS]], products: &mut Products) {
+                // SAFETY: the instructions are enabled here.
+                unsafe { super::gate::<<$dots as Dots>::Floats>(activation, gates, products) }
+            }
+
+            #[target_feature(enable = $features)]
             unsafe fn prefetch(line: *const u8) {
                 // SAFETY: any address may be prefetched, and the instructions are enabled here.
                 unsafe { <$dots as Dots>::Floats::prefetch(line) }
@@ -83,6 +111,7 @@ macro_rules! kernels {
                 tile: [$(entry::<$rows, false>,)+ $($none,)*],
                 tile_with_zeros: [$(entry::<$rows, true>,)+ $($none,)*],
                 quantise,
+                gate,
                 prefetch,
             };
         }

@@ -62,6 +62,10 @@ pub(crate) trait Lanes: Copy {
     unsafe fn scale_by_power(self, exponent: Self) -> Self;
 }
 
+/// The Taylor series of 2^x around 0, for -0.5 <= x <= 0.5, from the last term on.
+pub(crate) const POWERS: [f32; 7] =
+    [1.540_353_1e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265e-1, std::f32::consts::LN_2, 1.0];
+
 /// 2 to the power of each element, within 2 units in the last place; 0 below -126.5, NaN for NaN.
 ///
 /// # Safety
@@ -74,14 +78,10 @@ pub(crate) unsafe fn exp2<V: Lanes>(exponent: V) -> V {
         let clamped = exponent.max(V::splat(-127.0)).min(V::splat(127.0));
         let whole = clamped.round();
         let rest = clamped.sub(whole);
-        // The Taylor series of 2^x around 0, for -0.5 <= x <= 0.5.
-        let mut power = V::splat(1.540_353_1e-4);
-        power = power.mul_add(rest, V::splat(1.333_355_8e-3));
-        power = power.mul_add(rest, V::splat(9.618_129e-3));
-        power = power.mul_add(rest, V::splat(5.550_411e-2));
-        power = power.mul_add(rest, V::splat(2.402_265e-1));
-        power = power.mul_add(rest, V::splat(std::f32::consts::LN_2));
-        power = power.mul_add(rest, V::splat(1.0));
+        let mut power = V::splat(POWERS[0]);
+        for &term in &POWERS[1..] {
+            power = power.mul_add(rest, V::splat(term));
+        }
         power.scale_by_power(whole)
     }
 }
