@@ -69,11 +69,14 @@ function table(results: readonly Measurement[], field: keyof Answer, title: stri
   return tableOf([title, ...LANES, 'best peer / kvtide'], rows)
 }
 
-/** Measurements in the order of models, then threads, chats and lengths, whenever they were made. */
+const FORMS = ['int4', 'f32', 'f32, optimum']
+
+/** Measurements in the order of models, forms, threads, chats and lengths, whenever they were made. */
 function ordered(results: readonly Measurement[]): Measurement[] {
   const models = Object.keys(NAMES)
-  const order = ({ model, threads, chats, length }: Measurement): number[] => [
+  const order = ({ model, form, threads, chats, length }: Measurement): number[] => [
     models.indexOf(model),
+    FORMS.indexOf(form),
     threads,
     chats,
     length,

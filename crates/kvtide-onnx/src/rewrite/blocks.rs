@@ -37,10 +37,12 @@ impl GraphEdit<'_> {
             && is_weight(scales, ElementType::F32)
             && zeros.is_none_or(|zeros| is_weight(zeros, ElementType::U8));
         let is_ordered = node.input(4).is_none();
+        // Packed weights have a multiple of 16 columns.
+        let columns = node.int("N").filter(|&columns| columns >= 16)?;
         if !is_form || !are_weights || !is_ordered {
             return None;
         }
-        let sizes = [("K", node.int("K")?), ("N", node.int("N")?), ("block_size", block)];
+        let sizes = [("K", node.int("K")?), ("N", columns), ("block_size", block)];
         let inputs: Vec<&str> = [rows, codes, scales].into_iter().chain(zeros).collect();
         let product = |output: &str| {
             let made = Node::new("MatMulNBits", DOMAIN, &node.name, &inputs, &[output]);
