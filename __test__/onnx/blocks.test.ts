@@ -1,22 +1,13 @@
 // Products with weights of 4 bits on the backend `graph`, where kvtide computes them, against onnxruntime's own on `parts`.
 import { readFileSync } from 'node:fs'
 
-import { OnnxModel } from '../../onnx.js'
-import { distance, references } from '../support/llama/references.js'
+import { distance } from '../support/llama/references.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { BLOCK_FORMS, withBlocks } from '../support/onnx/changed.js'
 import { graphFile } from '../support/onnx/graphs.js'
+import { logitsOf } from '../support/onnx/row-counts.js'
 
 const plain = readFileSync(graphFile('llama/onnx-gqa-int4'))
-
-/** The logits of all tokens of some prompts in one step, and of a token behind each. */
-async function logitsOf(model: Uint8Array, backend: 'graph' | 'parts', threads: number): Promise<Float32Array[]> {
-  await using loaded = await OnnxModel.load(model, { backend, threads, cache: { memoryBytes: 2 ** 23, blockSize: 4 } })
-  const entries = Object.values(references.prompts).map(tokens => ({ sequence: loaded.open(), tokens }))
-  const all = await loaded.run(entries, { logits: 'all' })
-  const behind = entries.map(({ sequence }) => ({ sequence, tokens: [5] }))
-  return [...all, ...(await loaded.run(behind)), ...(await loaded.run(behind.slice(0, 1)))]
-}
 
 /**
  * The distance of each row of logits. Where a number is half-way between two bytes, the last bit of a sum decides how it is rounded: such a row, and
