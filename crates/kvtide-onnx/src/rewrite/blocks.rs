@@ -18,9 +18,7 @@ impl GraphEdit<'_> {
     pub(super) fn multiply_bytes(&mut self) {
         let products = self.graph.nodes.iter().enumerate();
         let found: Vec<_> = products.filter_map(|(place, node)| Some((place, self.of_bytes(node)?))).collect();
-        for (place, made) in found.into_iter().rev() {
-            self.graph.nodes.splice(place..=place, made);
-        }
+        self.replace_nodes(found);
     }
 
     /// The nodes that give the same as a product of bytes.

@@ -21,10 +21,8 @@ impl GraphEdit<'_> {
     pub(super) fn gate_products(&mut self) -> Result<()> {
         let nodes = Nodes::of(self, &self.graph.nodes)?;
         let products = self.graph.nodes.iter().enumerate();
-        let found: Vec<_> = products.filter_map(|(place, node)| Some((place, gated(&nodes, node)?))).collect();
-        for (place, made) in found {
-            self.graph.nodes[place] = made;
-        }
+        let found: Vec<_> = products.filter_map(|(place, node)| Some((place, [gated(&nodes, node)?]))).collect();
+        self.replace_nodes(found);
         Ok(())
     }
 }

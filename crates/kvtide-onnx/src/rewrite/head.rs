@@ -36,9 +36,7 @@ impl GraphEdit<'_> {
         let is_chosen = |node: &Node| node.input(0).is_some_and(|rows| chosen.contains(rows));
         let products = self.graph.nodes.iter().enumerate().filter(|(_, node)| is_chosen(node));
         let found: Vec<_> = products.filter_map(|(place, node)| Some((place, self.in_place(&nodes, node)?))).collect();
-        for (place, made) in found.into_iter().rev() {
-            self.graph.nodes.splice(place..=place, made);
-        }
+        self.replace_nodes(found);
         Ok(())
     }
 

@@ -260,6 +260,13 @@ impl<'a> GraphEdit<'a> {
         Self { lookup, graph, positions: positions.unwrap_or_else(|| POSITIONS.into()), has_positions }
     }
 
+    /// Puts nodes in the places of others, which are in ascending order.
+    fn replace_nodes(&mut self, found: Vec<(usize, impl IntoIterator<Item = Node>)>) {
+        for (place, made) in found.into_iter().rev() {
+            self.graph.nodes.splice(place..=place, made);
+        }
+    }
+
     /// The name of the input with positions, which is added if the graph has none. Fails if they have three rows: the
     /// index of a token does not follow from these.
     fn positions(&mut self) -> Result<String> {

@@ -17,9 +17,7 @@ impl GraphEdit<'_> {
         let nodes = Nodes::of(self, &self.graph.nodes)?;
         let columns = |(place, node)| self.columns(&nodes, node).map(|made| (place, made));
         let found: Vec<_> = self.graph.nodes.iter().enumerate().filter_map(columns).collect();
-        for (place, made) in found.into_iter().rev() {
-            self.graph.nodes.splice(place..=place, made);
-        }
+        self.replace_nodes(found);
         Ok(())
     }
 
