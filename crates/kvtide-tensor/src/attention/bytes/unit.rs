@@ -243,7 +243,7 @@ impl<'a, 'b> Work<'a, 'b> {
 
 /// The number of query rows per head from which on keys and values are copied into panels: for rows that are floats in
 /// memory, and for others.
-const MANY: [usize; 2] = [56, 9];
+const MANY: [usize; 2] = [24, 9];
 
 impl Work<'_, '_> {
     /// The rows of one of the unit's heads.
