@@ -29,7 +29,23 @@ for (const threads of [1, 2])
       t.true(Math.max(...rows) < 1)
     })
 
+/** The graph without \`accuracy_level\` 4, which allows products of bytes. */
+const inFloats = Buffer.from(
+  plain.toString('latin1').replaceAll('accuracy_level\x18\x04', 'accuracy_level\x18\x00'),
+  'latin1',
+)
+
+for (const threads of [1, 2])
+  for (const form of BLOCK_FORMS)
+    test(`${form} in floats, ${threads} threads: each row has the logits of onnxruntime's products`, async t => {
+      const model = withBlocks(inFloats, form)
+      const [found, expected] = [await logitsOf(model, 'graph', threads), await logitsOf(model, 'parts', threads)]
+      const rows = found.flatMap((logits, place) => distances(logits, expected[place] as Float32Array))
+      t.true(Math.max(...rows) < 1e-4, `${Math.max(...rows)}`)
+    })
+
 test('another form has other logits', async t => {
   const all = await Promise.all(BLOCK_FORMS.map(form => logitsOf(withBlocks(plain, form), 'graph', 1)))
+  t.true(distance(all[0]?.[0] as Float32Array, (await logitsOf(inFloats, 'graph', 1))[0] as Float32Array) > 1e-4)
   for (const other of all.slice(1)) t.true(distance(other[0] as Float32Array, all[0]?.[0] as Float32Array) > 1e-2)
 })

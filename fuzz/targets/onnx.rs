@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         logit_rows: kind & 1 != 0,
         windows: (kind & 2 != 0).then(|| vec![Some(u32::from(kind)); 1]),
         embedded: if kind & 4 != 0 { vec!["inputs_embeds".to_owned()] } else { Vec::new() },
-        byte_products: kind & 8 != 0,
+        block_products: kind & 8 != 0,
     };
     let Ok(rewritten) = Rewritten::new(bytes, &model, &options) else { return };
     let _ = (rewritten.layers(), rewritten.states(), rewritten.context_length(), rewritten.long_rope());

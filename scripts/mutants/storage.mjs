@@ -5,6 +5,7 @@ const BLOCKS = 'crates/kvtide-core/src/paged/pool/blocks.rs'
 const INDEX = 'crates/kvtide-core/src/paged/index/prefix_index.rs'
 const ENTRY = 'crates/kvtide-tiers/src/entry.rs'
 const LINK = 'crates/kvtide-tiers/src/redis/link.rs'
+const STATES = 'crates/kvtide-core/src/paged/sequence/content/states.rs'
 const PAGES = 'crates/kvtide-files/src/pages.rs'
 
 const entry = tested('tiers', 'folder::an_entry_is_what_was_asked_for_or_nothing')
@@ -146,5 +147,21 @@ export const storage = [
     from: 'let unfinished = Unfinished { link: self, number };',
     to: 'let unfinished = Unfinished { link: self, number: u64::MAX };',
     check: tested('redis', 'abandoned::a_connection_is_not_used_again_after_an_exchange_was_given_up'),
+  },
+  {
+    name: 'state-cut',
+    fault: 'a sequence that goes back keeps the state after the tokens that it loses',
+    file: STATES,
+    from: '.map(|(at, slot)| (*at, slot));\n        self.length = length;',
+    to: '.map(|(at, slot)| (*at, self.state(tables).unwrap_or(slot)));\n        self.length = length;',
+    check: tested('simulation', 'workers_with_faults_follow_the_model'),
+  },
+  {
+    name: 'state-ids',
+    fault: 'a state that replaces another one lacks the ids of the block that has begun',
+    file: STATES,
+    from: 'tables.pool_mut().copy_ids(before, slot, kept);',
+    to: 'let _ = before;',
+    check: tested('simulation', 'workers_with_faults_follow_the_model'),
   },
 ]

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use kvtide_tensor::linear::{Activation, BlockCodes, BlockWeights, Gate};
+use kvtide_tensor::linear::{Activation, BlockCodes, BlockWeights, Gate, Precision};
 use kvtide_tensor::runtime::with_host;
 
 use super::api::KernelContext;
@@ -31,14 +31,16 @@ impl BlockKernel {
             Some(2) => Some(Activation::GeluTanh),
             Some(other) => return Err(refused(OPERATOR, format!("activation is {other}, expected 1 or 2"))),
         };
+        // The level that allows products of bytes.
+        let precision = if info.int(c"accuracy_level") == Some(4) { Precision::Bytes } else { Precision::Floats };
         let scales = scales_of(info, CODES)?;
         let weights = codes_of(info, CODES, &scales)?;
         let weights = match activation {
-            None => BlockWeights::pack(&weights, None)?,
+            None => BlockWeights::pack(&weights, precision, None)?,
             Some(activation) => {
                 let scales = scales_of(info, GATE)?;
                 let gate = Gate { codes: codes_of(info, GATE, &scales)?, activation };
-                BlockWeights::pack(&weights, Some(gate))?
+                BlockWeights::pack(&weights, precision, Some(gate))?
             }
         };
         Ok(BlockKernel { shared: shared.clone(), weights })

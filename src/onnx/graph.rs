@@ -152,7 +152,7 @@ impl NativeOnnxGraph {
             let window = |window: Option<f64>| window.map(|window| positive("windows", window)).transpose();
             let windows = windows.map(|windows| windows.into_iter().map(window).collect::<Outcome<_>>()).transpose()?;
             let embedded = embedded.unwrap_or_default();
-            let options = Options { logit_rows, windows, embedded, byte_products: BlockWeights::is_fast()? };
+            let options = Options { logit_rows, windows, embedded, block_products: BlockWeights::is_fast()? };
             let rewrite = move || {
                 let rewritten = Rewritten::new(&graph.source.as_ref(), &graph.model, &options)?;
                 Ok(RewrittenGraph { graph, rewritten })

@@ -1,7 +1,7 @@
 //! Products with weights of 4 bits, compared with sums in 64-bit floats, for all kernels that the machine can run.
 
 use kvtide_core::Code;
-use kvtide_tensor::linear::{Activation, BlockCodes, BlockWeights, Gate};
+use kvtide_tensor::linear::{Activation, BlockCodes, BlockWeights, Gate, Precision};
 use kvtide_tensor::runtime::{Kernels, with_host, with_kernels};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -57,8 +57,11 @@ impl Parts {
         (code - zero) * f64::from(self.scales[column * blocks + place])
     }
 
-    /// A row as the bytes of its blocks stand for it.
-    fn in_bytes(&self, row: &[f32]) -> Vec<f64> {
+    /// A row as it is, or as the bytes of its blocks stand for it.
+    fn row(&self, row: &[f32], precision: Precision) -> Vec<f64> {
+        if precision == Precision::Floats {
+            return row.iter().copied().map(f64::from).collect();
+        }
         let of = |block: &[f32]| {
             let largest = block.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
             let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
@@ -85,13 +88,13 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 }
 
 /// Fails unless all kernels give the sums of 64-bit floats, with the same bits on any number of threads.
-fn check(parts: &Parts, count: usize, seed: usize) {
-    let weights = BlockWeights::pack(&parts.codes(), None).unwrap();
+fn check(parts: &Parts, precision: Precision, count: usize, seed: usize) {
+    let weights = BlockWeights::pack(&parts.codes(), precision, None).unwrap();
     let &Parts { inner, columns, .. } = parts;
     let rows = numbers(count * inner, seed);
     let expected = with_kernels(Kernels::Portable, || product(&weights, &rows)).unwrap();
     for (row, products) in rows.chunks(inner).zip(expected.chunks(columns)) {
-        let row = parts.in_bytes(row);
+        let row = parts.row(row, precision);
         for (column, &found) in products.iter().enumerate() {
             let terms = row.iter().enumerate().map(|(index, value)| value * parts.weight(index, column));
             let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
@@ -108,12 +111,16 @@ fn check(parts: &Parts, count: usize, seed: usize) {
     }
 }
 
+fn forms() -> impl Iterator<Item = (Precision, bool)> {
+    [Precision::Bytes, Precision::Floats].into_iter().flat_map(|precision| [(precision, false), (precision, true)])
+}
+
 #[test]
 fn a_row_is_that_of_64_bit_floats_for_each_number_of_rows() {
-    for has_zeros in [false, true] {
+    for (precision, has_zeros) in forms() {
         let parts = Parts::new([96, 40, 32], has_zeros, 3);
-        for count in (1..=19).chain([130, 300]) {
-            check(&parts, count, count);
+        for count in (1..=29).chain([130, 300]) {
+            check(&parts, precision, count, count);
         }
     }
 }
@@ -124,11 +131,12 @@ fn a_gated_product_is_the_product_times_the_activated_one_of_its_gate() {
         Activation::Silu => x,
         Activation::GeluTanh => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x),
     };
-    for (activation, has_zeros) in [(Activation::Silu, false), (Activation::GeluTanh, true)] {
+    let activations = [Activation::Silu, Activation::GeluTanh];
+    for ((precision, has_zeros), activation) in forms().zip(activations.into_iter().cycle()) {
         let [parts, gates] = [3, 7].map(|seed| Parts::new([96, 40, 32], has_zeros, seed));
         let gate = Gate { codes: gates.codes(), activation };
-        let weights = BlockWeights::pack(&parts.codes(), Some(gate)).unwrap();
-        let apart = [&parts, &gates].map(|parts| BlockWeights::pack(&parts.codes(), None).unwrap());
+        let weights = BlockWeights::pack(&parts.codes(), precision, Some(gate)).unwrap();
+        let apart = [&parts, &gates].map(|parts| BlockWeights::pack(&parts.codes(), precision, None).unwrap());
         for count in [1, 2, 8, 9, 140] {
             // Gates of all sizes: some are far from 0.
             let rows: Vec<f32> = numbers(count * 96, count).into_iter().map(|value| value * 3.0).collect();
@@ -152,8 +160,10 @@ fn a_gated_product_is_the_product_times_the_activated_one_of_its_gate() {
 
 #[test]
 fn many_columns_are_shared_among_threads() {
-    check(&Parts::new([576, 1000, 32], false, 1), 2, 5);
-    check(&Parts::new([64, 2000, 64], true, 1), 150, 5);
+    for precision in [Precision::Bytes, Precision::Floats] {
+        check(&Parts::new([576, 1000, 32], false, 1), precision, 2, 5);
+        check(&Parts::new([64, 2000, 64], true, 1), precision, 150, 5);
+    }
 }
 
 proptest! {
@@ -166,14 +176,18 @@ proptest! {
         columns in 1_usize..80,
         block in select(vec![8_usize, 16, 32, 64, 128, 256]),
         has_zeros: bool,
+        precision in select(vec![Precision::Bytes, Precision::Floats]),
         seed in 0_usize..1000,
     ) {
-        check(&Parts::new([inner, columns, block], has_zeros, seed), count, seed + 9);
+        check(&Parts::new([inner, columns, block], has_zeros, seed), precision, count, seed + 9);
     }
 
     #[test]
-    fn rows_of_all_magnitudes(row in vec(any::<f32>(), 64)) {
-        let weights = BlockWeights::pack(&Parts::new([64, 16, 16], true, 7).codes(), None).unwrap();
+    fn rows_of_all_magnitudes(
+        row in vec(any::<f32>(), 64),
+        precision in select(vec![Precision::Bytes, Precision::Floats]),
+    ) {
+        let weights = BlockWeights::pack(&Parts::new([64, 16, 16], true, 7).codes(), precision, None).unwrap();
         let expected = with_kernels(Kernels::Portable, || product(&weights, &row)).unwrap();
         for kernels in Kernels::supported() {
             let found = with_kernels(kernels, || product(&weights, &row)).unwrap();
@@ -186,27 +200,29 @@ proptest! {
 #[test]
 fn numbers_that_are_not_finite_stay_in_their_row() {
     let parts = Parts::new([64, 16, 32], false, 2);
-    let weights = BlockWeights::pack(&parts.codes(), None).unwrap();
-    for kernels in Kernels::supported() {
+    let packed = |precision| BlockWeights::pack(&parts.codes(), precision, None).unwrap();
+    let all = [Precision::Bytes, Precision::Floats].map(packed);
+    for (weights, kernels) in all.iter().flat_map(|weights| Kernels::supported().map(move |kernels| (weights, kernels)))
+    {
         for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = numbers(3 * 64, 5);
             rows[64 + 40] = number;
-            let found = with_kernels(kernels, || product(&weights, &rows)).unwrap();
-            assert!(found[16..32].iter().all(|number| number.is_nan()), "{kernels}: {number} is lost");
+            let found = with_kernels(kernels, || product(weights, &rows)).unwrap();
+            assert!(found[16..32].iter().all(|number| !number.is_finite()), "{kernels}: {number} is lost");
             assert!([&found[..16], &found[32..]].concat().iter().all(|number| number.is_finite()), "{kernels}");
         }
-        let zeros = with_kernels(kernels, || product(&weights, &[0.0; 64])).unwrap();
+        let zeros = with_kernels(kernels, || product(weights, &[0.0; 64])).unwrap();
         assert_eq!(zeros, [0.0; 16]);
     }
 }
 
 #[test]
 fn nothing_to_multiply_is_nothing() {
-    let none = BlockWeights::pack(&Parts::new([0, 3, 32], false, 0).codes(), None).unwrap();
+    let none = BlockWeights::pack(&Parts::new([0, 3, 32], false, 0).codes(), Precision::Bytes, None).unwrap();
     let mut out = [1.0; 6];
     none.multiply(&[], &mut out).unwrap();
     assert_eq!(out, [0.0; 6]);
-    let narrow = BlockWeights::pack(&Parts::new([4, 0, 32], true, 0).codes(), None).unwrap();
+    let narrow = BlockWeights::pack(&Parts::new([4, 0, 32], true, 0).codes(), Precision::Bytes, None).unwrap();
     narrow.multiply(&[1.0; 8], &mut []).unwrap();
 }
 
@@ -225,16 +241,16 @@ fn parts_of_other_sizes_are_refused() {
         BlockCodes { columns: usize::MAX, ..good },
     ];
     for codes in wrong {
-        let error = BlockWeights::pack(&codes, None).err().expect("wrong sizes");
+        let error = BlockWeights::pack(&codes, Precision::Bytes, None).err().expect("wrong sizes");
         assert!([Code::ShapeMismatch, Code::InvalidArgument].contains(&error.code()), "{error}");
     }
     for gate in [Parts::new([64, 5, 32], true, 0), Parts::new([64, 4, 32], false, 0), Parts::new([64, 4, 64], true, 0)]
     {
         let gate = Gate { codes: gate.codes(), activation: Activation::Silu };
-        let error = BlockWeights::pack(&good, Some(gate)).err().expect("a gate of another size");
+        let error = BlockWeights::pack(&good, Precision::Bytes, Some(gate)).err().expect("a gate of another size");
         assert_eq!(error.code(), Code::ShapeMismatch, "{error}");
     }
-    let weights = BlockWeights::pack(&good, None).unwrap();
+    let weights = BlockWeights::pack(&good, Precision::Bytes, None).unwrap();
     for (rows, out) in [(64, 3), (63, 4), (128, 4), (0, 4)] {
         let error = weights.multiply(&vec![0.0; rows], &mut vec![0.0; out]).unwrap_err();
         assert_eq!(error.code(), Code::ShapeMismatch, "{rows} and {out}: {error}");

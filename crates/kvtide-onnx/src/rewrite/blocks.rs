@@ -1,31 +1,27 @@
-//! Multiplies with weights of 4 bits by kvtide's operator, where a graph allows products of bytes.
+//! Multiplies with weights of 4 bits by kvtide's operator.
 //!
 //! ```text
 //! MatMulNBits(rows, codes, scales, zero points, bias)   -> kvtide::MatMulNBits(rows, codes, scales, zero points), Add(bias)
 //! ```
 //! `accuracy_level` 4 says that rows may be quantised to bytes, with a scale for each block of the weights. Both operators do
-//! so, with the same scales and bytes.
+//! so, with the same scales and bytes. Otherwise both multiply floats.
 
 use super::GraphEdit;
 use super::attention::DOMAIN;
 use crate::proto::{Attribute, ElementType, Node};
 
-/// The `accuracy_level` of products of bytes.
-const BYTES: i64 = 4;
-
 impl GraphEdit<'_> {
-    /// Replaces the products of bytes. O(graph).
-    pub(super) fn multiply_bytes(&mut self) {
+    /// Replaces the products. O(graph).
+    pub(super) fn multiply_blocks(&mut self) {
         let products = self.graph.nodes.iter().enumerate();
-        let found: Vec<_> = products.filter_map(|(place, node)| Some((place, self.of_bytes(node)?))).collect();
+        let found: Vec<_> = products.filter_map(|(place, node)| Some((place, self.of_blocks(node)?))).collect();
         self.replace_nodes(found);
     }
 
-    /// The nodes that give the same as a product of bytes.
-    fn of_bytes(&self, node: &Node) -> Option<Vec<Node>> {
+    /// The nodes that give the same as a product.
+    fn of_blocks(&self, node: &Node) -> Option<Vec<Node>> {
         let (rows, codes, scales) = (node.input(0)?, node.input(1)?, node.input(2)?);
-        let has = |name: &str, value: i64| node.int(name) == Some(value);
-        let is_form = node.is("com.microsoft", "MatMulNBits") && has("bits", 4) && has("accuracy_level", BYTES);
+        let is_form = node.is("com.microsoft", "MatMulNBits") && node.int("bits") == Some(4);
         let block = node.int("block_size").filter(|&block| block >= 16 && block % 8 == 0)?;
         let is_weight = |name: &str, element: ElementType| {
             self.graph.initializers.iter().any(|weight| weight.name == name && weight.element == element)
@@ -40,11 +36,12 @@ impl GraphEdit<'_> {
         if !is_form || !are_weights || !is_ordered {
             return None;
         }
-        let sizes = [("K", node.int("K")?), ("N", columns), ("block_size", block)];
+        let level = node.int("accuracy_level").unwrap_or_default();
+        let attributes = [("K", node.int("K")?), ("N", columns), ("block_size", block), ("accuracy_level", level)];
         let inputs: Vec<&str> = [rows, codes, scales].into_iter().chain(zeros).collect();
         let product = |output: &str| {
             let made = Node::new("MatMulNBits", DOMAIN, &node.name, &inputs, &[output]);
-            sizes.iter().fold(made, |made, (name, size)| made.with(Attribute::int(name, *size)))
+            attributes.iter().fold(made, |made, (name, value)| made.with(Attribute::int(name, *value)))
         };
         Some(biased(node.output(0)?, node.input(5), product))
     }

@@ -13,6 +13,9 @@ use super::fuse::Nodes;
 use crate::error::Result;
 use crate::proto::{Attribute, AttributeValue, Node};
 
+/// The attributes that both products share.
+const SAME: [&str; 4] = ["K", "N", "block_size", "accuracy_level"];
+
 const SILU: i64 = 1;
 const GELU_TANH: i64 = 2;
 
@@ -36,7 +39,7 @@ fn gated(nodes: &Nodes<'_>, node: &Node) -> Option<Node> {
         let (gate, product) = (gate?, product?);
         let is_same = |name: &str| gate.int(name) == product.int(name);
         let is_pair = gate.input(0) == product.input(0)
-            && ["K", "N", "block_size"].into_iter().all(is_same)
+            && SAME.into_iter().all(is_same)
             && gate.input(3).is_some() == product.input(3).is_some()
             && has_readers(nodes, product.output(0)?, 1);
         if !is_pair || gate.output(0) == product.output(0) {
@@ -47,8 +50,8 @@ fn gated(nodes: &Nodes<'_>, node: &Node) -> Option<Node> {
         let [gate_codes, gate_scales, gate_zeros] = weight(gate);
         let inputs = [product.input(0)?, &codes, &scales, &zeros, &gate_codes, &gate_scales, &gate_zeros];
         let made = Node::new("MatMulNBits", DOMAIN, &node.name, &inputs, &[output]);
-        let sizes = ["K", "N", "block_size"].into_iter().filter_map(|name| Some((name, product.int(name)?)));
-        let attributes = sizes.chain([("activation", activation)]);
+        let same = SAME.into_iter().filter_map(|name| Some((name, product.int(name)?)));
+        let attributes = same.chain([("activation", activation)]);
         Some(attributes.fold(made, |made, (name, value)| made.with(Attribute::int(name, value))))
     })
 }

@@ -63,8 +63,8 @@ pub struct Options {
     /// Inputs of floats that a step gives for each token, besides positions: `inputs_embeds` and the like. They are
     /// outputs of the model of embeddings.
     pub embedded: Vec<String>,
-    /// In the second graph, products of bytes with weights of 4 bits are kvtide's.
-    pub byte_products: bool,
+    /// In the second graph, products with weights of 4 bits are kvtide's.
+    pub block_products: bool,
 }
 
 /// A model whose attentions and states run on kvtide.
@@ -147,8 +147,8 @@ impl Rewritten {
         edit.fuse(&layers)?;
         edit.gather_columns()?;
         edit.multiply_in_place()?;
-        if options.byte_products {
-            edit.multiply_bytes();
+        if options.block_products {
+            edit.multiply_blocks();
             edit.gate_products()?;
         }
         prune(&mut edit.graph, tokens);

@@ -7,9 +7,9 @@ use crate::base::memory::{Budget, reserved};
 use crate::base::scratch::with_floats;
 use crate::base::threads::{is_hosted, threads, try_share_all};
 use crate::device::form::Form;
-pub use crate::kernels::blocks::Activation;
+pub use crate::kernels::blocks::{Activation, Precision};
 use crate::kernels::blocks::{
-    BlockKernels, COLUMNS, Line, Products, ROWS, Shape, gate_plain, multiply_plain, quantise_plain,
+    BlockKernels, COLUMNS, Line, Products, ROWS, Shape, WideKernels, gate_plain, lay_plain, multiply_plain,
 };
 
 /// Weights of 4 bits as a model has them: `(code - zero point) * scale`.
@@ -39,8 +39,6 @@ pub struct Gate<'a> {
 }
 
 /// Weights of 4 bits, packed for [`multiply`](Self::multiply).
-///
-/// Rows are quantised to bytes, with a scale for each block, and multiplied in integers.
 pub struct BlockWeights {
     lines: HugeVec<Line>,
     shape: Shape,
@@ -50,11 +48,14 @@ pub struct BlockWeights {
     activation: Option<Activation>,
 }
 
-/// The most rows of a unit: their bytes and some panels fit in the second-level cache.
-const ROWS_MAX: usize = 128;
+/// The most rows of a unit, in bytes and in floats: they and some panels fit in the second-level cache.
+const ROWS_MAX: [usize; 2] = [128, 64];
 
 /// The most columns of a unit, for the same reason, if its rows are more than one group.
 const COLUMNS_MAX: usize = 256;
+
+/// The fewest groups of rows for which weights are unpacked, if rows are floats.
+const UNPACKED_MIN: usize = 4;
 
 /// The fewest units of a thread.
 const UNITS: usize = 4;
@@ -62,27 +63,28 @@ const UNITS: usize = 4;
 /// The bytes from a line that is read to the one to prefetch, if weights are read once.
 const AHEAD: usize = 16 << 10;
 
-/// The number of lines that are prefetched before rows are quantised: about as many as can be on their way.
+/// The number of lines that are prefetched before rows are copied: about as many as can be on their way.
 const START: usize = 48;
 
 /// The number of products below which waking another thread does not pay, and the same for threads that wait in a loop.
 const ALONE_MAX: usize = 1 << 22;
 const HOSTED_ALONE_MAX: usize = 1 << 18;
 
-/// The number of elements of a row group that one thread quantises.
-const QUANTISED: usize = 1 << 16;
+/// The number of elements of a row group that one thread copies.
+const COPIED: usize = 1 << 16;
 
 impl BlockWeights {
     /// True if this machine has kernels for such weights.
     pub fn is_fast() -> Result<bool> {
-        Ok(BlockKernels::of(&Form::of_host()?).is_some())
+        let form = Form::of_host()?;
+        Ok([Precision::Bytes, Precision::Floats].iter().all(|&precision| BlockKernels::of(&form, precision).is_some()))
     }
 
     /// Packs weights, and those of a gate. O(weights).
-    pub fn pack(weights: &BlockCodes<'_>, gate: Option<Gate<'_>>) -> Result<Self> {
+    pub fn pack(weights: &BlockCodes<'_>, precision: Precision, gate: Option<Gate<'_>>) -> Result<Self> {
         let &BlockCodes { inner, columns, block, zero_points, .. } = weights;
         let blocks = weights.check()?;
-        let shape = Shape { blocks, block, has_zeros: zero_points.is_some() };
+        let shape = Shape { blocks, block, has_zeros: zero_points.is_some(), precision };
         if let Some(Gate { codes, .. }) = &gate {
             codes.check()?;
             let sizes = |of: &BlockCodes<'_>| [of.inner, of.columns, of.block, usize::from(of.zero_points.is_some())];
@@ -123,7 +125,7 @@ impl BlockWeights {
             out.fill(0.0);
             return Ok(());
         }
-        let kernels = BlockKernels::of(&Form::of_host()?);
+        let kernels = BlockKernels::of(&Form::of_host()?, self.shape.precision);
         let products = count.saturating_mul(self.inner).saturating_mul(self.columns);
         let least = if is_hosted() { HOSTED_ALONE_MAX } else { ALONE_MAX };
         let limit = if products < least { 1 } else { threads()? };
@@ -135,20 +137,18 @@ impl BlockWeights {
             kernels.prefetch(&self.lines[..START.min(self.lines.len())]);
         }
         let most = if is_few { usize::MAX } else { COLUMNS_MAX };
+        let rows_max = ROWS_MAX[usize::from(self.shape.precision == Precision::Floats)];
         let width = self.columns.div_ceil(UNITS * limit).next_multiple_of(COLUMNS).min(most);
         with_floats([count * self.shape.row()], |[words]| {
             let words = bytemuck::cast_slice_mut(words);
-            self.quantise(kernels, limit, rows, group, words)?;
-            let units = units(count, self.columns, [ROWS_MAX / group * group, width], out)?;
-            try_share_all(units, limit, |unit| {
-                self.multiply_unit(kernels, words, group, unit);
-                Ok(())
-            })
+            self.lay_rows(kernels, limit, rows, group, words)?;
+            let units = units(count, self.columns, [rows_max / group * group, width], out)?;
+            try_share_all(units, limit, |unit| self.multiply_unit(kernels, words, group, unit))
         })?
     }
 
-    /// Quantises rows into groups.
-    fn quantise(
+    /// Copies rows into groups, in bytes or as they are.
+    fn lay_rows(
         &self,
         kernels: Option<&'static BlockKernels>,
         limit: usize,
@@ -158,15 +158,15 @@ impl BlockWeights {
     ) -> Result<()> {
         let shape = self.shape;
         // A unit has whole groups.
-        let unit = (QUANTISED / self.inner / group).max(1) * group;
+        let unit = (COPIED / self.inner / group).max(1) * group;
         let mut units = reserved(rows.len().div_ceil(unit * self.inner))?;
         units.extend(rows.chunks(unit * self.inner).zip(words.chunks_mut(unit * shape.row())));
         try_share_all(units, limit, |(rows, words)| {
             for (rows, words) in rows.chunks(group * self.inner).zip(words.chunks_mut(group * shape.row())) {
                 for (place, row) in rows.chunks_exact(self.inner).enumerate() {
                     match kernels {
-                        Some(kernels) => kernels.quantise(shape, row, place, words),
-                        None => quantise_plain(shape, row, place, words),
+                        Some(kernels) => kernels.lay(shape, row, place, words),
+                        None => lay_plain(shape, row, place, words),
                     }
                 }
             }
@@ -175,34 +175,108 @@ impl BlockWeights {
     }
 
     /// Computes some columns of some rows, which are whole groups.
-    fn multiply_unit(&self, kernels: Option<&'static BlockKernels>, words: &[i32], group: usize, mut unit: Unit<'_>) {
+    fn multiply_unit(
+        &self,
+        kernels: Option<&'static BlockKernels>,
+        words: &[i32],
+        group: usize,
+        mut unit: Unit<'_>,
+    ) -> Result<()> {
         let shape = self.shape;
         let words = &words[unit.rows.start * shape.row()..unit.rows.end * shape.row()];
-        let ahead = if unit.rows.len() <= group { AHEAD } else { 0 };
-        let mut products: Products = [[0.0; COLUMNS]; ROWS];
-        let mut gates = products;
-        let stride = shape.panel() * (1 + usize::from(self.activation.is_some()));
-        let multiply = |lines: &[Line], words: &[i32], count: usize, products: &mut Products| match kernels {
-            Some(kernels) => kernels.multiply(lines, shape, words, count, ahead, products),
-            None => multiply_plain(lines, shape, words, count, products),
-        };
-        for first in unit.columns.clone().step_by(COLUMNS) {
-            let lines = &self.lines[first / COLUMNS * stride..];
-            let (from, width) = (first - unit.columns.start, COLUMNS.min(unit.columns.end - first));
-            for (words, outs) in words.chunks(group * shape.row()).zip(unit.out.chunks_mut(group)) {
-                if let Some(activation) = self.activation {
-                    multiply(lines, words, outs.len(), &mut gates);
-                    multiply(&lines[shape.panel()..], words, outs.len(), &mut products);
-                    match kernels {
-                        Some(kernels) => kernels.gate(activation, &gates[..outs.len()], &mut products),
-                        None => gate_plain(activation, &gates[..outs.len()], &mut products),
+        let is_few = unit.rows.len() <= group;
+        let wide = kernels.and_then(BlockKernels::wide).filter(|_| unit.rows.len() >= UNPACKED_MIN * group);
+        let floats = wide.map_or(0, |wide| wide.floats(shape));
+        with_floats([floats, floats], |[weights, of_gate]| {
+            let mut columns = unit.columns.clone();
+            let (mut products, mut gates) =
+                ([[[0.0; COLUMNS]; ROWS]; PANELS_MAX], [[[0.0; COLUMNS]; ROWS]; PANELS_MAX]);
+            while !columns.is_empty() {
+                let wide = wide.filter(|wide| columns.len() > COLUMNS * (wide.panels - 1));
+                let panels = wide.map_or(1, |wide| wide.panels);
+                let first = columns.start;
+                columns.start = columns.end.min(first + COLUMNS * panels);
+                let call = PanelCall { of: self, kernels, wide, lines: &self.lines[first / COLUMNS * self.stride()..] };
+                call.unpack(weights, of_gate);
+                for (words, outs) in words.chunks(group * shape.row()).zip(unit.out.chunks_mut(group)) {
+                    call.multiply(
+                        words,
+                        outs.len(),
+                        if is_few { AHEAD } else { 0 },
+                        (weights, of_gate),
+                        &mut products,
+                        &mut gates,
+                    );
+                    for (panel, products) in products.iter().enumerate().take(panels) {
+                        let from = first + COLUMNS * panel;
+                        let width = columns.start.saturating_sub(from).min(COLUMNS);
+                        let from = from - unit.columns.start;
+                        for (products, out) in products.iter().zip(outs.iter_mut()) {
+                            out[from..from + width].copy_from_slice(&products[..width]);
+                        }
                     }
-                } else {
-                    multiply(lines, words, outs.len(), &mut products);
                 }
-                for (products, out) in products.iter().zip(outs) {
-                    out[from..from + width].copy_from_slice(&products[..width]);
-                }
+            }
+        })
+    }
+
+    /// The lines from a panel of products to the next one, with its gate's between them.
+    fn stride(&self) -> usize {
+        self.shape.panel() * (1 + usize::from(self.activation.is_some()))
+    }
+}
+
+/// The most panels of a call.
+const PANELS_MAX: usize = 2;
+
+/// Products of groups of rows with one panel, or with some that are unpacked first.
+struct PanelCall<'a> {
+    of: &'a BlockWeights,
+    kernels: Option<&'static BlockKernels>,
+    wide: Option<&'static WideKernels>,
+    /// From the first of the panels on.
+    lines: &'a [Line],
+}
+
+impl PanelCall<'_> {
+    /// The panels of the products, which follow those of their gate.
+    fn products(&self) -> &[Line] {
+        &self.lines[self.of.stride() - self.of.shape.panel()..]
+    }
+
+    fn unpack(&self, weights: &mut [f32], of_gate: &mut [f32]) {
+        let Some(wide) = self.wide else { return };
+        let (shape, stride) = (self.of.shape, self.of.stride());
+        wide.unpack(self.products(), shape, stride, weights);
+        if self.of.activation.is_some() {
+            wide.unpack(self.lines, shape, stride, of_gate);
+        }
+    }
+
+    /// Multiplies a group of `count` rows, with the weights and those of their gate if they were unpacked.
+    fn multiply(
+        &self,
+        words: &[i32],
+        count: usize,
+        ahead: usize,
+        (weights, of_gate): (&[f32], &[f32]),
+        products: &mut [Products; PANELS_MAX],
+        gates: &mut [Products; PANELS_MAX],
+    ) {
+        let PanelCall { of: &BlockWeights { shape, activation, .. }, kernels, wide, lines } = *self;
+        let multiply = |lines: &[Line], weights: &[f32], out: &mut [Products; PANELS_MAX]| match (wide, kernels) {
+            (Some(wide), _) => wide.multiply((lines, weights), shape, self.of.stride(), words, count, out),
+            (None, Some(kernels)) => kernels.multiply(lines, shape, words, count, ahead, &mut out[0]),
+            (None, None) => multiply_plain(lines, shape, words, count, &mut out[0]),
+        };
+        multiply(self.products(), weights, products);
+        let Some(activation) = activation else { return };
+        multiply(lines, of_gate, gates);
+        let panels = wide.map_or(1, |wide| wide.panels);
+        for (gates, products) in gates.iter().zip(products).take(panels) {
+            match kernels {
+                Some(kernels) => kernels.gate(activation, &gates[..count], products),
+                None => gate_plain(activation, &gates[..count], products),
             }
         }
     }

@@ -15,7 +15,7 @@
 mod blocks;
 mod unit;
 
-pub use self::blocks::{Activation, BlockCodes, BlockWeights, Gate};
+pub use self::blocks::{Activation, BlockCodes, BlockWeights, Gate, Precision};
 use self::unit::Unit;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};

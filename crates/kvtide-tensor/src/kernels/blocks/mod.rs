@@ -1,12 +1,14 @@
-//! Products of rows with weights of 4 bits, in integers.
+//! Products of rows with weights of 4 bits, in integers or in floats.
 //!
 //! ```text
 //! weight    (code - zero point) * scale     a scale, and perhaps a zero point, for each block of a column
 //! row       byte * scale                    a scale for each block: its largest magnitude / 127
 //! product   sum over blocks: (sum over elements: code * byte  -  zero point * sum of bytes) * scale * scale
+//!
+//! floats    sum over blocks: (sum over elements: (code - zero point) * number) * scale
 //! ```
-//! The sums of a block are integers, and blocks are added in order: all forms give the same bits for a row, whatever the
-//! number of rows.
+//! The sums of a block are integers, or are added in order, and so are blocks: all forms give the same bits for a row,
+//! whatever the number of rows.
 //!
 //! Weights are packed into panels of 16 columns. A panel has some lines of 64 bytes for each block:
 //!
@@ -22,6 +24,7 @@
 //! scales    one float of each row
 //! sums      one integer of each row: the sum of its bytes, times -8 if the weights have no zero points
 //! ```
+//! Of floats, a group has one of each row for each element.
 #![expect(unsafe_code, reason = "entries with vector instructions, called after the bounds were checked")]
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other machines have no such kernels"))]
 
@@ -32,13 +35,13 @@ mod tile;
 use bytemuck::{Pod, Zeroable};
 
 use crate::device::form::{Form, Kernels};
-pub(crate) use plain::{gate_plain, multiply_plain, quantise_plain};
+pub(crate) use plain::{gate_plain, lay_plain, multiply_plain};
 
 /// The number of columns of a panel.
 pub(crate) const COLUMNS: usize = 16;
 
 /// The most rows of a call.
-pub(crate) const ROWS: usize = 8;
+pub(crate) const ROWS: usize = 12;
 
 /// A cache line of a panel.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -60,6 +63,15 @@ pub enum Activation {
 /// `2 * sqrt(2 / pi)`, and the same times 0.044715.
 const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
 
+/// The numbers that weights are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Rows are quantised to bytes, with a scale for each block, and multiplied in integers.
+    Bytes,
+    /// Rows stay floats.
+    Floats,
+}
+
 /// The sizes of packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -68,6 +80,7 @@ pub(crate) struct Shape {
     /// Elements of a block, a multiple of 8.
     pub block: usize,
     pub has_zeros: bool,
+    pub precision: Precision,
 }
 
 impl Shape {
@@ -93,7 +106,10 @@ impl Shape {
 
     /// Words of a block of a row.
     pub fn words(self) -> usize {
-        self.block / 4 + 2
+        match self.precision {
+            Precision::Bytes => self.block / 4 + 2,
+            Precision::Floats => self.block,
+        }
     }
 }
 
@@ -109,6 +125,33 @@ pub(crate) struct Tile {
     out: *mut [f32; COLUMNS],
 }
 
+/// A group of rows of floats, and some panels whose codes were unpacked.
+pub(crate) struct WideTile {
+    /// `[elements of all blocks, columns of the panels]`.
+    weights: *const f32,
+    /// The first panel, for its scales, and the bytes from one panel to the next, and from one block to the next.
+    panel: *const u8,
+    panel_stride: usize,
+    block_stride: usize,
+    blocks: usize,
+    /// Elements of a block.
+    block: usize,
+    group: *const f32,
+    out: *mut Products,
+}
+
+/// Kernels for many rows of floats.
+///
+/// The codes of some panels are unpacked once for all groups. Then a call has twice as many sums in registers, and only
+/// multiplies and adds: with the sums of a block in registers, those before it are in memory.
+pub(crate) struct WideKernels {
+    /// The number of panels of a call.
+    pub panels: usize,
+    unpack: unsafe fn(Shape, *const u8, usize, *mut f32),
+    /// By the number of rows.
+    tile: [unsafe fn(WideTile); ROWS],
+}
+
 /// The kernels for one set of vector instructions.
 pub(crate) struct BlockKernels {
     /// The most rows of a call.
@@ -117,16 +160,73 @@ pub(crate) struct BlockKernels {
     tile: [unsafe fn(Tile); ROWS],
     /// The same for weights with zero points.
     tile_with_zeros: [unsafe fn(Tile); ROWS],
-    quantise: unsafe fn(Shape, &[f32], usize, &mut [i32]),
+    /// Copies a row into its place in a group.
+    lay: unsafe fn(Shape, &[f32], usize, &mut [i32]),
     gate: unsafe fn(Activation, &[[f32; COLUMNS]], &mut Products),
     prefetch: unsafe fn(*const u8),
+    wide: Option<WideKernels>,
+}
+
+impl WideKernels {
+    /// The floats of unpacked panels.
+    pub fn floats(&self, shape: Shape) -> usize {
+        self.panels * COLUMNS * shape.blocks * shape.block
+    }
+
+    /// Unpacks the codes of panels that are `stride` lines apart, each minus its zero point.
+    pub fn unpack(&self, lines: &[Line], shape: Shape, stride: usize, weights: &mut [f32]) {
+        self.check(lines, shape, stride, weights);
+        // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
+        unsafe { (self.unpack)(shape, lines.as_ptr().cast(), stride * size_of::<Line>(), weights.as_mut_ptr()) };
+    }
+
+    /// Computes the products of a group of `count` rows with these panels.
+    pub fn multiply(
+        &self,
+        (lines, weights): (&[Line], &[f32]),
+        shape: Shape,
+        stride: usize,
+        group: &[i32],
+        count: usize,
+        out: &mut [Products],
+    ) {
+        self.check(lines, shape, stride, weights);
+        assert!((1..=ROWS).contains(&count) && group.len() >= count * shape.row(), "whole rows that fit in registers");
+        assert!(out.len() >= self.panels, "products with each panel");
+        let call = WideTile {
+            weights: weights.as_ptr(),
+            panel: lines.as_ptr().cast(),
+            panel_stride: stride * size_of::<Line>(),
+            block_stride: shape.lines() * size_of::<Line>(),
+            blocks: shape.blocks,
+            block: shape.block,
+            group: group.as_ptr().cast(),
+            out: out.as_mut_ptr(),
+        };
+        // SAFETY: as in `unpack`.
+        unsafe { self.tile[count - 1](call) };
+    }
+
+    fn check(&self, lines: &[Line], shape: Shape, stride: usize, weights: &[f32]) {
+        assert!(lines.len() >= (self.panels - 1) * stride + shape.panel(), "whole panels");
+        assert!(weights.len() >= self.floats(shape), "room for their weights");
+    }
 }
 
 impl BlockKernels {
+    /// The kernels for many rows, if there are any.
+    pub fn wide(&self) -> Option<&WideKernels> {
+        self.wide.as_ref()
+    }
+
     /// The kernels of this machine; `None` if it has none.
-    pub fn of(form: &Form) -> Option<&'static BlockKernels> {
+    pub fn of(form: &Form, precision: Precision) -> Option<&'static BlockKernels> {
         let Form::Bytes(kernels) = form else { return None };
         match kernels {
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx512 if precision == Precision::Floats => Some(&tile::AVX512_FLOATS),
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx2 if precision == Precision::Floats => Some(&tile::AVX2_FLOATS),
             #[cfg(target_arch = "x86_64")]
             Kernels::Avx512 if is_x86_feature_detected!("avx512vnni") => Some(&tile::AVX512),
             #[cfg(target_arch = "x86_64")]
@@ -177,10 +277,10 @@ impl BlockKernels {
         }
     }
 
-    /// Quantises a row into its place in a group.
-    pub fn quantise(&self, shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+    /// Copies a row into its place in a group, in bytes or as it is.
+    pub fn lay(&self, shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
         // SAFETY: the table is available only if the machine has its instructions.
-        unsafe { (self.quantise)(shape, row, place, group) }
+        unsafe { (self.lay)(shape, row, place, group) }
     }
 }
 
@@ -189,20 +289,28 @@ mod tests {
     use super::*;
 
     /// All kernels that the machine can run, also those that are not its widest.
-    fn all() -> Vec<(&'static str, &'static BlockKernels)> {
-        let has = [
-            ("avx2", &tile::AVX2, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
-            ("avx-vnni", &tile::AVX_VNNI, is_x86_feature_detected!("avxvnni")),
-            ("avx512", &tile::AVX512, is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw")),
-        ];
+    fn all(precision: Precision) -> Vec<(&'static str, &'static BlockKernels)> {
+        let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let has_avx512 = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
+        let has = match precision {
+            Precision::Bytes => vec![
+                ("avx2", &tile::AVX2, has_avx2),
+                ("avx-vnni", &tile::AVX_VNNI, is_x86_feature_detected!("avxvnni")),
+                ("avx512", &tile::AVX512, has_avx512),
+            ],
+            Precision::Floats => {
+                vec![("avx2", &tile::AVX2_FLOATS, has_avx2), ("avx512", &tile::AVX512_FLOATS, has_avx512)]
+            }
+        };
         has.into_iter().filter(|(.., is_supported)| *is_supported).map(|(name, kernels, _)| (name, kernels)).collect()
     }
 
     #[test]
     fn all_kernels_give_the_same_bits() {
         let mixed = |index: usize| index.wrapping_mul(0x9e37_79b9) >> 7;
-        for has_zeros in [false, true] {
-            let shape = Shape { blocks: 5, block: 24, has_zeros };
+        let forms = [Precision::Bytes, Precision::Floats].map(|precision| [(precision, false), (precision, true)]);
+        for &(precision, has_zeros) in forms.as_flattened() {
+            let shape = Shape { blocks: 5, block: 24, has_zeros, precision };
             let mut lines: Vec<Line> =
                 (0..shape.panel()).map(|line| Line([0; 64].map(|_| mixed(line) as u8))).collect();
             for (index, lines) in lines.chunks_exact_mut(shape.lines()).enumerate() {
@@ -214,15 +322,15 @@ mod tests {
                     line.0.iter_mut().enumerate().for_each(|(byte, to)| *to = mixed(index + at * 64 + byte) as u8);
                 }
             }
-            for (name, kernels) in all() {
+            for (name, kernels) in all(precision) {
                 for count in 1..=kernels.rows {
                     let rows: Vec<Vec<f32>> = (0..count)
                         .map(|row| (0..5 * 24 - 3).map(|at| mixed(row + at) as f32 % 100.0 - 50.0).collect())
                         .collect();
                     let [mut plain, mut group] = [0, 1].map(|_| vec![0; count * shape.row()]);
                     for (place, row) in rows.iter().enumerate() {
-                        quantise_plain(shape, row, place, &mut plain);
-                        kernels.quantise(shape, row, place, &mut group);
+                        lay_plain(shape, row, place, &mut plain);
+                        kernels.lay(shape, row, place, &mut group);
                     }
                     assert_eq!(group, plain, "{name}, {count} rows");
                     let [mut found, mut expected] = [[[0.0; COLUMNS]; ROWS]; 2];

@@ -1,12 +1,29 @@
 //! The same without vector instructions.
 
-use super::{Activation, COLUMNS, GELU, Line, Products, Shape};
+use super::{Activation, COLUMNS, GELU, Line, Precision, Products, Shape};
 use crate::kernels::simd::POWERS;
 
-/// Quantises a row into its place in a group. Elements that the row lacks are 0. If one is not finite, the scale of its
-/// block is NaN.
+/// Copies a row into its place in a group. Elements that the row lacks are 0. If rows are quantised and an element is not
+/// finite, the scale of its block is NaN.
+pub(crate) fn lay_plain(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+    match shape.precision {
+        Precision::Bytes => quantise_plain(shape, row, place, group),
+        Precision::Floats => lay_floats(shape, row, place, group),
+    }
+}
+
+/// Copies the floats of a row.
 #[inline(always)]
-pub(crate) fn quantise_plain(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+pub(super) fn lay_floats(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+    let count = group.len() / shape.row();
+    let (numbers, behind) = group.split_at_mut(count * row.len());
+    for (numbers, value) in numbers.chunks_exact_mut(count).zip(row) {
+        numbers[place] = value.to_bits() as i32;
+    }
+    behind.chunks_exact_mut(count).for_each(|numbers| numbers[place] = 0);
+}
+
+fn quantise_plain(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
     quantise(shape, row, place, group, |values, factor| {
         let bytes = values.map(|value| (value * factor).round_ties_even() as i8);
         let [a, b, c, d, e, f, g, h] = bytes.map(|byte| byte as u8);
@@ -58,6 +75,22 @@ pub(crate) fn multiply_plain(lines: &[Line], shape: Shape, group: &[i32], count:
     for (lines, words) in blocks.take(shape.blocks) {
         let scales: &[f32; COLUMNS] = bytemuck::cast_ref(&lines[0]);
         let zeros: [i32; COLUMNS] = if shape.has_zeros { bytemuck::cast(lines[1]) } else { [-1; COLUMNS] };
+        if shape.precision == Precision::Floats {
+            for (row, out) in out.iter_mut().enumerate().take(count) {
+                for (column, out) in out.iter_mut().enumerate() {
+                    let zero = if shape.has_zeros { zeros[column] } else { 8 };
+                    let code = |index: usize| {
+                        lines[shape.lead() + index / 8].0[4 * column + index % 8 / 2] >> (4 * (index % 2)) & 15
+                    };
+                    let sum = (0..shape.block).fold(0.0, |sum, index| {
+                        let number = f32::from_bits(words[index * count + row] as u32);
+                        number.mul_add((i32::from(code(index)) - zero) as f32, sum)
+                    });
+                    *out = sum.mul_add(scales[column], *out);
+                }
+            }
+            continue;
+        }
         let (bytes, meta) = words.split_at(shape.block / 4 * count);
         for (row, out) in out.iter_mut().enumerate().take(count) {
             let (scale, sum) = (f32::from_bits(meta[row] as u32), meta[count + row]);

@@ -1,8 +1,10 @@
 //! The products of some rows with a panel, written once for all vector instructions.
 #![expect(unsafe_code, reason = "vector instructions read and write through pointers")]
 
-use super::{Activation, BlockKernels, COLUMNS, GELU, Products, Shape, Tile, plain};
-use crate::kernels::simd::dots::{Avx2Dots, Avx512Dots, AvxVnniDots, Dots, eight_bytes};
+use super::{Activation, BlockKernels, COLUMNS, GELU, Products, ROWS, Shape, Tile, WideKernels, WideTile, plain};
+use crate::kernels::simd::avx2::Avx2;
+use crate::kernels::simd::avx512::Avx512;
+use crate::kernels::simd::dots::{Avx2Dots, Avx512Dots, AvxVnniDots, Codes, Dots, eight_bytes};
 use crate::kernels::simd::{Lanes, exp2};
 
 /// # Safety
@@ -50,6 +52,126 @@ unsafe fn tile<D: Dots, const R: usize, const HAS_ZEROS: bool>(call: Tile) {
     }
 }
 
+/// The same with rows of floats.
+///
+/// # Safety
+///
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn float_tile<V: Codes, const R: usize, const HAS_ZEROS: bool>(call: Tile) {
+    let Tile { panel, blocks, lines, ahead, group, out } = call;
+    for first in (0..COLUMNS).step_by(V::COUNT) {
+        // SAFETY: all pointers stay within the memory of the call, or are prefetched only.
+        unsafe {
+            let mut products = [V::splat(0.0); R];
+            let mut line = panel.add(4 * first);
+            let mut numbers: *const f32 = group.cast();
+            for _ in 0..blocks {
+                let block = line;
+                V::prefetch(line.wrapping_add(ahead));
+                line = line.add(if HAS_ZEROS { 128 } else { 64 });
+                let zeros = if HAS_ZEROS { V::load_integers(block.add(64).cast()) } else { V::splat(0.0) };
+                let mut sums = [V::splat(0.0); R];
+                for _ in 0..lines {
+                    V::prefetch(line.wrapping_add(ahead));
+                    for place in 0..8 {
+                        let weights =
+                            if HAS_ZEROS { V::code::<0>(line, place).sub(zeros) } else { V::code::<8>(line, place) };
+                        for (row, sum) in sums.iter_mut().enumerate() {
+                            *sum = V::splat(*numbers.add(row)).mul_add(weights, *sum);
+                        }
+                        numbers = numbers.add(R);
+                    }
+                    line = line.add(64);
+                }
+                let scales = V::load(block.cast());
+                for (sum, products) in sums.into_iter().zip(&mut products) {
+                    *products = sum.mul_add(scales, *products);
+                }
+            }
+            for (row, products) in products.into_iter().enumerate() {
+                products.store(out.add(row).cast::<f32>().add(first));
+            }
+        }
+    }
+}
+
+/// The vectors of columns of a wide call.
+const WIDE: usize = 2;
+
+/// Unpacks the codes of the panels of a wide call, `stride` bytes apart.
+///
+/// # Safety
+///
+/// The machine has the instructions of `V`, and there is memory for the panels and their weights.
+#[inline(always)]
+unsafe fn unpack<V: Codes>(shape: Shape, panels: *const u8, stride: usize, mut weights: *mut f32) {
+    for index in 0..shape.blocks * shape.block / 8 {
+        let (block, line) = (index / (shape.block / 8), index % (shape.block / 8));
+        for place in 0..8 {
+            for vector in 0..WIDE {
+                let column = vector * V::COUNT;
+                // SAFETY: a line of a block of a panel, and a vector of its columns.
+                unsafe {
+                    let block =
+                        panels.add(column / COLUMNS * stride + block * shape.lines() * 64 + column % COLUMNS * 4);
+                    let line = block.add((shape.lead() + line) * 64);
+                    let numbers = match shape.has_zeros {
+                        true => V::code::<0>(line, place).sub(V::load_integers(block.add(64).cast())),
+                        false => V::code::<8>(line, place),
+                    };
+                    numbers.store(weights.add(column));
+                }
+            }
+            // SAFETY: the end of a row of weights.
+            weights = unsafe { weights.add(WIDE * V::COUNT) };
+        }
+    }
+}
+
+/// The products of a group with unpacked weights, with the same sums as in [`float_tile`].
+///
+/// # Safety
+///
+/// As for [`tile`], with the panels of a wide call.
+#[inline(always)]
+unsafe fn wide_tile<V: Codes, const R: usize>(call: WideTile) {
+    let WideTile { weights, panel, panel_stride, block_stride, blocks, block, group, out } = call;
+    let (mut weights, mut numbers) = (weights, group);
+    // SAFETY: all pointers stay within the memory of the call.
+    unsafe {
+        let place = |row: usize, vector: usize| {
+            let column = vector * V::COUNT;
+            out.cast::<f32>().add(column / COLUMNS * ROWS * COLUMNS + row * COLUMNS + column % COLUMNS)
+        };
+        for index in 0..blocks {
+            let mut sums = [[V::splat(0.0); WIDE]; R];
+            for _ in 0..block {
+                let mut columns = [V::splat(0.0); WIDE];
+                for (vector, column) in columns.iter_mut().enumerate() {
+                    *column = V::load(weights.add(vector * V::COUNT));
+                }
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let number = V::splat(*numbers.add(row));
+                    for (sum, column) in sums.iter_mut().zip(columns) {
+                        *sum = number.mul_add(column, *sum);
+                    }
+                }
+                (weights, numbers) = (weights.add(WIDE * V::COUNT), numbers.add(R));
+            }
+            for vector in 0..WIDE {
+                let column = vector * V::COUNT;
+                let of_panel = panel.add(column / COLUMNS * panel_stride + column % COLUMNS * 4);
+                let scales = V::load(of_panel.add(index * block_stride).cast());
+                for (row, sums) in sums.iter().enumerate() {
+                    let before = if index == 0 { V::splat(0.0) } else { V::load(place(row, vector)) };
+                    sums[vector].mul_add(scales, before).store(place(row, vector));
+                }
+            }
+        }
+    }
+}
+
 /// # Safety
 ///
 /// The machine has the instructions of `V`.
@@ -73,52 +195,95 @@ unsafe fn gate<V: Lanes>(activation: Activation, gates: &[[f32; COLUMNS]], produ
 }
 
 /// A call with more rows than fit in the machine's registers.
-unsafe fn none(_: Tile) {
+unsafe fn none<T>(_: T) {
     unreachable!("more rows than the kernels say");
 }
 
+/// A table of kernels: the function of a tile, that which copies rows, the vectors of floats, the instructions, and the numbers
+/// of rows whose sums fit in the machine's registers, and true if many rows have kernels of their own.
 macro_rules! kernels {
-    ($name:ident, $module:ident, $dots:ty, $features:literal, [$($rows:literal)+], [$($none:ident)*]) => {
+    ($name:ident, $module:ident, $tile:ident<$kind:ty>, $lay:expr, $floats:ty, $features:literal, [$($rows:literal)+], [$($none:ident)*], $is_wide:literal) => {
         mod $module {
             use super::*;
 
             #[target_feature(enable = $features)]
             unsafe fn entry<const R: usize, const HAS_ZEROS: bool>(call: Tile) {
                 // SAFETY: the caller fulfils the conditions of the call, and the instructions are enabled here.
-                unsafe { tile::<$dots, R, HAS_ZEROS>(call) }
+                unsafe { $tile::<$kind, R, HAS_ZEROS>(call) }
             }
 
             #[target_feature(enable = $features)]
-            fn quantise(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
-                // SAFETY: the instructions are enabled here.
-                plain::quantise(shape, row, place, group, |values, factor| unsafe { eight_bytes(values, factor) });
+            fn lay(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+                $lay(shape, row, place, group);
             }
 
             #[target_feature(enable = $features)]
             fn gate(activation: Activation, gates: &[[f32; COLUMNS]], products: &mut Products) {
                 // SAFETY: the instructions are enabled here.
-                unsafe { super::gate::<<$dots as Dots>::Floats>(activation, gates, products) }
+                unsafe { super::gate::<$floats>(activation, gates, products) }
             }
 
             #[target_feature(enable = $features)]
             unsafe fn prefetch(line: *const u8) {
                 // SAFETY: any address may be prefetched, and the instructions are enabled here.
-                unsafe { <$dots as Dots>::Floats::prefetch(line) }
+                unsafe { <$floats>::prefetch(line) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn unpack(shape: Shape, panels: *const u8, stride: usize, weights: *mut f32) {
+                // SAFETY: the caller fulfils the conditions of the call, and the instructions are enabled here.
+                unsafe { super::unpack::<$floats>(shape, panels, stride, weights) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn wide<const R: usize>(call: WideTile) {
+                // SAFETY: the caller fulfils the conditions of the call, and the instructions are enabled here.
+                unsafe { wide_tile::<$floats, R>(call) }
             }
 
             pub(in super::super) static KERNELS: BlockKernels = BlockKernels {
-                rows: <$dots>::ROWS,
+                rows: [$($rows,)+].len(),
                 tile: [$(entry::<$rows, false>,)+ $($none,)*],
                 tile_with_zeros: [$(entry::<$rows, true>,)+ $($none,)*],
-                quantise,
+                lay,
                 gate,
                 prefetch,
+                wide: if $is_wide {
+                    let panels = WIDE * <$floats>::COUNT / COLUMNS;
+                    Some(WideKernels { panels, unpack, tile: [$(wide::<$rows>,)+ $($none,)*] })
+                } else {
+                    None
+                },
             };
         }
         pub(super) use $module::KERNELS as $name;
     };
 }
 
-kernels!(AVX512, avx512, Avx512Dots, "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", [1 2 3 4 5 6 7 8], []);
-kernels!(AVX_VNNI, avx_vnni, AvxVnniDots, "avxvnni,avx2,fma", [1 2 3 4], [none none none none]);
-kernels!(AVX2, avx2, Avx2Dots, "avx2,fma", [1 2 3 4], [none none none none]);
+/// Quantises a row; inlined with the instructions of AVX2.
+#[inline(always)]
+fn quantise(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
+    // SAFETY: the callers have the instructions enabled.
+    plain::quantise(shape, row, place, group, |values, factor| unsafe { eight_bytes(values, factor) });
+}
+
+kernels!(
+    AVX512, avx512, tile<Avx512Dots>, quantise, Avx512,
+    "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", [1 2 3 4 5 6 7 8], [none none none none], false
+);
+kernels!(
+    AVX_VNNI, avx_vnni, tile<AvxVnniDots>, quantise, Avx2,
+    "avxvnni,avx2,fma", [1 2 3 4], [none none none none none none none none], false
+);
+kernels!(
+    AVX2, avx2, tile<Avx2Dots>, quantise, Avx2,
+    "avx2,fma", [1 2 3 4], [none none none none none none none none], false
+);
+kernels!(
+    AVX512_FLOATS, avx512_floats, float_tile<Avx512>, plain::lay_floats, Avx512,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", [1 2 3 4 5 6 7 8 9 10 11 12], [], true
+);
+kernels!(
+    AVX2_FLOATS, avx2_floats, float_tile<Avx2>, plain::lay_floats, Avx2,
+    "avx2,fma", [1 2 3 4 5 6], [none none none none none none], true
+);

@@ -15,6 +15,12 @@ impl Avx512 {
     pub(super) unsafe fn of_integers(integers: __m512i) -> Self {
         Self(_mm512_cvtepi32_ps(integers))
     }
+
+    /// The floats of this vector at the indices, of which the lowest four bits count.
+    #[inline(always)]
+    pub(super) unsafe fn looked_up(self, indices: __m512i) -> Self {
+        Self(_mm512_permutexvar_ps(indices, self.0))
+    }
 }
 
 lanes! {

@@ -1,4 +1,4 @@
-//! Dot products of bytes: codes of 4 bits times signed bytes, summed in 32-bit integers.
+//! Dot products with codes of 4 bits: of signed bytes, summed in 32-bit integers, and codes as floats.
 #![expect(unsafe_code, reason = "the compiler's vector instructions")]
 #![allow(unsafe_op_in_unsafe_fn, reason = "each method is a few instructions; the trait states what they need")]
 
@@ -18,8 +18,6 @@ pub(crate) trait Dots: Copy {
     type Floats: Lanes;
     /// The codes of each column for eight elements of a row: those of even elements, and those of odd elements.
     type Codes: Copy;
-    /// The most rows whose sums fit in the machine's registers.
-    const ROWS: usize;
 
     /// The same sum for all columns.
     unsafe fn start(sum: i32) -> Self;
@@ -40,7 +38,6 @@ pub(crate) struct Avx512Dots([__m512i; 2]);
 impl Dots for Avx512Dots {
     type Floats = Avx512;
     type Codes = [__m512i; 2];
-    const ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn start(sum: i32) -> Self {
@@ -78,7 +75,6 @@ pub(crate) struct Avx2Dots(__m256i);
 impl Dots for Avx2Dots {
     type Floats = Avx2;
     type Codes = [__m256i; 2];
-    const ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn start(sum: i32) -> Self {
@@ -117,7 +113,6 @@ pub(crate) struct AvxVnniDots([__m256i; 2]);
 impl Dots for AvxVnniDots {
     type Floats = Avx2;
     type Codes = [__m256i; 2];
-    const ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn start(sum: i32) -> Self {
@@ -144,6 +139,54 @@ impl Dots for AvxVnniDots {
     #[inline(always)]
     unsafe fn floats(self) -> Avx2 {
         Avx2::of_integers(_mm256_add_epi32(self.0[0], self.0[1]))
+    }
+}
+
+/// Vectors of floats that are made of codes.
+///
+/// # Safety
+///
+/// As for [`Dots`].
+pub(crate) trait Codes: Lanes {
+    /// Of each word of 32 bits, the code at a place, minus `ZERO`.
+    unsafe fn code<const ZERO: i32>(words: *const u8, place: u32) -> Self;
+    unsafe fn load_integers(from: *const i32) -> Self;
+}
+
+impl Codes for Avx512 {
+    #[inline(always)]
+    unsafe fn code<const ZERO: i32>(words: *const u8, place: u32) -> Self {
+        const fn numbers(zero: i32) -> [f32; 16] {
+            let mut numbers = [0.0; 16];
+            let mut code = 0;
+            while code < 16 {
+                numbers[code] = (code as i32 - zero) as f32;
+                code += 1;
+            }
+            numbers
+        }
+        // The instruction reads the lowest four bits of each word.
+        let at_start = _mm512_srl_epi32(_mm512_loadu_si512(words.cast()), _mm_cvtsi32_si128(4 * place as i32));
+        Self::load(const { numbers(ZERO) }.as_ptr()).looked_up(at_start)
+    }
+
+    #[inline(always)]
+    unsafe fn load_integers(from: *const i32) -> Self {
+        Self::of_integers(_mm512_loadu_si512(from.cast()))
+    }
+}
+
+impl Codes for Avx2 {
+    #[inline(always)]
+    unsafe fn code<const ZERO: i32>(words: *const u8, place: u32) -> Self {
+        let at_start = _mm256_srl_epi32(_mm256_loadu_si256(words.cast()), _mm_cvtsi32_si128(4 * place as i32));
+        let codes = _mm256_and_si256(at_start, _mm256_set1_epi32(15));
+        Self::of_integers(if ZERO == 0 { codes } else { _mm256_sub_epi32(codes, _mm256_set1_epi32(ZERO)) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_integers(from: *const i32) -> Self {
+        Self::of_integers(_mm256_loadu_si256(from.cast()))
     }
 }
 
