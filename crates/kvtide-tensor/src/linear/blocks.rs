@@ -138,7 +138,7 @@ impl BlockWeights {
         }
         let most = if is_few { usize::MAX } else { COLUMNS_MAX };
         let rows_max = ROWS_MAX[usize::from(self.shape.precision == Precision::Floats)];
-        let width = self.columns.div_ceil(UNITS * limit).next_multiple_of(COLUMNS).min(most);
+        let width = self.columns.div_ceil(UNITS * limit).next_multiple_of(PANELS_MAX * COLUMNS).min(most);
         with_floats([count * self.shape.row()], |[words]| {
             let words = bytemuck::cast_slice_mut(words);
             self.lay_rows(kernels, limit, rows, group, words)?;
