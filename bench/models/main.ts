@@ -35,6 +35,7 @@ interface Form {
 
 const FORMS: Readonly<Record<string, Form>> = {
   int4: { graph: 'builder-int4/model.onnx', file: 'package.gguf' },
+  'int4, floats': { graph: 'builder-int4-floats/model.onnx', file: 'package.gguf' },
   f32: { graph: 'builder-f32/model.onnx', file: 'f32.gguf' },
   'f32, optimum': { graph: 'optimum/model.onnx' },
 }

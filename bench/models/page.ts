@@ -69,7 +69,7 @@ function table(results: readonly Measurement[], field: keyof Answer, title: stri
   return tableOf([title, ...LANES, 'best peer / kvtide'], rows)
 }
 
-const FORMS = ['int4', 'f32', 'f32, optimum']
+const FORMS = ['int4', 'int4, floats', 'f32', 'f32, optimum']
 
 /** Measurements in the order of models, forms, threads, chats and lengths, whenever they were made. */
 function ordered(results: readonly Measurement[]): Measurement[] {
@@ -143,7 +143,8 @@ onnxruntime use the former, llama.cpp also the latter.
 
 After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. With f32, onnxruntime computes
 these products for kvtide and onnxruntime-genai, except that of the head, which kvtide computes itself. With int4, kvtide computes all of them, in integers as the
-others do. After longer prompts, with several chats, and for the prompts themselves, attention and the larger products determine the time.
+others do. Graphs under *int4, floats* have no \`accuracy_level\` 4, as onnxruntime's quantizer makes them by default: there kvtide and onnxruntime-genai multiply floats, and
+llama.cpp integers as before. After longer prompts, with several chats, and for the prompts themselves, attention and the larger products determine the time.
 
 kvtide and llama.cpp read the weight of the head where the file has it. onnxruntime-genai keeps a packed copy as well: 113 MB more for SmolLM2 in f32, 671 MB more for
 Gemma 3 with its vocabulary of 262,144 tokens.

@@ -24,7 +24,7 @@ import village
 
 FORMS = {
     'model': ['-p', 'fp32', '-e', 'cpu'],
-    'model_q4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'int4_block_size=32', 'int4_accuracy_level=1'],
+    'model_q4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'block_size=32', 'accuracy_level=1'],
 }
 HERE = Path(__file__).resolve().parent
 

@@ -172,7 +172,7 @@ def dynamo(folder):
 BUILT = {
     'f32': ['-p', 'fp32', '-e', 'cpu'],
     'f16': ['-p', 'fp16', '-e', 'cpu'],
-    'int4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'int4_block_size=32', 'int4_accuracy_level=4'],
+    'int4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'block_size=32', 'accuracy_level=4'],
     'pruned': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'prune_lm_head=1'],
     'hidden': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'include_hidden_states=1'],
     'embeds': ['-p', 'fp32', '-e', 'cpu', '--extra_options', 'exclude_embeds=1'],

@@ -34,7 +34,8 @@ MODELS = {
 }
 BUILT = {
     'builder-f32': ['-p', 'fp32', '-e', 'cpu'],
-    'builder-int4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'int4_block_size=32', 'int4_accuracy_level=4'],
+    'builder-int4': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'block_size=32', 'accuracy_level=4'],
+    'builder-int4-floats': ['-p', 'int4', '-e', 'cpu', '--extra_options', 'block_size=32', 'accuracy_level=0'],
     'builder-cuda-f16': ['-p', 'fp16', '-e', 'cuda'],
 }
 NEW_TOKENS = 32
