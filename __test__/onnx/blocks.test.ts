@@ -29,7 +29,7 @@ for (const threads of [1, 2])
       t.true(Math.max(...rows) < 1)
     })
 
-/** The graph without \`accuracy_level\` 4, which allows products of bytes. */
+/** The graph without `accuracy_level` 4, which allows products of bytes. */
 const inFloats = Buffer.from(
   plain.toString('latin1').replaceAll('accuracy_level\x18\x04', 'accuracy_level\x18\x00'),
   'latin1',

@@ -200,15 +200,17 @@ proptest! {
 #[test]
 fn numbers_that_are_not_finite_stay_in_their_row() {
     let parts = Parts::new([64, 16, 32], false, 2);
-    let packed = |precision| BlockWeights::pack(&parts.codes(), precision, None).unwrap();
-    let all = [Precision::Bytes, Precision::Floats].map(packed);
-    for (weights, kernels) in all.iter().flat_map(|weights| Kernels::supported().map(move |kernels| (weights, kernels)))
+    let all = [Precision::Bytes, Precision::Floats].into_iter();
+    for (precision, kernels) in all.flat_map(|precision| Kernels::supported().map(move |kernels| (precision, kernels)))
     {
+        let weights = &BlockWeights::pack(&parts.codes(), precision, None).unwrap();
+        // A float keeps its infinity; a scale of bytes does not.
+        let is_lost = |number: &f32| if precision == Precision::Bytes { !number.is_nan() } else { number.is_finite() };
         for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = numbers(3 * 64, 5);
             rows[64 + 40] = number;
             let found = with_kernels(kernels, || product(weights, &rows)).unwrap();
-            assert!(found[16..32].iter().all(|number| !number.is_finite()), "{kernels}: {number} is lost");
+            assert!(!found[16..32].iter().any(is_lost), "{kernels}: {number} is lost");
             assert!([&found[..16], &found[32..]].concat().iter().all(|number| number.is_finite()), "{kernels}");
         }
         let zeros = with_kernels(kernels, || product(weights, &[0.0; 64])).unwrap();

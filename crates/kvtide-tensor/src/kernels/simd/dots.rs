@@ -148,7 +148,7 @@ impl Dots for AvxVnniDots {
 ///
 /// As for [`Dots`].
 pub(crate) trait Codes: Lanes {
-    /// Of each word of 32 bits, the code at a place, minus `ZERO`.
+    /// The code at a place of each word of 32 bits, minus `ZERO`.
     unsafe fn code<const ZERO: i32>(words: *const u8, place: u32) -> Self;
     unsafe fn load_integers(from: *const i32) -> Self;
 }
