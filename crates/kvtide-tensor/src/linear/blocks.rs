@@ -93,7 +93,7 @@ impl BlockWeights {
                 return Err(Error::ShapeMismatch { argument: "gate", value: sizes(codes).to_vec(), expected });
             }
         }
-        let stride = shape.panel() * (1 + usize::from(gate.is_some()));
+        let stride = shape.stride(gate.is_some());
         let count = columns.div_ceil(COLUMNS) * stride;
         let refusal = || Budget::process().refusal((count * size_of::<Line>()) as u64);
         let mut lines: HugeVec<Line> = HugeVec::zeroed(count).ok_or_else(refusal)?;
@@ -185,9 +185,11 @@ impl BlockWeights {
         let shape = self.shape;
         let words = &words[unit.rows.start * shape.row()..unit.rows.end * shape.row()];
         let is_few = unit.rows.len() <= group;
-        let wide = kernels.and_then(BlockKernels::wide).filter(|_| unit.rows.len() >= UNPACKED_MIN * group);
+        let wide =
+            kernels.and_then(|kernels| kernels.wide.as_ref()).filter(|_| unit.rows.len() >= UNPACKED_MIN * group);
         let floats = wide.map_or(0, |wide| wide.floats(shape));
-        with_floats([floats, floats], |[weights, of_gate]| {
+        let gate_floats = if self.activation.is_some() { floats } else { 0 };
+        with_floats([floats, gate_floats], |[weights, of_gate]| {
             let mut columns = unit.columns.clone();
             let (mut products, mut gates) =
                 ([[[0.0; COLUMNS]; ROWS]; PANELS_MAX], [[[0.0; COLUMNS]; ROWS]; PANELS_MAX]);
@@ -220,9 +222,8 @@ impl BlockWeights {
         })
     }
 
-    /// The lines from a panel of products to the next one, with its gate's between them.
     fn stride(&self) -> usize {
-        self.shape.panel() * (1 + usize::from(self.activation.is_some()))
+        self.shape.stride(self.activation.is_some())
     }
 }
 

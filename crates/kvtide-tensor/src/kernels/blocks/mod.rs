@@ -99,6 +99,11 @@ impl Shape {
         self.blocks * self.lines()
     }
 
+    /// Lines from a panel to the next one, with a gate's between them if there is a gate.
+    pub fn stride(self, is_gated: bool) -> usize {
+        self.panel() * (1 + usize::from(is_gated))
+    }
+
     /// Words of a row.
     pub fn row(self) -> usize {
         self.blocks * self.words()
@@ -164,7 +169,8 @@ pub(crate) struct BlockKernels {
     lay: unsafe fn(Shape, &[f32], usize, &mut [i32]),
     gate: unsafe fn(Activation, &[[f32; COLUMNS]], &mut Products),
     prefetch: unsafe fn(*const u8),
-    wide: Option<WideKernels>,
+    /// The kernels for many rows, if there are any.
+    pub wide: Option<WideKernels>,
 }
 
 impl WideKernels {
@@ -214,11 +220,6 @@ impl WideKernels {
 }
 
 impl BlockKernels {
-    /// The kernels for many rows, if there are any.
-    pub fn wide(&self) -> Option<&WideKernels> {
-        self.wide.as_ref()
-    }
-
     /// The kernels of this machine; `None` if it has none.
     pub fn of(form: &Form, precision: Precision) -> Option<&'static BlockKernels> {
         let Form::Bytes(kernels) = form else { return None };

@@ -74,23 +74,15 @@ pub(crate) fn multiply_plain(lines: &[Line], shape: Shape, group: &[i32], count:
     let blocks = lines.chunks_exact(shape.lines()).zip(group.chunks_exact(count * shape.words()));
     for (lines, words) in blocks.take(shape.blocks) {
         let scales: &[f32; COLUMNS] = bytemuck::cast_ref(&lines[0]);
-        let zeros: [i32; COLUMNS] = if shape.has_zeros { bytemuck::cast(lines[1]) } else { [-1; COLUMNS] };
         if shape.precision == Precision::Floats {
             for (row, out) in out.iter_mut().enumerate().take(count) {
                 for (column, out) in out.iter_mut().enumerate() {
-                    let zero = if shape.has_zeros { zeros[column] } else { 8 };
-                    let code = |index: usize| {
-                        lines[shape.lead() + index / 8].0[4 * column + index % 8 / 2] >> (4 * (index % 2)) & 15
-                    };
-                    let sum = (0..shape.block).fold(0.0, |sum, index| {
-                        let number = f32::from_bits(words[index * count + row] as u32);
-                        number.mul_add((i32::from(code(index)) - zero) as f32, sum)
-                    });
-                    *out = sum.mul_add(scales[column], *out);
+                    *out = float_sum(lines, shape, &words[row..], count, column).mul_add(scales[column], *out);
                 }
             }
             continue;
         }
+        let zeros: [i32; COLUMNS] = if shape.has_zeros { bytemuck::cast(lines[1]) } else { [-1; COLUMNS] };
         let (bytes, meta) = words.split_at(shape.block / 4 * count);
         for (row, out) in out.iter_mut().enumerate().take(count) {
             let (scale, sum) = (f32::from_bits(meta[row] as u32), meta[count + row]);
@@ -108,6 +100,16 @@ pub(crate) fn multiply_plain(lines: &[Line], shape: Shape, group: &[i32], count:
             }
         }
     }
+}
+
+/// The sum of a block's products of a row and a column. The row's floats are `count` words apart.
+fn float_sum(lines: &[Line], shape: Shape, words: &[i32], count: usize, column: usize) -> f32 {
+    let zero = if shape.has_zeros { bytemuck::cast_ref::<_, [i32; COLUMNS]>(&lines[1])[column] } else { 8 };
+    (0..shape.block).zip(words.iter().step_by(count)).fold(0.0, |sum, (index, &word)| {
+        let byte = lines[shape.lead() + index / 8].0[4 * column + index % 8 / 2];
+        let code = i32::from(byte >> (4 * (index % 2)) & 15);
+        f32::from_bits(word as u32).mul_add((code - zero) as f32, sum)
+    })
 }
 
 /// Multiplies products by the activated ones of a gate.
