@@ -8,7 +8,7 @@
 //
 // Before 1.22, all threads share JavaScript objects of onnxruntime-node, and using it in two threads can crash the process. With such a version, the
 // sessions are on this thread, and block it.
-import { existsSync } from 'node:fs'
+import { existsSync, readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { Worker } from 'node:worker_threads'
@@ -68,10 +68,21 @@ async function sessionsHere(model: SessionsModel): Promise<SessionHost> {
   }
 }
 
-/** The worker's program: next to this file, or in the package if a bundler has moved this file. */
+/** The time of the last change of a source in a checkout. */
+function changed(): number {
+  const sources = fileURLToPath(new URL('../', here))
+  const files = readdirSync(sources, { recursive: true, encoding: 'utf8' }).filter(name => name.endsWith('.ts'))
+  return Math.max(...files.map(name => statSync(join(sources, name)).mtimeMs))
+}
+
+/** The worker's program: next to this file, or in the package if a bundler has moved this file. A thread reads TypeScript slowly, so a checkout uses the compiled program unless it is out of date. */
 function workerFile(): string {
-  const isSource = here.endsWith('.ts')
-  const name = `session-worker.${isSource ? 'ts' : 'js'}`
+  if (here.endsWith('.ts')) {
+    const compiled = new URL('../../dist/lib/onnx/session-worker.js', here)
+    const isCurrent = existsSync(compiled) && statSync(compiled).mtimeMs > changed()
+    return isCurrent ? compiled.href : new URL('../onnx/session-worker.ts', here).href
+  }
+  const name = 'session-worker.js'
   const beside = new URL(`../onnx/${name}`, here)
   if (existsSync(beside)) return beside.href
   const folder = packageFolder()

@@ -49,6 +49,24 @@ pub struct Off {
     pub lse: f64,
 }
 
+/// One row of the output by the reference.
+struct Row {
+    /// Its index in the output, and that of its log-sum-exp.
+    places: [usize; 2],
+    out: Vec<f64>,
+    lse: f64,
+    /// The average magnitude of the terms of each element.
+    sizes: Vec<f64>,
+    /// A product of its query and a key is beyond 32-bit floats.
+    over: bool,
+}
+
+/// The numbers of a case, and its output by the reference.
+pub struct Expected {
+    data: Data,
+    rows: Vec<Row>,
+}
+
 struct Data {
     q: Vec<u8>,
     k: Vec<u8>,
@@ -105,8 +123,8 @@ impl Case {
     }
 
     /// Runs it with this form of the kernels, and compares.
-    pub fn run(&self, kernels: Kernels, threads: usize) -> Off {
-        let data = self.data();
+    pub fn run(&self, expected: &Expected, kernels: Kernels, threads: usize) -> Off {
+        let data = &expected.data;
         let mask_bytes: Vec<u8> = data.mask.iter().flat_map(|float| float.to_ne_bytes()).collect();
         let mask = || HostTensor::new("mask", &mask_bytes, DType::F32, &self.mask_shape()).unwrap();
         let (query_offsets, key_offsets) = self.offsets();
@@ -135,7 +153,7 @@ impl Case {
         let q = if self.seed.is_multiple_of(2) { Source::Host(q) } else { Source::View(&there) };
         let k = self.host("k", &data.k, self.kv_heads, self.dim, false);
         let v = self.host("v", &data.v, self.kv_heads, self.value_dim, false);
-        let mut paged = self.paged.map(|block_size| self.cache(block_size, &data));
+        let mut paged = self.paged.map(|block_size| self.cache(block_size, data));
         let pages = paged.as_mut().map(|(cache, ids)| cache.pages(0, ids).unwrap());
         let rows = match (&pages, self.ragged) {
             (Some(pages), _) => pages.into(),
@@ -144,7 +162,7 @@ impl Case {
         };
         let attended = with_kernels(kernels, || attend(q, rows, &options)).unwrap().unwrap();
         let out = to_f64(self.dtype, &attended.out.to_bytes().unwrap());
-        self.compare(&data, &out, &attended.lse, kernels)
+        self.compare(expected, &out, &attended.lse, kernels)
     }
 
     /// A cache that holds the keys and values, and its sequences.
@@ -210,9 +228,31 @@ impl Case {
         }
     }
 
-    fn compare(&self, data: &Data, out: &[f64], lse: &[f32], kernels: Kernels) -> Off {
-        let [q, k, v] = [&data.q, &data.k, &data.v].map(|bytes| to_f64(self.dtype, bytes));
+    fn compare(&self, expected: &Expected, out: &[f64], lse: &[f32], kernels: Kernels) -> Off {
         let mut off = Off { out: 0.0, lse: 0.0 };
+        // Kernels of a device work in 32-bit floats alone: of numbers that pass them nothing more comes.
+        let alone = self.extreme && kernels.to_string() == "emulated";
+        for row in &expected.rows {
+            let passes = |found: f64| alone && (row.over || !found.is_finite());
+            let [place, token] = row.places;
+            for ((a, b), size) in out[place * self.value_dim..].iter().zip(&row.out).zip(&row.sizes) {
+                if !passes(*a) {
+                    off.out = larger(off.out, distance(*a, *b) / size.max(1.0));
+                }
+            }
+            let found = f64::from(lse[token]);
+            if !passes(found) {
+                off.lse = larger(off.lse, distance(found, row.lse) / row.lse.abs().max(1.0));
+            }
+        }
+        off
+    }
+
+    /// Computes the output of each row by the reference.
+    pub fn expected(&self) -> Expected {
+        let data = self.data();
+        let [q, k, v] = [&data.q, &data.k, &data.v].map(|bytes| to_f64(self.dtype, bytes));
+        let mut rows = Vec::new();
         let mut token = 0;
         for (sequence, &(queries, keys)) in self.sequences.iter().enumerate() {
             let positions: Vec<i64> = (0..keys as i64).collect();
@@ -248,32 +288,23 @@ impl Case {
                 for head in 0..self.query_heads() {
                     let row = slice(&q, self.row(sequence, head, query, self.query_heads(), true), self.dim);
                     let position = self.position((sequence, token), query, queries, keys);
-                    let (expected, sum, sizes) = naive.attend(&row, query, position, head);
-                    let rounded: Vec<f32> = expected.iter().map(|&of| of as f32).collect();
-                    let expected = to_f64(self.dtype, &to_bytes(self.dtype, &rounded));
+                    let (out, lse, sizes) = naive.attend(&row, query, position, head);
+                    let rounded: Vec<f32> = out.iter().map(|&of| of as f32).collect();
+                    let out = to_f64(self.dtype, &to_bytes(self.dtype, &rounded));
+                    let flat = token * self.query_heads() + head;
                     // Results are never in the order of `bshd`, whatever the keys are in.
                     let place = match self.ragged {
-                        true => token * self.query_heads() + head,
+                        true => flat,
                         false => (sequence * self.query_heads() + head) * queries + query,
                     };
-                    // Kernels of a device work in 32-bit floats alone: of numbers that pass them nothing more comes.
-                    let alone = self.extreme && kernels.to_string() == "emulated";
-                    let over = alone && products_pass(&row, (0..keys).map(|key| (naive.key)(head / self.group, key)));
-                    let passes = |found: f64| over || (alone && !found.is_finite());
-                    for ((a, b), size) in out[place * self.value_dim..].iter().zip(&expected).zip(sizes) {
-                        if !passes(*a) {
-                            off.out = larger(off.out, distance(*a, *b) / size.max(1.0));
-                        }
-                    }
-                    let found = f64::from(lse[token * self.query_heads() + head]);
-                    if !passes(found) {
-                        off.lse = larger(off.lse, distance(found, sum) / sum.abs().max(1.0));
-                    }
+                    let over =
+                        self.extreme && products_pass(&row, (0..keys).map(|key| (naive.key)(head / self.group, key)));
+                    rows.push(Row { places: [place, flat], out, lse, sizes, over });
                 }
                 token += 1;
             }
         }
-        off
+        Expected { data, rows }
     }
 
     fn position(&self, (sequence, token): (usize, usize), query: usize, queries: usize, keys: usize) -> i64 {
