@@ -1,11 +1,12 @@
-// Runs the GPU kernels on the CPU, which emulates a GPU: their own tests, those of the caches over them, and bench/cuda with small sizes.
+// Runs the GPU kernels on the CPU, which emulates a GPU: the tests of the caches over them, and bench/cuda with small sizes. `npm test` runs the
+// kernels' own tests.
 //
 // They run thread by thread, so the random tests use fewer sequences than usual.
 import { canEmulate, tested, testsOf } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 
 if (canEmulate) {
-  const tests = testsOf('kvtide-cuda', 'kvtide-tensor')
+  const tests = testsOf('kvtide-tensor')
   await must('cargo', ['test', '--release', ...tested, ...tests, '--test', 'emulated', ...onTarget()], {
     env: { KVTIDE_KERNELS: 'emulated', KVTIDE_CASES: process.env.KVTIDE_CASES ?? '25' },
   })

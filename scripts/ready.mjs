@@ -2,6 +2,8 @@
 import { libraries, tested, testsOf } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 
+// As in test.mjs.
+process.env.RAYON_NUM_THREADS ??= '1'
 const full = process.argv.includes('--full')
 const target = onTarget()
 // The other caches of bench/peers are built only in the full run: kvtide does not need them.
@@ -75,7 +77,7 @@ const steps = [
       ]
     : []),
   ['reference model', 'node', ['scripts/reference.mjs']],
-  ['tests', 'npm', ['test', '--silent']],
+  ['tests', 'npm', ['test', '--silent'], full ? { KVTIDE_SCHEDULES: '5000', KVTIDE_LOW_BIT_SCHEDULES: '20' } : {}],
 ]
 
 for (const [name, command, args, env] of steps) {

@@ -3,6 +3,9 @@ import { tested } from './crates.mjs'
 import { rustCounts } from './cuda/carried/parts.mjs'
 import { onTarget, run } from './steps.mjs'
 
+// Else candle reads /proc/cpuinfo before each product, which takes longer than the small products of tests.
+process.env.RAYON_NUM_THREADS ??= '1'
+
 // Examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
 

@@ -11,7 +11,7 @@ import { aloneOf, type Dice, POISON, statesAfter, ToyBackend, toyModel } from '.
 import type { ToyStates } from '../support/onnx/toy-states.js'
 import { rejected } from '../support/throws.js'
 
-const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 800)
+const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 400)
 
 /** Looks at a chat while `work` is done on it. Its tokens are the first of `whole`, at least as many as `least` says then. */
 async function watched(

@@ -14,7 +14,7 @@ type Deed = 'pieces' | 'drafted' | 'forked' | 'restored' | 'found'
 
 const VOCABULARY = 320
 const BLOCK_SIZE = 4
-const CASES = Number(process.env['KVTIDE_LOW_BIT_SCHEDULES'] ?? 6)
+const CASES = Number(process.env['KVTIDE_LOW_BIT_SCHEDULES'] ?? 3)
 
 /** The promises of a backend beside steps with others, pieces, drafts and preemption. */
 const PROMISED: Readonly<Record<BackendName, readonly Deed[]>> = {

@@ -20,7 +20,7 @@ import {
 import { note, schedules } from '../support/onnx/schedules.js'
 import type { Dice } from '../support/onnx/toy-model.js'
 
-const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 300)
+const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 150)
 /** Formats that keep the rows of the graph, which are whole numbers up to 12. */
 const PAGES: readonly PageFormat[] = ['f32', 'f16', 'bf16', 'f8e4m3']
 

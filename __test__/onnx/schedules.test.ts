@@ -24,7 +24,7 @@ import {
 
 /** Logits that are nearer to each other may be in another order in another step. */
 const NEAR = 1e-3
-const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 5000)
+const CASES = Number(process.env['KVTIDE_SCHEDULES'] ?? 2000)
 
 /** Clients of one model, all at once. */
 async function talk(t: ExecutionContext, world: ClientWorld, dice: Dice, name: string): Promise<void> {
