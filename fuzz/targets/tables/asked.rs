@@ -10,19 +10,19 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use crate::numbers::{Numbers, distance, larger, to_bytes};
 use crate::oracle::{Naive, ancestors, slopes};
-use crate::world::World;
+use crate::world::{Sequence, World};
 
 /// The layer that is read.
 const LAYER: u32 = 1;
 
 /// The most difference of an element, relative to the largest value. Low-bit pages are gathered as numbers of the
 /// cache's dtype, which rounds them once more. Full pages of drafted tokens exist as floats too; a token behind them sees
-/// them as they are once sealed, and a gather does not, so only gross differences count then.
-fn off_max(world: &World) -> f64 {
+/// them as they are once sealed, and a gather does not, so only gross differences count for such sequences.
+fn off_max(world: &World, has_floats: bool) -> f64 {
     let is_low_bit =
         |format: &Option<PageFormat>| matches!(format, Some(PageFormat::F8E4M3 | PageFormat::Q8 | PageFormat::Q4));
     match (world.shape.dtype, world.shape.formats.iter().any(is_low_bit)) {
-        (_, true) if world.has_drafted => 2.,
+        (_, true) if has_floats => 2.,
         (DType::F16, true) => 1e-3,
         (DType::BF16, true) => 1e-2,
         _ => 2e-5,
@@ -37,6 +37,8 @@ struct Rows {
     positions: Vec<i64>,
     /// The parents of the last tokens.
     tree: Option<Vec<i32>>,
+    /// Some of its pages may exist as floats too.
+    has_floats: bool,
 }
 
 /// The rules of a call.
@@ -127,8 +129,9 @@ fn by_sequence(world: &mut World, input: &mut Unstructured<'_>) -> Result<(Table
         let positions: Vec<i64> = positions(world, of.id, of.length);
         // A chain is no tree: its nodes are like tokens.
         let is_tree = |nodes: &Vec<i32>| (-1..).zip(nodes).any(|(before, &parent)| parent != before);
+        let has_floats = of.has_floats();
         let tree = of.draft.map(|(_, nodes)| nodes).filter(is_tree);
-        rows.push(Rows { parts: gathered(world, of.id), positions, tree });
+        rows.push(Rows { parts: gathered(world, of.id), positions, tree, has_floats });
         ids.push(of.id);
     }
     Ok((Tables::Sequences(ids), rows))
@@ -196,7 +199,9 @@ fn by_table(world: &mut World, input: &mut Unstructured<'_>) -> Result<(Tables, 
             };
             (0..heads).flat_map(|head| tokens.iter().flat_map(move |&at| row(head, at).to_vec())).collect()
         };
-        rows.push(Rows { parts: [part(0), part(1)], positions: (0..tokens.len() as i64).collect(), tree: None });
+        let has_floats = world.sequences.iter().any(Sequence::has_floats);
+        let positions = (0..tokens.len() as i64).collect();
+        rows.push(Rows { parts: [part(0), part(1)], positions, tree: None, has_floats });
         lengths.push(tokens.len() as i32);
         tables.extend(table);
     }
@@ -245,8 +250,9 @@ fn compare(world: &World, rows: &[Rows], rules: &Rules, (q, heads): (&[f32], usi
     let dims = [layer.head_dim, layer.value_head_dim].map(|dim| dim as usize);
     let own = world.shape.window().filter(|_| rules.window.is_none());
     let (window, sinks) = own.map_or((rules.window, rules.sinks), |(window, sinks)| (Some(window), sinks));
-    let (mut token, most) = (0, off_max(world));
+    let mut token = 0;
     for (of, &queries) in rows.iter().zip(&rules.queries) {
+        let most = off_max(world, of.has_floats);
         let count = of.positions.len();
         let row = |part: usize, head: usize, at: usize| -> Vec<f64> {
             let row = of.parts[part].get((head * count + at) * dims[part]..).unwrap_or_default();

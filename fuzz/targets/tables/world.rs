@@ -82,15 +82,23 @@ pub struct Sequence {
     pub id: u64,
     pub length: u32,
     pub draft: Option<(TransactionId, Vec<i32>)>,
+    /// It was forked from a sequence with drafted tokens.
+    is_of_draft: bool,
+}
+
+impl Sequence {
+    /// True if some of its full pages may exist as floats too.
+    pub fn has_floats(&self) -> bool {
+        self.is_of_draft || self.draft.as_ref().is_some_and(|(_, nodes)| !nodes.is_empty())
+    }
 }
 
 pub struct World {
     pub shape: Shape,
     pub cache: PagedKvCache,
     pub sequences: Vec<Sequence>,
-    /// Tokens were drafted: their full pages exist as floats too, also in forks.
-    pub has_drafted: bool,
-    snapshots: Vec<(PagedSnapshot, u32)>,
+    /// Each with the length of its sequence, and true if that was forked from a draft.
+    snapshots: Vec<(PagedSnapshot, u32, bool)>,
     numbers: Numbers,
 }
 
@@ -106,14 +114,14 @@ fn is_done<T>(done: std::result::Result<T, Error>) -> Option<T> {
 impl World {
     pub fn new(shape: Shape) -> Self {
         let (cache, numbers) = (shape.cache(), Numbers::new(shape.seed));
-        World { shape, cache, sequences: Vec::new(), has_drafted: false, snapshots: Vec::new(), numbers }
+        World { shape, cache, sequences: Vec::new(), snapshots: Vec::new(), numbers }
     }
 
     /// Makes one call.
     pub fn call(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         if self.sequences.is_empty() || (self.sequences.len() < 6 && input.ratio(1, 8)?) {
             let id = self.cache.create_sequence().expect("a sequence");
-            self.sequences.push(Sequence { id, length: 0, draft: None });
+            self.sequences.push(Sequence { id, length: 0, draft: None, is_of_draft: false });
         }
         let at = input.choose_index(self.sequences.len())?;
         match input.int_in_range(0..=9)? {
@@ -132,7 +140,7 @@ impl World {
             8 => {
                 let of = &self.sequences[at];
                 if let (None, Some(held)) = (&of.draft, is_done(self.cache.snapshot(of.id))) {
-                    self.snapshots.push((held, of.length));
+                    self.snapshots.push((held, of.length, of.is_of_draft));
                 }
             }
             _ => self.restore(at, input)?,
@@ -142,7 +150,7 @@ impl World {
     }
 
     fn append(&mut self, at: usize, input: &mut Unstructured<'_>) -> Result<()> {
-        let World { shape, cache, sequences, numbers, has_drafted, .. } = self;
+        let World { shape, cache, sequences, numbers, .. } = self;
         let most = if sequences[at].draft.is_some() || input.ratio(7, 8)? { 9 } else { 300 };
         let count = input.int_in_range(0..=most)?.min(TOKENS_MAX.saturating_sub(sequences[at].length));
         let of = &mut sequences[at];
@@ -166,7 +174,6 @@ impl World {
             of.length += count;
             if let Some((_, nodes)) = &mut of.draft {
                 let chain = nodes.len() as i32 - 1..;
-                *has_drafted |= count > 0;
                 nodes.extend(parents.unwrap_or_else(|| chain.take(count as usize).collect()));
             }
         }
@@ -175,10 +182,11 @@ impl World {
 
     fn fork(&mut self, at: usize) {
         let Sequence { id, length, .. } = self.sequences[at];
+        let is_of_draft = self.sequences[at].has_floats();
         if self.sequences.len() < 6
             && let Some(id) = is_done(self.cache.fork(id))
         {
-            self.sequences.push(Sequence { id, length, draft: None });
+            self.sequences.push(Sequence { id, length, draft: None, is_of_draft });
         }
     }
 
@@ -197,9 +205,9 @@ impl World {
             return Ok(());
         }
         let place = input.choose_index(self.snapshots.len())?;
-        let (held, length) = &self.snapshots[place];
+        let (held, length, is_of_draft) = &self.snapshots[place];
         if is_done(self.cache.restore(of.id, held)).is_some() {
-            of.length = *length;
+            (of.length, of.is_of_draft) = (*length, *is_of_draft);
         }
         if input.arbitrary()? {
             self.snapshots.swap_remove(place);
