@@ -1,6 +1,7 @@
 // Products with weights of 4 bits on the backend `graph`, where kvtide computes them, against onnxruntime's own on `parts`.
 import { readFileSync } from 'node:fs'
 
+import { OnnxModel, type OnnxModelOptions } from '../../onnx.js'
 import { distance } from '../support/llama/references.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { BLOCK_FORMS, withBlocks } from '../support/onnx/changed.js'
@@ -43,6 +44,34 @@ for (const threads of [1, 2])
       const rows = found.flatMap((logits, place) => distances(logits, expected[place] as Float32Array))
       t.true(Math.max(...rows) < 1e-4, `${Math.max(...rows)}`)
     })
+
+for (const backend of ['graph', 'parts', 'plain'] as const)
+  test(`${backend}: \`accuracyLevel\` stands for the level in the graph`, async t => {
+    const [bytes, floats] = [await logitsOf(plain, backend, 1), await logitsOf(inFloats, backend, 1)]
+    t.deepEqual(await logitsOf(inFloats, backend, 1, { accuracyLevel: 4 }), bytes)
+    t.deepEqual(await logitsOf(plain, backend, 1, { accuracyLevel: 0 }), floats)
+    t.notDeepEqual(bytes, floats)
+  })
+
+async function namespaceOf(options: OnnxModelOptions): Promise<string> {
+  await using model = await OnnxModel.load(plain, options)
+  return model.namespace
+}
+
+test('a model with another level has another namespace', async t => {
+  const options: OnnxModelOptions[] = [{}, { accuracyLevel: 4 }, { accuracyLevel: 0 }]
+  const [own, bytes, floats] = await Promise.all(options.map(namespaceOf))
+  t.is(own, bytes)
+  t.not(own, floats)
+})
+
+test('a level that is neither 0 nor 4 is refused', async t => {
+  for (const level of [1, 3, 5, -1, 4.5, '4', null])
+    await t.throwsAsync(OnnxModel.load(plain, { accuracyLevel: level as never }), {
+      code: 'INVALID_ARGUMENT',
+      message: /accuracyLevel is .*, expected 0 or 4/,
+    })
+})
 
 test('another form has other logits', async t => {
   const all = await Promise.all(BLOCK_FORMS.map(form => logitsOf(withBlocks(plain, form), 'graph', 1)))

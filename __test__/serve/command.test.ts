@@ -56,6 +56,7 @@ test('help, version and wrong arguments', async t => {
     [['model', '--memory=-1'], 2, /--memory must be a number of at least 0.001, got "-1"/],
     [['chta', 'model'], 2, /there is no command chta, did you mean chat\?/],
     [['dmeo'], 2, /there is no command dmeo, did you mean demo\?/],
+    [['model', '--accuracy-level', '3'], 2, /--accuracy-level must be 0 or 4, got "3"/],
     [['model', '--keys', 'nofile'], 2, /--keys must be a file that can be read, got "nofile": there is no such file/],
     [['model', '--keys', '.'], 2, /--keys must be a file that can be read, got ".": it is a folder/],
     [['model', '--public-prompt', 'nofile'], 2, /--public-prompt must be a file/],

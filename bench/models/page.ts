@@ -144,7 +144,8 @@ onnxruntime use the former, llama.cpp also the latter.
 After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. With f32, onnxruntime computes
 these products for kvtide and onnxruntime-genai, except that of the head, which kvtide computes itself. With int4, kvtide computes all of them, in integers as the
 others do. Graphs under *int4, floats* have no \`accuracy_level\` 4, as onnxruntime's quantizer makes them by default: there kvtide and onnxruntime-genai multiply floats, and
-llama.cpp integers as before. After longer prompts, with several chats, and for the prompts themselves, attention and the larger products determine the time.
+llama.cpp integers as before. With the option \`accuracyLevel: 4\` kvtide multiplies integers with such a graph too, and computes what it does for the one under *int4*.
+After longer prompts, with several chats, and for the prompts themselves, attention and the larger products determine the time.
 
 kvtide and llama.cpp read the weight of the head where the file has it. onnxruntime-genai keeps a packed copy as well: 113 MB more for SmolLM2 in f32, 671 MB more for
 Gemma 3 with its vocabulary of 262,144 tokens.

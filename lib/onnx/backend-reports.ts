@@ -17,7 +17,13 @@ export interface BackendReport {
 
 /** @internal Reports for each backend whether it runs the model in a file. `config` is a config in place of the one beside the model. */
 export async function backendReports(file: string, config?: string): Promise<BackendReport[]> {
-  const options = { config: config as never, embeddings: undefined, encoder: undefined, crossCacheBytes: undefined }
+  const options = {
+    config: config as never,
+    embeddings: undefined,
+    accuracyLevel: undefined,
+    encoder: undefined,
+    crossCacheBytes: undefined,
+  }
   const { value: model, refusal } = await refusing(() => prepared(file, options))
   const reports: BackendReport[] = []
   for (const backend of BACKENDS)

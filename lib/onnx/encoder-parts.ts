@@ -10,6 +10,7 @@ import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { CrossCache } from './cross-cache.js'
 import type { EncoderFacts } from './encoding.js'
 import { openSource } from './graph-source.js'
+import type { readLoad } from './options.js'
 import { plainPorts } from './plain.js'
 import type { OnnxPorts } from './ports.js'
 import { refusedPort } from './refused-node.js'
@@ -37,7 +38,8 @@ export async function encoderParts(
   {
     encoder,
     crossCacheBytes,
-  }: { readonly encoder: string | Uint8Array | undefined; readonly crossCacheBytes: number | undefined },
+    accuracyLevel,
+  }: Pick<ReturnType<typeof readLoad>, 'encoder' | 'crossCacheBytes' | 'accuracyLevel'>,
 ): Promise<EncoderParts | undefined> {
   if (!hasEncoder(decoder)) {
     for (const [name, value] of Object.entries({ encoder, crossCacheBytes }))
@@ -53,7 +55,7 @@ export async function encoderParts(
   const source = encoder ?? fileBeside(decoder.path)
   return {
     facts: { type, width: ports.sizeOf('encoder_hidden_states', 2), hasMask: ports.has('encoder_attention_mask') },
-    graph: source === undefined ? undefined : await openSource(source),
+    graph: source === undefined ? undefined : await openSource(source, accuracyLevel),
   }
 }
 

@@ -26,6 +26,7 @@ import { BACKENDS, type BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
 import type { EncoderOutput, Encoding } from './encoding.js'
 import type { GenerationSettings } from './generation.js'
+import type { AccuracyLevel } from './graph-source.js'
 import { type GraphDType, readGraphDType } from './model-folder.js'
 import { type EmbeddingForm, type EmbedSpan, readEmbeds } from './spans.js'
 import { checkPositions, readKnown, readPositions } from './token-log.js'
@@ -45,6 +46,12 @@ export interface OnnxModelOptions {
    * `model.onnx`, then the first of `q4`, `q8`, `f16` that is there. For a folder only.
    */
   readonly dtype?: GraphDType
+  /**
+   * How products with int4 weights (`MatMulNBits`) are computed, in place of the graph's own `accuracy_level`: with 4, activations are rounded to int8, with a
+   * scale for each block of the weights, which is faster; with 0, they stay floats. Other products are not changed. A model with another level has another
+   * fingerprint, so caches do not mix them.
+   */
+  readonly accuracyLevel?: AccuracyLevel
   /**
    * The cache. By default it has 1 GiB for at most 32 sequences at once, pages in the graph's dtype (`q8` or `q4` if the graph quantises its pasts to 8 or
    * 4 bits), and a namespace that is a fingerprint of the graph and of samples of its weights.
@@ -147,6 +154,7 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions, CheckpointsOp
 export const LOAD: Names<OnnxModelOptions> = {
   config: 0,
   dtype: 0,
+  accuracyLevel: 0,
   cache: 0,
   embeddings: 0,
   threads: 0,
@@ -179,8 +187,10 @@ const TOKENS = 512
 
 /** @internal Reads the options of loading a model. */
 export function readLoad(options: unknown) {
-  const { config, dtype, cache, embeddings, threads, backend, maxStepTokens, encoder, crossCacheBytes } =
+  const { config, dtype, accuracyLevel, cache, embeddings, threads, backend, maxStepTokens, encoder, crossCacheBytes } =
     known<OnnxModelOptions>('options', options, LOAD)
+  if (accuracyLevel !== undefined && accuracyLevel !== 0 && accuracyLevel !== 4)
+    throw invalid('accuracyLevel', accuracyLevel, '0 or 4')
   if (backend !== undefined && !BACKENDS.includes(backend as BackendName))
     throw invalid('backend', backend, BACKENDS.join(', '))
   if (config !== undefined && typeof config !== 'string') fields('config', config)
@@ -192,6 +202,7 @@ export function readLoad(options: unknown) {
   return {
     config: config as HuggingFaceConfig | undefined,
     dtype: optional(readGraphDType, 'dtype', dtype),
+    accuracyLevel: accuracyLevel as AccuracyLevel | undefined,
     cache: given as OnnxCacheOptions,
     embeddings: optional(readModelSource, 'embeddings', embeddings),
     threads: optional((argument, value) => count(argument, value, 1, 1024), 'threads', threads),

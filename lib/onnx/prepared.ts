@@ -36,10 +36,10 @@ export interface PreparedModel {
 /** @internal Opens a model, and rewrites its graph. */
 export async function prepared(
   source: string | Uint8Array,
-  read: Pick<ReturnType<typeof readLoad>, 'config' | 'embeddings' | 'encoder' | 'crossCacheBytes'>,
+  read: Pick<ReturnType<typeof readLoad>, 'config' | 'accuracyLevel' | 'embeddings' | 'encoder' | 'crossCacheBytes'>,
 ): Promise<PreparedModel> {
   const declared = readConfig(source, read.config)
-  const graph = await openSource(source)
+  const graph = await openSource(source, read.accuracyLevel)
   const embeddings = await openEmbeddings(graph, read.embeddings)
   const encoder = await encoderParts(graph, read)
   const rewritten = await refusing(() => graph.rewrite(true, declared.windows, [...(embeddings?.names ?? [])]))

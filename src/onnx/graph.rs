@@ -45,21 +45,26 @@ pub struct NativeOnnxFile {
 
 #[napi]
 impl NativeOnnxGraph {
+    /// `level` replaces the accuracy level of products with weights of 4 bits, here and in `of`.
     #[napi(catch_unwind, ts_return_type = "Promise<NativeOnnxGraph>")]
-    pub fn open(path: String) -> AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>> {
-        PoolTask::of(move || OpenGraph::open(Path::new(&path)), NativeOnnxGraph::of_graph)
+    pub fn open(path: String, level: Option<u8>) -> AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>> {
+        PoolTask::of(move || OpenGraph::open(Path::new(&path), level), NativeOnnxGraph::of_graph)
     }
 
     /// Parses a copy of the bytes.
     #[napi(ts_return_type = "Promise<NativeOnnxGraph>")]
-    pub fn of(env: &Env, bytes: ArrayArg) -> Result<AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>>> {
+    pub fn of(
+        env: &Env,
+        bytes: ArrayArg,
+        level: Option<u8>,
+    ) -> Result<AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>>> {
         guard(env, || {
             let given = bytes.memory("model")?.bytes();
             let mut copy = Vec::new();
             let refused = |_| Budget::process().refusal(given.len() as u64);
             copy.try_reserve_exact(given.len()).map_err(refused)?;
             copy.extend_from_slice(given);
-            Ok(PoolTask::of(move || OpenGraph::read(Box::new(copy), None), NativeOnnxGraph::of_graph))
+            Ok(PoolTask::of(move || OpenGraph::read(Box::new(copy), None, level), NativeOnnxGraph::of_graph))
         })
     }
 

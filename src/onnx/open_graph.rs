@@ -50,17 +50,21 @@ pub struct OpenGraph {
 }
 
 impl OpenGraph {
-    pub fn open(path: &Path) -> Outcome<Self> {
+    /// `level` replaces the accuracy level of products with weights of 4 bits.
+    pub fn open(path: &Path, level: Option<u8>) -> Outcome<Self> {
         let wrong = |expected| Error::argument("model", path.display().to_string(), expected);
         if path.is_dir() {
             return Err(wrong("the path of an ONNX file, not of a folder".into()).into());
         }
         let source = FileSource::open(path).map_err(|error| wrong(format!("a file that can be read ({error})")))?;
-        Self::read(Box::new(source), Some(path.to_owned())).map_err(|refusal| named(refusal, path))
+        Self::read(Box::new(source), Some(path.to_owned()), level).map_err(|refusal| named(refusal, path))
     }
 
-    pub fn read(source: Box<dyn Source + Send + Sync>, path: Option<PathBuf>) -> Outcome<Self> {
-        let model = Model::read(&source.as_ref())?;
+    pub fn read(source: Box<dyn Source + Send + Sync>, path: Option<PathBuf>, level: Option<u8>) -> Outcome<Self> {
+        let mut model = Model::read(&source.as_ref())?;
+        if let Some(level) = level {
+            model.set_accuracy_level(level);
+        }
         let files = model.check_weights(&source.as_ref())?;
         Ok(OpenGraph { source, model, path, files })
     }

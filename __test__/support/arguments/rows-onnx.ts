@@ -396,6 +396,7 @@ export const loadRows: readonly Row[] = [
         {
           config: optional(config),
           dtype: optional(text),
+          accuracyLevel: optional({ legal: {} }),
           cache: optional({ legal: ANY }),
           embeddings: optional({ legal: {} }),
           threads: optional(count),

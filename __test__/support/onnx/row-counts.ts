@@ -1,13 +1,15 @@
-import { OnnxModel } from '../../../onnx.js'
+import { OnnxModel, type OnnxModelOptions } from '../../../onnx.js'
 import { references } from '../llama/references.js'
 
 /** The logits of many rows, few and one: of all tokens of some prompts in one step, and of a token behind each, together and alone. */
 export async function logitsOf(
   model: Uint8Array,
-  backend: 'graph' | 'parts',
+  backend: 'graph' | 'parts' | 'plain',
   threads: number,
+  options: OnnxModelOptions = {},
 ): Promise<Float32Array[]> {
-  await using loaded = await OnnxModel.load(model, { backend, threads, cache: { memoryBytes: 2 ** 23, blockSize: 4 } })
+  const cache = { memoryBytes: 2 ** 23, blockSize: 4 }
+  await using loaded = await OnnxModel.load(model, { ...options, backend, threads, cache })
   const entries = Object.values(references.prompts).map(tokens => ({ sequence: loaded.open(), tokens }))
   const all = await loaded.run(entries, { logits: 'all' })
   const behind = entries.map(({ sequence }) => ({ sequence, tokens: [5] }))

@@ -4,7 +4,7 @@ mod support;
 
 use kvtide_onnx::{Error, FileSource, Model, Segment, Source, Weights};
 use proptest::prelude::*;
-use support::build::Message;
+use support::build::{Attr, BOOL, F32, Graph, Message};
 
 fn cases() -> u32 {
     std::env::var("KVTIDE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
@@ -24,6 +24,46 @@ fn a_file_reads_as_its_bytes_do() {
     let bytes = support::bytes("onnx");
     let file = FileSource::new(std::fs::File::open(support::path("onnx")).unwrap()).unwrap();
     assert_eq!(Model::read(&file).unwrap(), Model::read(&bytes).unwrap());
+}
+
+#[test]
+fn the_accuracy_level_of_products_is_set_in_branches_too() {
+    let product = |graph: &mut Graph, attributes: &[Attr]| {
+        let sizes = [Attr::Int("bits", 4), Attr::Int("K", 32), Attr::Int("N", 16), Attr::Int("block_size", 32)];
+        graph.node("com.microsoft.MatMulNBits", &["rows", "codes", "scales"], &[&sizes[..], attributes].concat())
+    };
+    let mut graph = Graph::default();
+    graph.input("which", BOOL, &[]);
+    for name in ["rows", "codes", "scales"] {
+        graph.input(name, F32, &[]);
+    }
+    let branch = |name: &str, attributes: &[Attr]| {
+        let mut inner = Graph::default();
+        product(&mut inner, attributes);
+        inner.fields.clone().text(2, name)
+    };
+    let branches = [
+        Attr::Graph("then_branch", branch("then", &[Attr::Int("accuracy_level", 0)])),
+        Attr::Graph("else_branch", branch("else", &[Attr::Int("accuracy_level", 4)])),
+    ];
+    graph.node("If", &["which"], &branches);
+    product(&mut graph, &[]);
+    product(&mut graph, &[Attr::Int("accuracy_level", 4)]);
+    let bytes = graph.model(21);
+    for (level, other) in [(4, 0), (0, 4)] {
+        let mut model = Model::read(&bytes).unwrap();
+        assert!(model.set_accuracy_level(level));
+        let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
+        let count = |level: u8| {
+            let attribute = [b"accuracy_level\x18", &[level][..]].concat();
+            written.windows(attribute.len()).filter(|window| *window == attribute).count()
+        };
+        // A product without a level has level 0.
+        assert_eq!([count(level), count(other)], [if level == 4 { 4 } else { 3 }, 0]);
+        let mut again = Model::read(&written).unwrap();
+        assert!(!again.set_accuracy_level(level));
+        assert!(again.to_bytes(&written, Weights::Inline).unwrap() == written);
+    }
 }
 
 #[test]

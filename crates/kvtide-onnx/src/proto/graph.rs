@@ -92,6 +92,21 @@ impl Graph {
         self.inputs.iter().find(|input| input.name == name)
     }
 
+    /// Sets an attribute of the nodes that `wants` accepts, also in graphs inside nodes. Returns true if there is one.
+    pub fn set(&mut self, attribute: &Attribute, wants: &dyn Fn(&Node) -> bool) -> bool {
+        let mut changed = false;
+        for node in &mut self.nodes {
+            changed |= node.set_inside(attribute, wants);
+            if wants(node) {
+                node.attributes.retain(|present| present.name != attribute.name);
+                node.attributes.push(attribute.clone());
+                node.unchanged = None;
+                changed = true;
+            }
+        }
+        changed
+    }
+
     /// Writes the fields in the order of their numbers, as all common writers do.
     pub fn write(&self, weights: Weights<'_>) -> Segments {
         let mut to = Segments::default();
@@ -196,6 +211,20 @@ impl Node {
             message.span(span);
         }
         to.message(number, &message);
+    }
+
+    /// The same for the graphs inside the node.
+    fn set_inside(&mut self, attribute: &Attribute, wants: &dyn Fn(&Node) -> bool) -> bool {
+        let mut changed = false;
+        for own in &mut self.attributes {
+            let AttributeValue::Graphs(graphs) = &mut own.value else { continue };
+            if graphs.iter_mut().fold(false, |changed, graph| graph.set(attribute, wants) | changed) {
+                own.encoded = Encoded::Own(encoded_graphs(&own.name, graphs));
+                self.unchanged = None;
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// Renames tensors that the node reads and computes.
@@ -370,6 +399,18 @@ impl Attribute {
     pub fn write(&self, number: u32, to: &mut Segments) {
         self.encoded.write(number, to);
     }
+}
+
+/// An attribute with graphs: with one in its own field, as branches and bodies have it, or with a list.
+fn encoded_graphs(name: &str, graphs: &[Graph]) -> Segments {
+    let mut message = Segments::default();
+    message.text(1, name.as_bytes());
+    let (field, kind) = if graphs.len() == 1 { (6, 5) } else { (11, 10) };
+    for graph in graphs {
+        message.message(field, &graph.write(Weights::Inline));
+    }
+    message.int(20, kind);
+    message
 }
 
 fn sparse_name(reader: &mut Reader<'_>, span: Span) -> Result<Option<String>> {

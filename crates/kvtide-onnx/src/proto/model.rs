@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 
-use super::{External, Graph, Place, Port, Weights, checked, port};
+use super::{Attribute, External, Graph, Node, Place, Port, Weights, checked, port};
 use crate::error::{Error, Result};
 use crate::source::{Source, Span};
 use crate::wire::{Reader, Segments};
@@ -55,6 +55,16 @@ impl Model {
         }
         let imported = opsets.len();
         Ok(Self { graph: checked(graph)?, opsets, imported, others })
+    }
+
+    /// Sets the `accuracy_level` of all products with weights of 4 bits, also in branches: with 4, rows may be quantised to
+    /// bytes, with 0 they are multiplied as floats. Returns true if that changes the model.
+    pub fn set_accuracy_level(&mut self, level: u8) -> bool {
+        let is_product = |node: &Node| {
+            let has_level = node.int("accuracy_level").unwrap_or_default() == i64::from(level);
+            node.is("com.microsoft", "MatMulNBits") && node.int("bits").unwrap_or(4) == 4 && !has_level
+        };
+        self.graph.set(&Attribute::int("accuracy_level", level.into()), &is_product)
     }
 
     /// The inputs that a caller passes. Weights that are also listed as inputs are not included.

@@ -15,7 +15,7 @@ Ctrl-C ends an answer, and Ctrl-C or Ctrl-D at an empty prompt ends the program.
   --system TEXT       a system message
   --temperature T     0 by default: the most probable tokens
   --max-tokens N      tokens of an answer
-  --dtype, --revision, --cache-folder, --offline, --config, --template, --memory, --threads, --backend, --draft: as for a server`
+  --dtype, --accuracy-level, --revision, --cache-folder, --offline, --config, --template, --memory, --threads, --backend, --draft: as for a server`
 
 /** The streams that a chat reads and writes. */
 export interface Terminal {

@@ -14,6 +14,7 @@ export type Flags = Readonly<Record<string, string | boolean | readonly string[]
 /** @internal Flags of loading a model, for `serve`, `chat` and `demo`. */
 export const MODEL_FLAGS = {
   dtype: { type: 'string' },
+  'accuracy-level': { type: 'string' },
   offline: { type: 'boolean' },
   revision: { type: 'string' },
   'cache-folder': { type: 'string' },

@@ -78,11 +78,20 @@ function tiersOf(flags: Flags) {
   return { prefixKey, store, tiers: Object.keys(tiers).length === 0 ? undefined : tiers }
 }
 
+/** The accuracy level of products with int4 weights. */
+function levelOf(flags: Flags): 0 | 4 | undefined {
+  const level = text(flags, 'accuracy-level')
+  if (level === undefined) return undefined
+  if (level === '0' || level === '4') return Number(level) as 0 | 4
+  throw new WrongFlag(`--accuracy-level must be 0 or 4, got ${shown(level)}`)
+}
+
 /** Loads the model that flags describe. `stream` gets the progress of a download. */
 export async function loadModel(name: string, flags: Flags, stream: NodeJS.WriteStream): Promise<LoadedModel> {
   const template = fileText(flags, 'template')
   const { prefixKey, store, tiers } = tiersOf(flags)
   const threads = number(flags, 'threads', 1, true)
+  const level = levelOf(flags)
   const options = {
     onProgress: progressTo(stream),
     onRetry: ({ reason, pauseMs, failed, attempts }: DownloadRetry) =>
@@ -97,6 +106,7 @@ export async function loadModel(name: string, flags: Flags, stream: NodeJS.Write
       ...(text(flags, 'events') === undefined ? {} : { events: EVENTS }),
     },
     ...(threads === undefined ? {} : { threads }),
+    ...(level === undefined ? {} : { accuracyLevel: level }),
     ...(flags['offline'] === true ? { isOffline: true } : {}),
     ...given(flags, {
       dtype: 'dtype',

@@ -13,6 +13,7 @@ export const help = `usage: kvtide-serve <folder | org/name> [options]
 
 the model
   --dtype NAME             the graph: f32, f16, q8, q4, .. as the files are named
+  --accuracy-level N       activations of products with int4 weights: 4 for int8, 0 for floats; the graph's own by default
   --revision NAME          a branch, tag or commit of the Hub
   --cache-folder DIR       where models of the Hub are kept; the Hub's own cache by default
   --offline                use only files that are there
