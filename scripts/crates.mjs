@@ -42,6 +42,9 @@ export const tested = [
   [...NET, ...EMULATED].join(),
 ]
 
+/** The environment of Rust tests. Without a number, candle reads /proc/cpuinfo before each product, which takes longer than the small products of tests. */
+export const ONE_THREAD = { RAYON_NUM_THREADS: '1' }
+
 /** Returns arguments of `cargo test` that select the unit tests of `tested`, and the integration tests of some crates. */
 export function testsOf(...crates) {
   const names = crates.flatMap(crate => {

@@ -2,12 +2,12 @@
 // kernels' own tests.
 //
 // They run thread by thread, so the random tests use fewer sequences than usual.
-import { canEmulate, tested, testsOf } from './crates.mjs'
+import { canEmulate, ONE_THREAD, tested, testsOf } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 
 if (canEmulate) {
   const tests = testsOf('kvtide-tensor')
   await must('cargo', ['test', '--release', ...tested, ...tests, '--test', 'emulated', ...onTarget()], {
-    env: { KVTIDE_KERNELS: 'emulated', KVTIDE_CASES: process.env.KVTIDE_CASES ?? '25' },
+    env: { ...ONE_THREAD, KVTIDE_KERNELS: 'emulated', KVTIDE_CASES: process.env.KVTIDE_CASES ?? '25' },
   })
 } else console.log('SKIPPED: emulated GPU kernels: there is no C++ compiler')

@@ -1,9 +1,7 @@
 // Checks everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
-import { libraries, tested, testsOf } from './crates.mjs'
+import { libraries, ONE_THREAD, tested, testsOf } from './crates.mjs'
 import { must, onTarget } from './steps.mjs'
 
-// As in test.mjs.
-process.env.RAYON_NUM_THREADS ??= '1'
 const full = process.argv.includes('--full')
 const target = onTarget()
 // The other caches of bench/peers are built only in the full run: kvtide does not need them.
@@ -40,7 +38,7 @@ const steps = [
     'caches and attention over opaque memory',
     'cargo',
     ['test', '--release', ...tested, ...testsOf('kvtide-tensor'), ...target],
-    { KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: full ? '300' : '120' },
+    { ...ONE_THREAD, KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: full ? '300' : '120' },
   ],
   [
     'the same from JavaScript',

@@ -1,15 +1,12 @@
 // `npm test`: the Rust tests, then the TypeScript ones, and one line that counts both.
-import { tested } from './crates.mjs'
+import { ONE_THREAD, tested } from './crates.mjs'
 import { rustCounts } from './cuda/carried/parts.mjs'
 import { onTarget, run } from './steps.mjs'
-
-// Else candle reads /proc/cpuinfo before each product, which takes longer than the small products of tests.
-process.env.RAYON_NUM_THREADS ??= '1'
 
 // Examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
 
-const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...tested])
+const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...tested], { env: ONE_THREAD })
 const ofRust = rustCounts(rust.output)
 
 // The addon that was just built is the ordinary one; an existing one with CUDA may be older.
