@@ -4,6 +4,7 @@ import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import { type BackendName, BACKENDS } from './backend.js'
 import { checkEmbeddings } from './embedder.js'
+import { readLoad } from './options.js'
 import { checkElements } from './parts.js'
 import { carriedOf } from './plain.js'
 import { type CacheLayers, layersFor, prepared, type PreparedModel, refusing } from './prepared.js'
@@ -17,14 +18,7 @@ export interface BackendReport {
 
 /** @internal Reports for each backend whether it runs the model in a file. `config` is a config in place of the one beside the model. */
 export async function backendReports(file: string, config?: string): Promise<BackendReport[]> {
-  const options = {
-    config: config as never,
-    embeddings: undefined,
-    accuracyLevel: undefined,
-    encoder: undefined,
-    crossCacheBytes: undefined,
-  }
-  const { value: model, refusal } = await refusing(() => prepared(file, options))
+  const { value: model, refusal } = await refusing(() => prepared(file, readLoad({ config })))
   const reports: BackendReport[] = []
   for (const backend of BACKENDS)
     reports.push({ backend, refusal: model === undefined ? refusal : await refusalBy(model, backend) })

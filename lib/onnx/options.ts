@@ -47,9 +47,9 @@ export interface OnnxModelOptions {
    */
   readonly dtype?: GraphDType
   /**
-   * How products with int4 weights (`MatMulNBits`) are computed, in place of the graph's own `accuracy_level`: with 4, activations are rounded to int8, with a
-   * scale for each block of the weights, which is faster; with 0, they stay floats. Other products are not changed. A model with another level has another
-   * fingerprint, so caches do not mix them.
+   * The precision of products with int4 weights (`MatMulNBits`), instead of the graph's own `accuracy_level`. 4 rounds activations to int8, with a scale for
+   * each block of the weights, which is faster; 0 keeps floats. Other products are not changed. A model with another level has another fingerprint, so caches
+   * do not mix them.
    */
   readonly accuracyLevel?: AccuracyLevel
   /**

@@ -68,23 +68,21 @@ async function sessionsHere(model: SessionsModel): Promise<SessionHost> {
   }
 }
 
-/** The time of the last change of a source in a checkout. */
-function changed(): number {
-  const sources = fileURLToPath(new URL('../', here))
-  const files = readdirSync(sources, { recursive: true, encoding: 'utf8' }).filter(name => name.endsWith('.ts'))
-  return Math.max(...files.map(name => statSync(join(sources, name)).mtimeMs))
+/** The compiled program in a checkout; `undefined` if a source is newer. A thread starts four times as fast with it as with TypeScript. */
+function compiledFile(): URL | undefined {
+  const [sources, compiled] = [new URL('../', here), new URL('../../dist/lib/onnx/session-worker.js', here)]
+  if (!existsSync(compiled)) return undefined
+  const names = readdirSync(sources, { recursive: true, encoding: 'utf8' }).filter(name => name.endsWith('.ts'))
+  const made = statSync(compiled).mtimeMs
+  return names.every(name => statSync(new URL(name, sources)).mtimeMs < made) ? compiled : undefined
 }
 
-/** The worker's program: next to this file, or in the package if a bundler has moved this file. A thread reads TypeScript slowly, so a checkout uses the compiled program unless it is out of date. */
+/** The worker's program: next to this file, or in the package if a bundler has moved this file. */
 function workerFile(): string {
-  if (here.endsWith('.ts')) {
-    const compiled = new URL('../../dist/lib/onnx/session-worker.js', here)
-    const isCurrent = existsSync(compiled) && statSync(compiled).mtimeMs > changed()
-    return isCurrent ? compiled.href : new URL('../onnx/session-worker.ts', here).href
-  }
-  const name = 'session-worker.js'
+  const isSource = here.endsWith('.ts')
+  const name = `session-worker.${isSource ? 'ts' : 'js'}`
   const beside = new URL(`../onnx/${name}`, here)
-  if (existsSync(beside)) return beside.href
+  if (existsSync(beside)) return ((isSource ? compiledFile() : undefined) ?? beside).href
   const folder = packageFolder()
   const inside = folder === undefined ? undefined : join(folder, 'dist', 'lib', 'onnx', name)
   if (inside !== undefined && existsSync(inside)) return pathToFileURL(inside).href

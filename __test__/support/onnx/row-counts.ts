@@ -1,10 +1,10 @@
-import { OnnxModel, type OnnxModelOptions } from '../../../onnx.js'
+import { type BackendName, OnnxModel, type OnnxModelOptions } from '../../../onnx.js'
 import { references } from '../llama/references.js'
 
 /** The logits of many rows, few and one: of all tokens of some prompts in one step, and of a token behind each, together and alone. */
 export async function logitsOf(
   model: Uint8Array,
-  backend: 'graph' | 'parts' | 'plain',
+  backend: BackendName,
   threads: number,
   options: OnnxModelOptions = {},
 ): Promise<Float32Array[]> {

@@ -96,13 +96,19 @@ impl Graph {
     pub fn set(&mut self, attribute: &Attribute, wants: &dyn Fn(&Node) -> bool) -> bool {
         let mut changed = false;
         for node in &mut self.nodes {
-            changed |= node.set_inside(attribute, wants);
+            let mut own = false;
+            for inside in &mut node.attributes {
+                own |= inside.set(attribute, wants);
+            }
             if wants(node) {
                 node.attributes.retain(|present| present.name != attribute.name);
                 node.attributes.push(attribute.clone());
-                node.unchanged = None;
-                changed = true;
+                own = true;
             }
+            if own {
+                node.unchanged = None;
+            }
+            changed |= own;
         }
         changed
     }
@@ -211,20 +217,6 @@ impl Node {
             message.span(span);
         }
         to.message(number, &message);
-    }
-
-    /// The same for the graphs inside the node.
-    fn set_inside(&mut self, attribute: &Attribute, wants: &dyn Fn(&Node) -> bool) -> bool {
-        let mut changed = false;
-        for own in &mut self.attributes {
-            let AttributeValue::Graphs(graphs) = &mut own.value else { continue };
-            if graphs.iter_mut().fold(false, |changed, graph| graph.set(attribute, wants) | changed) {
-                own.encoded = Encoded::Own(encoded_graphs(&own.name, graphs));
-                self.unchanged = None;
-                changed = true;
-            }
-        }
-        changed
     }
 
     /// Renames tensors that the node reads and computes.
@@ -394,6 +386,16 @@ impl Attribute {
             };
         }
         Ok(Self { name, value, encoded: Encoded::Source(span) })
+    }
+
+    /// Sets an attribute of nodes in the graphs of this one, as [`Graph::set`] does.
+    fn set(&mut self, attribute: &Attribute, wants: &dyn Fn(&Node) -> bool) -> bool {
+        let AttributeValue::Graphs(graphs) = &mut self.value else { return false };
+        let changed = graphs.iter_mut().fold(false, |changed, graph| graph.set(attribute, wants) | changed);
+        if changed {
+            self.encoded = Encoded::Own(encoded_graphs(&self.name, graphs));
+        }
+        changed
     }
 
     pub fn write(&self, number: u32, to: &mut Segments) {

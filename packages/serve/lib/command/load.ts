@@ -89,9 +89,9 @@ function levelOf(flags: Flags): 0 | 4 | undefined {
 /** Loads the model that flags describe. `stream` gets the progress of a download. */
 export async function loadModel(name: string, flags: Flags, stream: NodeJS.WriteStream): Promise<LoadedModel> {
   const template = fileText(flags, 'template')
+  const level = levelOf(flags)
   const { prefixKey, store, tiers } = tiersOf(flags)
   const threads = number(flags, 'threads', 1, true)
-  const level = levelOf(flags)
   const options = {
     onProgress: progressTo(stream),
     onRetry: ({ reason, pauseMs, failed, attempts }: DownloadRetry) =>
