@@ -118,7 +118,7 @@ export const mutants = [
     file: 'crates/kvtide-onnx/src/rewrite/head.rs',
     from: '(turn.input(0)?, !is_transposed)',
     to: '(turn.input(0)?, is_transposed)',
-    check: tested('heads', 'the_product'),
+    check: tested('onnx', 'heads::the_product'),
   },
   {
     name: 'block-zeros',

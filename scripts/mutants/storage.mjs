@@ -74,7 +74,7 @@ export const storage = [
     file: 'crates/kvtide-core/src/paged/pool/block_pool.rs',
     from: 'handles[..place].iter().for_each(|named| self.blocks.undo_drop(named.index()));\n                return',
     to: 'return',
-    check: tested('paged_pool', 'a_batch_with_a_bad_handle_is_refused_whole'),
+    check: tested('paged', 'pool::a_batch_with_a_bad_handle_is_refused_whole'),
   },
   {
     name: 'page-sum',

@@ -8,3 +8,4 @@ mod slots;
 
 #[path = "../support/mod.rs"]
 mod support;
+mod write_log;

@@ -1,11 +1,11 @@
 //! The nodes that a rewrite keeps and drops; no model causes a panic.
 
-mod support;
-
 use kvtide_onnx::{Error, FileSource, Form, Layout, Model, Options, Rewritten, Weights};
 use proptest::prelude::*;
-use support::build::{Attr, BOOL, Decoder, F32, Graph, HEADS, I64, Size};
-use support::runtime::same_as_before;
+
+use crate::support;
+use crate::support::build::{Attr, BOOL, Decoder, F32, Graph, HEADS, I64, Size};
+use crate::support::runtime::same_as_before;
 
 fn cases() -> u32 {
     std::env::var("KVTIDE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)

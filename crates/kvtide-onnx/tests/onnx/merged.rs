@@ -1,10 +1,9 @@
 //! Merged decoders, with one branch with a past and one without: the branch with a past is kept.
 
-mod support;
-
 use kvtide_onnx::{Error, Form, Model, Options, RefusalKind, Rewritten, Weights};
-use support::build::{Attr, BOOL, DIM, Decoder, F32, Graph, HEADS, Message, Size};
-use support::runtime::same_as_before;
+
+use crate::support::build::{Attr, BOOL, DIM, Decoder, F32, Graph, HEADS, Message, Size};
+use crate::support::runtime::same_as_before;
 
 /// A plain decoder.
 fn decoder() -> Graph {

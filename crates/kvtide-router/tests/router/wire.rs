@@ -1,12 +1,11 @@
 //! Encoded batches decode to the same value, other publishers' forms are decoded, and invalid bytes are refused.
 
-mod support;
-
 use kvtide_router::{Batch, BlockHash, Event, ExtraKeys, RemovedBlocks, StoredBlocks, decode, encode};
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
-use support::run;
+
+use crate::support::run;
 
 fn hash() -> impl Strategy<Value = BlockHash> {
     prop_oneof![

@@ -1,16 +1,14 @@
 //! A publisher and followers over local sockets: gaps, restarts, subscribers that do not read.
 
-#[path = "support/raw_peer.rs"]
-mod raw_peer;
-
 use std::time::Duration;
 
 use kvtide_router::{
     Batch, BlockHash, Event, Followed, Follower, FollowerOptions, Publisher, PublisherOptions, StoredBlocks,
 };
-use raw_peer::{RawPeer, frame, message};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+
+use crate::raw_peer::{RawPeer, frame, message};
 
 fn stored(number: u64) -> Event {
     let hashes = vec![BlockHash::Number(number)];

@@ -1,13 +1,12 @@
 //! Layers with a state that are not recognised: each refusal names a node and says why, and its kind is that of states.
 
-mod support;
-
 use std::sync::OnceLock;
 
 use kvtide_onnx::{Error, Model, Options, RefusalKind, Rewritten, Weights};
 use proptest::prelude::*;
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
-use support::hybrid::{CHANNELS, Linear, Plain, Scan, causal, hybrid, port, turned};
+
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
+use crate::support::hybrid::{CHANNELS, Linear, Plain, Scan, causal, hybrid, port, turned};
 
 fn rewrite(graph: &Graph) -> Result<Rewritten, Error> {
     let bytes = graph.model(21);

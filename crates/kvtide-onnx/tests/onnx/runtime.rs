@@ -1,13 +1,13 @@
 //! Subgraphs of rewritten graphs, run by onnxruntime-node with a naive attention between them, give the numbers and
 //! tokens of the references. Skipped if onnxruntime-node is not installed.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use kvtide_onnx::{Options, Weights};
 use serde_json::Value;
-use support::runtime::{check, root};
+
+use crate::support;
+use crate::support::runtime::{check, root};
 
 /// Logits may be this far from the references, and tokens have to be the same.
 fn close(result: Option<Value>, limit: f64) {

@@ -2,8 +2,6 @@
 //!
 //! `KVTIDE_DYNAMO_PYTHON` is the folder of a python with `ai-dynamo-runtime`; if it is not set, `python3` is tried.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,8 +14,9 @@ use kvtide_router::{
     WorkerPrefix,
 };
 use serde_json::{Value, json};
-use support::{Numbers, mix, seed};
 use tokio::runtime::Handle;
+
+use crate::support::{Numbers, mix, seed};
 
 const BLOCK: usize = 4;
 const WORKERS: usize = 3;

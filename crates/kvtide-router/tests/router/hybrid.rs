@@ -1,12 +1,11 @@
 //! Events of hybrid models, as vLLM and kvtide send them, from several workers at once. A naive model keeps what each worker
 //! has, and cuts prompts at the last state.
 
-mod support;
-
 use std::collections::BTreeSet;
 
 use kvtide_router::{Batch, BlockHash, Event, RemovedBlocks, StoredBlocks, WorkerFeed, WorkerIndex, decode, encode};
-use support::{Numbers, mix, seed};
+
+use crate::support::{Numbers, mix, seed};
 
 const BLOCKS: u64 = 12;
 

@@ -1,11 +1,10 @@
 //! Every form of attention, in decoders that are built here: what is found, what is an error, and, if onnxruntime-node
 //! is installed, equal results before and after the rewrite.
 
-mod support;
-
 use kvtide_onnx::{Error, Form, Layer, Layout, Model, Options, Rewritten, Weights};
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
-use support::runtime::{same_as, same_as_before};
+
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
+use crate::support::runtime::{same_as, same_as_before};
 
 fn rewrite(bytes: &[u8]) -> Result<Rewritten, Error> {
     Rewritten::new(&bytes, &Model::read(&bytes)?, &Options::default())

@@ -1,11 +1,10 @@
 //! Static caches: `TensorScatter` writes keys and values into a fixed number of slots. Rewritten, they give the results of
 //! the same decoder with a past that grows.
 
-mod support;
-
 use kvtide_onnx::{Error, Form, Layout, Model, Options, Rewritten};
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
-use support::runtime::same_as;
+
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
+use crate::support::runtime::same_as;
 
 const KV_HEADS: i64 = 2;
 

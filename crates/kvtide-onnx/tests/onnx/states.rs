@@ -1,12 +1,11 @@
 //! Every form of a layer with a state, in decoders that are built here: what is found, and, if onnxruntime-node is
 //! installed, equal results before and after the rewrite, also for several sequences in one call.
 
-mod support;
-
 use kvtide_onnx::{ElementType, Error, Model, Options, PartState, Rewritten, State, StateForm, Weights};
-use support::build::{Attr, Decoder, F32, Graph, HEADS};
-use support::hybrid::{CHANNELS, Linear, Plain, Scan, causal, hybrid, port, turned};
-use support::runtime::{same_as, same_as_before};
+
+use crate::support::build::{Attr, Decoder, F32, Graph, HEADS};
+use crate::support::hybrid::{CHANNELS, Linear, Plain, Scan, causal, hybrid, port, turned};
+use crate::support::runtime::{same_as, same_as_before};
 
 const F16: i64 = 10;
 

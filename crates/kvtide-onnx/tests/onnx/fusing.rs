@@ -1,10 +1,9 @@
 //! The second graph of a rewrite, in which attention does the work of the nodes around it: what is left of them. Its
 //! numbers are checked with onnxruntime, by the tests of the package.
 
-mod support;
-
 use kvtide_onnx::{Model, Options, Rewritten, Weights};
-use support::{bytes, reads_transposed};
+
+use crate::support::{bytes, reads_transposed};
 
 /// Counts the nodes with an operator in a graph and in its fused form.
 fn counts(graph: &str, operator: &str) -> [usize; 2] {

@@ -1,13 +1,13 @@
 //! The block pool: misuse, single cases, and a comparison of random calls with a list of sets.
 
-mod support;
-
 use std::collections::{HashMap, VecDeque};
 
 use kvtide_core::Error;
 use kvtide_core::paged::{BlockHandle, BlockPool};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+
+use crate::support;
 
 fn refusal(block: BlockHandle, reason: &'static str) -> Error {
     Error::InvalidBlock { block: block.raw() as i64, reason }

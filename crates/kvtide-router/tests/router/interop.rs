@@ -28,7 +28,7 @@ impl Drop for Peer {
 
 impl Peer {
     fn start(arguments: &[&str]) -> Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/peer.py");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/router/peer.py");
         let mut child = Command::new(python())
             .arg(script)
             .args(arguments)

@@ -1,10 +1,10 @@
 //! Compares `WriteLog` with a table of the time of each slot's last write.
 
-mod support;
-
 use kvtide_core::{Run, Stamp, WriteLog};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+
+use crate::support;
 
 const SLOTS: u32 = 24;
 

@@ -1,11 +1,10 @@
 //! Keys and values in one past, `[2, batch, heads, past, head dimension]`: inside of com.microsoft.Attention, and as halves
 //! that nodes take from it.
 
-mod support;
-
 use kvtide_onnx::{Error, Form, Layer, Model, Options, Rewritten};
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, Size};
-use support::runtime::same_as_before;
+
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, Size};
+use crate::support::runtime::same_as_before;
 
 fn rewrite(bytes: &[u8]) -> Result<Rewritten, Error> {
     Rewritten::new(&bytes, &Model::read(&bytes)?, &Options::default())

@@ -1,9 +1,9 @@
 //! Decoders that take embeddings instead of ids, and positions with three rows.
 
-mod support;
-
 use kvtide_onnx::{Error, Model, Options, Rewritten};
-use support::build::{Attr, DIM, Decoder, F32, Graph, I64, Size, WIDTH};
+
+use crate::support;
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, I64, Size, WIDTH};
 
 fn rewritten(bytes: &[u8], embedded: &[&str]) -> Result<Rewritten, Error> {
     let embedded = embedded.iter().map(|&name| name.into()).collect();

@@ -1,10 +1,9 @@
 //! Graphs of random operators with random inputs and attributes, next to an attention: a rewrite always returns.
 
-mod support;
-
 use kvtide_onnx::{Model, Options, Rewritten};
 use proptest::prelude::*;
-use support::build::{Attr, Decoder, HEADS};
+
+use crate::support::build::{Attr, Decoder, HEADS};
 
 const OPERATORS: [&str; 44] = [
     "Shape",

@@ -1,12 +1,11 @@
 //! Compares the index with a naive model: one set of keys per worker and tier, and one of states.
 
-mod support;
-
 use std::collections::{HashMap, HashSet};
 
 use kvtide_router::{Choice, Policy, Tier, WORKERS_MAX, WorkerId, WorkerIndex, WorkerPrefix};
 use proptest::prelude::*;
-use support::{mix, run};
+
+use crate::support::{mix, run};
 
 /// The naive model: sets of keys, searched with loops.
 #[derive(Default)]

@@ -1,11 +1,11 @@
 //! Heads of all forms, in decoders that are built here: any row of logits can be chosen, also from a graph that returns
 //! the last one only. With onnxruntime-node, all rows are those of the plain head.
 
-mod support;
-
 use kvtide_onnx::{Error, Model, Options, Rewritten};
-use support::build::{Attr, Decoder, F32, Graph, I64, Size, VOCABULARY, WIDTH};
-use support::runtime::same_as;
+
+use crate::support;
+use crate::support::build::{Attr, Decoder, F32, Graph, I64, Size, VOCABULARY, WIDTH};
+use crate::support::runtime::same_as;
 
 const LAST: i64 = 1;
 const ALL: &str = "new";

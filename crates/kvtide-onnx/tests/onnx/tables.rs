@@ -1,11 +1,10 @@
 //! Masks that are cut out of a table with a row for each position: causal ones, with or without a window. All numbers of a
 //! table count, and the last row is the end of the context.
 
-mod support;
-
 use kvtide_onnx::{Error, Layer, Model, Options, Rewritten};
-use support::build::{Attr, BOOL, DIM, Decoder, Graph, HEADS};
-use support::runtime::same_as_before;
+
+use crate::support::build::{Attr, BOOL, DIM, Decoder, Graph, HEADS};
+use crate::support::runtime::same_as_before;
 
 /// The forms of tables.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,9 +1,9 @@
 //! The context length of graphs: of hand-made tables of every kind, and of the fixtures.
 
-mod support;
-
 use kvtide_onnx::Model;
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Message, Size};
+
+use crate::support;
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Message, Size};
 
 fn context(graph: &Graph) -> Option<u64> {
     Model::read(&graph.model(21)).unwrap().context_length()

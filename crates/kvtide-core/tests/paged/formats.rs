@@ -1,10 +1,10 @@
 //! Layouts of every pair of formats: no overlaps, everything in bounds, and sections at aligned offsets.
 
-mod support;
-
 use kvtide_core::paged::{ALIGNMENT, HeadPlace, KeyOrValue, PageFormat, PageLayout, PageShape};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+
+use crate::support;
 
 fn shape() -> impl Strategy<Value = PageShape> {
     let format = || prop::sample::select(PageFormat::ALL);

@@ -1,13 +1,13 @@
 //! A suffix appended to a model's bytes adds outputs with new rows, equal bit for bit to those of the presents, and
 //! changes nothing else. Tests that need a runtime are skipped, with a message, if onnxruntime-node is not installed.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use kvtide_onnx::{Error, Model, NEW_ROWS, Options, Rewritten, Weights, new_rows_of};
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
-use support::runtime::{is_there, root, script};
+
+use crate::support;
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I64, Size};
+use crate::support::runtime::{is_there, root, script};
 
 fn presents(model: &Model) -> Vec<String> {
     model.outputs().into_iter().map(|port| port.name).filter(|name| name.starts_with("present")).collect()

@@ -1,10 +1,9 @@
 //! GroupQueryAttention over pasts of codes: the rewrite drops pasts and scales, and the rest is the graph of floats.
 
-mod support;
-
 use kvtide_onnx::{Error, Model, Options, RefusalKind, Rewritten};
-use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I8, Size, U8};
-use support::runtime::same_as;
+
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, I8, Size, U8};
+use crate::support::runtime::same_as;
 
 /// The type of float8e4m3fn.
 const F8: i64 = 17;

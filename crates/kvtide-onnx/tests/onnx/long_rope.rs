@@ -1,10 +1,10 @@
 //! Tables of rotary factors that a graph chooses by the length of its input, as LongRoPE does.
 
-mod support;
-
 use kvtide_onnx::{Error, LongRope, Model, Options, Rewritten};
-use support::build::{Attr, DIM, Decoder, F32, Graph, Size};
-use support::runtime::same_as_before;
+
+use crate::support;
+use crate::support::build::{Attr, DIM, Decoder, F32, Graph, Size};
+use crate::support::runtime::same_as_before;
 
 /// A branch with two tables of so many rows, each computed by a node.
 fn branch(which: &str, rows: i64, size: f32) -> support::build::Message {

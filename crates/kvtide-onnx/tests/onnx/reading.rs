@@ -1,10 +1,10 @@
 //! Reading and writing: unchanged fields stay the same, and no bytes cause a panic.
 
-mod support;
-
 use kvtide_onnx::{Error, FileSource, Model, Segment, Source, Weights};
 use proptest::prelude::*;
-use support::build::{Attr, BOOL, F32, Graph, Message};
+
+use crate::support;
+use crate::support::build::{Attr, BOOL, F32, Graph, Message};
 
 fn cases() -> u32 {
     std::env::var("KVTIDE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
