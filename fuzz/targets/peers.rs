@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use tokio::runtime::{Builder, Runtime};
 
 #[path = "../../crates/kvtide-router/src/zmtp/mod.rs"]
-#[allow(dead_code, reason = "the publisher uses the rest")]
+#[allow(dead_code, unused_imports, reason = "the publisher uses the rest")]
 mod zmtp;
 
 use zmtp::{Command, Endpoint, Limits, Received, SocketType, connect};

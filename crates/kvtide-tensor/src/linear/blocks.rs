@@ -195,10 +195,16 @@ impl BlockWeights {
                 ([[[0.0; COLUMNS]; ROWS]; PANELS_MAX], [[[0.0; COLUMNS]; ROWS]; PANELS_MAX]);
             while !columns.is_empty() {
                 let wide = wide.filter(|wide| columns.len() > COLUMNS * (wide.panels - 1));
-                let panels = wide.map_or(1, |wide| wide.panels);
+                let together = match (wide, kernels) {
+                    (Some(wide), _) => wide.panels,
+                    (None, Some(kernels)) if is_few => kernels.panels(shape, unit.rows.len()),
+                    _ => 1,
+                };
+                let panels = if columns.len() > COLUMNS * (together - 1) { together } else { 1 };
                 let first = columns.start;
                 columns.start = columns.end.min(first + COLUMNS * panels);
-                let call = PanelCall { of: self, kernels, wide, lines: &self.lines[first / COLUMNS * self.stride()..] };
+                let lines = &self.lines[first / COLUMNS * self.stride()..];
+                let call = PanelCall { of: self, kernels, wide, panels, lines };
                 call.unpack(weights, of_gate);
                 for (words, outs) in words.chunks(group * shape.row()).zip(unit.out.chunks_mut(group)) {
                     call.multiply(
@@ -230,11 +236,13 @@ impl BlockWeights {
 /// The most panels of a call.
 const PANELS_MAX: usize = 2;
 
-/// Products of groups of rows with one panel, or with some that are unpacked first.
+/// Products of groups of rows with one panel or some, which may be unpacked first.
 struct PanelCall<'a> {
     of: &'a BlockWeights,
     kernels: Option<&'static BlockKernels>,
     wide: Option<&'static WideKernels>,
+    /// The number of panels.
+    panels: usize,
     /// From the first of the panels on.
     lines: &'a [Line],
 }
@@ -264,16 +272,16 @@ impl PanelCall<'_> {
         products: &mut [Products; PANELS_MAX],
         gates: &mut [Products; PANELS_MAX],
     ) {
-        let PanelCall { of: &BlockWeights { shape, activation, .. }, kernels, wide, lines } = *self;
+        let PanelCall { of: &BlockWeights { shape, activation, .. }, kernels, wide, panels, lines } = *self;
+        let stride = self.of.stride();
         let multiply = |lines: &[Line], weights: &[f32], out: &mut [Products; PANELS_MAX]| match (wide, kernels) {
-            (Some(wide), _) => wide.multiply((lines, weights), shape, self.of.stride(), words, count, out),
-            (None, Some(kernels)) => kernels.multiply(lines, shape, words, count, ahead, &mut out[0]),
+            (Some(wide), _) => wide.multiply((lines, weights), shape, stride, words, count, out),
+            (None, Some(kernels)) => kernels.multiply((lines, stride), shape, words, count, ahead, &mut out[..panels]),
             (None, None) => multiply_plain(lines, shape, words, count, &mut out[0]),
         };
         multiply(self.products(), weights, products);
         let Some(activation) = activation else { return };
         multiply(lines, of_gate, gates);
-        let panels = wide.map_or(1, |wide| wide.panels);
         for (gates, products) in gates.iter().zip(products).take(panels) {
             match kernels {
                 Some(kernels) => kernels.gate(activation, &gates[..count], products),

@@ -118,9 +118,11 @@ impl Shape {
     }
 }
 
-/// A group of rows, and a panel.
+/// A group of rows, and one panel or two.
 pub(crate) struct Tile {
     panel: *const u8,
+    /// Bytes from a panel to the next one.
+    panel_stride: usize,
     /// Blocks of a column, and lines of codes of a block.
     blocks: usize,
     lines: usize,
@@ -161,10 +163,11 @@ pub(crate) struct WideKernels {
 pub(crate) struct BlockKernels {
     /// The most rows of a call.
     pub rows: usize,
-    /// By the number of rows.
-    tile: [unsafe fn(Tile); ROWS],
-    /// The same for weights with zero points.
-    tile_with_zeros: [unsafe fn(Tile); ROWS],
+    /// By the number of rows: for weights without zero points, and with them.
+    tile: [[unsafe fn(Tile); 2]; ROWS],
+    /// The same with two panels, for weights without zero points, and with them. A sum waits for the one before, so a few rows
+    /// need the sums of more columns.
+    pairs: [&'static [unsafe fn(Tile)]; 2],
     /// Copies a row into its place in a group.
     lay: unsafe fn(Shape, &[f32], usize, &mut [i32]),
     gate: unsafe fn(Activation, &[[f32; COLUMNS]], &mut Products),
@@ -238,30 +241,40 @@ impl BlockKernels {
         }
     }
 
-    /// Computes the products of a group of `count` rows with the first panel of `lines`. For each line that is read, the one
-    /// that is `ahead` bytes further on is prefetched.
+    /// The panels of a call with this many rows.
+    pub fn panels(&self, shape: Shape, count: usize) -> usize {
+        if count <= self.pairs[usize::from(shape.has_zeros)].len() { 2 } else { 1 }
+    }
+
+    /// Computes the products of a group of `count` rows with the first panels of `lines`, `stride` lines apart: with one, or
+    /// with as many as [`panels`](Self::panels) says. For each line that is read, the one that is `ahead` bytes further on is
+    /// prefetched.
     pub fn multiply(
         &self,
-        lines: &[Line],
+        (lines, stride): (&[Line], usize),
         shape: Shape,
         group: &[i32],
         count: usize,
         ahead: usize,
-        out: &mut Products,
+        out: &mut [Products],
     ) {
         assert!((1..=self.rows.min(ROWS)).contains(&count), "rows that fit in registers");
-        assert!(lines.len() >= shape.panel() && group.len() >= count * shape.row(), "a whole panel, and whole rows");
+        assert!(!out.is_empty() && out.len() <= self.panels(shape, count), "panels whose sums fit in registers");
+        assert!(lines.len() >= (out.len() - 1) * stride + shape.panel(), "whole panels");
+        assert!(group.len() >= count * shape.row(), "whole rows");
         let call = Tile {
             panel: lines.as_ptr().cast(),
+            panel_stride: stride * size_of::<Line>(),
             blocks: shape.blocks,
             lines: shape.block / 8,
             ahead,
             group: group.as_ptr(),
-            out: out.as_mut_ptr(),
+            out: out.as_mut_ptr().cast(),
         };
-        let entries = if shape.has_zeros { &self.tile_with_zeros } else { &self.tile };
+        let zeros = usize::from(shape.has_zeros);
+        let entry = if out.len() > 1 { self.pairs[zeros][count - 1] } else { self.tile[count - 1][zeros] };
         // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
-        unsafe { entries[count - 1](call) };
+        unsafe { entry(call) };
     }
 
     /// Multiplies products by the activated ones of a gate.
@@ -312,9 +325,11 @@ mod tests {
         let forms = [Precision::Bytes, Precision::Floats].map(|precision| [(precision, false), (precision, true)]);
         for &(precision, has_zeros) in forms.as_flattened() {
             let shape = Shape { blocks: 5, block: 24, has_zeros, precision };
-            let mut lines: Vec<Line> =
-                (0..shape.panel()).map(|line| Line([0; 64].map(|_| mixed(line) as u8))).collect();
-            for (index, lines) in lines.chunks_exact_mut(shape.lines()).enumerate() {
+            // A line more lies between two panels.
+            let mut lines = vec![Line([0; 64]); 2 * shape.panel() + 1];
+            let (one, other) = lines.split_at_mut(shape.panel());
+            let blocks = one.chunks_exact_mut(shape.lines()).chain(other[1..].chunks_exact_mut(shape.lines()));
+            for (index, lines) in blocks.enumerate() {
                 lines[0] = bytemuck::cast::<[f32; COLUMNS], _>([index as f32 + 0.3; COLUMNS]);
                 if has_zeros {
                     lines[1] = bytemuck::cast::<[i32; COLUMNS], _>([index as i32 * 3; COLUMNS]);
@@ -334,14 +349,16 @@ mod tests {
                         kernels.lay(shape, row, place, &mut group);
                     }
                     assert_eq!(group, plain, "{name}, {count} rows");
-                    let [mut found, mut expected] = [[[0.0; COLUMNS]; ROWS]; 2];
-                    kernels.multiply(&lines, shape, &group, count, 0, &mut found);
-                    multiply_plain(&lines, shape, &plain, count, &mut expected);
-                    assert_eq!(
-                        found.map(|row| row.map(f32::to_bits)),
-                        expected.map(|row| row.map(f32::to_bits)),
-                        "{name}"
-                    );
+                    for panels in 1..=kernels.panels(shape, count) {
+                        let [mut found, mut expected] = [[[[0.0; COLUMNS]; ROWS]; 2]; 2];
+                        let stride = shape.panel() + 1;
+                        kernels.multiply((&lines, stride), shape, &group, count, 0, &mut found[..panels]);
+                        for (panel, expected) in expected[..panels].iter_mut().enumerate() {
+                            multiply_plain(&lines[panel * stride..], shape, &plain, count, expected);
+                        }
+                        let bits = |products: [Products; 2]| products.map(|rows| rows.map(|row| row.map(f32::to_bits)));
+                        assert_eq!(bits(found), bits(expected), "{name}, {count} rows, {panels} panels");
+                    }
                 }
             }
         }

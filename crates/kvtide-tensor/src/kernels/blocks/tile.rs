@@ -9,91 +9,124 @@ use crate::kernels::simd::{Lanes, exp2};
 
 /// # Safety
 ///
-/// The machine has the instructions of `D`, and the call has memory for `R` rows and a panel.
+/// The machine has the instructions of `D`, and the call has memory for `R` rows and a panel. `W` vectors of columns are in
+/// registers at a time: with few rows, all columns are, and a line is read once.
 #[inline(always)]
-unsafe fn tile<D: Dots, const R: usize, const HAS_ZEROS: bool>(call: Tile) {
-    let Tile { panel, blocks, lines, ahead, group, out } = call;
-    for first in (0..COLUMNS).step_by(D::Floats::COUNT) {
+unsafe fn tile<D: Dots, const R: usize, const W: usize, const HAS_ZEROS: bool>(call: Tile) {
+    let Tile { panel, blocks, lines, ahead, group, out, .. } = call;
+    for first in (0..COLUMNS).step_by(W * D::Floats::COUNT) {
         // SAFETY: all pointers stay within the memory of the call, or are prefetched only.
         unsafe {
-            let mut products = [D::Floats::splat(0.0); R];
+            let mut products = [[D::Floats::splat(0.0); R]; W];
             let mut line = panel.add(4 * first);
             let mut words = group;
             for _ in 0..blocks {
                 let (block, meta) = (line, words.add(2 * R * lines));
                 D::Floats::prefetch(line.wrapping_add(ahead));
                 line = line.add(if HAS_ZEROS { 128 } else { 64 });
-                let mut dots = [D::start(0); R];
+                let mut start = [D::start(0); R];
                 if !HAS_ZEROS {
-                    for (row, dots) in dots.iter_mut().enumerate() {
-                        *dots = D::start(*meta.add(R + row));
+                    for (row, start) in start.iter_mut().enumerate() {
+                        *start = D::start(*meta.add(R + row));
                     }
                 }
+                let mut dots = [start; W];
                 for _ in 0..lines {
                     D::Floats::prefetch(line.wrapping_add(ahead));
-                    let codes = D::codes(line);
-                    for (row, dots) in dots.iter_mut().enumerate() {
-                        *dots = dots.add_products(codes, words.add(2 * row));
+                    for (vector, dots) in dots.iter_mut().enumerate() {
+                        let codes = D::codes(line.add(4 * vector * D::Floats::COUNT));
+                        for (row, dots) in dots.iter_mut().enumerate() {
+                            *dots = dots.add_products(codes, words.add(2 * row));
+                        }
                     }
                     (line, words) = (line.add(64), words.add(2 * R));
                 }
-                let scales = D::Floats::load(block.cast());
-                for (row, (dots, products)) in dots.into_iter().zip(&mut products).enumerate() {
-                    let dots = if HAS_ZEROS { dots.sub_times(block.add(64).cast(), *meta.add(R + row)) } else { dots };
-                    let scale = scales.mul(D::Floats::splat(*meta.add(row).cast()));
-                    *products = dots.floats().mul_add(scale, *products);
+                for (vector, (dots, products)) in dots.into_iter().zip(&mut products).enumerate() {
+                    let block = block.add(4 * vector * D::Floats::COUNT);
+                    let scales = D::Floats::load(block.cast());
+                    for (row, (dots, products)) in dots.into_iter().zip(products).enumerate() {
+                        let zeros = block.add(64).cast();
+                        let dots = if HAS_ZEROS { dots.sub_times(zeros, *meta.add(R + row)) } else { dots };
+                        let scale = scales.mul(D::Floats::splat(*meta.add(row).cast()));
+                        *products = dots.floats().mul_add(scale, *products);
+                    }
                 }
                 words = meta.add(2 * R);
             }
-            for (row, products) in products.into_iter().enumerate() {
-                products.store(out.add(row).cast::<f32>().add(first));
+            for (vector, products) in products.into_iter().enumerate() {
+                for (row, products) in products.into_iter().enumerate() {
+                    products.store(out.add(row).cast::<f32>().add(first + vector * D::Floats::COUNT));
+                }
             }
         }
     }
 }
 
-/// The same with rows of floats.
+/// The same with rows of floats, and as many panels as `W` vectors of columns take, at least one.
 ///
 /// # Safety
 ///
-/// As for [`tile`].
+/// As for [`tile`], with memory for these panels.
 #[inline(always)]
-unsafe fn float_tile<V: Codes, const R: usize, const HAS_ZEROS: bool>(call: Tile) {
-    let Tile { panel, blocks, lines, ahead, group, out } = call;
-    for first in (0..COLUMNS).step_by(V::COUNT) {
+unsafe fn float_tile<V: Codes, const R: usize, const W: usize, const HAS_ZEROS: bool>(call: Tile) {
+    let Tile { panel, panel_stride, blocks, lines, ahead, group, out } = call;
+    for first in (0..COLUMNS).step_by((W * V::COUNT).min(COLUMNS)) {
+        let column = |vector: usize| first + vector * V::COUNT;
         // SAFETY: all pointers stay within the memory of the call, or are prefetched only.
         unsafe {
-            let mut products = [V::splat(0.0); R];
-            let mut line = panel.add(4 * first);
+            let place = |vector: usize| column(vector) / COLUMNS * panel_stride + column(vector) % COLUMNS * 4;
+            let mut products = [[V::splat(0.0); R]; W];
+            let mut line = panel;
             let mut numbers: *const f32 = group.cast();
             for _ in 0..blocks {
                 let block = line;
-                V::prefetch(line.wrapping_add(ahead));
+                each_panel::<W, V>(|panel| V::prefetch(line.wrapping_add(panel * panel_stride + ahead)));
                 line = line.add(if HAS_ZEROS { 128 } else { 64 });
-                let zeros = if HAS_ZEROS { V::load_integers(block.add(64).cast()) } else { V::splat(0.0) };
-                let mut sums = [V::splat(0.0); R];
+                let mut zeros = [V::splat(0.0); W];
+                if HAS_ZEROS {
+                    for (vector, zeros) in zeros.iter_mut().enumerate() {
+                        *zeros = V::load_integers(block.add(64 + place(vector)).cast());
+                    }
+                }
+                let mut sums = [[V::splat(0.0); R]; W];
                 for _ in 0..lines {
-                    V::prefetch(line.wrapping_add(ahead));
-                    for place in 0..8 {
-                        let weights =
-                            if HAS_ZEROS { V::code::<0>(line, place).sub(zeros) } else { V::code::<8>(line, place) };
-                        for (row, sum) in sums.iter_mut().enumerate() {
-                            *sum = V::splat(*numbers.add(row)).mul_add(weights, *sum);
+                    each_panel::<W, V>(|panel| V::prefetch(line.wrapping_add(panel * panel_stride + ahead)));
+                    for at in 0..8 {
+                        for (vector, (sums, zeros)) in sums.iter_mut().zip(zeros).enumerate() {
+                            let words = line.add(place(vector));
+                            let weights = match HAS_ZEROS {
+                                true => V::code::<0>(words, at).sub(zeros),
+                                false => V::code::<8>(words, at),
+                            };
+                            for (row, sum) in sums.iter_mut().enumerate() {
+                                *sum = V::splat(*numbers.add(row)).mul_add(weights, *sum);
+                            }
                         }
                         numbers = numbers.add(R);
                     }
                     line = line.add(64);
                 }
-                let scales = V::load(block.cast());
-                for (sum, products) in sums.into_iter().zip(&mut products) {
-                    *products = sum.mul_add(scales, *products);
+                for (vector, (sums, products)) in sums.into_iter().zip(&mut products).enumerate() {
+                    let scales = V::load(block.add(place(vector)).cast());
+                    for (sum, products) in sums.into_iter().zip(products) {
+                        *products = sum.mul_add(scales, *products);
+                    }
                 }
             }
-            for (row, products) in products.into_iter().enumerate() {
-                products.store(out.add(row).cast::<f32>().add(first));
+            for (vector, products) in products.into_iter().enumerate() {
+                let out = out.add(column(vector) / COLUMNS * ROWS).cast::<f32>().add(column(vector) % COLUMNS);
+                for (row, products) in products.into_iter().enumerate() {
+                    products.store(out.add(row * COLUMNS));
+                }
             }
         }
     }
+}
+
+/// Calls `each` with the index of each panel that `W` vectors of columns are in.
+#[inline(always)]
+fn each_panel<const W: usize, V: Lanes>(each: impl FnMut(usize)) {
+    (0..(W * V::COUNT).div_ceil(COLUMNS)).for_each(each);
 }
 
 /// The vectors of columns of a wide call.
@@ -200,16 +233,21 @@ unsafe fn none<T>(_: T) {
 }
 
 /// A table of kernels: the function of a tile, that which copies rows, the vectors of floats, the instructions, and the numbers
-/// of rows whose sums fit in the machine's registers, and true if many rows have kernels of their own.
+/// of rows whose sums fit in the machine's registers, each with the vectors of columns at a time. Then those with the vectors of
+/// two panels, without and with zero points, and true if many rows have kernels of their own.
 macro_rules! kernels {
-    ($name:ident, $module:ident, $tile:ident<$kind:ty>, $lay:expr, $floats:ty, $features:literal, [$($rows:literal)+], [$($none:ident)*], $is_wide:literal) => {
+    (
+        $name:ident, $module:ident, $tile:ident<$kind:ty>, $lay:expr, $floats:ty, $features:literal,
+        [$($rows:literal: $vectors:literal)+], [$($none:ident)*],
+        [$($few:literal: $both:literal)*], [$($few_with_zeros:literal: $both_with_zeros:literal)*], $is_wide:literal
+    ) => {
         mod $module {
             use super::*;
 
             #[target_feature(enable = $features)]
-            unsafe fn entry<const R: usize, const HAS_ZEROS: bool>(call: Tile) {
+            unsafe fn entry<const R: usize, const W: usize, const HAS_ZEROS: bool>(call: Tile) {
                 // SAFETY: the caller fulfils the conditions of the call, and the instructions are enabled here.
-                unsafe { $tile::<$kind, R, HAS_ZEROS>(call) }
+                unsafe { $tile::<$kind, R, W, HAS_ZEROS>(call) }
             }
 
             #[target_feature(enable = $features)]
@@ -243,8 +281,11 @@ macro_rules! kernels {
 
             pub(in super::super) static KERNELS: BlockKernels = BlockKernels {
                 rows: [$($rows,)+].len(),
-                tile: [$(entry::<$rows, false>,)+ $($none,)*],
-                tile_with_zeros: [$(entry::<$rows, true>,)+ $($none,)*],
+                tile: [$([entry::<$rows, $vectors, false>, entry::<$rows, $vectors, true>],)+ $([$none, $none],)*],
+                pairs: [
+                    &[$(entry::<$few, $both, false>,)*],
+                    &[$(entry::<$few_with_zeros, $both_with_zeros, true>,)*],
+                ],
                 lay,
                 gate,
                 prefetch,
@@ -269,21 +310,23 @@ fn quantise(shape: Shape, row: &[f32], place: usize, group: &mut [i32]) {
 
 kernels!(
     AVX512, avx512, tile<Avx512Dots>, quantise, Avx512,
-    "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", [1 2 3 4 5 6 7 8], [none none none none], false
+    "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
+    [1: 1 2: 1 3: 1 4: 1 5: 1 6: 1 7: 1 8: 1], [none none none none], [], [], false
 );
 kernels!(
     AVX_VNNI, avx_vnni, tile<AvxVnniDots>, quantise, Avx2,
-    "avxvnni,avx2,fma", [1 2 3 4], [none none none none none none none none], false
+    "avxvnni,avx2,fma", [1: 2 2: 2 3: 1 4: 1], [none none none none none none none none], [], [], false
 );
 kernels!(
     AVX2, avx2, tile<Avx2Dots>, quantise, Avx2,
-    "avx2,fma", [1 2 3 4], [none none none none none none none none], false
+    "avx2,fma", [1: 2 2: 2 3: 1 4: 1], [none none none none none none none none], [], [], false
 );
 kernels!(
     AVX512_FLOATS, avx512_floats, float_tile<Avx512>, plain::lay_floats, Avx512,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", [1 2 3 4 5 6 7 8 9 10 11 12], [], true
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
+    [1: 1 2: 1 3: 1 4: 1 5: 1 6: 1 7: 1 8: 1 9: 1 10: 1 11: 1 12: 1], [], [1: 2 2: 2], [1: 2 2: 2], true
 );
 kernels!(
     AVX2_FLOATS, avx2_floats, float_tile<Avx2>, plain::lay_floats, Avx2,
-    "avx2,fma", [1 2 3 4 5 6], [none none none none none none], true
+    "avx2,fma", [1: 2 2: 2 3: 1 4: 1 5: 1 6: 1], [none none none none none none], [1: 4], [], true
 );
