@@ -152,6 +152,14 @@ export const mutants = [
     to: 'panel.add(column % COLUMNS * 4)',
     check: tested('blocks', 'each_number_of_rows'),
   },
+  {
+    name: 'block-pairs',
+    fault: 'two panels that are multiplied together are the first one twice',
+    file: 'crates/kvtide-tensor/src/kernels/blocks/tile.rs',
+    from: 'column(vector) / COLUMNS * panel_stride + column(vector) % COLUMNS * 4',
+    to: 'column(vector) % COLUMNS * 4',
+    check: tested('blocks', 'each_number_of_rows'),
+  },
   ...identity,
   ...storage,
 ]

@@ -6,6 +6,10 @@
 //! from 64 KiB    holes of chunks, first fit      a chunk has at least 32 MiB, and is freed once it is empty
 //! ```
 //!
+//! If all weights are elsewhere, the logits of a token are alone in a chunk. A pin, a block that is not used, keeps the chunk
+//! for the next token: taking it anew costs two calls of the system and the zeroing of a huge page. The pin goes with the next
+//! large block, so that what a long prompt took is given back.
+//!
 //! All sessions share it: onnxruntime keeps one allocator for each process. On other systems sessions use the library's own.
 //!
 //! The library expects an exception if there is no memory, and some of its code does not check for null. So its own
@@ -25,6 +29,8 @@ use crate::border::refusal::Outcome;
 
 /// The size from which memory comes from chunks.
 const LARGE: usize = 64 << 10;
+/// The size from which a block does not keep its chunk, and ends the keeping of another: a huge page.
+const PINNED_MAX: usize = 2 << 20;
 /// The alignment of all memory, as the library's own has it; the bytes before a block that say what it is.
 const ALIGNMENT: usize = 64;
 
@@ -53,7 +59,36 @@ pub(super) struct SessionMemory {
     table: AllocatorTable,
     info: *const MemoryInfo,
     own: *mut Allocator,
-    chunks: Mutex<Chunks>,
+    chunks: Mutex<Pinned>,
+}
+
+/// Chunks, of which one may be kept although it is empty.
+#[derive(Default)]
+struct Pinned {
+    chunks: Chunks,
+    /// The block that keeps it.
+    pin: Option<NonNull<u8>>,
+}
+
+// SAFETY: the block belongs to the chunks, not to a thread.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    fn take(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let opens = self.chunks.is_empty();
+        let block = self.chunks.take(bytes)?;
+        if opens && bytes < PINNED_MAX {
+            self.pin = self.chunks.take(ALIGNMENT);
+        }
+        Some(block)
+    }
+
+    fn give_back(&mut self, block: NonNull<u8>, bytes: usize) {
+        self.chunks.give_back(block, bytes);
+        if let Some(pin) = self.pin.take_if(|_| bytes >= PINNED_MAX) {
+            self.chunks.give_back(pin, ALIGNMENT);
+        }
+    }
 }
 
 impl SessionMemory {

@@ -39,6 +39,11 @@ struct Chunk {
 unsafe impl Send for Chunk {}
 
 impl Chunks {
+    /// True if no block is taken.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Takes a block, aligned as its own size and those of all other blocks are. `None` if there is no memory for it.
     pub fn take(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes == 0 {
@@ -240,7 +245,7 @@ mod tests {
             for (_, bytes, block) in taken {
                 chunks.give_back(block, bytes);
             }
-            prop_assert!(chunks.0.is_empty());
+            prop_assert!(chunks.0.is_empty() && chunks.is_empty());
         }
     }
 
