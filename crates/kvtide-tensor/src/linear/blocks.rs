@@ -189,10 +189,10 @@ impl BlockWeights {
             kernels.and_then(|kernels| kernels.wide.as_ref()).filter(|_| unit.rows.len() >= UNPACKED_MIN * group);
         let floats = wide.map_or(0, |wide| wide.floats(shape));
         let gate_floats = if self.activation.is_some() { floats } else { 0 };
-        with_floats([floats, gate_floats], |[weights, of_gate]| {
+        let of_call = PANELS_MAX * size_of::<Products>() / size_of::<f32>();
+        with_floats([floats, gate_floats, of_call, of_call], |[weights, of_gate, products, gates]| {
             let mut columns = unit.columns.clone();
-            let (mut products, mut gates) =
-                ([[[0.0; COLUMNS]; ROWS]; PANELS_MAX], [[[0.0; COLUMNS]; ROWS]; PANELS_MAX]);
+            let (products, gates) = (bytemuck::cast_slice_mut(products), bytemuck::cast_slice_mut(gates));
             while !columns.is_empty() {
                 let wide = wide.filter(|wide| columns.len() > COLUMNS * (wide.panels - 1));
                 let together = match (wide, kernels) {
@@ -212,8 +212,8 @@ impl BlockWeights {
                         outs.len(),
                         if is_few { AHEAD } else { 0 },
                         (weights, of_gate),
-                        &mut products,
-                        &mut gates,
+                        products,
+                        gates,
                     );
                     for (panel, products) in products.iter().enumerate().take(panels) {
                         let from = first + COLUMNS * panel;
@@ -269,12 +269,12 @@ impl PanelCall<'_> {
         count: usize,
         ahead: usize,
         (weights, of_gate): (&[f32], &[f32]),
-        products: &mut [Products; PANELS_MAX],
-        gates: &mut [Products; PANELS_MAX],
+        products: &mut [Products],
+        gates: &mut [Products],
     ) {
         let PanelCall { of: &BlockWeights { shape, activation, .. }, kernels, wide, panels, lines } = *self;
         let stride = self.of.stride();
-        let multiply = |lines: &[Line], weights: &[f32], out: &mut [Products; PANELS_MAX]| match (wide, kernels) {
+        let multiply = |lines: &[Line], weights: &[f32], out: &mut [Products]| match (wide, kernels) {
             (Some(wide), _) => wide.multiply((lines, weights), shape, stride, words, count, out),
             (None, Some(kernels)) => kernels.multiply((lines, stride), shape, words, count, ahead, &mut out[..panels]),
             (None, None) => multiply_plain(lines, shape, words, count, &mut out[0]),
