@@ -146,10 +146,10 @@ export const mutants = [
   },
   {
     name: 'block-scales',
-    fault: 'panels that are unpacked together have the scales of the first one',
+    fault: 'blocks that are unpacked together have the scales of the first one',
     file: 'crates/kvtide-tensor/src/kernels/blocks/tile.rs',
-    from: 'panel.add(column / COLUMNS * panel_stride + column % COLUMNS * 4)',
-    to: 'panel.add(column % COLUMNS * 4)',
+    from: 'of_panel.add(index * block_stride)',
+    to: 'of_panel',
     check: tested('blocks', 'each_number_of_rows'),
   },
   {
