@@ -6,20 +6,12 @@ use kvtide_core::paged::{
     admit_in_groups,
 };
 
+use crate::calls::{found, write};
+
 fn append(planner: &mut PagedPlanner, sequence: u64, tokens: u32, ids: Option<&[u32]>) {
     let offsets = [0, tokens];
     let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
-    planner.commit_copies_before(&copies, &mut plan).unwrap();
-    planner.commit(&plan, ids).unwrap();
-}
-
-fn found(planner: &mut PagedPlanner, tokens: &[u32]) -> u32 {
-    let held = planner.find(tokens, &Identity::default(), false).unwrap();
-    let length = held.length();
-    planner.release(held);
-    planner.check_invariants(&[]).unwrap();
-    length
+    write(planner, &append, ids);
 }
 
 fn ids(tokens: u32) -> Vec<u32> {
@@ -86,9 +78,7 @@ fn ids_of_what_others_hold_are_never_written_over() {
     let draft = planner.begin(one, None).unwrap();
     let offsets = [0, 3];
     let drafted = Append { sequences: &[one], offsets: Some(&offsets), parents: None, writer: Writer::Draft(draft) };
-    let (copies, mut plan) = planner.plan_write(planner.check_append(&drafted).unwrap()).unwrap();
-    planner.commit_copies_before(&copies, &mut plan).unwrap();
-    planner.commit(&plan, Some(&[106, 107, 108])).unwrap();
+    write(&mut planner, &drafted, Some(&[106, 107, 108]));
     let fork = planner.fork(one).unwrap();
     assert_eq!(planner.identify(fork, &[100, 101, 102, 103, 104, 105, 106, 9]).unwrap(), 6);
     assert_eq!(planner.identify(fork, &ids(9)).unwrap(), 9);

@@ -2,6 +2,7 @@
 
 mod admission;
 mod bytes;
+mod calls;
 mod formats;
 mod growth;
 mod layout;

@@ -5,26 +5,13 @@ use kvtide_core::paged::{
     Append, BlockKey, Extra, Extras, Identity, Keep, MissReason, PagedPlanner, Writer, explain_in_groups,
 };
 
-const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+use crate::calls::{append, found, write};
 
-fn append(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
-    append_by(planner, sequence, tokens, Writer::Direct, None);
-}
+const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 fn append_by(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32], writer: Writer, parents: Option<&[i32]>) {
     let offsets = [0, tokens.len() as u32];
-    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer };
-    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
-    planner.commit_copies_before(&copies, &mut plan).unwrap();
-    planner.commit(&plan, Some(tokens)).unwrap();
-}
-
-fn found(planner: &mut PagedPlanner, tokens: &[u32]) -> u32 {
-    let held = planner.find(tokens, &Identity::default(), false).unwrap();
-    let length = held.length();
-    planner.release(held);
-    planner.check_invariants(&[]).unwrap();
-    length
+    write(planner, &Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer }, Some(tokens));
 }
 
 #[test]

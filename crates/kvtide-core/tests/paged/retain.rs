@@ -1,18 +1,10 @@
 //! The rule of [`PagedPlanner::retain`], sentence by sentence: the order in which cached blocks are evicted.
 
-use kvtide_core::paged::{
-    Append, EvictionPolicy, Identity, PagedPlanner, RankTable, ReleasedBlock, Window, Writer, find_in_groups,
-};
+use kvtide_core::paged::{EvictionPolicy, Identity, PagedPlanner, RankTable, ReleasedBlock, Window, find_in_groups};
+
+use crate::calls::append;
 
 const PROMPT: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-
-fn append(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
-    let offsets = [0, tokens.len() as u32];
-    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
-    planner.commit_copies_before(&copies, &mut plan).unwrap();
-    planner.commit(&plan, Some(tokens)).unwrap();
-}
 
 fn sequence(planner: &mut PagedPlanner, tokens: &[u32]) -> u64 {
     let sequence = planner.create_sequence().unwrap();

@@ -7,6 +7,8 @@ use kvtide_core::paged::{
     Writer, can_allocate_in_groups,
 };
 
+use crate::calls;
+
 fn sliding(block_size: u32, tokens: u32, sinks: u32) -> PagedPlanner {
     PagedPlanner::new(64, block_size, 1).unwrap().sliding(Window::new(tokens, sinks).unwrap())
 }
@@ -142,11 +144,7 @@ fn a_prefix_whose_head_has_gone_is_found_by_a_window() {
 }
 
 fn append_known(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
-    let offsets = [0, tokens.len() as u32];
-    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
-    planner.commit_copies_before(&copies, &mut plan).unwrap();
-    planner.commit(&plan, Some(tokens)).unwrap();
+    calls::append(planner, sequence, tokens);
     planner.check_invariants(&[]).unwrap();
 }
 
