@@ -189,18 +189,16 @@ impl BlockWeights {
             kernels.and_then(|kernels| kernels.wide.as_ref()).filter(|_| unit.rows.len() >= UNPACKED_MIN * group);
         let floats = wide.map_or(0, |wide| wide.floats(shape));
         let gate_floats = if self.activation.is_some() { floats } else { 0 };
+        // The panels of a call for a few rows.
+        let few = kernels.filter(|_| is_few).map_or(1, |kernels| kernels.panels(shape, unit.rows.len()));
         let of_call = PANELS_MAX * size_of::<Products>() / size_of::<f32>();
         with_floats([floats, gate_floats, of_call, of_call], |[weights, of_gate, products, gates]| {
             let mut columns = unit.columns.clone();
             let (products, gates) = (bytemuck::cast_slice_mut(products), bytemuck::cast_slice_mut(gates));
             while !columns.is_empty() {
-                let wide = wide.filter(|wide| columns.len() > COLUMNS * (wide.panels - 1));
-                let together = match (wide, kernels) {
-                    (Some(wide), _) => wide.panels,
-                    (None, Some(kernels)) if is_few => kernels.panels(shape, unit.rows.len()),
-                    _ => 1,
-                };
-                let panels = if columns.len() > COLUMNS * (together - 1) { together } else { 1 };
+                let has = |panels: usize| columns.len() > COLUMNS * (panels - 1);
+                let wide = wide.filter(|wide| has(wide.panels));
+                let panels = wide.map_or(if has(few) { few } else { 1 }, |wide| wide.panels);
                 let first = columns.start;
                 columns.start = columns.end.min(first + COLUMNS * panels);
                 let lines = &self.lines[first / COLUMNS * self.stride()..];

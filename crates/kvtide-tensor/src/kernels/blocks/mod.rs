@@ -163,10 +163,9 @@ pub(crate) struct WideKernels {
 pub(crate) struct BlockKernels {
     /// The most rows of a call.
     pub rows: usize,
-    /// By the number of rows: for weights without zero points, and with them.
-    tile: [[unsafe fn(Tile); 2]; ROWS],
-    /// The same with two panels, for weights without zero points, and with them. A sum waits for the one before, so a few rows
-    /// need the sums of more columns.
+    /// For weights without zero points, and with them, by the number of rows.
+    tile: [[unsafe fn(Tile); ROWS]; 2],
+    /// The same with two panels. A sum waits for the one before, so a few rows need the sums of more columns.
     pairs: [&'static [unsafe fn(Tile)]; 2],
     /// Copies a row into its place in a group.
     lay: unsafe fn(Shape, &[f32], usize, &mut [i32]),
@@ -272,9 +271,9 @@ impl BlockKernels {
             out: out.as_mut_ptr().cast(),
         };
         let zeros = usize::from(shape.has_zeros);
-        let entry = if out.len() > 1 { self.pairs[zeros][count - 1] } else { self.tile[count - 1][zeros] };
+        let entries = if out.len() > 1 { self.pairs[zeros] } else { &self.tile[zeros] };
         // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
-        unsafe { entry(call) };
+        unsafe { entries[count - 1](call) };
     }
 
     /// Multiplies products by the activated ones of a gate.

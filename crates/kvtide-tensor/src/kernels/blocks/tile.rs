@@ -281,7 +281,10 @@ macro_rules! kernels {
 
             pub(in super::super) static KERNELS: BlockKernels = BlockKernels {
                 rows: [$($rows,)+].len(),
-                tile: [$([entry::<$rows, $vectors, false>, entry::<$rows, $vectors, true>],)+ $([$none, $none],)*],
+                tile: [
+                    [$(entry::<$rows, $vectors, false>,)+ $($none,)*],
+                    [$(entry::<$rows, $vectors, true>,)+ $($none,)*],
+                ],
                 pairs: [
                     &[$(entry::<$few, $both, false>,)*],
                     &[$(entry::<$few_with_zeros, $both_with_zeros, true>,)*],
