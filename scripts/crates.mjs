@@ -26,7 +26,10 @@ export const libraries = [...packages(LIBRARIES), '--features', NET.join()]
 export const canEmulate = ['c++', 'g++', 'clang++'].some(exists)
 const EMULATED = canEmulate ? ['kvtide-tensor/emulate', 'kvtide-bench-cuda/emulate'] : []
 
-/** All crates whose tests run on any machine. With one list of crates and features, cargo compiles the tests once for all steps that run them. */
+/**
+ * All crates whose tests run on any machine. With one list of crates, features and settings, cargo compiles the tests once for all steps that run
+ * them. As one codegen unit, kvtide-tensor would be compiled on one core while nothing else can be.
+ */
 export const tested = [
   ...packages([
     ...LIBRARIES,
@@ -40,6 +43,8 @@ export const tested = [
   ]),
   '--features',
   [...NET, ...EMULATED].join(),
+  '--config',
+  'profile.release.package.kvtide-tensor.codegen-units=16',
 ]
 
 /** The environment of Rust tests. Without a number, candle reads /proc/cpuinfo before each product, which takes longer than the small products of tests. */

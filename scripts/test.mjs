@@ -1,4 +1,5 @@
 // `npm test`: the Rust tests, then the TypeScript ones, and one line that counts both.
+import { bundled, bundleOf, bundleTests } from './bundled.mjs'
 import { ONE_THREAD, tested } from './crates.mjs'
 import { rustCounts } from './cuda/carried/parts.mjs'
 import { onTarget, run } from './steps.mjs'
@@ -10,7 +11,9 @@ const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTar
 const ofRust = rustCounts(rust.output)
 
 // The addon that was just built is the ordinary one; an existing one with CUDA may be older.
-const ava = await run('ava', process.argv.slice(2), { env: { KVTIDE_DEVICE: process.env.KVTIDE_DEVICE || 'cpu' } })
+await bundleTests()
+const named = process.argv.slice(2).map(bundleOf)
+const ava = await run('ava', [...bundled, ...named], { env: { KVTIDE_DEVICE: process.env.KVTIDE_DEVICE || 'cpu' } })
 const counted = pattern => Number(pattern.exec(ava.output)?.[1] ?? 0)
 // If a test fails, ava's summary leaves out the number of passed tests.
 const avaPassed = [...ava.output.matchAll(/^\s*✔ /gm)].length
