@@ -2,11 +2,9 @@
 import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-import { invalid, isKvTideError, messageOf } from '../errors/errors.js'
+import { invalid, messageOf } from '../errors/errors.js'
 import { readRegular } from '../loading/regular-file.js'
-import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { type ContextFields, contextOf, sizeIn } from './context.js'
-import { groupsWithRows } from './state-tensors.js'
 
 /** The config that onnxruntime-genai's model builder writes. */
 const GENAI = 'genai_config.json'
@@ -92,8 +90,8 @@ function genaiIn(file: string): NonNullable<GenaiConfig['model']> | undefined {
   }
 }
 
-/** More layers than any model has. */
-const LAYERS_MAX = 4096
+/** @internal More layers than any model has. */
+export const LAYERS_MAX = 4096
 
 /** The windows of the layers that a `genai_config.json` lists. An empty list says nothing of any layer. */
 function genaiWindows(decoder: GenaiDecoder | undefined): (number | null)[] | undefined {
@@ -130,16 +128,23 @@ export function parseConfig(text: string): unknown {
   return JSON.parse(text.replaceAll(words, word => (word.startsWith('"') ? word : 'null')))
 }
 
-interface ConfigFields extends ContextFields {
+/** @internal The fields of a config that are used here. */
+export interface ConfigFields extends ContextFields {
   readonly head_dim?: unknown
   readonly hidden_size?: unknown
   readonly num_attention_heads?: unknown
   readonly num_key_value_heads?: unknown
+  readonly num_hidden_layers?: unknown
   readonly sliding_window?: unknown
   readonly layer_types?: unknown
+  readonly use_sliding_window?: unknown
+  readonly max_window_layers?: unknown
+  readonly sliding_window_pattern?: unknown
+  readonly model_type?: unknown
 }
 
-function textFields(config: string): ConfigFields {
+/** @internal The fields of the text model that a config describes. */
+export function textFields(config: string): ConfigFields {
   const fields = parseConfig(config) as ConfigFields & { readonly text_config?: ConfigFields }
   return fields.text_config ?? fields
 }
@@ -153,49 +158,4 @@ export function configSizes(config: string): ConfigSizes {
     headDim: sizeIn(head_dim ?? Number(hidden_size) / Number(num_attention_heads)),
     contextLength: contextOf(fields),
   }
-}
-
-/**
- * @internal The window of each layer that a `config.json` declares, `null` for a layer without one. Families that kvtide does not know are read by their `layer_types`.
- * If a config has none, the windows are unknown: returns `undefined`, or throws if the caller passed this config and it has a window, or none of the other fields
- * that are used.
- */
-export function configWindows(config: string, isGiven: boolean): (number | null)[] | undefined {
-  try {
-    return windowsOf(config)
-  } catch (error) {
-    const isUnknown = isKvTideError(error) && error.code === 'UNSUPPORTED_MODEL'
-    const windows = isUnknown ? typedWindows(config) : undefined
-    if (windows !== undefined || !isGiven) return windows
-    if (!isUnknown) throw error
-    const { sliding_window, layer_types } = textFields(config)
-    const { numKvHeads, headDim, contextLength } = configSizes(config)
-    if ((sliding_window ?? layer_types ?? null) !== null || (numKvHeads ?? headDim ?? contextLength) === undefined)
-      throw error
-    return undefined
-  }
-}
-
-/** The types of layers without a window in every family: those that see all tokens, and those that keep a state. */
-const UNLIMITED: ReadonlySet<unknown> = new Set(['full_attention', 'conv', 'linear_attention', 'mamba', 'mamba2'])
-
-/** The windows by `layer_types`, if the config has only types that mean the same in every family. */
-function typedWindows(config: string): (number | null)[] | undefined {
-  const { sliding_window, layer_types } = textFields(config)
-  if (!Array.isArray(layer_types) || layer_types.length === 0) return undefined
-  const window = sizeIn(sliding_window)
-  const of = layer_types.map(type => {
-    if (UNLIMITED.has(type) || (type === 'attention' && window === undefined)) return null
-    return type === 'sliding_attention' ? window : undefined
-  })
-  return of.includes(undefined) ? undefined : (of as (number | null)[])
-}
-
-function windowsOf(config: string): (number | null)[] {
-  // Makes the smallest cache of the model: the cache knows all families, and which of their layers slide.
-  using cache = new PagedKvCache({ model: config, blockSize: 1, capacity: 1 })
-  const windows: (number | null)[] = Array.from({ length: cache.numLayers }, () => null)
-  for (const { layers, window } of groupsWithRows(cache.groups))
-    for (const layer of layers) windows[layer] = window ?? null
-  return windows
 }

@@ -6,7 +6,7 @@ import type { ModelDescription, ModelLayer } from '../sequences/model-descriptio
 import type { ModelCacheOptions } from '../sequences/options.js'
 import type { BackendName } from './backend.js'
 import { isSlid } from './carried.js'
-import { configBeside, type ConfigSizes, configSizes, configWindows, genaiSizes, readText } from './config.js'
+import { configBeside, type ConfigSizes, configSizes, genaiSizes, readText } from './config.js'
 import { smallest } from './context.js'
 import { type Embeddings, openEmbeddings } from './embeddings.js'
 import { type EncoderParts, encoderParts, hasEncoder } from './encoder-parts.js'
@@ -15,6 +15,7 @@ import type { readLoad } from './options.js'
 import { type DeclaredLayers, pastLayers, windowsOf } from './past-layers.js'
 import { plainPorts } from './plain.js'
 import { refusedPort } from './refused-node.js'
+import { configWindows } from './windows.js'
 
 /** The values of configs that are used here. */
 type Config = DeclaredLayers & ConfigSizes
