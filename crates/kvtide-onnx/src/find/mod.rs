@@ -41,7 +41,7 @@ pub(crate) fn attentions(lookup: &Lookup<'_>, states: &mut [FoundState]) -> Resu
         }
         inside(node)?;
     }
-    if all.is_empty() && states.is_empty() {
+    if all.is_empty() && states.is_empty() && stored(lookup).next().is_none() {
         let reason = "it contains no attention with a past";
         return Err(Error::unrecognised(RefusalKind::Past, "nodes", "graph", reason));
     }
@@ -91,6 +91,11 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
     Ok(())
 }
 
+/// The inputs with keys or values of earlier tokens.
+fn stored<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = &'a ValueInfo> {
+    lookup.graph().inputs.iter().filter(|input| is_past(input) || lookup.past(&input.name).is_some())
+}
+
 /// Checks that each past belongs to one attention, and that each is used. Layers with a source have none of their own.
 fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>]) -> Result<()> {
     let mut claimed: Vec<&String> = Vec::new();
@@ -105,8 +110,7 @@ fn claim(lookup: &Lookup<'_>, all: &[FoundAttention], sources: &[Option<usize>])
             return Err(unrecognised(lookup.node(found.index), format!("{past} is read by another attention as well")));
         }
     }
-    let is_stored = |input: &ValueInfo| is_past(input) || lookup.past(&input.name).is_some();
-    for input in lookup.graph().inputs.iter().filter(|input| is_stored(input)) {
+    for input in stored(lookup) {
         if claimed.contains(&&input.name) {
             continue;
         }
