@@ -50,10 +50,7 @@ function source(path) {
   const loader = path.endsWith('ts') ? 'ts' : 'js'
   if (!contents.includes('import.meta')) return { contents, loader }
   const meta = { url: pathToFileURL(path).href, filename: path, dirname: dirname(path) }
-  return {
-    contents: `const kvtideMeta = { ...${JSON.stringify(meta)}, resolve: kvtideResolve }; ${contents}`,
-    loader,
-  }
+  return { contents: `const kvtideMeta = { ...${JSON.stringify(meta)}, resolve: kvtideResolve }; ${contents}`, loader }
 }
 
 export default {

@@ -16,11 +16,6 @@ const steps = [
     ['clippy', '--release', '-p', 'kvtide', '--features', 'net', ...target, '--', '-D', 'warnings'],
   ],
   [
-    'lint of the addon without the network',
-    'cargo',
-    ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings'],
-  ],
-  [
     'rust docs',
     'cargo',
     ['doc', '--release', '--no-deps', '--lib', ...libraries, '-p', 'kvtide-cuda', '-p', 'decoder', ...target],
@@ -51,6 +46,11 @@ const steps = [
   ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs'], full ? { KVTIDE_CASES: '50' } : {}],
   ...(full
     ? [
+        [
+          'lint of the addon without the network',
+          'cargo',
+          ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings'],
+        ],
         ['kernels for GPUs, compiled', 'node', ['scripts/cuda/kernels.mjs']],
         ['peers format', 'cargo', ['fmt', ...peers, '--check']],
         ['peers lint', 'cargo', ['clippy', '--release', ...peers, '--all-targets', '--', '-D', 'warnings']],

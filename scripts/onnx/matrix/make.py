@@ -78,6 +78,27 @@ FAMILIES = {
     'bloom': ('BloomConfig', dict(hidden_size=24, n_layer=2, n_head=3)),
     'mpt': ('MptConfig', dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=512)),
     'falcon': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=True, new_decoder_architecture=False)),
+    'apertus': ('ApertusConfig', dict(WIDE)),
+    'bitnet': ('BitNetConfig', dict(WIDE, head_dim=16)),
+    'deepseek_v3': ('DeepseekV3Config', dict(WIDE, num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=24, qk_rope_head_dim=8, v_head_dim=12,
+                                             qk_nope_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
+                                             first_k_dense_replace=1, moe_intermediate_size=48, n_shared_experts=1, head_dim=8)),
+    'dots1': ('Dots1Config', dict(head_dim=16, n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1, moe_intermediate_size=48,
+                                  n_shared_experts=1, n_group=1, topk_group=1)),
+    'exaone4': ('Exaone4Config', dict(WIDE, sliding_window=9, layer_types=MIXED)),
+    'exaone4-full': ('Exaone4Config', dict(WIDE, sliding_window=None, layer_types=['full_attention'] * 2)),
+    'gemma3n': ('Gemma3nTextConfig', dict(head_dim=16, hidden_size_per_layer_input=8, vocab_size_per_layer_input=72, sliding_window=9, laurel_rank=4,
+                                          layer_types=MIXED, num_kv_shared_layers=0, activation_sparsity_pattern=None)),
+    'glm4': ('Glm4Config', dict(head_dim=16, attention_bias=True)),
+    'hunyuan': ('HunYuanDenseV1Config', dict(head_dim=16)),
+    'ministral': ('MinistralConfig', dict(sliding_window=9, head_dim=16, layer_types=MIXED)),
+    'olmo3': ('Olmo3Config', dict(WIDE, sliding_window=9, layer_types=MIXED)),
+    'olmoe': ('OlmoeConfig', dict(WIDE, num_experts=4, num_experts_per_tok=2)),
+    'persimmon': ('PersimmonConfig', dict(WIDE, num_key_value_heads=4)),
+    'qwen3_moe': ('Qwen3MoeConfig', dict(head_dim=32, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48)),
+    'seed_oss': ('SeedOssConfig', dict(head_dim=16, attention_bias=True)),
+    'starcoder2-window': ('Starcoder2Config', dict(WIDE, sliding_window=9)),
+    'vaultgemma': ('VaultGemmaConfig', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, layer_types=MIXED)),
     'falcon-alibi': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=False, new_decoder_architecture=False, alibi=True)),
 }
 
@@ -123,7 +144,15 @@ def refer(model, folder):
 
 def optimum(folder):
     from optimum.exporters.onnx import main_export
-    main_export(str(folder / 'hf'), output=folder / 'optimum', task='text-generation-with-past', do_validation=False, no_post_process=True,
+    from optimum.exporters.onnx.model_configs import LlamaOnnxConfig
+    from optimum.exporters.tasks import TasksManager
+    task = 'text-generation-with-past'
+    kind = json.loads((folder / 'hf' / 'config.json').read_text())['model_type']
+    # A family that it does not know by name is exported as Llama is.
+    if task not in TasksManager._SUPPORTED_MODEL_TYPE.get(kind, {}).get('onnx', {}):
+        own = type(kind, (LlamaOnnxConfig,), {})
+        TasksManager.create_register('onnx')(kind, 'text-generation', task, library_name='transformers')(own)
+    main_export(str(folder / 'hf'), output=folder / 'optimum', task=task, do_validation=False, no_post_process=True,
                 library_name='transformers')
 
 

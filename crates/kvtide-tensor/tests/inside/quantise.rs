@@ -161,7 +161,10 @@ fn some_rows_are_decoded_as_all_are() {
         let (count, dim) = (head.codec.block_size, head.codec.dim);
         head.encode(Kernels::current().unwrap(), &values(count * dim, 0));
         let all = head.decode(Kernels::current().unwrap(), 0, count);
-        for (slot, rows) in (0..count).flat_map(|slot| (0..=count - slot).map(move |rows| (slot, rows))) {
+        // Emulated kernels take 20 seconds for all of them.
+        let step = if Kernels::current().unwrap().name() == "emulated" { 5 } else { 1 };
+        let slots = (0..count).step_by(step);
+        for (slot, rows) in slots.flat_map(|slot| (0..=count - slot).step_by(step).map(move |rows| (slot, rows))) {
             let some = head.decode(Kernels::current().unwrap(), slot, rows);
             assert_eq!(some, all[slot * dim..(slot + rows) * dim], "{:?}", head.codec);
         }
