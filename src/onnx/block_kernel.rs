@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use kvtide_tensor::linear::{Activation, BlockCodes, BlockWeights, Gate, Precision};
-use kvtide_tensor::runtime::with_host;
+use kvtide_tensor::runtime::{release_mapped, with_host};
 
 use super::api::KernelContext;
 use super::call::{Call, Input, refused};
@@ -34,15 +34,18 @@ impl BlockKernel {
         // The level that allows products of bytes.
         let precision = if info.int(c"accuracy_level") == Some(4) { Precision::Bytes } else { Precision::Floats };
         let scales = scales_of(info, CODES)?;
-        let weights = codes_of(info, CODES, &scales)?;
+        let codes = codes_of(info, CODES, &scales)?;
         let weights = match activation {
-            None => BlockWeights::pack(&weights, precision, None)?,
+            None => BlockWeights::pack(&codes, precision, None)?,
             Some(activation) => {
                 let scales = scales_of(info, GATE)?;
-                let gate = Gate { codes: codes_of(info, GATE, &scales)?, activation };
-                BlockWeights::pack(&weights, precision, Some(gate))?
+                let gate = codes_of(info, GATE, &scales)?;
+                let weights = BlockWeights::pack(&codes, precision, Some(Gate { codes: gate, activation }))?;
+                release(&gate);
+                weights
             }
         };
+        release(&codes);
         Ok(BlockKernel { shared: shared.clone(), weights })
     }
 
@@ -81,6 +84,11 @@ fn codes_of<'a>(info: &'a Info, place: usize, scales: &'a [f32]) -> Outcome<Bloc
         columns: size(c"N")?,
         block: size(c"block_size")?,
     })
+}
+
+/// Gives back the memory of a weight that was packed. onnxruntime maps the file of weights.
+fn release(weight: &BlockCodes<'_>) {
+    release_mapped(&[weight.codes, bytemuck::cast_slice(weight.scales), weight.zero_points.unwrap_or_default()]);
 }
 
 fn weight(info: &Info, place: usize, bytes: usize) -> Outcome<&[u8]> {

@@ -67,6 +67,7 @@ pub mod pages {
 /// Devices, threads, kernels and memory budgets of the process.
 pub mod runtime {
     pub use crate::base::chunks::Chunks;
+    pub use crate::base::mapped::release_mapped;
     pub use crate::base::memory::{Budget, Lease};
     pub use crate::base::threads::{set_threads, threads, with_host, with_threads};
     pub use crate::device::form::{Kernels, with_kernels};

@@ -7,6 +7,7 @@ pub(crate) mod error;
 pub(crate) mod idle;
 pub(crate) mod life;
 pub(crate) mod lock;
+pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod region;
 pub(crate) mod scratch;
