@@ -148,7 +148,7 @@ llama.cpp integers as before. With the option \`accuracyLevel: 4\` kvtide multip
 After longer prompts, with several chats, and for the prompts themselves, attention and the larger products determine the time.
 
 kvtide and llama.cpp read the weight of the head where the file has it. onnxruntime-genai keeps a packed copy as well: 113 MB more for SmolLM2 in f32, 671 MB more for
-Gemma 3 with its vocabulary of 262,144 tokens.
+Gemma 3 with its vocabulary of 262,144 tokens. kvtide packs int4 weights; on Linux it gives the memory of their file back afterwards.
 
 ${sections.join('\n')}`
 }

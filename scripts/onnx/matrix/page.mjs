@@ -77,7 +77,7 @@ graphs are compared with the unmodified graph. Of ${all.length} graphs, ${right.
 
 | form | |
 | --- | --- |
-| optimum | optimum-onnx 0.1.0 with transformers 4.57.6, f32: the \`model.onnx\` of most repositories |
+| optimum | optimum-onnx 0.1.0 with transformers 4.57.6, f32: the \`model.onnx\` of most repositories. Families that it does not know are exported as Llama is |
 | quantised | the same after onnxruntime's \`quantize_dynamic\`: \`model_quantized.onnx\` |
 | dynamo | torch 2.8's newer exporter, opset 23 |
 | builder | onnxruntime-genai 0.18.0's model builder, for the CPU: f32, f16, int4 (blocks of 32), with \`prune_lm_head\`, with \`include_hidden_states\` |
