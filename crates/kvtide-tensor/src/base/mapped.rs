@@ -4,11 +4,12 @@
 
 /// Gives back the memory of ranges that lie in a mapped file: whole pages that nothing has written to. Other memory stays as it is,
 /// and so does what the ranges contain. Does nothing except on Linux.
-#[cfg(not(target_os = "linux"))]
-pub fn release_mapped(_: &[&[u8]]) {}
-
-#[cfg(target_os = "linux")]
-pub use linux::release_mapped;
+pub fn release_mapped(ranges: &[&[u8]]) {
+    #[cfg(target_os = "linux")]
+    linux::release(ranges);
+    #[cfg(not(target_os = "linux"))]
+    let _ = ranges;
+}
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -19,19 +20,11 @@ mod linux {
     /// Looking up a smaller range costs more than it gives back.
     const LARGE: usize = 64 << 10;
 
-    /// Gives back the memory of ranges that lie in a mapped file: whole pages that nothing has written to. Other memory stays as it is,
-    /// and so does what the ranges contain. Does nothing except on Linux.
-    pub fn release_mapped(ranges: &[&[u8]]) {
-        // SAFETY: it reads a constant of the system.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
-        let mut large = ranges.iter().filter(|range| range.len() >= LARGE).peekable();
-        if !page.is_power_of_two() || large.peek().is_none() {
-            return;
-        }
+    pub fn release(ranges: &[&[u8]]) {
         let Ok(map) = File::open("/proc/self/pagemap") else { return };
-        for range in large {
-            let pages = whole_pages(range, page);
-            if are_of_a_file(&map, pages.start / page..pages.end / page) {
+        for range in ranges.iter().filter(|range| range.len() >= LARGE) {
+            let pages = whole_pages(range);
+            if are_of_a_file(&map, &pages) {
                 // SAFETY: the pages belong to a slice that nothing can write to, and those that have content are a file's: they have the same
                 // content whenever they are read again.
                 unsafe { libc::madvise(pages.start as *mut libc::c_void, pages.len(), libc::MADV_DONTNEED) };
@@ -39,14 +32,19 @@ mod linux {
         }
     }
 
-    fn whole_pages(range: &[u8], page: usize) -> Range<usize> {
-        let range = range.as_ptr_range();
-        let start = (range.start as usize).next_multiple_of(page);
-        start..(range.end as usize / page * page).max(start)
+    /// The size of a page, a power of two.
+    fn page() -> usize {
+        // SAFETY: it reads a constant of the system.
+        unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    }
+
+    fn whole_pages(range: &[u8]) -> Range<usize> {
+        let (range, mask) = (range.as_ptr_range(), page().wrapping_sub(1));
+        (range.start as usize).wrapping_add(mask) & !mask..range.end as usize & !mask
     }
 
     /// True if all of these pages that have content are pages of a file. A page of a private mapping that was written to is none.
-    fn are_of_a_file(map: &File, pages: Range<usize>) -> bool {
+    fn are_of_a_file(map: &File, pages: &Range<usize>) -> bool {
         entries(map, pages).is_some_and(|all| all.iter().all(|entry| entry & HAS_CONTENT == 0 || entry & IS_FILE != 0))
     }
 
@@ -54,9 +52,10 @@ mod linux {
     const HAS_CONTENT: u64 = 0b11 << 62;
     const IS_FILE: u64 = 1 << 61;
 
-    fn entries(map: &File, pages: Range<usize>) -> Option<Vec<u64>> {
-        let mut entries = vec![0; pages.len()];
-        map.read_exact_at(bytemuck::cast_slice_mut(&mut entries), 8 * pages.start as u64).ok()?;
+    fn entries(map: &File, pages: &Range<usize>) -> Option<Vec<u64>> {
+        let (first, count) = (pages.start.checked_div(page())?, pages.len().checked_div(page())?);
+        let mut entries = vec![0; count];
+        map.read_exact_at(bytemuck::cast_slice_mut(&mut entries), (first as u64).wrapping_mul(8)).ok()?;
         Some(entries)
     }
 
@@ -71,10 +70,7 @@ mod linux {
 
         /// The number of pages of a range that are in memory.
         fn resident(range: &[u8]) -> usize {
-            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-            let pages = whole_pages(range, page);
-            let map = File::open("/proc/self/pagemap").unwrap();
-            let all = entries(&map, pages.start / page..pages.end / page).unwrap();
+            let all = entries(&File::open("/proc/self/pagemap").unwrap(), &whole_pages(range)).unwrap();
             all.iter().filter(|&&entry| entry & HAS_CONTENT != 0).count()
         }
 
@@ -92,12 +88,12 @@ mod linux {
             let mapped = || unsafe { std::slice::from_raw_parts(start.cast::<u8>(), BYTES) };
             assert!(mapped() == content);
             let all = resident(mapped());
-            release_mapped(&[&mapped()[PAGE / 2..BYTES - PAGE / 2]]);
+            release(&[&mapped()[PAGE / 2..BYTES - PAGE / 2]]);
             assert!(resident(mapped()) * 8 <= all, "{} of {all}", resident(mapped()));
             assert!(mapped() == content);
             // A page that was written to is the only copy of its bytes.
             unsafe { *start.cast::<u8>().add(5 * PAGE) = 255 };
-            release_mapped(&[mapped()]);
+            release(&[mapped()]);
             assert_eq!(resident(mapped()), all);
             assert_eq!(mapped()[5 * PAGE], 255);
             unsafe { libc::munmap(start, BYTES) };
@@ -106,7 +102,7 @@ mod linux {
         #[test]
         fn other_memory_keeps_its_content() {
             let own = vec![7u8; BYTES];
-            release_mapped(&[&own, &own[..100], &[]]);
+            release(&[&own, &own[..100], &[]]);
             assert!(own.iter().all(|&byte| byte == 7));
         }
     }
