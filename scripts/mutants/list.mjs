@@ -1,7 +1,7 @@
 // Planted faults, each with the check that must catch it: `from` becomes `to` in a copy of the repository.
 //
 // `check` is a command line whose failure means that the fault was caught.
-import { ava, fuzz, tested } from './checks.mjs'
+import { ava, fuzz, inside, tested } from './checks.mjs'
 import { identity } from './identity.mjs'
 import { storage } from './storage.mjs'
 
@@ -119,6 +119,22 @@ export const mutants = [
     from: '(turn.input(0)?, !is_transposed)',
     to: '(turn.input(0)?, is_transposed)',
     check: tested('onnx', 'heads::the_product'),
+  },
+  {
+    name: 'mapped-pages',
+    fault: 'memory that was written to is given back as if it were a file of which there is a copy',
+    file: 'crates/kvtide-tensor/src/base/mapped.rs',
+    from: 'entry & IS_FILE != 0)',
+    to: 'entry & IS_FILE != 1)',
+    check: inside('kvtide-tensor', 'mapped'),
+  },
+  {
+    name: 'config-period',
+    fault: 'of each period of layers, the first one has no window instead of the last one',
+    file: 'lib/onnx/windows.ts',
+    from: '(layer + 1) % period !== 0',
+    to: 'layer % period !== 0',
+    check: ava('__test__/onnx/windows.test.ts'),
   },
   {
     name: 'block-zeros',
