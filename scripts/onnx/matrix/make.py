@@ -78,6 +78,7 @@ FAMILIES = {
     'bloom': ('BloomConfig', dict(hidden_size=24, n_layer=2, n_head=3)),
     'mpt': ('MptConfig', dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=512)),
     'falcon': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=True, new_decoder_architecture=False)),
+    'falcon-alibi': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=False, new_decoder_architecture=False, alibi=True)),
     'apertus': ('ApertusConfig', dict(WIDE)),
     'bitnet': ('BitNetConfig', dict(WIDE, head_dim=16)),
     'deepseek_v3': ('DeepseekV3Config', dict(WIDE, num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=24, qk_rope_head_dim=8, v_head_dim=12,
@@ -99,7 +100,6 @@ FAMILIES = {
     'seed_oss': ('SeedOssConfig', dict(head_dim=16, attention_bias=True)),
     'starcoder2-window': ('Starcoder2Config', dict(WIDE, sliding_window=9)),
     'vaultgemma': ('VaultGemmaConfig', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, layer_types=MIXED)),
-    'falcon-alibi': ('FalconConfig', dict(hidden_size=64, head_dim=None, multi_query=False, new_decoder_architecture=False, alibi=True)),
 }
 
 

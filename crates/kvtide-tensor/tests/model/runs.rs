@@ -334,8 +334,8 @@ fn a_run_outlives_its_cache() {
     drop((step, run));
 }
 
-/// What one layer gives for a prompt and for a token behind it, on whatever threads the caller has. 1,000 tokens are enough for both
-/// steps to be shared.
+/// Returns the attention of one layer for a prompt, and for a token after it, on the caller's threads. A prompt of 1,000 tokens is long
+/// enough for both steps to be shared.
 fn large(format: Option<PageFormat>, prompt: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
     let options = PagedKvCacheOptions {
         capacity: 80,
