@@ -182,12 +182,13 @@ for (const backend of ['graph', 'parts', 'plain'] as const) {
       vocabulary: HYBRID_VOCABULARY,
       poison: HYBRID_POISON,
       pins: new Pins(model),
-      drafts: 6,
+      drafts: 2,
+      poisons: 8,
       isWhole: true,
       runsDrafts: true,
       alone: ((tokens, count) => linearGreedy(tokens, count)) satisfies Alone,
     }
-    await schedules(t, Math.max(20, Math.ceil(CASES / 500)), (dice, name) => talk(t, world, dice, name), [
+    await schedules(t, Math.max(40, Math.ceil(CASES / 500)), (dice, name) => talk(t, world, dice, name), [
       ...WHOLE,
       'poison',
       backend === 'plain' ? 'refused between two states' : 'committed between two states',

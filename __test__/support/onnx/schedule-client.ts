@@ -19,6 +19,8 @@ export interface ClientWorld {
   readonly pins: Pins
   /** A client drafts once in so many turns. */
   readonly drafts: number
+  /** A generation is poisoned once in so many, if the model has a poison: by default 25. */
+  readonly poisons?: number
   /** The length beyond which a sequence is a long one, if the model tells them apart. */
   readonly threshold?: number | undefined
   /** The tokens behind others, up to one of which two are nearly as probable. With `total`, those of a part of a sequence of that length. */
@@ -145,12 +147,12 @@ export class Client {
   }
 
   async #generate(needsTokens = false): Promise<void> {
-    const [dice, { model, vocabulary, poison }] = [this.#dice, this.#world]
+    const [dice, { model, vocabulary, poison, poisons: odds = 25 }] = [this.#dice, this.#world]
     const more =
       needsTokens || this.#tokens.length === 0 || dice.once(3)
         ? promptOf(dice, vocabulary, needsTokens ? 0 : this.#most)
         : []
-    const isPoisoned = !needsTokens && poison !== undefined && dice.once(25)
+    const isPoisoned = !needsTokens && poison !== undefined && dice.once(odds)
     const poisons = isPoisoned ? [poison] : []
     // Behind a window it would never fill the cache.
     const isEndless =

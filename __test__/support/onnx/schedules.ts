@@ -1,15 +1,20 @@
 // Random schedules over a model: each has a seed, which the log names if it fails, and notes what happens in it.
+import { AsyncLocalStorage } from 'node:async_hooks'
+
 import type { ExecutionContext } from 'ava'
 
 import type { OnnxModel } from '../../../onnx.js'
 import { Dice, type ToyBackend, VOCABULARY } from './toy-model.js'
 import { TOY_STATES, type ToyStates } from './toy-states.js'
 
-/** Occurrences by name, over all schedules of a test. */
-const seen = new Map<string, number>()
+/** Occurrences by name, over all schedules of the test that runs: tests of a file run at once. */
+const occurrences = new AsyncLocalStorage<Map<string, number>>()
 
 /** Counts an occurrence. */
-export const note = (what: string): void => void seen.set(what, (seen.get(what) ?? 0) + 1)
+export function note(what: string): void {
+  const seen = occurrences.getStore()
+  seen?.set(what, (seen.get(what) ?? 0) + 1)
+}
 
 /** The only seed to run, if one is given. */
 const ONLY = process.env['KVTIDE_SCHEDULE']
@@ -26,11 +31,11 @@ export async function schedules(
   run: (dice: Dice, name: string, seed: number) => Promise<void>,
   all: readonly string[],
 ): Promise<void> {
-  seen.clear()
+  const seen = new Map<string, number>()
   const [first, last] = ONLY === undefined ? [FIRST_SEED, FIRST_SEED + count - 1] : [Number(ONLY), Number(ONLY)]
   for (let seed = first; seed <= last && t.passed; seed++) {
     try {
-      await run(new Dice(seed), `seed ${seed}`, seed)
+      await occurrences.run(seen, () => run(new Dice(seed), `seed ${seed}`, seed))
     } catch (error) {
       t.log(`seed ${seed}`)
       throw error
