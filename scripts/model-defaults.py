@@ -25,6 +25,11 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemma3", "phi3", "gpt_oss"]
+# Families that read their fields as one of those above does, or nearly so: fewer files are recorded.
+ALIKE = """
+apertus arcee bitnet cohere cohere2 dots1 ernie4_5 ernie4_5_moe exaone4 flex_olmo gemma glm glm4 glm4_moe granite granitemoe granitemoeshared helium
+hunyuan_v1_dense hunyuan_v1_moe ministral ministral3 mixtral olmo olmo2 olmo3 olmoe phi phimoe qwen3_moe seed_oss smollm3 stablelm starcoder2 vaultgemma
+""".split()
 ABSENT = object()
 LISTED = object()
 
@@ -43,6 +48,13 @@ FIELDS = {
     "query_pre_attn_scalar": [144],
     "attn_logit_softcapping": [30.0],
     "layer_types": [LISTED],
+}
+# Those of single families.
+OWN = {
+    "granite": {"attention_multiplier": [0.5]},
+    "granitemoe": {"attention_multiplier": [0.5]},
+    "granitemoeshared": {"attention_multiplier": [0.5]},
+    "smollm3": {"no_rope_layers": [[1, 0, 1, 0, 0, 1, 1]], "no_rope_layer_interval": [2, 3]},
 }
 
 # The sizes of Mamba 2, by the names of Bamba and of those like it. Few draws fit together: the heads divide the width.
@@ -107,7 +119,7 @@ HYBRIDS = {
 FLAGS = ["is_encoder_decoder", "add_cross_attention", "cross_attention_layers", "use_bidirectional_attention"]
 # Families whose classes keep a list that their models ignore.
 UNLISTED = ["llama", "phi3"]
-CASES = 40
+CASES, CASES_ALIKE = 40, 10
 
 
 def declared(family):
@@ -126,7 +138,7 @@ def declared(family):
 def fields_of(family):
     """Returns the fields that are recorded for a family, each with values to draw."""
     if family not in HYBRIDS:
-        return FIELDS
+        return FIELDS | OWN.get(family, {})
     sizes = {name: FIELDS[name] for name in ["num_hidden_layers", "hidden_size"]}
     return sizes | HYBRIDS[family]
 
@@ -145,12 +157,13 @@ def aliases(family):
 def files(family):
     """Yields small files: empty, then with single fields, then with several. They have few layers, so that fixtures stay small."""
     draw, fields = random.Random(family), fields_of(family)
-    known = [name for name in fields if name != "layer_types" or family not in UNLISTED]
+    is_listed = family not in UNLISTED and (family not in ALIKE or "layer_types" in declared(family))
+    known = [name for name in fields if name != "layer_types" or is_listed]
     yield {}
     for name in known:
         for value in [None, *fields[name]]:
             yield {"num_hidden_layers": 3, name: value}
-    for _ in range(CASES):
+    for _ in range(CASES_ALIKE if family in ALIKE else CASES):
         yield {"num_hidden_layers": 7} | {name: value for name in known if (value := drawn(draw, fields[name])) is not ABSENT}
 
 
@@ -261,7 +274,8 @@ def sizes(config, known):
     if dim is None and not known.get("head_dim") and config.hidden_size and queries:
         dim = config.hidden_size // queries
     scalar, softcap = (getattr(config, name) if name in known else ABSENT for name in ["query_pre_attn_scalar", "attn_logit_softcapping"])
-    if not (layers and queries and keys and dim) or queries % keys or scalar is None:
+    scale = config.attention_multiplier if "attention_multiplier" in known else ABSENT
+    if not (layers and queries and keys and dim) or queries % keys or scalar is None or scale is None:
         return None
     window = config.sliding_window if "sliding_window" in known else None
     types = getattr(config, "layer_types", None) or ["full_attention" if window is None else "sliding_attention"] * layers
@@ -270,6 +284,7 @@ def sizes(config, known):
     found = {"query_heads": queries, "kv_heads": keys, "head_dim": dim, "layers": "".join(name[0].upper() for name in types)}
     found |= {"window": window} if "S" in found["layers"] else {}
     found |= {"query_scalar": scalar} if scalar is not ABSENT else {}
+    found |= {"scale": scale} if scale is not ABSENT else {}
     return found | ({"softcap": softcap} if softcap not in (ABSENT, None) else {})
 
 
@@ -294,7 +309,7 @@ def lines(families):
 
 def main(folder):
     name = f"{transformers.__version__}.json"
-    text = ",\n".join(lines({family: recorded(family) for family in [*FAMILIES, *HYBRIDS] if family in CONFIG_MAPPING}))
+    text = ",\n".join(lines({family: recorded(family) for family in [*FAMILIES, *ALIKE, *HYBRIDS] if family in CONFIG_MAPPING}))
     with open(os.path.join(folder, name), "w") as out:
         out.write("{\n" + text + "\n}\n")
     print(f"{name} is written")

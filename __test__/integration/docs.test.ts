@@ -168,3 +168,14 @@ for (const [index, { name, code, promised }] of examples.entries()) {
     for (const promise of promised) t.true(plain(output).includes(plain(promise)), `${promise} is not in:\n${output}`)
   })
 }
+
+test('docs/hybrid.md lists the families that a config may have', t => {
+  const [, list = ''] =
+    /`model_type` in a `config.json`: ([\w\s,]+)\./.exec(readFileSync(join(root, 'docs/hybrid.md'), 'utf8')) ?? []
+  const classes = join(root, 'crates/kvtide-core/tests/model/transformers/5.23.0.json')
+  const recorded = Object.entries<{ cases: { is: { states?: object } | null }[] }>(
+    JSON.parse(readFileSync(classes, 'utf8')),
+  )
+  const known = recorded.filter(([, { cases }]) => !cases.some(({ is }) => is?.states !== undefined))
+  t.deepEqual(list.split(/,\s+/), known.map(([family]) => family).toSorted())
+})

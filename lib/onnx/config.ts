@@ -140,7 +140,6 @@ export interface ConfigFields extends ContextFields {
   readonly use_sliding_window?: unknown
   readonly max_window_layers?: unknown
   readonly sliding_window_pattern?: unknown
-  readonly model_type?: unknown
 }
 
 /** @internal The fields of the text model that a config describes. */

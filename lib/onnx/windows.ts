@@ -55,9 +55,6 @@ function typedWindows({ sliding_window, layer_types }: ConfigFields): Windows | 
   return of.includes(undefined) ? undefined : (of as Windows)
 }
 
-/** Families of which all layers slide. */
-const SLIDING: ReadonlySet<unknown> = new Set(['ministral', 'mixtral', 'phimoe', 'starcoder2'])
-
 /** The windows of a config without `layer_types`, as older versions of transformers wrote it. */
 function impliedWindows(fields: ConfigFields): Windows | undefined {
   const { layer_types, use_sliding_window } = fields
@@ -66,16 +63,13 @@ function impliedWindows(fields: ConfigFields): Windows | undefined {
   const isTyped = (layer_types ?? null) !== null
   if (isTyped || use_sliding_window === false || window === undefined || count === undefined || count > LAYERS_MAX)
     return undefined
-  return slides && Array.from({ length: count }, (_, layer) => (slides(layer, count) ? window : null))
+  return slides && Array.from({ length: count }, (_, layer) => (slides(layer) ? window : null))
 }
 
 /** Tells which layers slide, if fields say so. */
-function slidingLayers(fields: ConfigFields): ((layer: number, count: number) => boolean) | undefined {
-  const { sliding_window_pattern: pattern, use_sliding_window, max_window_layers, model_type } = fields
-  if (typeof pattern === 'string' && /^[LG]+$/.test(pattern))
-    return (layer, count) => layer !== count - 1 && pattern[layer % pattern.length] === 'L'
-  const [period, first] = [sizeIn(pattern), Number(max_window_layers)]
+function slidingLayers(fields: ConfigFields): ((layer: number) => boolean) | undefined {
+  const { sliding_window_pattern, use_sliding_window, max_window_layers } = fields
+  const [period, first] = [sizeIn(sliding_window_pattern), Number(max_window_layers)]
   if (period !== undefined) return layer => (layer + 1) % period !== 0
-  if (use_sliding_window === true && first >= 0) return layer => layer >= first
-  return SLIDING.has(model_type) ? () => true : undefined
+  return use_sliding_window === true && first >= 0 ? layer => layer >= first : undefined
 }

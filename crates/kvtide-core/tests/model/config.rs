@@ -177,3 +177,40 @@ fn a_list_of_layer_types_goes_before_the_familys_rule() {
         assert_eq!(kinds(&model(&config), 9), "FSS", "{family}");
     }
 }
+
+#[test]
+fn a_text_of_letters_is_repeated_and_the_last_layer_keeps_every_token() {
+    let with = |pattern: &str| {
+        let config = format!(
+            r#"{{ "model_type": "exaone4", "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2,
+                  "sliding_window": 9, "sliding_window_pattern": {pattern} }}"#
+        );
+        kinds(&model(&config), 9)
+    };
+    assert_eq!(with(r#""LG""#), "SFSFF");
+    assert_eq!(with(r#""L""#), "SSSSF");
+    assert_eq!(with("2"), "SFSFS");
+}
+
+#[test]
+fn layers_without_rotary_embeddings_slide_in_smollm3() {
+    let with = |fields: &str| {
+        let config = format!(
+            r#"{{ "model_type": "smollm3", "num_hidden_layers": 4, "sliding_window": 9, "use_sliding_window": true{fields} }}"#
+        );
+        kinds(&model(&config), 9)
+    };
+    assert_eq!(with(""), "FFFS");
+    assert_eq!(with(r#", "no_rope_layer_interval": 2"#), "FSFS");
+    assert_eq!(with(r#", "no_rope_layers": [0, 1, 1, 0, 0]"#), "SFFS");
+    assert_eq!(with(r#", "no_rope_layers": [0, 1, 1, 0], "use_sliding_window": false"#), "FFFF");
+}
+
+#[test]
+fn in_a_file_of_another_type_the_text_model_counts() {
+    for outer in [r#""model_type": "llava", "#, r#""architectures": ["Idefics3ForConditionalGeneration"], "#, ""] {
+        let inner = r#"{ "model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 5 }"#;
+        let config = format!(r#"{{ {outer}"num_hidden_layers": 9, "text_config": {inner} }}"#);
+        assert_eq!(model(&config).layers(), model(inner).layers(), "{outer}");
+    }
+}

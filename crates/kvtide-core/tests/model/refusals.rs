@@ -193,6 +193,25 @@ fn fields_that_mean_something_else_are_refused_by_name() {
     assert_eq!(unsupported(&inner, "gemma3_text"), "text_config.model_type");
     let inside = with(LLAMA, r#""text_config": {}"#);
     assert_eq!(unsupported(&inside, "llama"), "text_config");
+    for (inner, says) in [
+        (r#"{ "model_type": "stranger" }"#, "is llava, expected one of llama"),
+        (r#"{ "model_type": "gemma3" }"#, "is llava"),
+        ("{}", "is llava"),
+        (r#"{ "model_type": 7 }"#, "text_config.model_type is 7"),
+    ] {
+        let error = refusal(&format!(r#"{{ "model_type": "llava", "text_config": {inner} }}"#)).to_string();
+        assert!(error.contains(says) && error.len() < 300, "{error}");
+    }
+    let crossed = r#"{ "model_type": "mllama", "text_config": { "model_type": "llama" } }"#;
+    assert_eq!(unsupported(crossed, "cross attention"), "model_type");
+    let encoder = r#"{ "model_type": "llava", "text_config": { "model_type": "llama", "add_cross_attention": true } }"#;
+    assert_eq!(unsupported(encoder, "cross attention"), "text_config.add_cross_attention");
+    let short = r#"{ "model_type": "smollm3", "no_rope_layers": [1, 0] }"#;
+    assert_eq!(refusal(short).to_string(), "no_rope_layers.length is 2, expected at least 36 (num_hidden_layers)");
+    let letters = r#"{ "model_type": "exaone4", "sliding_window_pattern": "LX" }"#;
+    assert_eq!(unsupported(letters, "L or G"), "sliding_window_pattern[1]");
+    let empty = refusal(r#"{ "model_type": "exaone4", "sliding_window_pattern": "" }"#).to_string();
+    assert!(empty.starts_with("sliding_window_pattern.length is 0"), "{empty}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! The known model families: how they distinguish their layers, and the defaults of their configuration classes. Families
-//! whose layers have attention alone are here, those with states in hybrid.rs.
+//! A model family: how it distinguishes its layers, and the defaults of its configuration class. Families whose layers have
+//! attention alone are in attention.rs, those with states in hybrid.rs.
 //!
 //! The numbers are those of the classes in transformers; `tests/model/transformers` records what the classes declare.
 
 use super::count::Count;
-use super::hybrid;
 use super::state::StateForm;
+use super::{attention, hybrid};
 
 pub(super) struct ModelFamily {
     pub model_type: &'static str,
@@ -44,6 +44,11 @@ pub(super) struct ModelFamily {
 }
 
 impl ModelFamily {
+    /// True if the window counts only where `use_sliding_window` is true.
+    pub fn is_switched(&self) -> bool {
+        matches!(self.rule, LayerRule::SlidingFrom { is_switched: true, .. })
+    }
+
     /// The end of an error message about a size that the file may have left out.
     pub fn meaning(&self, unsaid: Size) -> String {
         match unsaid {
@@ -83,16 +88,24 @@ pub(super) enum LayerRule {
     Listed,
     /// All layers slide if there is a window.
     Sliding,
-    /// Layers from `max_window_layers` on slide if `use_sliding_window` is true.
+    /// Layers from `max_window_layers` on slide.
     SlidingFrom {
-        /// The default of `max_window_layers`.
-        default: u32,
+        /// The default of `max_window_layers`; [`None`] if the family has no such field, and all layers slide.
+        first: Option<u32>,
+        /// True if only `use_sliding_window` lets layers slide.
+        is_switched: bool,
+    },
+    /// Layers without rotary embeddings slide if `use_sliding_window` is true: those with a 0 in `no_rope_layers`, else the
+    /// last of each period. The switch says nothing of a list of types.
+    SlidingUnrotated {
+        /// The number of layers of a period.
+        period: Count,
     },
     /// The last of every `nth` layers keeps every token; the others slide, or keep a state if the family has states.
     FullEvery {
         /// The default of the period.
         nth: u32,
-        /// The field that may give another period.
+        /// The field that may give another period, or a text of the letters L and G, for layers with a window and without.
         field: Option<&'static str>,
     },
     /// One of every `period` layers keeps every token, the one at `offset`; the others keep a state.
@@ -153,88 +166,10 @@ pub(super) const LLAMA: ModelFamily = ModelFamily {
     state: None,
 };
 
-const QWEN2: ModelFamily = ModelFamily {
-    model_type: "qwen2",
-    architecture: "Qwen2ForCausalLM",
-    rule: LayerRule::SlidingFrom { default: 28 },
-    hidden_is_multiple: false,
-    kv_heads: Size::Default(32),
-    window: Some(4096),
-    ..LLAMA
-};
-
-const GEMMA2: ModelFamily = ModelFamily {
-    model_type: "gemma2",
-    architecture: "Gemma2ForCausalLM",
-    rule: LayerRule::FullEvery { nth: 2, field: None },
-    layers: Some(26),
-    hidden: 2304,
-    query_heads: 8,
-    kv_heads: Size::Required(4),
-    head_dim: Size::Required(256),
-    window: Some(4096),
-    query_scalar: Some(256.),
-    softcap: Some(50.),
-    ..LLAMA
-};
-
-const GEMMA3: ModelFamily = ModelFamily {
-    model_type: "gemma3_text",
-    architecture: "Gemma3ForCausalLM",
-    rule: LayerRule::FullEvery { nth: 6, field: Some("sliding_window_pattern") },
-    softcap: None,
-    ..GEMMA2
-};
-
 /// All families.
 pub(super) fn all() -> impl Iterator<Item = &'static ModelFamily> {
-    FAMILIES.iter().chain(hybrid::FAMILIES)
+    attention::FAMILIES.iter().chain(hybrid::FAMILIES)
 }
-
-const FAMILIES: &[ModelFamily] = &[
-    LLAMA,
-    ModelFamily {
-        model_type: "mistral",
-        architecture: "MistralForCausalLM",
-        rule: LayerRule::Sliding,
-        hidden_is_multiple: false,
-        kv_heads: Size::Default(8),
-        window: Some(4096),
-        ..LLAMA
-    },
-    QWEN2,
-    ModelFamily { model_type: "qwen3", architecture: "Qwen3ForCausalLM", head_dim: Size::Required(128), ..QWEN2 },
-    GEMMA2,
-    GEMMA3,
-    ModelFamily {
-        model_type: "gemma3",
-        architecture: "Gemma3ForConditionalGeneration",
-        text: Some("gemma3_text"),
-        ..GEMMA3
-    },
-    ModelFamily {
-        model_type: "phi3",
-        architecture: "Phi3ForCausalLM",
-        rule: LayerRule::Sliding,
-        hidden: 3072,
-        hidden_is_multiple: false,
-        ..LLAMA
-    },
-    ModelFamily {
-        model_type: "gpt_oss",
-        architecture: "GptOssForCausalLM",
-        rule: LayerRule::FullEvery { nth: 2, field: None },
-        layers: Some(36),
-        hidden: 2880,
-        hidden_is_multiple: false,
-        query_heads: 64,
-        kv_heads: Size::Default(8),
-        head_dim: Size::Default(64),
-        window: Some(128),
-        sink_logits: true,
-        ..LLAMA
-    },
-];
 
 #[cfg(test)]
 mod tests {
@@ -249,7 +184,8 @@ mod tests {
     ];
 
     /// Families that the older version does not have.
-    const NEWER: [&str; 6] = ["lfm2_moe", "nemotron_h", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe"];
+    const NEWER: [&str; 7] =
+        ["ministral3", "lfm2_moe", "nemotron_h", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe"];
 
     impl ModelFamily {
         /// The value that the table has for a missing field, as a class declares it; [`None`] if the family has no such
@@ -260,10 +196,6 @@ mod tests {
                 Size::Default(size) | Size::Required(size) => json!(size),
             };
             let slides = !matches!(self.rule, LayerRule::All(_)) && self.state.is_none();
-            let switched = match self.rule {
-                LayerRule::SlidingFrom { default } => Some(default),
-                _ => None,
-            };
             let of_state = self.state.as_ref().and_then(|state| state.declares(field));
             let has_attention = !self.lists.is_empty();
             match field {
@@ -275,11 +207,14 @@ mod tests {
                 "num_key_value_heads" => Some(size(self.kv_heads)),
                 "head_dim" => Some(size(self.head_dim)),
                 "sliding_window" => slides.then_some(json!(self.window)),
-                "use_sliding_window" => switched.map(|_| json!(false)),
-                "max_window_layers" => switched.map(|default| json!(default)),
+                "use_sliding_window" => {
+                    let is_read = self.is_switched() || matches!(self.rule, LayerRule::SlidingUnrotated { .. });
+                    is_read.then_some(json!(false))
+                }
                 "query_pre_attn_scalar" => self.query_scalar.map(|scalar| json!(scalar)),
                 "attn_logit_softcapping" => self.query_scalar.map(|_| json!(self.softcap)),
-                "sliding_window_pattern" => None,
+                // The other classes read it without declaring it.
+                "sliding_window_pattern" => (self.model_type == "exaone4").then(|| json!(4)),
                 "attention_multiplier" => self.multiplier.map(|multiplier| json!(multiplier)),
                 other => self.declares_in_rule(other),
             }
@@ -290,6 +225,8 @@ mod tests {
             match self.rule {
                 LayerRule::FullAtOffset { period, .. } if period.field == field => Some(json!(period.default)),
                 LayerRule::FullAtOffset { offset, .. } if offset.0 == field => Some(json!(offset.1)),
+                LayerRule::SlidingFrom { first, .. } if field == "max_window_layers" => first.map(|first| json!(first)),
+                LayerRule::SlidingUnrotated { period } if period.field == field => Some(json!(period.default)),
                 _ => None,
             }
         }
@@ -308,7 +245,7 @@ mod tests {
             assert_eq!(unknown, None);
             // The older version has not all families with states.
             let missing: Vec<_> = all().map(|family| family.model_type).filter(|of| !known.contains_key(*of)).collect();
-            assert!(missing.is_empty() || known.len() == 18 && missing.iter().all(|name| NEWER.contains(name)));
+            assert!(missing.is_empty() || known.len() == 52 && missing.iter().all(|name| NEWER.contains(name)));
             for family in all().filter(|family| known.contains_key(family.model_type)) {
                 let declared = &recorded[family.model_type]["declared"];
                 for field in FIELDS.iter().filter(|&&field| !LISTS.contains(&field)) {

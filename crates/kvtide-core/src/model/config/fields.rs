@@ -19,6 +19,8 @@ pub(super) const FIELDS: &[&str] = &[
     "use_sliding_window",
     "max_window_layers",
     "sliding_window_pattern",
+    "no_rope_layers",
+    "no_rope_layer_interval",
     "query_pre_attn_scalar",
     "attn_logit_softcapping",
     "layer_types",
@@ -59,6 +61,7 @@ pub(super) const FIELDS: &[&str] = &[
 pub(super) const LISTS: &[&str] = &[
     "layer_types",
     "layers_block_type",
+    "no_rope_layers",
     "full_attn_idxs",
     "attn_layer_indices",
     "full_attention_interval",
@@ -148,6 +151,11 @@ impl<'a> Fields<'a> {
     /// True if the field is there and is this text.
     pub fn is_text(&self, name: &str, text: &str) -> bool {
         self.get(name).and_then(Value::as_str) == Some(text)
+    }
+
+    /// True if the field is there and is a text.
+    pub fn has_text(&self, name: &str) -> bool {
+        self.get(name).is_some_and(Value::is_string)
     }
 
     /// True if the field is there, with any value, `null` included.

@@ -14,11 +14,23 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
+/// The number of families that an error lists.
+const SHOWN: usize = 9;
+
 /// Returns the family of a file, and the fields that describe its text model.
 pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, Fields<'a>)> {
     check_attention_kind(root)?;
-    let family = by_name(root)?;
     let text = root.object("text_config", "text_config.")?;
+    let family = match (by_name(root), &text) {
+        (Err(error), Some(text)) => match wrapped(root, text)? {
+            Some(family) => {
+                check_attention_kind(text)?;
+                return Ok((family, text.clone()));
+            }
+            None => return Err(error),
+        },
+        (family, _) => family?,
+    };
     let Some(inner) = family.text else {
         let expected = || format!("none in a model of type {}", family.model_type);
         return match text {
@@ -35,6 +47,13 @@ pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, F
         Some(name) if name == inner => Ok((family, text)),
         Some(other) => Err(Error::unsupported(text.path("model_type"), other, inner)),
     }
+}
+
+/// The family of the text model in a file of a type that has no entry of its own, such as that of a model of pictures.
+fn wrapped(root: &Fields<'_>, text: &Fields<'_>) -> Result<Option<&'static ModelFamily>> {
+    let Some(inner) = text.text("model_type")? else { return Ok(None) };
+    let refused = root.text("model_type")?.and_then(refusal);
+    Ok(all().find(|family| family.model_type == inner && family.text.is_none()).filter(|_| refused.is_none()))
 }
 
 /// The text model of a file without `text_config`: it consists of defaults, whatever the outer object contains. If the
@@ -82,17 +101,23 @@ fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The supported families, and the reason why the model is not supported if it is known.
+/// Some of the supported families, and the reason why the model is not supported if it is known.
 fn expected(name: &str) -> String {
-    let name = name.replace(['_', '-'], "").to_lowercase();
-    let known = |prefixes: &str| prefixes.split(' ').any(|prefix| name.starts_with(prefix));
-    match REFUSED.iter().find(|(_, prefixes)| known(prefixes)) {
-        Some((what, _)) => format!("{}: {what} is not supported", supported()),
+    match refusal(name) {
+        Some(what) => format!("{}: {what} is not supported", supported()),
         None => supported(),
     }
 }
 
+/// The reason why models of a type are known to be unsupported.
+fn refusal(name: &str) -> Option<&'static str> {
+    let name = name.replace(['_', '-'], "").to_lowercase();
+    let known = |prefixes: &str| prefixes.split(' ').any(|prefix| name.starts_with(prefix));
+    REFUSED.iter().find(|(_, prefixes)| known(prefixes)).map(|(what, _)| *what)
+}
+
+/// Some of the supported families: all of them would not fit into an error.
 fn supported() -> String {
-    let names: Vec<_> = all().map(|family| family.model_type).collect();
-    format!("one of {}", names.join(", "))
+    let names: Vec<_> = all().take(SHOWN).map(|family| family.model_type).collect();
+    format!("one of {} and {} others (docs/hybrid.md)", names.join(", "), all().count() - SHOWN)
 }

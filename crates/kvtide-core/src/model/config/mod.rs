@@ -3,7 +3,7 @@
 //! ```text
 //! text ──> fields.rs    strict JSON, plus Python's NaN and Infinity
 //!      ──> identity.rs  finds the family and the object that describes its text model; names unsupported models
-//!      ──> family.rs    has each family's defaults of missing fields; hybrid.rs those of families with states
+//!      ──> family.rs    has each family's defaults of missing fields: attention.rs and hybrid.rs list the families
 //!      ──> rule.rs      decides the type of each layer: `layer_types`, else the family's rule
 //!      ──> heads        heads and dims
 //!      ──> state.rs     the tensors of a layer's state
@@ -13,6 +13,7 @@
 //! that equal a default. A field that is `null` means what it means to that class, which may differ. If no version of
 //! the class accepts `null`, it is an error.
 
+mod attention;
 mod count;
 mod family;
 mod fields;
@@ -29,10 +30,11 @@ use family::{LayerType, ModelFamily, Size};
 use fields::{Fields, Given};
 
 impl ModelDescription {
-    /// Returns the model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3,
-    /// Phi-3 or gpt-oss, and with states LFM2, LFM2-MoE, Granite 4 hybrid, Bamba, Falcon-H1, Nemotron-H, Jamba, Mamba,
-    /// Falcon-Mamba, Mamba 2, Qwen3-Next or Qwen3.5. A missing field, or one that is `null`, means what it means to the
-    /// family's class in transformers. Other models, other recurrent states and cross attention are refused with
+    /// Returns the model that a Hugging Face `config.json` describes: Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma, Phi,
+    /// gpt-oss, Granite, OLMo, SmolLM3, Cohere, GLM and others; with states LFM2, LFM2-MoE, Granite 4 hybrid, Bamba,
+    /// Falcon-H1, Nemotron-H, Jamba, Mamba, Falcon-Mamba, Mamba 2, Qwen3-Next or Qwen3.5. In a file of another type with
+    /// a `text_config`, that object counts. A missing field, or one that is `null`, means what it means to the family's
+    /// class in transformers. Other models, other recurrent states and cross attention are refused with
     /// `UNSUPPORTED_MODEL`.
     ///
     /// A convolution keeps the columns that it needs to continue, one fewer than its kernel has. A graph may keep as many

@@ -83,13 +83,20 @@ fn derived(
             return Err(Error::model(fields.path(family.lists[0]), "missing", expected));
         }
         LayerRule::Sliding => all(of(window.is_some())),
-        LayerRule::SlidingFrom { default } => {
-            let first = match fields.index("max_window_layers")? {
-                Given::Value(first) => first,
-                Given::Null if window.is_some() => return Err(fields.null("max_window_layers", "a whole number")),
-                Given::Null | Given::Missing => default.into(),
-            };
+        LayerRule::SlidingFrom { first, .. } => {
+            let first = first.map_or(Ok(0), |default| first_sliding(fields, default, window))?;
             (0..layers).map(|layer| of(window.is_some() && u64::from(layer) >= first)).collect()
+        }
+        LayerRule::SlidingUnrotated { period } => {
+            let slides = window.is_some() && fields.flag("use_sliding_window")?;
+            rotated(fields, period, layers)?.iter().map(|is_rotated| of(slides && !is_rotated)).collect()
+        }
+        LayerRule::FullEvery { field: Some(field), .. } if fields.has_text(field) => {
+            let period = pattern(fields, field, LETTERS, "")?;
+            // The last layer keeps every token whatever its letter is.
+            let of =
+                |layer: u32| if layer + 1 == layers { LayerType::Full } else { period[layer as usize % period.len()] };
+            (0..layers).map(of).collect()
         }
         LayerRule::FullEvery { nth, field } => {
             let every = field.map_or(Ok(nth), |name| fields.count_or(name, nth))?;
@@ -111,6 +118,33 @@ fn derived(
         },
         LayerRule::Pattern { field, letters, default } => pattern(fields, field, letters, default)?,
     })
+}
+
+/// The letters of layers with a window and without, in a text that is repeated.
+const LETTERS: &[(char, LayerType)] = &[('L', LayerType::Sliding), ('G', LayerType::Full)];
+
+/// The first layer that slides if there is a window.
+fn first_sliding(fields: &Fields<'_>, default: u32, window: Option<u32>) -> Result<u64> {
+    match fields.index("max_window_layers")? {
+        Given::Value(first) => Ok(first),
+        Given::Null if window.is_some() => Err(fields.null("max_window_layers", "a whole number")),
+        Given::Null | Given::Missing => Ok(default.into()),
+    }
+}
+
+/// Tells which layers have rotary embeddings.
+fn rotated(fields: &Fields<'_>, period: Count, layers: u32) -> Result<Vec<bool>> {
+    let field = "no_rope_layers";
+    match fields.indices(field)? {
+        None => period.of(fields).map(|every| (1..=layers).map(|layer| layer % every != 0).collect()),
+        Some(list) if list.len() >= layers as usize => {
+            Ok(list.iter().take(layers as usize).map(|&is_rotated| is_rotated != 0).collect())
+        }
+        Some(list) => {
+            let expected = format!("at least {layers} (num_hidden_layers)");
+            Err(Error::model(fields.path(&format!("{field}.length")), list.len(), expected))
+        }
+    }
 }
 
 /// The period of layers that keep every token, and the index of such a layer in it.
@@ -148,7 +182,7 @@ fn pattern(
 
 /// The window that the file describes; [`None`] if there is none or it is switched off.
 fn window(family: &ModelFamily, fields: &Fields<'_>) -> Result<Option<u32>> {
-    let switched_on = !matches!(family.rule, LayerRule::SlidingFrom { .. }) || fields.flag("use_sliding_window")?;
+    let switched_on = !family.is_switched() || fields.flag("use_sliding_window")?;
     Ok(named_window(family, fields)?.filter(|_| switched_on))
 }
 
