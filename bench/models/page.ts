@@ -150,5 +150,8 @@ After longer prompts, with several chats, and for the prompts themselves, attent
 kvtide and llama.cpp read the weight of the head where the file has it. onnxruntime-genai keeps a packed copy as well: 113 MB more for SmolLM2 in f32, 671 MB more for
 Gemma 3 with its vocabulary of 262,144 tokens. kvtide packs int4 weights; on Linux it gives the memory of their file back afterwards.
 
+On an AMD EPYC with AVX2 and without AVX-512, one round under *int4, floats* gave 0.95 to 2.13 times the speed of the best peer in each of its 38 cells, with a median of
+1.30.
+
 ${sections.join('\n')}`
 }
