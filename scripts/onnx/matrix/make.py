@@ -96,6 +96,7 @@ FAMILIES = {
     'olmo3': ('Olmo3Config', dict(WIDE, sliding_window=9, layer_types=MIXED)),
     'olmoe': ('OlmoeConfig', dict(WIDE, num_experts=4, num_experts_per_tok=2)),
     'persimmon': ('PersimmonConfig', dict(WIDE, num_key_value_heads=4)),
+    'phimoe': ('PhimoeConfig', dict(WIDE, num_local_experts=4, num_experts_per_tok=2, sliding_window=None)),
     'qwen3_moe': ('Qwen3MoeConfig', dict(head_dim=32, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48)),
     'seed_oss': ('SeedOssConfig', dict(head_dim=16, attention_bias=True)),
     'starcoder2-window': ('Starcoder2Config', dict(WIDE, sliding_window=9)),

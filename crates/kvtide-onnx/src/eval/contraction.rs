@@ -1,5 +1,7 @@
 //! Operators that sum: products, reductions, attention. Only the dimensions of products are computed.
 
+use std::collections::BTreeMap;
+
 use super::known::{axis, broadcast, coordinates, count, place};
 use super::movement::axes;
 use super::{Known, pasts_of};
@@ -59,6 +61,7 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         "Attention" if node.domain == "com.microsoft" => projected(inputs),
         "GroupQueryAttention" | "MultiHeadAttention" | "Attention" => attention(node, inputs),
         "CumSum" => cumulative(node, inputs),
+        "Einsum" => sized(named(node.text("equation")?, inputs)?),
         operator if operator.starts_with("Reduce") => reduce(node, inputs),
         _ => None,
     }
@@ -69,6 +72,29 @@ fn product(one: &[usize], other: &[usize]) -> Option<Vec<usize>> {
     let mut dims = (inner == again).then(|| broadcast(front, rest)).flatten()?;
     dims.extend([*rows, *columns]);
     Some(dims)
+}
+
+/// The dimensions of the result of an `Einsum`, by the letters of its equation. Without a result in it, those are the letters
+/// that stand there once, in the order of the alphabet. An ellipsis is not read.
+fn named(equation: &str, inputs: &[&Known]) -> Option<Vec<usize>> {
+    let equation: String = equation.chars().filter(|letter| !letter.is_whitespace()).collect();
+    let (given, result) = match equation.split_once("->") {
+        Some((given, result)) => (given, Some(result)),
+        None => (equation.as_str(), None),
+    };
+    let mut sizes = BTreeMap::new();
+    for (letters, input) in given.split(',').zip(inputs) {
+        let dims = input.dims.as_ref().filter(|dims| dims.len() == letters.chars().count())?;
+        for (letter, &dim) in letters.chars().zip(dims) {
+            let size = sizes.entry(letter).or_insert(dim);
+            *size = broadcast(&[*size], &[dim])?[0];
+        }
+    }
+    let is_single = |letter: &char| given.matches(*letter).count() == 1;
+    match result {
+        Some(result) => result.chars().map(|letter| sizes.get(&letter).copied()).collect(),
+        None => Some(sizes.into_iter().filter(|(letter, _)| is_single(letter)).map(|(_, size)| size).collect()),
+    }
 }
 
 /// The dimensions of rows of a table that is quantised along its last axis.
@@ -177,4 +203,32 @@ fn reduce(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         *to = function(*to, number);
     }
     Some(vec![Known::full(value.element, dims, result)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_equation_names_the_dimensions_of_its_result() {
+        let of = |equation: &str, dims: &[&[usize]]| {
+            let inputs: Vec<Known> = dims.iter().map(|dims| Known::sized(None, dims.to_vec())).collect();
+            named(equation, &inputs.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(of("i,j->ij", &[&[3], &[5]]), Some(vec![3, 5]));
+        assert_eq!(of(" b i , b j -> j i b ", &[&[2, 3], &[2, 5]]), Some(vec![5, 3, 2]));
+        assert_eq!(of("bij,bjk", &[&[2, 3, 4], &[2, 4, 5]]), Some(vec![3, 5]));
+        assert_eq!(of("ji", &[&[3, 5]]), Some(vec![5, 3]));
+        assert_eq!(of("bi,bi->bi", &[&[1, 3], &[4, 3]]), Some(vec![4, 3]));
+        assert_eq!(of("i,i->", &[&[3], &[3]]), Some(vec![]));
+        for (equation, dims) in [
+            ("i,i->i", [&[3][..], &[4]]),
+            ("ij,j->i", [&[3], &[4]]),
+            ("i,j->ik", [&[3], &[4]]),
+            ("...i,j->...", [&[3], &[4]]),
+            ("é,j->é", [&[3, 3], &[4]]),
+        ] {
+            assert_eq!(of(equation, &dims), None, "{equation}");
+        }
+    }
 }

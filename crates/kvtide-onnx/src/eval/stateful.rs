@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::known::axis;
 use super::{Constants, Evaluation, Known};
 use crate::error::Result;
-use crate::proto::{AttributeValue, Node};
+use crate::proto::Node;
 
 pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let value = *inputs.first()?;
@@ -32,7 +32,7 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
 }
 
 fn convolved(node: &Node, inputs: &[&Known]) -> Option<Vec<usize>> {
-    if matches!(node.attribute("auto_pad"), Some(AttributeValue::Text(pad)) if pad != "NOTSET") {
+    if node.text("auto_pad").is_some_and(|pad| pad != "NOTSET") {
         return None;
     }
     let (own, kernel) = (inputs.first()?.dims.as_ref()?, inputs.get(1)?.dims.as_ref()?);

@@ -5,7 +5,7 @@ use super::layer::{Form, Layer, Layout, Rotary};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Rules, Term, rules};
 use crate::error::{RefusalKind, Result};
-use crate::proto::{AttributeValue, Node, ValueInfo};
+use crate::proto::{Node, ValueInfo};
 
 /// The epsilon of norms whose node does not say it.
 const EPSILON: f32 = 1e-6;
@@ -117,10 +117,7 @@ fn past_bits(node: &Node, pasts: [&ValueInfo; 2]) -> Result<Option<u32>> {
     }
     let bits = element.code_bits();
     for name in ["k_quant_type", "v_quant_type"] {
-        let kind = match node.attribute(name) {
-            Some(AttributeValue::Text(kind)) => kind.as_str(),
-            _ => "NONE",
-        };
+        let kind = node.text(name).unwrap_or("NONE");
         let past = format!("but {} is {element}", pasts[0].name);
         match (kind, bits) {
             ("NONE", None) | ("PER_TENSOR" | "PER_CHANNEL", Some(_)) => (),

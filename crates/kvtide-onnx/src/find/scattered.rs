@@ -9,7 +9,7 @@ use super::cached::Cached;
 use super::lookup::{Lookup, SIZES, unrecognised};
 use crate::error::Result;
 use crate::eval::Evaluation;
-use crate::proto::{AttributeValue, Node};
+use crate::proto::Node;
 
 /// The fewest slots of a cache. With fewer, sizes coincide.
 const SLOTS_MIN: usize = 16;
@@ -58,7 +58,7 @@ pub(super) fn scattered<'a>(lookup: &Lookup<'a>, node: &'a Node, heads: Option<u
     if written.rem_euclid(rank.max(1)) != axis as i64 {
         return Err(wrong(format!("it writes along axis {written}, expected {axis}, the axis of slots")));
     }
-    if matches!(node.attribute("mode"), Some(AttributeValue::Text(mode)) if mode != "linear") {
+    if node.text("mode").is_some_and(|mode| mode != "linear") {
         return Err(wrong("its mode is not linear: the cache must not have a window of its own".into()));
     }
     for sizes in SIZES {

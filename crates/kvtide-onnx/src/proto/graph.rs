@@ -279,6 +279,13 @@ impl Node {
         }
     }
 
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.attribute(name)? {
+            AttributeValue::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The graphs inside the node: branches and bodies.
     pub fn graphs(&self) -> impl Iterator<Item = &Graph> {
         self.attributes.iter().flat_map(|attribute| match &attribute.value {

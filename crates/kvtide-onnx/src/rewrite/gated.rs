@@ -11,7 +11,7 @@ use super::GraphEdit;
 use super::attention::DOMAIN;
 use super::fuse::Nodes;
 use crate::error::Result;
-use crate::proto::{Attribute, AttributeValue, Node};
+use crate::proto::{Attribute, Node};
 
 /// The attributes that both products share.
 const SAME: [&str; 4] = ["K", "N", "block_size", "accuracy_level"];
@@ -62,7 +62,7 @@ fn activated<'a>(nodes: &Nodes<'a>, bent: &str) -> Option<(i64, &'a str)> {
         return None;
     }
     if let Some(gelu) = nodes.maker(bent, "", "Gelu") {
-        let is_tanh = gelu.attribute("approximate") == Some(&AttributeValue::Text("tanh".into()));
+        let is_tanh = gelu.text("approximate") == Some("tanh");
         let gate = gelu.input(0)?;
         return (is_tanh && has_readers(nodes, gate, 1)).then_some((GELU_TANH, gate));
     }

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use crate::error::{Error, RefusalKind, Result};
 use crate::eval::Evaluation;
 use crate::find::{Lookup, SIZES, unrecognised};
-use crate::proto::{AttributeValue, ElementType, Graph, Node};
+use crate::proto::{ElementType, Graph, Node};
 
 /// Operators that read all tokens to compute one.
 const MIXES: [&str; 15] = [
@@ -174,7 +174,7 @@ impl Tokens<'_> {
 
     /// True if the letter of an axis of tokens is not in the result.
     fn einsum_sums_tokens(&self, node: &Node) -> bool {
-        let Some(AttributeValue::Text(equation)) = node.attribute("equation") else { return true };
+        let Some(equation) = node.text("equation") else { return true };
         let Some((given, result)) = equation.split_once("->") else { return true };
         given.split(',').zip(&node.inputs).any(|(letters, name)| {
             let letters: Vec<char> = letters.chars().filter(|letter| !letter.is_whitespace()).collect();

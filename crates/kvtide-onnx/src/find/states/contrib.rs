@@ -4,7 +4,7 @@
 use super::{FoundState, StateForm, StateInput, StatePort, check_constant, check_present, refused};
 use crate::error::Result;
 use crate::find::lookup::{Lookup, SIZES};
-use crate::proto::{Attribute, AttributeValue, Node};
+use crate::proto::{Attribute, Node};
 
 /// The kernels that kvtide's operator takes.
 const KERNELS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -62,14 +62,6 @@ pub(super) fn bias_of(
     Ok(StateInput::of(bias))
 }
 
-/// An attribute of text.
-fn text<'a>(node: &'a Node, name: &str, other: &'a str) -> &'a str {
-    match node.attribute(name) {
-        Some(AttributeValue::Text(text)) => text,
-        _ => other,
-    }
-}
-
 /// Refuses attributes of a node that have another value than the only known one.
 fn expect(node: &Node, attributes: &[(&str, i64)]) -> Result<()> {
     for &(name, only) in attributes {
@@ -84,7 +76,7 @@ fn expect(node: &Node, attributes: &[(&str, i64)]) -> Result<()> {
 pub(super) fn convolution(lookup: &Lookup<'_>, port: &StatePort<'_>, index: usize) -> Result<FoundState> {
     let node = lookup.node(index);
     expect(node, &[("ndim", 1), ("dilation", 1), ("state_window", 0)])?;
-    let silu = match text(node, "activation", "none") {
+    let silu = match node.text("activation").unwrap_or("none") {
         "none" => false,
         "silu" | "swish" => true,
         other => return Err(refused(node, format!("its activation is {other}, expected none, silu or swish"))),
@@ -121,7 +113,7 @@ pub(super) fn convolution(lookup: &Lookup<'_>, port: &StatePort<'_>, index: usiz
 pub(super) fn attention(lookup: &Lookup<'_>, port: &StatePort<'_>, index: usize) -> Result<FoundState> {
     let node = lookup.node(index);
     expect(node, &[("state_window", 0)])?;
-    let [takes_decay, takes_beta] = match text(node, "update_rule", "gated_delta") {
+    let [takes_decay, takes_beta] = match node.text("update_rule").unwrap_or("gated_delta") {
         "linear" => [false, false],
         "gated" => [true, false],
         "delta" => [false, true],

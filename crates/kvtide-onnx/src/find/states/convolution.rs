@@ -15,7 +15,7 @@ use super::{FoundState, StateForm, StateInput, StatePort, check_readers, refused
 use crate::error::Result;
 use crate::eval::Known;
 use crate::find::lookup::{Lookup, SIZES};
-use crate::proto::{AttributeValue, Node};
+use crate::proto::Node;
 
 /// The most nodes that cut a tensor in a row.
 const LINKS_MAX: usize = 8;
@@ -136,9 +136,7 @@ impl<'a> Parts<'a> {
                 return Err(refused(conv, format!("its {name} are {found:?}, expected [1]")));
             }
         }
-        if let Some(AttributeValue::Text(pad)) = conv.attribute("auto_pad")
-            && pad != "NOTSET"
-        {
+        if let Some(pad) = conv.text("auto_pad").filter(|&pad| pad != "NOTSET") {
             return Err(refused(conv, format!("its auto_pad is {pad}, expected NOTSET")));
         }
         if self.columns + 1 < kernel.width {
