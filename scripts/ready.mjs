@@ -1,13 +1,14 @@
 // Checks everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
 import { libraries, ONE_THREAD, tested, testsOf } from './crates.mjs'
-import { must, onTarget } from './steps.mjs'
+import { onTarget, run } from './steps.mjs'
 
 const full = process.argv.includes('--full')
 const target = onTarget()
 // The other caches of bench/peers are built only in the full run: kvtide does not need them.
 const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
-const steps = [
+/** Steps of cargo in `target`: one at a time, since each locks the folder. */
+const compiled = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
   ['rust lint', 'cargo', ['clippy', '--release', ...tested, '--all-targets', ...target, '--', '-D', 'warnings']],
   [
@@ -21,6 +22,18 @@ const steps = [
     ['doc', '--release', '--no-deps', '--lib', ...libraries, '-p', 'kvtide-cuda', '-p', 'decoder', ...target],
     { RUSTDOCFLAGS: '-D warnings' },
   ],
+  [
+    'caches and attention over opaque memory',
+    'cargo',
+    ['test', '--release', ...tested, ...testsOf('kvtide-tensor'), ...target],
+    { ...ONE_THREAD, KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: full ? '300' : '120' },
+  ],
+  ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs'], full ? { KVTIDE_CASES: '50' } : {}],
+  ['rust tests, compiled', 'cargo', ['test', '--release', '--no-run', '--quiet', ...target, ...tested]],
+]
+
+/** Steps that run meanwhile, on the core that a compiler leaves idle. */
+const beside = [
   ['format', 'oxfmt', ['--check']],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
@@ -29,21 +42,18 @@ const steps = [
   ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['the start', 'npm', ['start', '--silent']],
   ['tour', 'npm', ['run', 'tour', '--silent']],
+  ['format of the models of threads', 'cargo', ['fmt', '--manifest-path', 'concurrency/Cargo.toml', '--check']],
+  ['what threads share, in all orders', 'node', ['scripts/concurrency.mjs']],
   [
-    'caches and attention over opaque memory',
-    'cargo',
-    ['test', '--release', ...tested, ...testsOf('kvtide-tensor'), ...target],
-    { ...ONE_THREAD, KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: full ? '300' : '120' },
-  ],
-  [
-    'the same from JavaScript',
+    'caches and attention over opaque memory, from JavaScript',
     'ava',
     ['__test__/devices'],
     { KVTIDE_KERNELS: 'opaque', KVTIDE_DEVICE: 'cpu', KVTIDE_CASES_JS: '40' },
   ],
-  ['format of the models of threads', 'cargo', ['fmt', '--manifest-path', 'concurrency/Cargo.toml', '--check']],
-  ['what threads share, in all orders', 'node', ['scripts/concurrency.mjs']],
-  ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs'], full ? { KVTIDE_CASES: '50' } : {}],
+]
+
+/** Steps that run alone. */
+const alone = [
   ...(full
     ? [
         [
@@ -78,10 +88,22 @@ const steps = [
   ['tests', 'npm', ['test', '--silent'], full ? { KVTIDE_SCHEDULES: '5000', KVTIDE_LOW_BIT_SCHEDULES: '20' } : {}],
 ]
 
-for (const [name, command, args, env] of steps) {
-  const start = Date.now()
-  console.log(`\n== ${name}: ${command} ${args.join(' ')}`)
-  await must(command, args, { env })
-  console.log(`== ${name}: ${((Date.now() - start) / 1000).toFixed(1)} s`)
+/** Runs steps one after the other. The output of a silent step is shown when it has ended, so that it is not mixed with that of others. */
+async function inOrder(steps, silent = false) {
+  for (const [name, command, args, env] of steps) {
+    const start = Date.now()
+    const title = `\n== ${name}: ${command} ${args.join(' ')}`
+    if (!silent) console.log(title)
+    const { code, output } = await run(command, args, { env, silent })
+    if (silent) console.log(title, output)
+    if (code !== 0) {
+      console.error(`failed: ${command} ${args.join(' ')}`)
+      process.exit(code)
+    }
+    console.log(`== ${name}: ${((Date.now() - start) / 1000).toFixed(1)} s`)
+  }
 }
+
+await Promise.all([inOrder(compiled), inOrder(beside, true)])
+await inOrder(alone)
 console.log('\nready')
