@@ -1,3 +1,4 @@
+import { mkdtempSync, rmSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,6 +14,19 @@ const remove = (folder: string): Promise<void> => rm(folder, { recursive: true, 
 export async function folderOf(t: ExecutionContext): Promise<string> {
   const folder = await made()
   t.teardown(() => remove(folder))
+  return folder
+}
+
+const kept: string[] = []
+
+/** Makes a new folder, which is removed when the process ends. */
+export function keptFolder(name = 'kept'): string {
+  if (kept.length === 0)
+    process.once('exit', () => {
+      for (const folder of kept) rmSync(folder, { recursive: true, force: true })
+    })
+  const folder = mkdtempSync(join(tmpdir(), `kvtide-${name}-`))
+  kept.push(folder)
   return folder
 }
 

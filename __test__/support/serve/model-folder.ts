@@ -1,9 +1,9 @@
 // A folder with a model that reads and writes text: the tiny Llama, with a tokenizer whose ids are bytes, and a chat template with tools in Hermes' form.
-import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { cpSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { byteTokenizer } from '../byte-tokenizer.js'
+import { keptFolder } from '../folder.js'
 
 /** The ids of bytes begin behind those of padding, begin and end. */
 export const FIRST_BYTE = 3
@@ -67,8 +67,7 @@ export function writeTextFiles(folder: string, contextLength = 4096): void {
 
 /** Makes the folder, which is removed when the process ends. */
 export function modelFolder(contextLength?: number): string {
-  const folder = mkdtempSync(join(tmpdir(), 'kvtide-text-'))
-  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  const folder = keptFolder('text')
   cpSync('__test__/fixtures/llama/onnx/model.onnx', join(folder, 'model.onnx'))
   writeTextFiles(folder, contextLength)
   return folder

@@ -1,14 +1,11 @@
 // A TextModel whose model says what a test wants: the ids of texts, in order. It records the prompts that it gets.
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-
 import { INTERNAL } from '../../../lib/border/owner.js'
 import { readTextFiles } from '../../../lib/text/files.js'
 import { ChatTemplate } from '../../../lib/text/template.js'
 import { TextTokenizer } from '../../../lib/text/tokenizer.js'
 import { TextModel } from '../../../text.js'
 import { NOTHING_USED } from '../../../lib/onnx/usage.js'
+import { keptFolder } from '../folder.js'
 import { tinyModel } from './tiny-tokenizer.js'
 
 /** An answer: its ids, or its text, and the reason for its end. */
@@ -33,9 +30,7 @@ export async function scripted(
   files: Readonly<Record<string, unknown>> = {},
 ): Promise<Scripted> {
   // Its tokenizer may be read again later.
-  const folder = mkdtempSync(join(tmpdir(), 'kvtide-'))
-  process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
-  const read = readTextFiles(tinyModel(folder, files))
+  const read = readTextFiles(tinyModel(keptFolder(), files))
   const tokenizer = await TextTokenizer.load(read)
   const template = await ChatTemplate.of(read.templates, undefined, { eos_token: '<|im_end|>' })
   const [prompts, options, opened]: [Uint32Array[], Record<string, unknown>[], Record<string, unknown>[]] = [[], [], []]

@@ -1,13 +1,12 @@
-import { mkdtempSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import type { TransformersTensor } from '../../../lib/transformers/package.js'
+import { keptFolder } from '../folder.js'
 import { type Model, transformers } from './package.js'
 import { writeModel } from './stand-in.js'
 
 const { env } = transformers
-Object.assign(env, { allowRemoteModels: false, localModelPath: mkdtempSync(join(tmpdir(), 'kvtide-transformers-')) })
+Object.assign(env, { allowRemoteModels: false, localModelPath: keptFolder() })
 
 /** Loads a model of the fixtures with transformers.js. */
 export async function loadModel(graph = 'llama/onnx'): Promise<Model> {

@@ -1,9 +1,9 @@
 // Loaded before an example that uses transformers.js: every model name leads to the smallest model of the fixtures, with a byte tokenizer.
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
 import { byteTokenizer } from '../byte-tokenizer.js'
+import { keptFolder } from '../folder.js'
 import { graphFile } from '../onnx/graphs.js'
 import { transformers } from './package.js'
 
@@ -37,6 +37,6 @@ export function writeModel(folder: string, graph = 'llama/onnx', dtype = ''): vo
 const name = process.env['KVTIDE_STAND_IN']
 if (name !== undefined) {
   const { env } = transformers
-  Object.assign(env, { allowRemoteModels: false, localModelPath: mkdtempSync(join(tmpdir(), 'kvtide-stand-in-')) })
+  Object.assign(env, { allowRemoteModels: false, localModelPath: keptFolder() })
   writeModel(join(env.localModelPath, name), 'llama/onnx', '_q4')
 }
