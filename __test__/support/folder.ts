@@ -23,6 +23,8 @@ const kept: string[] = []
 export function keptFolder(name = 'kept'): string {
   if (kept.length === 0)
     process.once('exit', () => {
+      // Windows removes no folder that a process is in.
+      process.chdir(tmpdir())
       for (const folder of kept) rmSync(folder, { recursive: true, force: true })
     })
   const folder = mkdtempSync(join(tmpdir(), `kvtide-${name}-`))

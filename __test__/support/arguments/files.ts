@@ -1,11 +1,11 @@
-import { mkdirSync, mkdtempSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 
+import { keptFolder } from '../folder.js'
 import { but, optional, prompt, type Kind } from './kinds.js'
 import { param, type Param } from './row.js'
 
-const folder = mkdtempSync(join(tmpdir(), 'kvtide-'))
+const folder = keptFolder()
 
 /** Changes to a temporary folder, in which the only string value that could be a path is a folder: no file can be saved there. */
 export function inOwnFolder(): void {
