@@ -15,7 +15,7 @@ import {
   Tensor,
 } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
-import { invalid } from '../../lib/errors/errors.js'
+import { inLength, invalid } from '../../lib/errors/errors.js'
 import { refusal, throwsCode } from '../support/throws.js'
 import { tokens } from '../support/tokens.js'
 
@@ -157,6 +157,14 @@ test('a message names any value, and never throws of its own', t => {
   ] as const) {
     t.is(invalid('it', value, 'else').message, `it is ${shown}, expected else`)
   }
+})
+
+test('a long message is cut in the middle, so that its beginning and its end are read', t => {
+  for (const length of [1, 299, 300]) t.is(inLength('x'.repeat(length)).length, length)
+  const text = `Failed to load: ${'f(const Path&) '.repeat(30)}Unsupported model IR version: 10, max supported IR version: 9\n`
+  const cut = inLength(text)
+  t.is(cut.length, 300)
+  t.regex(cut, /^Failed to load: .*….* max supported IR version: 9$/)
 })
 
 const rows = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [1, 1, n, 1] })

@@ -230,9 +230,13 @@ export class KvTideError<C extends ErrorCode = ErrorCode> extends Error {
 /** The longest message of an error. A library's own text may be longer: `details` have all of it. */
 const MESSAGE_LENGTH = 300
 
-/** @internal A text that is cut to the length of a message. */
+/** The characters of a longer message that are kept from its beginning. onnxruntime ends its messages with the reason. */
+const BEGINNING = 119
+
+/** @internal A text in the length of a message: a longer one is cut in the middle. */
 export function inLength(text: string): string {
-  return typeof text === 'string' && text.length > MESSAGE_LENGTH ? `${text.slice(0, MESSAGE_LENGTH - 1)}…` : text
+  if (typeof text !== 'string' || text.length <= MESSAGE_LENGTH) return text
+  return `${text.slice(0, BEGINNING)}…${text.trimEnd().slice(BEGINNING + 1 - MESSAGE_LENGTH)}`
 }
 
 /** @internal A problem and advice in the length of a message: the problem is cut, the advice is whole. */
