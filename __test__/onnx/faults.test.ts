@@ -378,6 +378,12 @@ for (const backend of BACKENDS) {
       runtime,
       reason: `another version of it is already loaded: use a single version in the project (${reason})`,
     })
+    const ended = "Module did not self-register: '/x/onnxruntime_binding.node'."
+    t.deepEqual(await withRuntime(packaged(t, '1.24.3', `throw new Error(${JSON.stringify(ended)})`), backend), {
+      code,
+      runtime,
+      reason: `before version 1.25 it cannot be loaded again once all threads that had loaded it have ended: import it on the main thread as well, or ${install} (${ended})`,
+    })
   })
 }
 

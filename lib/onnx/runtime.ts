@@ -63,6 +63,8 @@ export interface OnnxRuntime extends OnnxPackage {
 
 /** The oldest version that has all functions that are used here. */
 const MINOR_MIN = 17
+/** @internal The first version from 1.22 on that a process may load again after all threads that had loaded it have ended. */
+export const RELOADED_MINOR = 25
 /** On Linux x64, its install downloads CUDA libraries, and fails where they cannot be reached. */
 const SKIPPED = process.platform === 'linux' && process.arch === 'x64' ? 'ONNXRUNTIME_NODE_INSTALL=skip ' : ''
 const INSTALL = `run \`${SKIPPED}npm install onnxruntime-node@latest\``
@@ -117,6 +119,8 @@ function loadProblem(cause: unknown): string {
     return `it has no library for ${platform.system}-${platform.arch}, or its installation is incomplete: ${INSTALL} (${reason})`
   if (/version .*not found|already loaded|API version/i.test(reason))
     return `another version of it is already loaded: use a single version in the project (${reason})`
+  if (/did not self-register/.test(reason))
+    return `before version 1.${RELOADED_MINOR} it cannot be loaded again once all threads that had loaded it have ended: import it on the main thread as well, or ${INSTALL} (${reason})`
   return `loading it failed: ${reason}`
 }
 

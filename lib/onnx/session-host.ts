@@ -7,7 +7,8 @@
 // crash, which exit-gate.ts prevents.
 //
 // Before 1.22, all threads share JavaScript objects of onnxruntime-node, and using it in two threads can crash the process. With such a version, the
-// sessions are on this thread, and block it.
+// sessions are on this thread, and block it. Versions 1.22 to 1.24 cannot be loaded again once the last thread that had loaded them has ended: this thread
+// loads them too.
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
@@ -18,7 +19,7 @@ import { here, packageFolder } from '../loading/projects.js'
 import { type CrossedError, uncrossed } from './crossed-error.js'
 import { ExitGate } from './exit-gate.js'
 import { computeLent, openSessions } from './open-sessions.js'
-import { isAtLeast } from './runtime.js'
+import { isAtLeast, onnxRuntime, RELOADED_MINOR } from './runtime.js'
 import type { SentTensor, Sessions, SessionsModel, SessionStep } from './sessions.js'
 
 /** The first version that several threads may load. */
@@ -52,7 +53,10 @@ export interface SessionAnswer {
 
 /** @internal Opens sessions. */
 export async function sessionHost(model: SessionsModel): Promise<SessionHost> {
-  return isAtLeast(model.runtime.version, THREADS_MINOR) ? SessionWorker.open(model) : sessionsHere(model)
+  const { runtime } = model
+  if (!isAtLeast(runtime.version, THREADS_MINOR)) return sessionsHere(model)
+  if (!isAtLeast(runtime.version, RELOADED_MINOR)) onnxRuntime(runtime)
+  return SessionWorker.open(model)
 }
 
 async function sessionsHere(model: SessionsModel): Promise<SessionHost> {
