@@ -109,8 +109,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** The model's cache: statistics, events, prompts. */
   declare readonly cache: PagedKvCache
   /**
-   * The namespace of its cache: by default a fingerprint of the graph, so that equal files have the same one. It is part of `cache.form`, with which a
-   * {@link PrefixNamer} computes the same keys as this model.
+   * The namespace of its cache: by default a fingerprint of the graph, so that equal files have the same one. It is part of `cache.form`, with which
+   * `PrefixNamer` of `kvtide` computes the same keys as this model.
    */
   declare readonly namespace: string
   /** Its layers, in groups that keep the same tokens. */

@@ -96,11 +96,9 @@ export class TextModel implements AsyncDisposable, Disposable {
    * Loads a model with its tokenizer and its chat template.
    *
    * @param model a folder with a graph and a `tokenizer.json`, the path of a graph in such a folder, a `file:` URL of either, or a name on the Hub:
-   * `'org/name'` or
-   * `'org/name@revision'`, which is downloaded into the Hub's own cache folder
+   * `'org/name'` or `'org/name@revision'`, which is downloaded into the Hub's own cache folder
    * @throws KvTideError `INVALID_TOKENIZER` if there is no tokenizer or none that can be used, `TEMPLATE_FAILED` for a template that cannot be parsed,
-   * `RUNTIME_UNAVAILABLE` without a package that is needed, `MODEL_NOT_FOUND` and `HUB_UNAVAILABLE` for a name on the Hub; and the errors of {@link
-   * OnnxModel.load}
+   * `RUNTIME_UNAVAILABLE` without a package that is needed, `MODEL_NOT_FOUND` and `HUB_UNAVAILABLE` for a name on the Hub; and the errors of `OnnxModel.load`
    */
   static async load(model: string | URL, options: TextModelOptions = {}): Promise<TextModel> {
     const own = known<TextModelOptions & Record<string, unknown>>('options', options, OPTIONS)
