@@ -202,8 +202,13 @@ fn fields_that_mean_something_else_are_refused_by_name() {
         let error = refusal(&format!(r#"{{ "model_type": "llava", "text_config": {inner} }}"#)).to_string();
         assert!(error.contains(says) && error.len() < 300, "{error}");
     }
-    let crossed = r#"{ "model_type": "mllama", "text_config": { "model_type": "llama" } }"#;
-    assert_eq!(unsupported(crossed, "cross attention"), "model_type");
+    for (outer, field) in [
+        (r#""model_type": "mllama""#, "model_type"),
+        (r#""architectures": ["MllamaForConditionalGeneration"]"#, "architectures[0]"),
+    ] {
+        let crossed = format!(r#"{{ {outer}, "text_config": {{ "model_type": "llama" }} }}"#);
+        assert_eq!(unsupported(&crossed, "cross attention"), field);
+    }
     let encoder = r#"{ "model_type": "llava", "text_config": { "model_type": "llama", "add_cross_attention": true } }"#;
     assert_eq!(unsupported(encoder, "cross attention"), "text_config.add_cross_attention");
     let short = r#"{ "model_type": "smollm3", "no_rope_layers": [1, 0] }"#;

@@ -65,18 +65,10 @@ const fn like_llama(
     }
 }
 
-/// All of them.
+/// The families.
 pub(super) const FAMILIES: &[ModelFamily] = &[
     LLAMA,
-    ModelFamily {
-        model_type: "mistral",
-        architecture: "MistralForCausalLM",
-        rule: LayerRule::Sliding,
-        hidden_is_multiple: false,
-        kv_heads: Size::Default(8),
-        window: Some(4096),
-        ..LLAMA
-    },
+    ModelFamily { model_type: "mistral", architecture: "MistralForCausalLM", window: Some(4096), ..WINDOWED },
     QWEN2,
     ModelFamily { model_type: "qwen3", architecture: "Qwen3ForCausalLM", head_dim: Size::Required(128), ..QWEN2 },
     GEMMA2,

@@ -52,7 +52,8 @@ pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, F
 /// The family of the text model in a file of a type that has no entry of its own, such as that of a model of pictures.
 fn wrapped(root: &Fields<'_>, text: &Fields<'_>) -> Result<Option<&'static ModelFamily>> {
     let Some(inner) = text.text("model_type")? else { return Ok(None) };
-    let refused = root.text("model_type")?.and_then(refusal);
+    let class = root.texts("architectures")?.and_then(|names| names.first().copied());
+    let refused = root.text("model_type")?.or(class).and_then(refusal);
     Ok(all().find(|family| family.model_type == inner && family.text.is_none()).filter(|_| refused.is_none()))
 }
 
