@@ -1,6 +1,7 @@
 // `npm run mutants -- [name …]`: plants one fault after the other in a copy of the repository, and runs the check that must catch it.
 //
-// The copy is in target/mutants and shares the compiled dependencies. A fault that no check catches fails the run; so does one whose text is no
+// The copy is in target/mutants and has a target of its own: cargo gives a crate the same name in each checkout, so that a fault which is compiled in a shared
+// target could stay in what is built there afterwards. A fault that no check catches fails the run; so does one whose text is no
 // longer in its file, or whose check fails without it. A check that is SKIPPED on this machine is reported as such.
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -9,6 +10,8 @@ import { ask, root, run } from '../steps.mjs'
 import { mutants } from './list.mjs'
 
 const tree = join(root, 'target', 'mutants', 'tree')
+/** What is compiled for the copy. It is kept for the next run. */
+const compiled = join(root, 'target', 'mutants', 'target')
 
 /** Copies the files that git knows or would know. */
 function copyTree() {
@@ -21,9 +24,11 @@ function copyTree() {
     cpSync(join(root, file), join(tree, file))
   }
   const addons = readdirSync(root).filter(name => name.endsWith('.node'))
-  for (const name of ['node_modules', 'dist', 'target', 'binding.d.cts', ...addons]) {
+  for (const name of ['node_modules', 'dist', 'binding.d.cts', ...addons]) {
     if (existsSync(join(root, name))) symlinkSync(join(root, name), join(tree, name))
   }
+  mkdirSync(compiled, { recursive: true })
+  symlinkSync(compiled, join(tree, 'target'))
 }
 
 async function checked({ check: [command, ...args] }) {
