@@ -28,7 +28,8 @@ FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemm
 # Families that read their fields as one of those above does, or nearly so: fewer files are recorded.
 ALIKE = """
 apertus arcee bitnet cohere cohere2 dots1 ernie4_5 ernie4_5_moe exaone4 flex_olmo gemma glm glm4 glm4_moe granite granitemoe granitemoeshared helium
-hunyuan_v1_dense hunyuan_v1_moe ministral ministral3 mixtral olmo olmo2 olmo3 olmoe phi phimoe qwen3_moe seed_oss smollm3 stablelm starcoder2 vaultgemma
+hunyuan_v1_dense hunyuan_v1_moe ministral ministral3 mixtral olmo olmo2 olmo3 olmoe phi phimoe qwen2_5_vl_text qwen2_vl_text qwen3_moe qwen3_vl_text
+seed_oss smollm3 stablelm starcoder2 vaultgemma
 """.split()
 ABSENT = object()
 LISTED = object()

@@ -16,6 +16,17 @@ const QWEN2: ModelFamily = ModelFamily {
     ..LLAMA
 };
 
+const QWEN2_VL: ModelFamily = ModelFamily {
+    model_type: "qwen2_vl_text",
+    architecture: "Qwen2VLTextModel",
+    rule: LayerRule::SlidingFrom { first: Some(80), is_switched: true },
+    layers: Some(80),
+    hidden: 8192,
+    query_heads: 64,
+    kv_heads: Size::Default(8),
+    ..QWEN2
+};
+
 const GEMMA2: ModelFamily = ModelFamily {
     model_type: "gemma2",
     architecture: "Gemma2ForCausalLM",
@@ -168,10 +179,16 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
     like_llama("olmoe", "OlmoeForCausalLM", [16, 2048, 16], Size::Derived),
     like_llama("phi", "PhiForCausalLM", [24, 2048, 32], Size::Derived),
     ModelFamily { model_type: "phimoe", architecture: "PhimoeForCausalLM", ..WINDOWED },
+    ModelFamily { model_type: "qwen2_5_vl_text", architecture: "Qwen2_5_VLTextModel", ..QWEN2_VL },
+    QWEN2_VL,
     ModelFamily {
         rule: LayerRule::SlidingFrom { first: None, is_switched: true },
         window: Some(4096),
         ..like_llama("qwen3_moe", "Qwen3MoeForCausalLM", [24, 2048, 32], Size::Required(4))
+    },
+    ModelFamily {
+        head_dim: Size::Required(128),
+        ..like_llama("qwen3_vl_text", "Qwen3VLTextModel", [32, 4096, 32], Size::Default(32))
     },
     ModelFamily {
         head_dim: Size::Default(128),
