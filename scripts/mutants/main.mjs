@@ -11,7 +11,7 @@ import { mutants } from './list.mjs'
 
 const tree = join(root, 'target', 'mutants', 'tree')
 /** What is compiled for the copy. It is kept for the next run. */
-const compiled = join(root, 'target', 'mutants', 'target')
+const artifacts = join(root, 'target', 'mutants', 'target')
 
 /** Copies the files that git knows or would know. */
 function copyTree() {
@@ -27,8 +27,8 @@ function copyTree() {
   for (const name of ['node_modules', 'dist', 'binding.d.cts', ...addons]) {
     if (existsSync(join(root, name))) symlinkSync(join(root, name), join(tree, name))
   }
-  mkdirSync(compiled, { recursive: true })
-  symlinkSync(compiled, join(tree, 'target'))
+  mkdirSync(artifacts, { recursive: true })
+  symlinkSync(artifacts, join(tree, 'target'))
 }
 
 async function checked({ check: [command, ...args] }) {
