@@ -8,7 +8,7 @@ names and numbers of one version, and is named for it. To renew one, or to add a
 
 torch is not needed, and nothing is downloaded: no model is built, so `described` below repeats what a model's code does with the class's
 fields. The files are the same for each version, because they are drawn with one seed. A version without a family's class has no record of it.
-Add a new field or family to FIELDS or FAMILIES; families with states and their fields to HYBRIDS.
+Add a new field to FIELDS or OWN, a new family to FAMILIES or ALIKE; families with states and their fields to HYBRIDS.
 """
 
 import dataclasses

@@ -76,6 +76,12 @@ const fn like_llama(
     }
 }
 
+impl ModelFamily {
+    const fn with_head_dim(self, head_dim: Size) -> Self {
+        ModelFamily { head_dim, ..self }
+    }
+}
+
 /// The families.
 pub(super) const FAMILIES: &[ModelFamily] = &[
     LLAMA,
@@ -90,27 +96,13 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
         text: Some("gemma3_text"),
         ..GEMMA3
     },
+    ModelFamily { rule: LayerRule::Sliding, ..like_llama("phi3", "Phi3ForCausalLM", [32, 3072, 32], Size::Derived) },
     ModelFamily {
-        model_type: "phi3",
-        architecture: "Phi3ForCausalLM",
-        rule: LayerRule::Sliding,
-        hidden: 3072,
-        hidden_is_multiple: false,
-        ..LLAMA
-    },
-    ModelFamily {
-        model_type: "gpt_oss",
-        architecture: "GptOssForCausalLM",
         rule: LayerRule::FullEvery { nth: 2, field: None },
-        layers: Some(36),
-        hidden: 2880,
-        hidden_is_multiple: false,
-        query_heads: 64,
-        kv_heads: Size::Default(8),
         head_dim: Size::Default(64),
         window: Some(128),
         sink_logits: true,
-        ..LLAMA
+        ..like_llama("gpt_oss", "GptOssForCausalLM", [36, 2880, 64], Size::Default(8))
     },
     like_llama("apertus", "ApertusForCausalLM", [32, 4096, 32], Size::Derived),
     like_llama("arcee", "ArceeForCausalLM", [32, 2560, 32], Size::Derived),
@@ -126,10 +118,7 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
         window: Some(4096),
         ..like_llama("dots1", "Dots1ForCausalLM", [62, 4608, 32], Size::Default(32))
     },
-    ModelFamily {
-        head_dim: Size::Default(128),
-        ..like_llama("ernie4_5", "Ernie4_5ForCausalLM", [18, 1024, 16], Size::Default(2))
-    },
+    like_llama("ernie4_5", "Ernie4_5ForCausalLM", [18, 1024, 16], Size::Default(2)).with_head_dim(Size::Default(128)),
     like_llama("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", [28, 2560, 20], Size::Required(4)),
     ModelFamily {
         rule: LayerRule::FullEvery { nth: 4, field: PATTERN },
@@ -137,26 +126,14 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
         ..like_llama("exaone4", "Exaone4ForCausalLM", [32, 4096, 32], Size::Required(32))
     },
     like_llama("flex_olmo", "FlexOlmoForCausalLM", [32, 4096, 32], Size::Derived),
-    ModelFamily {
-        head_dim: Size::Required(256),
-        ..like_llama("gemma", "GemmaForCausalLM", [28, 3072, 16], Size::Required(16))
-    },
-    ModelFamily {
-        head_dim: Size::Required(128),
-        ..like_llama("glm", "GlmForCausalLM", [40, 4096, 32], Size::Required(2))
-    },
-    ModelFamily {
-        head_dim: Size::Required(128),
-        ..like_llama("glm4", "Glm4ForCausalLM", [40, 4096, 32], Size::Required(2))
-    },
+    like_llama("gemma", "GemmaForCausalLM", [28, 3072, 16], Size::Required(16)).with_head_dim(Size::Required(256)),
+    like_llama("glm", "GlmForCausalLM", [40, 4096, 32], Size::Required(2)).with_head_dim(Size::Required(128)),
+    like_llama("glm4", "Glm4ForCausalLM", [40, 4096, 32], Size::Required(2)).with_head_dim(Size::Required(128)),
     like_llama("glm4_moe", "Glm4MoeForCausalLM", [46, 4096, 96], Size::Required(8)),
     ModelFamily { model_type: "granite", architecture: "GraniteForCausalLM", ..GRANITE },
     ModelFamily { model_type: "granitemoe", architecture: "GraniteMoeForCausalLM", ..GRANITE },
     ModelFamily { model_type: "granitemoeshared", architecture: "GraniteMoeSharedForCausalLM", ..GRANITE },
-    ModelFamily {
-        head_dim: Size::Required(128),
-        ..like_llama("helium", "HeliumForCausalLM", [24, 2560, 20], Size::Required(20))
-    },
+    like_llama("helium", "HeliumForCausalLM", [24, 2560, 20], Size::Required(20)).with_head_dim(Size::Required(128)),
     like_llama("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", [32, 4096, 32], Size::Derived),
     like_llama("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", [32, 4096, 32], Size::Derived),
     ModelFamily { model_type: "ministral", architecture: "MinistralForCausalLM", window: Some(4096), ..WINDOWED },
@@ -186,14 +163,9 @@ pub(super) const FAMILIES: &[ModelFamily] = &[
         window: Some(4096),
         ..like_llama("qwen3_moe", "Qwen3MoeForCausalLM", [24, 2048, 32], Size::Required(4))
     },
-    ModelFamily {
-        head_dim: Size::Required(128),
-        ..like_llama("qwen3_vl_text", "Qwen3VLTextModel", [32, 4096, 32], Size::Default(32))
-    },
-    ModelFamily {
-        head_dim: Size::Default(128),
-        ..like_llama("seed_oss", "SeedOssForCausalLM", [64, 4096, 80], Size::Default(8))
-    },
+    like_llama("qwen3_vl_text", "Qwen3VLTextModel", [32, 4096, 32], Size::Default(32))
+        .with_head_dim(Size::Required(128)),
+    like_llama("seed_oss", "SeedOssForCausalLM", [64, 4096, 80], Size::Default(8)).with_head_dim(Size::Default(128)),
     ModelFamily {
         rule: LayerRule::SlidingUnrotated { period: Count::new("no_rope_layer_interval", 4) },
         ..like_llama("smollm3", "SmolLM3ForCausalLM", [36, 2048, 16], Size::Default(4))

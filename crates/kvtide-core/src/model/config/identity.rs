@@ -21,16 +21,15 @@ const SHOWN: usize = 9;
 pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, Fields<'a>)> {
     check_attention_kind(root)?;
     let text = root.object("text_config", "text_config.")?;
-    let family = match (by_name(root), &text) {
-        (Err(error), Some(text)) => match wrapped(root, text)? {
-            Some(family) => {
-                check_attention_kind(text)?;
-                return Ok((family, text.clone()));
-            }
-            None => return Err(error),
-        },
-        (family, _) => family?,
-    };
+    let named = by_name(root);
+    if named.is_err()
+        && let Some(text) = &text
+        && let Some(family) = wrapped(root, text)?
+    {
+        check_attention_kind(text)?;
+        return Ok((family, text.clone()));
+    }
+    let family = named?;
     let Some(inner) = family.text else {
         let expected = || format!("none in a model of type {}", family.model_type);
         return match text {
