@@ -1,6 +1,6 @@
 // Checks everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
 import { libraries, ONE_THREAD, tested, testsOf } from './crates.mjs'
-import { onTarget, run } from './steps.mjs'
+import { must, onTarget } from './steps.mjs'
 
 const full = process.argv.includes('--full')
 const target = onTarget()
@@ -94,12 +94,8 @@ async function inOrder(steps, silent = false) {
     const start = Date.now()
     const title = `\n== ${name}: ${command} ${args.join(' ')}`
     if (!silent) console.log(title)
-    const { code, output } = await run(command, args, { env, silent })
+    const output = await must(command, args, { env, silent })
     if (silent) console.log(title, output)
-    if (code !== 0) {
-      console.error(`failed: ${command} ${args.join(' ')}`)
-      process.exit(code)
-    }
     console.log(`== ${name}: ${((Date.now() - start) / 1000).toFixed(1)} s`)
   }
 }

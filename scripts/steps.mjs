@@ -54,10 +54,11 @@ export async function run(command, args, options = {}) {
   return { code, output }
 }
 
-/** Runs a command, and ends the process if it fails. */
+/** Runs a command, and ends the process if it fails. What a silent one has written is then shown. */
 export async function must(command, args, options) {
   const { code, output } = await run(command, args, options)
   if (code !== 0) {
+    if (options?.silent === true) console.error(output)
     console.error(`failed: ${command} ${args.join(' ')}`)
     process.exit(code)
   }
