@@ -79,10 +79,14 @@ const LOW: readonly PageFormat[] = ['f8e4m3', 'q8', 'q4']
 for (const keyFormat of LOW) {
   test(`keys in ${keyFormat} and values in every form give what copies of them give`, async t => {
     for (const valueFormat of [...LOW, 'f32'] as const) {
-      for (const hadamard of [false, true]) await sameAsCopies(t, { keyFormat, valueFormat, hadamard })
+      for (const hadamard of [false, true]) {
+        for (const valueHadamard of valueFormat === 'f32' ? [false] : [false, true])
+          await sameAsCopies(t, { keyFormat, valueFormat, hadamard, valueHadamard })
+      }
     }
     await sameAsCopies(t, { dtype: 'f16', keyFormat, hadamard: true })
-    await sameAsCopies(t, { dtype: 'bf16', valueFormat: keyFormat })
+    for (const valueHadamard of [false, true])
+      await sameAsCopies(t, { dtype: 'bf16', valueFormat: keyFormat, valueHadamard })
   })
 }
 
@@ -106,7 +110,7 @@ test('draft trees, masks, padding and positions are as over copies', t => {
     { positions: [1, 8, 4] },
     { starts: [3] },
   ]
-  for (const options of [{}, { keyFormat: 'q4', valueFormat: 'q8', hadamard: true }] as const) {
+  for (const options of [{}, { keyFormat: 'q4', valueFormat: 'q8', hadamard: true, valueHadamard: true }] as const) {
     using cache = filled([9], options)
     const q = waves(3, [3, HEADS.query, 16])
     for (const sees of more) {
@@ -170,7 +174,7 @@ const changes = (cache: PagedKvCache): readonly (() => unknown)[] => {
   ]
 }
 
-for (const options of [{}, { keyFormat: 'q8', valueFormat: 'q4', hadamard: true }] as const) {
+for (const options of [{}, { keyFormat: 'q8', valueFormat: 'q4', hadamard: true, valueHadamard: true }] as const) {
   test(`while it runs changes are refused and reads go on: ${JSON.stringify(options)}`, async t => {
     using cache = filled([5, 9], options)
     const q = waves(2, [2, HEADS.query, 16])

@@ -70,6 +70,7 @@ test('the form of a cache has its states', t => {
     keyFormat: 'f32',
     valueFormat: 'f32',
     hadamard: false,
+    valueHadamard: false,
     namespace: '',
   } as const
   const { model } = formOf(pages, groupsOfModel(MODEL, 'f32'))

@@ -371,7 +371,14 @@ test('staging that does not fit is refused, and nothing has changed', t => {
 
 test('K and V have their own form and head dimension', t => {
   using cache = makeSmall({ keyFormat: 'q4', valueHeadDim: 5, dtype: 'f16' })
-  t.like(cache, { keyFormat: 'q4', valueFormat: 'f16', headDim: 3, valueHeadDim: 5, hadamard: false })
+  t.like(cache, {
+    keyFormat: 'q4',
+    valueFormat: 'f16',
+    headDim: 3,
+    valueHeadDim: 5,
+    hadamard: false,
+    valueHadamard: false,
+  })
   const seq = cache.createSequence()
   const [k, v] = [elements('f16', span(0, 12)), elements('f16', span(0, 20))]
   cache.writeTokens(seq, 0, 0, { data: k, shape: [2, 2, 3], dtype: 'f16' }, { data: v, shape: [2, 2, 5], dtype: 'f16' })
@@ -423,6 +430,8 @@ test('forms that do not go together are refused by name', t => {
   blames(t, 'INVALID_ARGUMENT', () => makeSmall({ valueFormat: 'u8' }), 'valueFormat')
   blames(t, 'INVALID_ARGUMENT', () => makeSmall({ dtype: 'u8', keyFormat: 'q8' }), 'keyFormat')
   blames(t, 'INVALID_ARGUMENT', () => makeSmall({ hadamard: true }), 'hadamard')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ keyFormat: 'q8', valueHadamard: true }), 'valueHadamard')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ valueFormat: 'q8', hadamard: true }), 'hadamard')
   blames(t, 'INVALID_ARGUMENT', () => makeSmall({ keyFormat: 'q5' as never }), 'keyFormat')
   t.is(makeSmall({ dtype: 'u8' }).keyFormat, 'u8')
 })

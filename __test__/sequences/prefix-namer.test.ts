@@ -65,6 +65,7 @@ const naming = fc.record({
   keyFormat: format,
   valueFormat: format,
   hadamard: maybe(fc.boolean()),
+  valueHadamard: maybe(fc.boolean()),
   namespace: maybe(fc.constantFrom('', 'a', 'ab')),
   prefixKey: maybe(fc.constantFrom(new Uint8Array(32), PAGES.prefixKey)),
 })
@@ -164,6 +165,8 @@ test('each of what is in a name makes another one', t => {
   }
   differs(PAGES, { ...both, numLayers: 3, numKvHeads: 1, headDim: 3, valueHeadDim: 3 })
   differs({ ...PAGES, keyFormat: 'q8' }, { hadamard: true })
+  differs({ ...PAGES, valueFormat: 'q8' }, { valueHadamard: true })
+  differs({ ...PAGES, keyFormat: 'q8', valueFormat: 'q8', hadamard: true }, { valueHadamard: true })
   const layers = MODEL.model.layers
   differs(MODEL, { ...both, model: { layers: layers.slice(1) } })
   differs(MODEL, { model: { layers: layers.toReversed().toSpliced(1, 1) } })
@@ -242,6 +245,7 @@ test('it is refused what has no names, and takes no memory for pages', t => {
     ['prefixKey', new Uint8Array(31)],
     ['namespace', '\ud800'],
     ['hadamard', true],
+    ['valueHadamard', true],
   ] as const) {
     const details = throwsCode(t, 'INVALID_ARGUMENT', () => new PrefixNamer({ ...PAGES, [name]: value } as never))
       .details as { argument: string }

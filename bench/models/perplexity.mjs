@@ -29,22 +29,24 @@ const folder = join(root, 'target', 'perplexity', `${values.contexts} of ${value
 /** The first id of a context: Gemma reads its text behind `<bos>`. */
 const FIRST = { smollm2: -1, gemma3: 2 }
 
-const pages = (keyFormat, valueFormat, hadamard) => ({ keyFormat, valueFormat, hadamard })
+const pages = (keyFormat, valueFormat, rotated = {}) => ({ keyFormat, valueFormat, ...rotated })
 
 /** The form that the others are compared with. */
 const EXACT = 'f32'
 
-/** The cache options of each form. */
+/** The cache options of each form. A model rotates V of `q4` unless told otherwise. */
 const FORMS = {
   [EXACT]: {},
-  f8e4m3: pages('f8e4m3', 'f8e4m3', false),
-  q8: pages('q8', 'q8', false),
-  'q8, hadamard': pages('q8', 'q8', true),
-  'K q8, V q4': pages('q8', 'q4', false),
-  'K q8, V q4, hadamard': pages('q8', 'q4', true),
-  'K q4, V q8': pages('q4', 'q8', false),
-  q4: pages('q4', 'q4', false),
-  'q4, hadamard': pages('q4', 'q4', true),
+  f8e4m3: pages('f8e4m3', 'f8e4m3'),
+  q8: pages('q8', 'q8'),
+  'q8, hadamard': pages('q8', 'q8', { hadamard: true }),
+  'q8, valueHadamard': pages('q8', 'q8', { valueHadamard: true }),
+  'K q8, V q4': pages('q8', 'q4'),
+  'K q8, V q4, valueHadamard: false': pages('q8', 'q4', { valueHadamard: false }),
+  'K q4, V q8': pages('q4', 'q8'),
+  q4: pages('q4', 'q4'),
+  'q4, hadamard': pages('q4', 'q4', { hadamard: true }),
+  'q4, valueHadamard: false': pages('q4', 'q4', { valueHadamard: false }),
 }
 
 /** The losses of a form, and the tokens that the model puts first; undefined if the process fails. */

@@ -20,7 +20,7 @@ import { crossCacheOf, hasEncoder } from './encoder-parts.js'
 import { endOfSequence } from './end-of-sequence.js'
 import { GraphBackend } from './graph.js'
 import { graphFile } from './model-folder.js'
-import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
+import { type OnnxCacheOptions, readLoad, readModelSource, rotationOf } from './options.js'
 import { layersFor, prepared, refusing } from './prepared.js'
 import { SessionBackend } from './session-backend.js'
 
@@ -122,14 +122,15 @@ async function make(
 
 /** The formats of pages: those of the caller, else those that follow from the pasts, if the graph quantises all of them. Pages have one format: the most accurate one. */
 function formatsOf(
-  { keyFormat, valueFormat }: OnnxCacheOptions,
+  given: OnnxCacheOptions,
   layers: readonly NativeOnnxLayer[] = [],
-): Pick<ModelCacheOptions, 'keyFormat' | 'valueFormat'> {
+): Pick<ModelCacheOptions, 'keyFormat' | 'valueFormat' | 'valueHadamard'> {
   const bits = layers.filter(({ source }) => source === undefined).map(({ pastBits = 32 }) => pastBits)
   const most = Math.max(...bits)
-  if (bits.length === 0 || most > 8) return {}
+  if (bits.length === 0 || most > 8) return rotationOf(given)
   const format = most > 4 ? 'q8' : 'q4'
-  return { keyFormat: keyFormat ?? format, valueFormat: valueFormat ?? format }
+  const formats = { keyFormat: given.keyFormat ?? format, valueFormat: given.valueFormat ?? format }
+  return { ...formats, ...rotationOf({ ...given, ...formats }) }
 }
 
 function defaults(

@@ -34,6 +34,14 @@ import { checkPositions, readKnown, readPositions } from './token-log.js'
 /** The cache of a model: all options of a `PagedKvCache` except those that follow from the graph. */
 export type OnnxCacheOptions = Omit<ModelCacheOptions, 'model' | 'dtype' | 'device' | 'maxPrefillTokens'>
 
+/** @internal The rotation of a model's V: unless the options say otherwise, V in four bits is rotated, which lowers its error in models. */
+export const rotationOf = ({
+  valueFormat,
+  valueHadamard,
+}: OnnxCacheOptions): Pick<ModelCacheOptions, 'valueHadamard'> => ({
+  valueHadamard: valueHadamard ?? valueFormat === 'q4',
+})
+
 /** Options of {@link OnnxModel.load}. */
 export interface OnnxModelOptions {
   /**
@@ -54,7 +62,7 @@ export interface OnnxModelOptions {
   readonly accuracyLevel?: AccuracyLevel
   /**
    * The cache. By default it has 1 GiB for at most 32 sequences at once, pages in the graph's dtype (`q8` or `q4` if the graph quantises its pasts to 8 or
-   * 4 bits), and a namespace that is a fingerprint of the graph and of samples of its weights.
+   * 4 bits), V rotated by `valueHadamard` if its pages are `q4`, and a namespace that is a fingerprint of the graph and of samples of its weights.
    */
   readonly cache?: OnnxCacheOptions
   /**

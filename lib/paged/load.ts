@@ -40,6 +40,8 @@ interface Description {
     readonly keyFormat: string
     readonly valueFormat: string
     readonly hadamard: boolean
+    /** Absent if V is not rotated. */
+    readonly valueHadamard?: boolean
     /** The states of all layers, if there are some. */
     readonly states?: readonly (StateTensor & { readonly layer: number })[]
   }
@@ -92,11 +94,12 @@ async function bring(shared: SharedCache, file: NativeCacheFile, since: number, 
 
 /** Merges the given options with those of the file. */
 function merged({ identity, content }: Description, given: GivenOptions): GivenOptions {
-  const { attention, namespace, blockSize, dtype, keyFormat, valueFormat, hadamard } = identity
+  const { attention, namespace, blockSize, dtype, keyFormat, valueFormat, hadamard, valueHadamard = false } = identity
   const own = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) as GivenOptions
   const isAlike = own.numLayers !== undefined
   // With another dtype, the formats differ from those of the file as well.
-  const formats = own.dtype === undefined || own.dtype === dtype ? { keyFormat, valueFormat, hadamard } : {}
+  const formats =
+    own.dtype === undefined || own.dtype === dtype ? { keyFormat, valueFormat, hadamard, valueHadamard } : {}
   const pages = { namespace, blockSize, dtype, ...formats }
   const model =
     isAlike || own.model !== undefined

@@ -121,6 +121,8 @@ export class PagedKvCache extends Owner {
   declare readonly valueFormat: PageFormat
   /** True if K is rotated before it is quantised. */
   declare readonly hadamard: boolean
+  /** True if V is rotated before it is quantised. */
+  declare readonly valueHadamard: boolean
   /** Bytes of pages that one token takes in all layers, including its share of the scales. */
   declare readonly bytesPerToken: number
   /** The device; the first group's if groups differ. */
@@ -135,12 +137,12 @@ export class PagedKvCache extends Owner {
     const shared = new SharedCache(native, clock, form.events, Sequence, [form.keyFormat, form.valueFormat])
     super(INTERNAL, shared, PagedKvCache)
     if (tiers !== undefined) shared.tiers = new CacheTiers(shared, tiers, form.dtype)
-    const { namespace, blockSize, dtype, keyFormat, valueFormat, hadamard } = form
+    const { namespace, blockSize, dtype, keyFormat, valueFormat, hadamard, valueHadamard } = form
     const groups = readGroups(native.groups(), 'model' in form ? form.devices : [form.device])
     const { numKvHeads, headDim, valueHeadDim, device } = groups[0] as LayerGroup
     const [capacity, numLayers, bytesPerToken] = [native.totalCount(), native.numLayers(), native.bytesPerToken()]
     const sizes = { capacity, blockSize, numLayers, groups, numKvHeads, headDim, valueHeadDim }
-    const pages = { dtype, keyFormat, valueFormat, hadamard }
+    const pages = { dtype, keyFormat, valueFormat, hadamard, valueHadamard }
     const described = formOf({ namespace, blockSize, ...pages }, groups)
     settle(this, { ...sizes, ...pages, bytesPerToken, device, form: described })
   }

@@ -54,7 +54,10 @@ export interface LayerGroup {
  * of a {@link PrefixNamer} that computes the same keys, or of another cache with the same keys.
  */
 export type CacheForm = Required<
-  Pick<ModelCacheOptions, 'blockSize' | 'dtype' | 'keyFormat' | 'valueFormat' | 'hadamard' | 'namespace'>
+  Pick<
+    ModelCacheOptions,
+    'blockSize' | 'dtype' | 'keyFormat' | 'valueFormat' | 'hadamard' | 'valueHadamard' | 'namespace'
+  >
 > & {
   /** The layers that have keys and values of their own, or states. */
   readonly model: ModelDescription

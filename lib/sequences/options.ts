@@ -30,6 +30,11 @@ interface PageOptions {
   /** Rotates K by a Hadamard matrix before it is quantised, which spreads out channels with large values; `false` by default. */
   readonly hadamard?: boolean
   /**
+   * Rotates V by a Hadamard matrix before it is quantised, which spreads out large values over the row that shares a scale; `false` by default. In a model's
+   * `cache` it is `true` by default if `valueFormat` is `'q4'`.
+   */
+  readonly valueHadamard?: boolean
+  /**
    * The meaning of token ids: the model and its rope settings. The keys of blocks depend on it and on the form of the pages: see
    * {@link PrefixNamer}.
    */
@@ -134,6 +139,7 @@ const PAGES = {
   keyFormat: 0,
   valueFormat: 0,
   hadamard: 0,
+  valueHadamard: 0,
   namespace: 0,
   prefixKey: 0,
   eviction: 0,
@@ -236,6 +242,7 @@ export function readModelPages(given: GivenOptions) {
     valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat) ?? dtype,
     blockSize: optional(atLeastOne, 'blockSize', given.blockSize) ?? 16,
     hadamard: optional(flag, 'hadamard', given.hadamard) ?? false,
+    valueHadamard: optional(flag, 'valueHadamard', given.valueHadamard) ?? false,
     namespace: optional(wellFormed, 'namespace', given.namespace) ?? '',
     prefixKey: optional(secret, 'prefixKey', given.prefixKey),
   }

@@ -31,7 +31,7 @@ export type PrefixNamerOptions =
  *
  * - `prefixKey`, or the process if none is given;
  * - `namespace`;
- * - `blockSize`, `dtype`, `keyFormat`, `valueFormat` and `hadamard`;
+ * - `blockSize`, `dtype`, `keyFormat`, `valueFormat`, `hadamard` and `valueHadamard`;
  * - `numLayers`, `numKvHeads`, `headDim` and `valueHeadDim`; for a model, those of each group in order ({@link PagedKvCache.groups});
  *   layers with the same window and sizes on the same device are one group;
  * - the salt, the extras and the tokens of a prompt.

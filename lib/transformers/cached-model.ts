@@ -10,7 +10,7 @@ import type { HostTensor, OnnxTensor } from '../border/tensor.js'
 import { CarriedPorts, isSlid, readSequence } from '../onnx/carried.js'
 import { configSizes } from '../onnx/config.js'
 import { checkContext } from '../onnx/context.js'
-import type { OnnxCacheOptions } from '../onnx/options.js'
+import { type OnnxCacheOptions, rotationOf } from '../onnx/options.js'
 import { pastLayers } from '../onnx/past-layers.js'
 import { type LayerPorts, OnnxPorts, type OnnxSession, readSession } from '../onnx/ports.js'
 import { refusedPort } from '../onnx/refused-node.js'
@@ -315,7 +315,14 @@ function cacheOf(model: TransformersModel, ports: OnnxPorts, given: unknown): Pa
   const layers = pastLayers(ports, configSizes(config))
   const namespace = createHash('sha256').update(config).digest('hex')
   const room = options.capacity === undefined ? { memoryBytes: MEMORY_BYTES, maxSequences: SEQUENCES } : {}
-  return new PagedKvCache({ namespace, ...room, ...options, model: { layers }, dtype } as ModelCacheOptions)
+  return new PagedKvCache({
+    namespace,
+    ...room,
+    ...options,
+    ...rotationOf(options),
+    model: { layers },
+    dtype,
+  } as ModelCacheOptions)
 }
 
 function liveCache(cache: unknown): PagedKvCache {

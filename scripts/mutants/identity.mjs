@@ -20,6 +20,7 @@ const fields = {
   keyFormat: 'self.key_format.clone(), own.key_format',
   valueFormat: 'self.value_format.clone(), own.value_format',
   hadamard: 'self.hadamard.to_string(), own.hadamard.to_string()',
+  valueHadamard: 'self.value_hadamard.to_string(), own.value_hadamard.to_string()',
 }
 
 /** Fields of each group of layers. */
@@ -34,10 +35,11 @@ const ofGroups = {
 
 /** Parts of the form in a name. The size of blocks is left out here: their keys depend on it by the tokens of each block. */
 const forms = {
-  dtype: ['shape.dtype, shape.hadamard', '"", shape.hadamard'],
+  dtype: [', shape.dtype)', ', "")'],
   'key-format': ['{key_format} {value_format}', '{value_format}'],
   'value-format': ['{key_format} {value_format}', '{key_format}'],
-  hadamard: ['shape.dtype, shape.hadamard', 'shape.dtype, false'],
+  hadamard: ['{of_keys}{of_values}', '{of_values}'],
+  'value-hadamard': ['{of_keys}{of_values}', '{of_keys}'],
   layers: ['[block_size, num_layers, num_kv_heads,', '[block_size, 0 * num_layers, num_kv_heads,'],
   heads: ['[block_size, num_layers, num_kv_heads,', '[block_size, num_layers, 0 * num_kv_heads,'],
   'head-dim': ['num_kv_heads, head_dim, value_head_dim];', 'num_kv_heads, 0 * head_dim, value_head_dim];'],

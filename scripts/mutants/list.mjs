@@ -105,6 +105,22 @@ export const mutants = [
     check: tested('model', 'a_host_s_threads'),
   },
   {
+    name: 'value-rotation',
+    fault: 'sums of rotated values are not rotated back',
+    file: 'crates/kvtide-tensor/src/attention/bytes/unit.rs',
+    from: '        self.turn(false);\n',
+    to: '',
+    check: tested('attention', 'pages::pages_in_place'),
+  },
+  {
+    name: 'value-minimums',
+    fault: 'the minimums of rotated values are added after their sums were rotated back',
+    file: 'crates/kvtide-tensor/src/attention/bytes/unit.rs',
+    from: '        if self.is_turned {\n            self.add_bias();\n        }\n',
+    to: '',
+    check: tested('attention', 'pages::pages_in_place'),
+  },
+  {
     name: 'weight-tile',
     fault: 'the products of a tile of weights replace those of the tiles before it',
     file: 'crates/kvtide-tensor/src/linear/unit.rs',

@@ -26,6 +26,7 @@ pub struct NativePagedOptions {
     pub key_format: String,
     pub value_format: String,
     pub hadamard: bool,
+    pub value_hadamard: bool,
     #[napi(ts_type = "number | undefined")]
     pub window: Option<f64>,
     pub sinks: f64,
@@ -55,6 +56,7 @@ impl NativePagedOptions {
             key_format: Some(page_format("keyFormat", &self.key_format)?),
             value_format: Some(page_format("valueFormat", &self.value_format)?),
             hadamard: self.hadamard,
+            value_hadamard: self.value_hadamard,
             window: window.map(|tokens| Window::new(tokens, sinks)).transpose()?,
             states: false,
             namespace: self.namespace,
@@ -101,6 +103,7 @@ pub struct NativeModelOptions {
     pub key_format: String,
     pub value_format: String,
     pub hadamard: bool,
+    pub value_hadamard: bool,
     pub namespace: String,
     #[napi(ts_type = "Uint8Array | undefined")]
     pub prefix_key: Option<Uint8Array>,
@@ -136,6 +139,7 @@ impl NativeModelOptions {
             key_format: Some(page_format("keyFormat", &self.key_format)?),
             value_format: Some(page_format("valueFormat", &self.value_format)?),
             hadamard: self.hadamard,
+            value_hadamard: self.value_hadamard,
             namespace: self.namespace,
             prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
             eviction: self.eviction.map(|ranks| eviction(&ranks)).transpose()?,

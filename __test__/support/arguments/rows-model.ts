@@ -74,8 +74,9 @@ export const modelRows: readonly Row[] = [
         capacity: but(count, { 'an array with holes': 'INVALID_ARGUMENT' }),
         keyFormat: optional(text),
         valueFormat: optional(text),
-        // Rotation needs low-bit K.
+        // Rotation needs low-bit K, or V.
         hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
+        valueHadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
         namespace: optional(but(text, { '"3"': 'ok' })),
         prefixKey: optional({ legal: {} }),
         events: optional(count),

@@ -150,8 +150,9 @@ const naming = {
   dtype: optional(text),
   keyFormat: optional(text),
   valueFormat: optional(text),
-  // Rotation needs low-bit K.
+  // Rotation needs low-bit K, or V.
   hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
+  valueHadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
   namespace: optional(but(text, { '"3"': 'ok' })),
   prefixKey: optional({ legal: {} }),
 }

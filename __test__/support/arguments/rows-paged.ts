@@ -306,8 +306,9 @@ export const pagedRows: readonly Row[] = [
         dtype: optional(text),
         keyFormat: optional(text),
         valueFormat: optional(text),
-        // Rotation needs low-bit K.
+        // Rotation needs low-bit K, or V.
         hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
+        valueHadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
         window: optional(count),
         sinks: optional(count),
         namespace: optional(but(text, { '"3"': 'ok' })),

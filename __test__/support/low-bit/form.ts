@@ -3,14 +3,16 @@ import { PagedKvCache, type UniformCacheOptions } from '../../../index.js'
 /** A form in which pages store K and V. */
 export interface Form {
   readonly name: string
-  readonly options: Pick<UniformCacheOptions, 'dtype' | 'keyFormat' | 'valueFormat' | 'hadamard'>
+  readonly options: Pick<UniformCacheOptions, 'dtype' | 'keyFormat' | 'valueFormat' | 'hadamard' | 'valueHadamard'>
 }
 
 const low = (keyFormat: 'f8e4m3' | 'q8' | 'q4', valueFormat: 'f8e4m3' | 'q8' | 'q4'): readonly Form[] => {
   const name = keyFormat === valueFormat ? keyFormat : `K ${keyFormat}, V ${valueFormat}`
+  const rotated = { name: `${name}, valueHadamard`, options: { keyFormat, valueFormat, valueHadamard: true } }
   return [
     { name, options: { keyFormat, valueFormat } },
     { name: `${name}, hadamard`, options: { keyFormat, valueFormat, hadamard: true } },
+    ...(valueFormat === 'q4' ? [rotated] : []),
   ]
 }
 

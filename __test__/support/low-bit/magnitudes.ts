@@ -17,7 +17,7 @@ export function rowsOf(magnitude: number, seed: number): Float32Array {
 export function throughPages(
   format: PageFormat,
   rows: Float32Array,
-  hadamard = false,
+  rotated = false,
 ): { readonly k: Float32Array; readonly v: Float32Array } {
   using cache = new PagedKvCache({
     capacity: 1,
@@ -27,7 +27,8 @@ export function throughPages(
     headDim: WIDTH,
     keyFormat: format,
     valueFormat: format,
-    hadamard,
+    hadamard: rotated,
+    valueHadamard: rotated,
   })
   const seq = cache.createSequence()
   const host: HostTensor = { data: rows, shape: [1, BLOCK_SIZE, WIDTH] }

@@ -171,13 +171,15 @@ impl CacheFile {
     pub fn empty(&self, options: LoadOptions) -> Result<PagedKvCache> {
         let LoadOptions { room, devices, prefix_key, eviction, events, memory_limit_bytes } = options;
         let [key_format, value_format] = self.identity.formats()?.map(Some);
+        let [hadamard, value_hadamard] = self.identity.rotated();
         let room = room.unwrap_or_else(|| PoolRoom::Blocks(self.content.capacity.clone()));
         let made = PagedModelOptions {
             block_size: self.identity.block_size(),
             dtype: self.identity.dtype()?,
             key_format,
             value_format,
-            hadamard: self.identity.hadamard(),
+            hadamard,
+            value_hadamard,
             namespace: self.identity.namespace().to_owned(),
             prefix_key,
             eviction,

@@ -6,7 +6,7 @@
 //! | `layers`, `attention` | the model's layers, from which a cache is created again |
 //! | `states` | the tensors of a fixed size that layers keep for a sequence; missing if there are none |
 //! | `groups` | the layers that share blocks: their window and sizes |
-//! | `blockSize`, `dtype`, `keyFormat`, `valueFormat`, `hadamard` | the form of the pages |
+//! | `blockSize`, `dtype`, `keyFormat`, `valueFormat`, `hadamard`, `valueHadamard` | the form of the pages; without the last, V is not rotated |
 //! | `layout`, `byteOrder` | the order of numbers and bytes in a page |
 //! | `prefixKey` | the key under which block keys are made: a check of it, and the key itself if it was made at random |
 
@@ -32,6 +32,8 @@ pub struct Identity {
     key_format: String,
     value_format: String,
     hadamard: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    value_hadamard: bool,
     layout: u32,
     byte_order: String,
     groups: Vec<Group>,
@@ -137,6 +139,7 @@ impl Identity {
         let model = cache.model();
         let [key_format, value_format] = cache.formats().map(|format| format.name().to_owned());
         let AttentionDescription { num_query_heads, scale, softcap, sink_logits } = *model.attention();
+        let [hadamard, value_hadamard] = cache.rotated();
         let key = cache.namer().own_key().map(|key| hex(&key));
         Identity {
             namespace: cache.namer().namespace().to_owned(),
@@ -144,7 +147,8 @@ impl Identity {
             dtype: cache.dtype().to_string(),
             key_format,
             value_format,
-            hadamard: cache.hadamard(),
+            hadamard,
+            value_hadamard,
             layout: LAYOUT,
             byte_order: if cfg!(target_endian = "little") { "little" } else { "big" }.to_owned(),
             groups: model.groups().iter().map(group).collect(),
@@ -180,6 +184,7 @@ impl Identity {
             key_format,
             value_format,
             hadamard: self.hadamard,
+            value_hadamard: self.value_hadamard,
             namespace: self.namespace.clone(),
             ..PagedModelOptions::new(model.clone(), PoolRoom::Blocks(vec![0; model.groups().len()]))
         };
@@ -223,6 +228,7 @@ impl Identity {
         differs("keyFormat", self.key_format.clone(), own.key_format)?;
         differs("valueFormat", self.value_format.clone(), own.value_format)?;
         differs("hadamard", self.hadamard.to_string(), own.hadamard.to_string())?;
+        differs("valueHadamard", self.value_hadamard.to_string(), own.value_hadamard.to_string())?;
         differs("groups.length", self.groups.len().to_string(), own.groups.len().to_string())?;
         for (at, (saved, own)) in self.groups.iter().zip(&own.groups).enumerate() {
             let sizes = |of: &Group| {
@@ -318,8 +324,9 @@ impl Identity {
         if group.num_kv_heads == 0 { 1 } else { group.layers.len() as u64 }
     }
 
-    pub(crate) fn hadamard(&self) -> bool {
-        self.hadamard
+    /// Returns true for K, and for V, if it is rotated before it is quantised.
+    pub(crate) fn rotated(&self) -> [bool; 2] {
+        [self.hadamard, self.value_hadamard]
     }
 
     pub(crate) fn namespace(&self) -> &str {

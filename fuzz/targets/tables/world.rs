@@ -21,7 +21,8 @@ pub struct Shape {
     pub layer: LayerDescription,
     pub dtype: DType,
     pub formats: [Option<PageFormat>; 2],
-    pub hadamard: bool,
+    /// K, and V, are rotated before they are quantised.
+    pub rotated: [bool; 2],
     pub blocks: u32,
     pub seed: u64,
 }
@@ -40,13 +41,14 @@ impl Shape {
             input.choose(&[None, None, Some(F8E4M3), Some(Q8), Some(Q4), other[0], other[1]]).copied()
         };
         let formats = [format(input)?, format(input)?];
-        let is_low_bit = matches!(formats[0], Some(PageFormat::F8E4M3 | PageFormat::Q8 | PageFormat::Q4));
+        let mut is_rotated = |part: usize| Ok(formats[part].is_some_and(PageFormat::is_low_bit) && input.arbitrary()?);
+        let rotated = [is_rotated(0)?, is_rotated(1)?];
         Ok(Shape {
             block_size: *input.choose(&[1, 2, 3, 4, 16])?,
             layer: LayerDescription { kind, num_kv_heads, head_dim, value_head_dim },
             dtype,
             formats,
-            hadamard: is_low_bit && input.arbitrary()?,
+            rotated,
             blocks: input.int_in_range(1..=60)?,
             seed: input.arbitrary()?,
         })
@@ -69,7 +71,8 @@ impl Shape {
             dtype: self.dtype,
             key_format,
             value_format,
-            hadamard: self.hadamard,
+            hadamard: self.rotated[0],
+            value_hadamard: self.rotated[1],
             ..PagedModelOptions::new(model, PoolRoom::Blocks(vec![self.blocks]))
         })
         .expect("a cache")

@@ -114,7 +114,9 @@ struct Args {
   Numbers slopes, member_positions;
   float scale, softcap;
   uint32_t query_format;
-  uint32_t is_paged, is_ragged, is_causal, is_rotated;
+  uint32_t is_paged, is_ragged, is_causal;
+  // One bit for keys, and one for values.
+  uint32_t rotated;
   uint32_t query_heads;
   // True if there is one list of positions for all sequences.
   uint32_t has_shared_positions;
@@ -151,6 +153,8 @@ DEVICE uint32_t sequence_of(const Args &args, uint32_t &place) {
 
 constexpr uint64_t NOWHERE = ~uint64_t(0);
 constexpr uint32_t NONE = ~uint32_t(0);
+
+DEVICE bool is_rotated(const Args &args, int part) { return args.rotated >> part & 1; }
 
 DEVICE bool has(const Numbers &of) { return of.far || of.near != NOWHERE; }
 

@@ -325,7 +325,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
       else own.template add<true, false>(args, work, query_tile, tile, keys, values);
     });
     own.gather(shared, args);
-    finish<ROWS>(args, work, reinterpret_cast<const float *>(shared + args.shared.wide[0]), STRIDE,
+    finish<ROWS>(args, work, reinterpret_cast<float *>(shared + args.shared.wide[0]), STRIDE,
                  reinterpret_cast<const float *>(shared + args.shared.states));
   }
 };

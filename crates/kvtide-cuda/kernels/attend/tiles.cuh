@@ -39,7 +39,7 @@ APART void load_queries(const Args &args, const Work<Tile> &work, unsigned char 
     for (uint32_t index = lane(); index < D; index += 32) {
       scratch[index] = from && index < dim ? element(from, args.query_format, dim, index) : 0;
     }
-    if (args.is_rotated) rotate(scratch, dim);
+    if (is_rotated(args, 0)) rotate(scratch, dim);
     warp_barrier();
     put_row<W, D>(shared + args.shared.queries + row * WIDE<W, D>, scratch);
     warp_barrier();
@@ -90,7 +90,7 @@ DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, cons
   }
 }
 
-// Widens a float row among low-bit ones; keys are rotated like those. All lanes of a warp take part.
+// Widens a float row among low-bit ones, rotated like those. All lanes of a warp take part.
 template <typename W, int D, int Tile>
 APART void widen_staged(const Args &args, const Work<Tile> &work, int part, unsigned char *shared, uint32_t entry,
                          uint32_t key, unsigned char *to) {
@@ -104,7 +104,7 @@ APART void widen_staged(const Args &args, const Work<Tile> &work, int part, unsi
   for (uint32_t index = lane(); index < D; index += 32) {
     scratch[index] = index < of.dim ? element(row, section.format, of.dim, index) : 0;
   }
-  if (part == 0 && args.is_rotated) rotate(scratch, of.dim);
+  if (is_rotated(args, part)) rotate(scratch, of.dim);
   warp_barrier();
   put_row<W, D>(to, scratch);
   warp_barrier();
@@ -398,15 +398,17 @@ DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_
 }
 
 // Stores the results of a block: its rows are in shared memory, `stride` floats apart, each with its largest score and its
-// sum.
+// sum. Sums of rotated values are rotated back: the rotation is its own inverse.
 template <int Rows, int Tile>
-APART void finish(const Args &args, const Work<Tile> &work, const float *rows, uint32_t stride, const float *states) {
+APART void finish(const Args &args, const Work<Tile> &work, float *rows, uint32_t stride, const float *states) {
   const uint32_t dim = args.parts[1].dim;
   for (uint32_t row = warp(); row < Rows; row += blockDim.x / 32) {
     const Row of = row_of(args, work, row);
     if (!of.is_there) continue;
     const uint32_t token = work.of.first_query + of.query;
-    const float *values = rows + row * stride;
+    float *values = rows + row * stride;
+    if (is_rotated(args, 1)) rotate(values, dim);
+    warp_barrier();
     if (work.of.kept != NOWHERE) {
       const uint64_t rows_of_share = uint64_t(work.of.queries) * args.query_heads;
       const uint64_t place = work.of.kept + work.split * rows_of_share + uint64_t(of.query) * args.query_heads + of.head;

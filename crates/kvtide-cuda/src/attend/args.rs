@@ -126,7 +126,8 @@ pub(super) struct Args {
     pub is_paged: u32,
     pub is_ragged: u32,
     pub is_causal: u32,
-    pub is_rotated: u32,
+    /// One bit for keys, and one for values.
+    pub rotated: u32,
     pub query_heads: u32,
     pub has_shared_positions: u32,
     pub count: u32,

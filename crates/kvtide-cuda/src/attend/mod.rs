@@ -382,7 +382,7 @@ fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) ->
     if let AttendKeys::Pages { slab, staging, block_size, is_rotated, tables, tails } = &call.keys {
         let all = [slab, staging];
         args.is_paged = 1;
-        args.is_rotated = u32::from(*is_rotated);
+        args.rotated = u32::from(is_rotated[0]) | u32::from(is_rotated[1]) << 1;
         args.slabs = all.map(|pages| pages.memory.address() + pages.first as u64);
         args.block_bytes = all.map(|pages| pages.block as u64);
         args.blocks = all.map(|pages| number(pages.blocks));

@@ -124,8 +124,8 @@ pub enum AttendKeys<'a> {
         staging: PageMemory<'a>,
         /// The number of tokens in a block.
         block_size: usize,
-        /// True if the keys in the slab were rotated.
-        is_rotated: bool,
+        /// True for keys, and for values, that were rotated in the slab.
+        is_rotated: [bool; 2],
         /// The blocks of all sequences.
         tables: Words<'a>,
         /// Entries that replace the last ones of sequences, because they differ from layer to layer.

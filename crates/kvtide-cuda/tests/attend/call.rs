@@ -12,7 +12,7 @@ pub enum Keys {
     /// In one list, cut in two pieces so many rows before its end.
     Rows { second: usize },
     /// In pages, the last ones of each sequence staged.
-    Pages { block_size: usize, formats: [Option<RowFormat>; 2], is_rotated: bool, staged: usize },
+    Pages { block_size: usize, formats: [Option<RowFormat>; 2], is_rotated: [bool; 2], staged: usize },
 }
 
 #[derive(Clone, Debug)]
@@ -103,7 +103,8 @@ impl Call {
         match &mut self.keys {
             Keys::Pages { formats, is_rotated, staged, .. } => {
                 self.is_ragged = true;
-                *is_rotated &= formats[0].is_some();
+                let low_bit = formats.map(|format| format.is_some());
+                *is_rotated = [is_rotated[0] && low_bit[0], is_rotated[1] && low_bit[1]];
                 *staged = if formats.iter().any(Option::is_some) { *staged } else { 0 };
                 self.formats = formats.map(|format| format.unwrap_or(self.query));
             }
@@ -217,8 +218,8 @@ impl Call {
                 for (head, rows) in heads.iter_mut().enumerate() {
                     let of = Page { section, part, dim, head, start, block_size: *block_size };
                     for row in of.fill(pages, &mut numbers).into_iter().take(keys - block * block_size) {
-                        // What low-bit keys hold is rotated: they stand for what they are rotated back to.
-                        let back = part == 0 && *is_rotated && !is_staged;
+                        // What low-bit rows hold is rotated: they stand for what they are rotated back to.
+                        let back = is_rotated[part] && !is_staged;
                         rows.push(if back { rotated(&row) } else { row });
                     }
                 }

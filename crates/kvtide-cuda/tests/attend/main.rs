@@ -62,7 +62,7 @@ fn calls() -> impl Strategy<Value = Call> {
     let shape = (sequences, 1..3usize, prop::sample::select(&[1usize, 3, 4, 8][..]), [dim(), dim()], any::<bool>());
     let keys = prop_oneof![
         (0..200usize).prop_map(|second| Keys::Rows { second }),
-        (prop::sample::select(&[1usize, 3, 16, 32][..]), [format(), format()], any::<bool>(), 0..3usize).prop_map(
+        (prop::sample::select(&[1usize, 3, 16, 32][..]), [format(), format()], any::<[bool; 2]>(), 0..3usize).prop_map(
             |(block_size, formats, is_rotated, staged)| Keys::Pages { block_size, formats, is_rotated, staged }
         ),
     ];
@@ -110,7 +110,7 @@ fn each_kernel_sees_whole_tiles_edges_and_shares() {
                     is_causal: true,
                     window: Some(400),
                     sinks: 3,
-                    keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                    keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: [false; 2], staged: 0 },
                     ..Call::default()
                 };
                 agrees(&call.settled()).unwrap();
@@ -133,7 +133,12 @@ fn pages_of_each_format_are_widened() {
                         group: 4,
                         dims: [dim; 2],
                         query,
-                        keys: Keys::Pages { block_size: 16, formats, is_rotated: dim == 96, staged },
+                        keys: Keys::Pages {
+                            block_size: 16,
+                            formats,
+                            is_rotated: [dim == 96, matches!(dim, 64 | 96 | 128)],
+                            staged,
+                        },
                         ..Call::default()
                     };
                     agrees(&call.settled())
@@ -156,7 +161,7 @@ fn many_shares_are_put_together() {
                 group: 3,
                 dims,
                 query,
-                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: [false; 2], staged: 0 },
                 ..Call::default()
             };
             agrees(&call.settled()).unwrap();
@@ -177,7 +182,7 @@ fn shares_are_put_together_wherever_the_output_begins() {
                 dims: [16; 2],
                 query,
                 out_skew,
-                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: [false; 2], staged: 0 },
                 ..Call::default()
             };
             agrees(&call.settled()).unwrap();
@@ -201,7 +206,7 @@ fn each_sequence_is_cut_as_its_length_asks() {
                 is_ragged,
                 is_causal: true,
                 window,
-                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: [false; 2], staged: 0 },
                 ..Call::default()
             };
             agrees(&call.settled()).unwrap();
@@ -225,7 +230,7 @@ fn nodes_of_drafts_see_their_ancestors_and_what_came_before() {
             sinks: 2,
             has_trees: true,
             mask,
-            keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+            keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: [false; 2], staged: 0 },
             ..Call::default()
         };
         agrees(&call.settled()).unwrap();
@@ -293,7 +298,7 @@ fn a_value_that_is_no_number_spoils_those_who_see_it() {
 fn a_table_that_points_outside_is_never_launched() {
     let call = Call {
         sequences: vec![(1, 40)],
-        keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+        keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: [false; 2], staged: 0 },
         is_ragged: true,
         has_wrong_block: true,
         ..Call::default()

@@ -74,12 +74,14 @@ fn each_field_is_named() {
 }
 
 #[test]
-fn rotated_keys_are_other_keys() {
+fn rotated_rows_are_other_rows() {
     let form = Form { formats: [PageFormat::Q8; 2], ..forms().swap_remove(0).1 };
     let plain = save_cache_bytes(&mut form.cache(), &Watch::default()).unwrap();
-    let mut rotated = Form { hadamard: true, ..form }.cache();
-    let refusal = CacheFile::open(Source::bytes(plain)).unwrap().begin(&mut rotated).unwrap_err();
-    assert_eq!(field(&refusal), "hadamard");
+    for (rotated, name) in [([true, false], "hadamard"), ([false, true], "valueHadamard")] {
+        let mut rotated = Form { rotated, ..form.clone() }.cache();
+        let refusal = CacheFile::open(Source::bytes(plain.clone())).unwrap().begin(&mut rotated).unwrap_err();
+        assert_eq!(field(&refusal), name);
+    }
 }
 
 #[test]

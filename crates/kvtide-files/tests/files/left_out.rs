@@ -7,6 +7,7 @@ use kvtide_core::Code;
 use kvtide_core::model::{
     AttentionDescription, LayerDescription, LayerKind, ModelDescription, StateDType, StateTensor,
 };
+use kvtide_core::paged::PageFormat;
 use kvtide_files::{CacheFile, Identity, Source, Watch, save_cache_bytes};
 use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom};
 use serde_json::Value;
@@ -29,7 +30,14 @@ fn cache(prefix_key: Option<[u8; 32]>) -> PagedKvCache {
     let model = model.with_states(vec![tensor]).unwrap();
     let room = PoolRoom::Blocks(vec![4; model.groups().len()]);
     let namespace = "a model".to_owned();
-    PagedKvCache::of_model(PagedModelOptions { prefix_key, namespace, ..PagedModelOptions::new(model, room) }).unwrap()
+    PagedKvCache::of_model(PagedModelOptions {
+        prefix_key,
+        namespace,
+        value_format: Some(PageFormat::Q8),
+        value_hadamard: true,
+        ..PagedModelOptions::new(model, room)
+    })
+    .unwrap()
 }
 
 /// Returns the pointers to all values in a JSON text, with the names of their fields.
@@ -57,6 +65,7 @@ fn change(value: &mut Value) {
         },
         // Another one that exists, so that it is compared and not just unknown.
         Value::String(text) if text == "f32" => "f16".into(),
+        Value::String(text) if text == "q8" => "q4".into(),
         Value::String(text) => format!("{text}0").into(),
         other => panic!("{other} is no single value"),
     };
@@ -98,7 +107,7 @@ fn the_form_of_blocks_depends_on_each_field() {
                dtype groups.device groups.headDim groups.layers groups.numKvHeads groups.sinks groups.valueHeadDim \
                groups.window hadamard keyFormat layers.headDim layers.kind layers.numKvHeads layers.sinks \
                layers.valueHeadDim layers.window layers.with layout namespace prefixKey.check prefixKey.key \
-               states.dtype states.layer states.name states.shape valueFormat";
+               states.dtype states.layer states.name states.shape valueFormat valueHadamard";
     assert_eq!(seen.into_iter().collect::<Vec<_>>().join(" "), all, "a field is new, or gone");
 }
 

@@ -19,7 +19,8 @@ pub struct Form {
     pub block_size: u32,
     pub dtype: DType,
     pub formats: [PageFormat; 2],
-    pub hadamard: bool,
+    /// K, and V, are rotated before they are quantised.
+    pub rotated: [bool; 2],
     pub blocks: u32,
     pub prefix_key: Option<[u8; 32]>,
 }
@@ -36,7 +37,7 @@ pub fn forms() -> Vec<(&'static str, Form)> {
         block_size: 4,
         dtype,
         formats,
-        hadamard: false,
+        rotated: [false; 2],
         blocks: 64,
         prefix_key: Some(KEY),
     };
@@ -57,6 +58,7 @@ pub fn forms() -> Vec<(&'static str, Form)> {
         ("bf16", form(vec![full(); 2], DType::BF16, [PageFormat::BF16; 2])),
         ("f8", form(vec![full(); 2], DType::F32, [PageFormat::F8E4M3; 2])),
         ("q4", form(vec![full(); 2], DType::F32, [q4, q4])),
+        ("q4, V rotated", Form { rotated: [false, true], ..form(vec![full(); 2], DType::F32, [q4, q4]) }),
         ("f16 and q8", form(vec![full(); 2], DType::F32, [f16, q8])),
         ("hybrid, f8 and q4", form(hybrid, DType::F32, [PageFormat::F8E4M3, q4])),
     ]
@@ -73,7 +75,8 @@ impl Form {
             dtype: self.dtype,
             key_format,
             value_format,
-            hadamard: self.hadamard,
+            hadamard: self.rotated[0],
+            value_hadamard: self.rotated[1],
             prefix_key: self.prefix_key,
             namespace: "a model".to_owned(),
             ..PagedModelOptions::new(model, room)

@@ -140,7 +140,7 @@ fn launch_over(
             slab: page_memory(&pages.slabs.slab, pages.layer(), spans.next()),
             staging: page_memory(&pages.slabs.staging, 0, spans.next()),
             block_size: pages.block_size(),
-            is_rotated: pages.slabs.shape.hadamard,
+            is_rotated: pages.slabs.shape.rotated,
             tables,
             tails: &blocks.tails,
         },

@@ -31,6 +31,8 @@ pub struct PagedKvCacheOptions {
     pub value_format: Option<PageFormat>,
     /// Rotates K by a Hadamard matrix before it is quantised, which spreads outlier channels.
     pub hadamard: bool,
+    /// Rotates V by a Hadamard matrix before it is quantised, which spreads outliers over the row whose scale they determine.
+    pub value_hadamard: bool,
     /// The window of its layers: blocks outside it are freed. By default, every token is visible to all later ones.
     pub window: Option<Window>,
     /// True if a block is the slot of a sequence's states instead of keys and values of tokens.
@@ -66,6 +68,7 @@ impl Default for PagedKvCacheOptions {
             key_format: None,
             value_format: None,
             hadamard: false,
+            value_hadamard: false,
             window: None,
             states: false,
             namespace: String::new(),

@@ -341,6 +341,7 @@ mod tests {
             key_format: format,
             value_format: format,
             hadamard: format == Some(PageFormat::Q8),
+            value_hadamard: format == Some(PageFormat::Q4),
             ..Default::default()
         })
         .unwrap()

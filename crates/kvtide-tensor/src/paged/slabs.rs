@@ -30,8 +30,8 @@ pub(crate) struct PagedShape {
     pub staged: PageLayout,
     /// The quantisation of K and V, if they are low-bit.
     pub codecs: [Option<Codec>; 2],
-    /// True if K is rotated before it is quantised.
-    pub hadamard: bool,
+    /// True for K, and for V, if its rows are rotated before they are quantised.
+    pub rotated: [bool; 2],
 }
 
 impl PagedShape {
@@ -50,16 +50,21 @@ impl PagedShape {
             key_format: key_format?,
             value_format: value_format?,
         };
-        if options.hadamard && !shape.key_format.is_low_bit() {
-            return Err(Error::argument("hadamard", "true", "false, unless keyFormat is one of f8e4m3, q8, q4"));
+        let rotated = [options.hadamard, options.value_hadamard];
+        let of_parts =
+            [("hadamard", "keyFormat", shape.key_format), ("valueHadamard", "valueFormat", shape.value_format)];
+        for ((argument, of, format), is_rotated) in of_parts.into_iter().zip(rotated) {
+            if is_rotated && !format.is_low_bit() {
+                return Err(Error::argument(argument, "true", format!("false, unless {of} is one of f8e4m3, q8, q4")));
+            }
         }
         let pages = PageLayout::new(shape)?;
         // Unquantised parts have the same format as in the slab.
         let staged = |format: PageFormat| if format.is_low_bit() { own } else { format };
         let (key_format, value_format) = (staged(shape.key_format), staged(shape.value_format));
         let staged = PageLayout::new(PageShape { num_layers: 1, key_format, value_format, ..shape })?;
-        let codecs = KeyOrValue::BOTH.map(|part| Codec::of(part, &pages.section(part), options.hadamard));
-        Ok(PagedShape { dtype, pages, staged, codecs, hadamard: options.hadamard })
+        let codecs = KeyOrValue::BOTH.map(|part| Codec::of(part, &pages.section(part), rotated[part as usize]));
+        Ok(PagedShape { dtype, pages, staged, codecs, rotated })
     }
 
     /// Fails if the kernels of a device do not support this shape.

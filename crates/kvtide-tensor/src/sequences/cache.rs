@@ -87,7 +87,8 @@ impl PagedKvCache {
             return Err(Error::argument("states", "true", "false: states are those of a model's layers"));
         }
         let namespace = options.namespace.clone();
-        let form = PageForm::new(options.dtype, [options.key_format, options.value_format], options.hadamard);
+        let rotated = [options.hadamard, options.value_hadamard];
+        let form = PageForm::new(options.dtype, [options.key_format, options.value_format], rotated);
         let groups = vec![PageGroup::new(options)?];
         let namer = PrefixNamer::new(prefix_key, &namespace, [groups[0].shape()])?;
         if num_layers > LAYERS_MAX {
@@ -108,7 +109,8 @@ impl PagedKvCache {
         let mut groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
         join_events(&mut groups);
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
-        let form = PageForm::new(options.dtype, [options.key_format, options.value_format], options.hadamard);
+        let rotated = [options.hadamard, options.value_hadamard];
+        let form = PageForm::new(options.dtype, [options.key_format, options.value_format], rotated);
         let model = Arc::new(options.model);
         Ok(Self::of_groups(groups, model, budgets, form, namer))
     }

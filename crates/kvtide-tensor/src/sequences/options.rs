@@ -30,6 +30,8 @@ pub struct PagedModelOptions {
     pub value_format: Option<PageFormat>,
     /// Rotates K by a Hadamard matrix before it is quantised.
     pub hadamard: bool,
+    /// Rotates V by a Hadamard matrix before it is quantised.
+    pub value_hadamard: bool,
     /// The meaning of token ids: the model, its rope settings.
     pub namespace: String,
     /// The secret under which block keys are made; by default a random one per process.
@@ -60,6 +62,7 @@ impl PagedModelOptions {
             key_format: None,
             value_format: None,
             hadamard: false,
+            value_hadamard: false,
             namespace: String::new(),
             prefix_key: None,
             eviction: None,
@@ -76,14 +79,15 @@ impl PagedModelOptions {
 pub(super) struct PageForm {
     pub dtype: DType,
     pub formats: [PageFormat; 2],
-    pub hadamard: bool,
+    /// True for K, and for V, if it is rotated before it is quantised.
+    pub rotated: [bool; 2],
 }
 
 impl PageForm {
     /// Parts without a format have that of the dtype.
-    pub fn new(dtype: DType, formats: [Option<PageFormat>; 2], hadamard: bool) -> Self {
+    pub fn new(dtype: DType, formats: [Option<PageFormat>; 2], rotated: [bool; 2]) -> Self {
         let formats = formats.map(|format| format.unwrap_or(dtype.page_format()));
-        PageForm { dtype, formats, hadamard }
+        PageForm { dtype, formats, rotated }
     }
 }
 
@@ -166,6 +170,7 @@ impl PagedModelOptions {
                 key_format: self.key_format,
                 value_format: self.value_format,
                 hadamard: self.hadamard,
+                value_hadamard: self.value_hadamard,
                 window: window(group)?,
                 eviction: self.eviction.clone(),
                 events: self.events,

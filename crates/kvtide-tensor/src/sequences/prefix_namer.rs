@@ -28,8 +28,9 @@ pub struct PromptOptions<'a> {
 /// workers that have their blocks cached.
 ///
 /// Keys are equal if all of the following are equal: `prefix_key`, or without one the process; `namespace`; `block_size`;
-/// `dtype`, the formats of K and V, and `hadamard`; the numbers of layers and of KV heads, and both head dims, for a model
-/// those of each of its groups in order, and the bytes of its states; and the salt, the extras and the tokens of a prompt.
+/// `dtype`, the formats of K and V, `hadamard` and `value_hadamard`; the numbers of layers and of KV heads, and both head
+/// dims, for a model those of each of its groups in order, and the bytes of its states; and the salt, the extras and the
+/// tokens of a prompt.
 /// Layers of a model are in one group if they have the same window and the same sizes, and are on the same device. Keys
 /// depend on nothing else: neither on capacities and limits, nor on eviction and events, nor on the device or a window as
 /// such. A cache whose layers all have the same sizes and a cache of a model with one group have the same keys.
@@ -83,7 +84,9 @@ impl PrefixNamer {
             let PageShape { block_size, num_layers, num_kv_heads, head_dim, value_head_dim, key_format, value_format } =
                 shape.pages.shape();
             let sizes = [block_size, num_layers, num_kv_heads, head_dim, value_head_dim];
-            let form = format!("{} {key_format} {value_format} {sizes:?} {};", shape.dtype, shape.hadamard);
+            let [of_keys, of_values] = shape.rotated;
+            let of_values = if of_values { " values" } else { "" };
+            let form = format!("{} {key_format} {value_format} {sizes:?} {of_keys}{of_values};", shape.dtype);
             named.extend(form.as_bytes());
             slots = block_size;
         }

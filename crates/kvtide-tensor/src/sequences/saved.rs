@@ -173,10 +173,10 @@ impl PagedKvCache {
         &self.namer
     }
 
-    /// True if K is rotated before it is quantised.
+    /// True for K, and for V, if it is rotated before it is quantised.
     #[must_use]
-    pub fn hadamard(&self) -> bool {
-        self.form.hadamard
+    pub fn rotated(&self) -> [bool; 2] {
+        self.form.rotated
     }
 
     /// The formats of K and V in pages.

@@ -25,7 +25,7 @@ struct Case {
     dims: [usize; 2],
     dtype: DType,
     formats: [Option<PageFormat>; 2],
-    hadamard: bool,
+    rotated: [bool; 2],
     window: Option<u32>,
     by_table: bool,
     /// The factors of K and V, as powers of ten.
@@ -48,7 +48,7 @@ impl Case {
             dims: [16, 16],
             dtype: DType::F32,
             formats: [None; 2],
-            hadamard: false,
+            rotated: [false; 2],
             window: None,
             by_table: false,
             magnitudes: [0; 2],
@@ -65,16 +65,16 @@ fn case() -> impl Strategy<Value = Case> {
     let dtype = prop::sample::select(&[DType::F32, DType::F32, DType::F16, DType::BF16][..]);
     let sequences = prop::collection::vec((0..4usize, prop_oneof![0..40usize, 100..300usize]), 1..4);
     let shape = (sequences, prop::sample::select(&[1u32, 4, 16, 32][..]), 1..7usize, 1..6usize, [dim(), dim()]);
-    let rest = (dtype, [format(), format()], any::<bool>(), prop::option::of(1..60u32), any::<bool>());
+    let rest = (dtype, [format(), format()], any::<[bool; 2]>(), prop::option::of(1..60u32), any::<bool>());
     let magnitude = || prop_oneof![1 => Just(0), 2 => -30..=30i32];
     let sizes = ([magnitude(), magnitude()], prop::sample::select(&[0u32, 0, 3, 20][..]));
     (any::<u64>(), shape, rest, sizes).prop_map(|(seed, (sequences, block_size, heads, group, dims), rest, sizes)| {
-        let (dtype, formats, hadamard, window, by_table) = rest;
+        let (dtype, formats, rotated, window, by_table) = rest;
         let (mut magnitudes, mixed) = sizes;
         if dtype == DType::F16 {
             magnitudes = magnitudes.map(|power| power.clamp(-7, 4));
         }
-        let hadamard = hadamard && formats[0].is_some();
+        let rotated = [0, 1].map(|part| rotated[part] && formats[part].is_some());
         Case {
             magnitudes,
             mixed,
@@ -87,7 +87,7 @@ fn case() -> impl Strategy<Value = Case> {
             dims,
             dtype,
             formats,
-            hadamard,
+            rotated,
             window,
             by_table,
         }
@@ -107,7 +107,8 @@ fn filled(case: &Case) -> (PagedKvCache, Vec<u64>) {
         dtype: case.dtype,
         key_format: case.formats[0],
         value_format: case.formats[1],
-        hadamard: case.hadamard,
+        hadamard: case.rotated[0],
+        value_hadamard: case.rotated[1],
         ..Default::default()
     })
     .unwrap();
@@ -424,6 +425,9 @@ fn half_floats_are_refused_beside_another_dtype() {
         let options = PagedKvCacheOptions { dtype, key_format: Some(format), ..Default::default() };
         assert_eq!(PagedKvCache::new(options).unwrap_err().code(), Code::InvalidArgument, "{dtype} {format}");
     }
-    let rotated = PagedKvCacheOptions { key_format: Some(F16), hadamard: true, ..Default::default() };
-    assert_eq!(PagedKvCache::new(rotated).unwrap_err().code(), Code::InvalidArgument);
+    let keys = PagedKvCacheOptions { key_format: Some(F16), hadamard: true, ..Default::default() };
+    let values = PagedKvCacheOptions { value_format: Some(F16), value_hadamard: true, ..Default::default() };
+    for rotated in [keys, values] {
+        assert_eq!(PagedKvCache::new(rotated).unwrap_err().code(), Code::InvalidArgument);
+    }
 }

@@ -24,7 +24,7 @@ struct Case {
     group: usize,
     dims: [usize; 2],
     formats: [Option<PageFormat>; 2],
-    hadamard: bool,
+    rotated: [bool; 2],
     window: Option<Window>,
     steps: Vec<Piece>,
 }
@@ -55,12 +55,12 @@ fn case() -> impl Strategy<Value = Case> {
     let shape = (prop::sample::select(&[1u32, 3, 4, 16][..]), 1..4usize, 1..5usize);
     let dims = [prop::sample::select(&[5usize, 16, 24][..]), prop::sample::select(&[8usize, 16][..])];
     let window = prop::option::weighted(0.4, (1..40u32, 0..6u32));
-    let rest = ([format(), format()], any::<bool>(), window, prop::collection::vec(piece, 1..9));
+    let rest = ([format(), format()], any::<[bool; 2]>(), window, prop::collection::vec(piece, 1..9));
     (any::<u64>(), 1..130usize, shape, dims, rest).prop_map(|(seed, tokens, shape, dims, rest)| {
-        let ((block_size, heads, group), (formats, hadamard, window, steps)) = (shape, rest);
-        let hadamard = hadamard && formats[0].is_some();
+        let ((block_size, heads, group), (formats, rotated, window, steps)) = (shape, rest);
+        let rotated = [0, 1].map(|part| rotated[part] && formats[part].is_some());
         let window = window.map(|(window, sinks)| Window::new(window, sinks).unwrap());
-        Case { seed, tokens, block_size, heads, group, dims, formats, hadamard, window, steps }
+        Case { seed, tokens, block_size, heads, group, dims, formats, rotated, window, steps }
     })
 }
 
@@ -115,7 +115,8 @@ impl<'a> Run<'a> {
             value_head_dim: Some(case.dims[1] as u32),
             key_format: case.formats[0],
             value_format: case.formats[1],
-            hadamard: case.hadamard,
+            hadamard: case.rotated[0],
+            value_hadamard: case.rotated[1],
             window: case.window,
             ..Default::default()
         })

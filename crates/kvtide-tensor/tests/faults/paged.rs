@@ -69,6 +69,7 @@ const LOW_BIT: Subject<PagedKvCache> = Subject {
             key_format: formats[0],
             value_format: formats[1],
             hadamard: true,
+            value_hadamard: true,
             ..Default::default()
         })
     },

@@ -126,6 +126,7 @@ fn a_slot_is_a_page_of_rows_of_64_bytes() {
             key_format: Some(PageFormat::Q8),
             value_format: Some(PageFormat::Q8),
             hadamard: true,
+            value_hadamard: true,
             ..options.clone()
         };
         for made in [options, half] {

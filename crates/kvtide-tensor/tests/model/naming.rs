@@ -22,7 +22,7 @@ struct Options {
     block_size: u32,
     dtype: DType,
     formats: [Option<PageFormat>; 2],
-    hadamard: bool,
+    rotated: [bool; 2],
     namespace: String,
     prefix_key: Option<[u8; 32]>,
     salt: Vec<u8>,
@@ -41,7 +41,8 @@ impl Options {
             dtype: self.dtype,
             key_format: self.formats[0],
             value_format: self.formats[1],
-            hadamard: self.hadamard,
+            hadamard: self.rotated[0],
+            value_hadamard: self.rotated[1],
             namespace: self.namespace.clone(),
             prefix_key: self.prefix_key,
             ..PagedKvCacheOptions::default()
@@ -69,7 +70,8 @@ impl Options {
             block_size: self.block_size,
             key_format: self.formats[0],
             value_format: self.formats[1],
-            hadamard: self.hadamard,
+            hadamard: self.rotated[0],
+            value_hadamard: self.rotated[1],
             namespace: self.namespace.clone(),
             prefix_key: self.prefix_key,
             dtype: self.dtype,
@@ -116,7 +118,7 @@ impl Options {
         let tokens = self.tokens[..whole as usize].to_vec();
         let mut extra: Vec<_> = self.extra.iter().filter(|extra| extra.start < whole).cloned().collect();
         extra.sort_by_key(|extra| (extra.start, extra.end, extra.key.clone()));
-        let form = (self.block_size, self.dtype, formats, self.hadamard, groups);
+        let form = (self.block_size, self.dtype, formats, self.rotated, groups);
         (form, self.namespace.clone(), self.prefix_key, self.salt.clone(), extra, tokens)
     }
 }
@@ -147,11 +149,11 @@ fn options() -> impl Strategy<Value = Options> {
     );
     let named = (
         [format(), format()],
-        any::<bool>(),
+        any::<[bool; 2]>(),
         prop::sample::select(vec!["", "a", "b", "ab"]),
         prop::sample::select(vec![None, Some([1; 32]), Some([2; 32])]),
     );
-    (pages, named, prompt).prop_map(|(pages, (formats, hadamard, namespace, prefix_key), (salt, extra, tokens))| {
+    (pages, named, prompt).prop_map(|(pages, (formats, rotated, namespace, prefix_key), (salt, extra, tokens))| {
         Options {
             model: pages.0,
             num_layers: pages.1,
@@ -160,7 +162,7 @@ fn options() -> impl Strategy<Value = Options> {
             block_size: pages.4,
             dtype: pages.5,
             formats,
-            hadamard: hadamard && formats[0].is_some_and(PageFormat::is_low_bit),
+            rotated: [0, 1].map(|part| rotated[part] && formats[part].is_some_and(PageFormat::is_low_bit)),
             namespace: namespace.to_owned(),
             prefix_key,
             salt,
@@ -172,7 +174,7 @@ fn options() -> impl Strategy<Value = Options> {
 
 /// Some options, and the same but for one of them.
 fn pairs() -> impl Strategy<Value = [Options; 2]> {
-    (options(), options(), 0u32..14).prop_map(|(one, drawn, changed)| {
+    (options(), options(), 0u32..15).prop_map(|(one, drawn, changed)| {
         let mut other = one.clone();
         match changed {
             0 => other.model = drawn.model,
@@ -182,12 +184,13 @@ fn pairs() -> impl Strategy<Value = [Options; 2]> {
             4 => other.block_size = drawn.block_size,
             5 => other.dtype = drawn.dtype,
             6 => other.formats = drawn.formats,
-            7 => other.hadamard = drawn.hadamard,
+            7 => other.rotated[0] = drawn.rotated[0],
             8 => other.namespace = drawn.namespace,
             9 => other.prefix_key = drawn.prefix_key,
             10 => other.salt = drawn.salt,
             11 => other.extra = drawn.extra,
             12 => other.tokens = drawn.tokens,
+            13 => other.rotated[1] = drawn.rotated[1],
             _ => {}
         }
         [one, other]
@@ -249,6 +252,7 @@ fn what_has_no_names_is_refused() {
         (bad(PagedKvCacheOptions { head_dim: 0, ..default() }), "headDim"),
         (bad(PagedKvCacheOptions { num_layers: 0, ..default() }), "numLayers"),
         (bad(PagedKvCacheOptions { hadamard: true, ..default() }), "hadamard"),
+        (bad(PagedKvCacheOptions { value_hadamard: true, ..default() }), "valueHadamard"),
         (bad(PagedKvCacheOptions { key_format: Some(PageFormat::U8), ..default() }), "keyFormat"),
     ] {
         assert_eq!(error.code(), Code::InvalidArgument);

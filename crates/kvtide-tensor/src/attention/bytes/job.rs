@@ -122,8 +122,8 @@ impl<'a> Job<'a> {
     }
 
     /// True if some keys are rotated.
-    pub fn is_rotated(&self) -> bool {
-        matches!(&self.keys, Keys::Pages(pages) if pages.rows.slabs.shape.hadamard)
+    pub fn has_rotated_keys(&self) -> bool {
+        matches!(&self.keys, Keys::Pages(pages) if pages.rows.slabs.shape.rotated[KeyOrValue::Key as usize])
     }
 
     /// The number of KV heads in a unit with this many queries. Pages are read in memory order, all heads of one page before
@@ -157,7 +157,7 @@ impl<'a> Job<'a> {
                     values: values.part(0, count),
                     key_scales: Scales::ONE,
                     value_scales: Scales::ONE,
-                    rotated: false,
+                    rotated: [false; 2],
                 }
             }
             (Keys::Pages(pages), Heads::Pages(heads)) => pages.segment(heads, sequence, index, own),
@@ -173,8 +173,9 @@ pub(super) struct Segment<'a> {
     pub values: TileRows<'a>,
     pub key_scales: Scales<'a>,
     pub value_scales: Scales<'a>,
-    /// True if the keys were rotated before they were quantised; the queries must then be rotated too.
-    pub rotated: bool,
+    /// True for keys, and for values, that were rotated before they were quantised: queries, and sums of values, must then
+    /// be rotated too.
+    pub rotated: [bool; 2],
 }
 
 impl Segment<'_> {
@@ -401,7 +402,7 @@ impl<'a> Pages<'a> {
             values,
             key_scales,
             value_scales,
-            rotated: page.staged.is_none() && self.rows.slabs.shape.hadamard,
+            rotated: if page.staged.is_none() { self.rows.slabs.shape.rotated } else { [false; 2] },
         }
     }
 

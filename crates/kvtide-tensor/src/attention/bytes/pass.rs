@@ -63,6 +63,23 @@ impl Pass {
     }
 }
 
+/// Calls `each` with the runs of keys that a row attends to, among the first `count`. Values of other keys are not read:
+/// they may be NaN, and a weight of 0 would not remove that.
+pub(super) fn each_run(shown: u128, count: usize, mut each: impl FnMut(Range<usize>)) {
+    let bits = |from: usize| shown.checked_shr(from as u32).unwrap_or(0);
+    let mut from = shown.trailing_zeros() as usize;
+    while from < count {
+        let to = from + bits(from).trailing_ones() as usize;
+        each(from..to.min(count));
+        from = to + bits(to).trailing_zeros() as usize;
+    }
+}
+
+/// True if a row attends to a key of the tile; false after the end of the tile.
+pub(super) fn is_shown(shown: u128, index: usize) -> bool {
+    shown.checked_shr(index as u32).unwrap_or(0) & 1 == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,9 +5,10 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
+use super::job::Scales;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
-use crate::kernels::tile::{Panels, padded};
+use crate::kernels::tile::{Elements, Panels, TileKernels, TileRows, padded};
 
 /// The number of keys in a tile.
 pub(super) const TILE: usize = 128;
@@ -142,4 +143,38 @@ impl Scratch {
         }
         Ok(())
     }
+}
+
+/// Rows in a form that the kernels read: rows with unsupported codes, and those with channel scales, are widened to floats
+/// in `wide`.
+pub(super) fn widened<'t>(
+    kernels: &TileKernels,
+    rows: TileRows<'t>,
+    channels: Option<[&[f32]; 2]>,
+    wide: &'t mut [f32],
+) -> TileRows<'t> {
+    if rows.elements.is_direct(rows.dim) && channels.is_none() {
+        return rows;
+    }
+    let stride = padded(rows.dim);
+    for (row, floats) in wide.chunks_exact_mut(stride).enumerate().take(rows.count) {
+        kernels.widen(rows, row, floats);
+        if let Some([scales, minimums]) = channels {
+            for ((float, scale), minimum) in floats.iter_mut().zip(scales).zip(minimums).take(rows.dim) {
+                *float = *float * scale + minimum;
+            }
+        }
+    }
+    TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, rows.count, rows.dim)
+}
+
+/// The scales and minimums of a head's channels.
+pub(super) fn of_channels<'t>(
+    scales: Scales<'_>,
+    dim: usize,
+    [factors, minimums]: &'t mut [Floats; 2],
+) -> [&'t [f32]; 2] {
+    let (factors, minimums) = (&mut factors[..padded(dim)], &mut minimums[..padded(dim)]);
+    scales.of_channels(dim, factors, minimums);
+    [factors, minimums]
 }

@@ -15,12 +15,14 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::job::{Heads, Job, Scales, Segment, WorkUnit};
-use super::pass::{Pass, Seen};
-use super::scratch::{Floats, SCORES, Scratch, State, TILE};
+use kvtide_core::paged::KeyOrValue;
+
+use super::job::{Heads, Job, Segment, WorkUnit};
+use super::pass::{Pass, Seen, each_run, is_shown};
+use super::scratch::{SCORES, Scratch, State, TILE, of_channels, widened};
 use crate::base::error::Result;
 use crate::kernels::quantise::hadamard;
-use crate::kernels::tile::{Elements, Matrix, MatrixMut, Panels, TileKernels, TileRows, padded};
+use crate::kernels::tile::{Elements, Matrix, MatrixMut, Panels, TileRows, padded};
 
 /// A unit in progress.
 pub(super) struct Work<'a, 'b> {
@@ -35,13 +37,16 @@ pub(super) struct Work<'a, 'b> {
     segments: Vec<(Segment<'a>, usize)>,
     /// The number of its rows, ordered by KV head, query, and query head within the group.
     pub rows: usize,
+    /// True while the output rows are sums of rotated values.
+    is_turned: bool,
 }
 
 impl<'a, 'b> Work<'a, 'b> {
     /// Runs a unit; afterwards its output rows and states are in the scratch memory.
     pub fn run(job: &'a Job<'b>, unit: &'a WorkUnit, scratch: &'a mut Scratch) -> Result<Self> {
         let (heads, rows) = (job.heads(&unit.heads), unit.rows(job.asked.sizes.group()));
-        let mut work = Work { job, unit, scratch, heads, pass: Pass::NONE, segments: Vec::new(), rows };
+        let mut work =
+            Work { job, unit, scratch, heads, pass: Pass::NONE, segments: Vec::new(), rows, is_turned: false };
         work.load_queries();
         let (lowest, highest) = work.reach();
         let ranges = match unit.stem {
@@ -114,7 +119,7 @@ impl<'a, 'b> Work<'a, 'b> {
                 _ => State::EMPTY,
             };
         }
-        if self.job.is_rotated() {
+        if self.job.has_rotated_keys() {
             let floats = self.rows * stride;
             let Scratch { queries, rotated, .. } = &mut *self.scratch;
             rotated[..floats].copy_from_slice(&queries[..floats]);
@@ -229,8 +234,28 @@ impl<'a, 'b> Work<'a, 'b> {
         }
     }
 
-    /// Adds the bias to the output rows.
+    /// Completes the output rows.
     fn settle(&mut self) {
+        self.turn(false);
+        self.add_bias();
+    }
+
+    /// Rotates the output rows, unless they already are sums of values in this form. The rotation is its own inverse. Bias is
+    /// that of values in pages, which have one form.
+    fn turn(&mut self, is_turned: bool) {
+        if self.is_turned == is_turned {
+            return;
+        }
+        if self.is_turned {
+            self.add_bias();
+        }
+        let (dim, stride) = (self.job.asked.sizes.value_dim, padded(self.job.asked.sizes.value_dim));
+        let rows = self.scratch.out[..self.rows * stride].chunks_exact_mut(stride.max(1));
+        rows.for_each(|row| hadamard(&mut row[..dim]));
+        self.is_turned = is_turned;
+    }
+
+    fn add_bias(&mut self) {
         let (dim, stride) = (self.job.asked.sizes.value_dim, padded(self.job.asked.sizes.value_dim));
         for row in 0..self.rows {
             let bias = std::mem::take(&mut self.scratch.state[row].bias);
@@ -255,8 +280,7 @@ impl Work<'_, '_> {
     /// Computes the products of all rows and keys as rows of scores.
     fn score(&mut self, width: usize) {
         // If only some segments are rotated, the two kinds of queries cannot share one product.
-        let rotated_alike = self.segments.iter().all(|(segment, _)| segment.rotated == self.segments[0].0.rotated);
-        if rotated_alike && self.are_many(|segment| segment.keys.elements) {
+        if self.are_rotated_alike(KeyOrValue::Key) && self.are_many(|segment| segment.keys.elements) {
             (0..self.unit.heads.len()).for_each(|head| self.score_laid(head, width));
         } else {
             for index in 0..self.segments.len() {
@@ -295,7 +319,7 @@ impl Work<'_, '_> {
             };
             kernels.lay_keys(keys, *at, &mut panels);
         }
-        let queries = if self.segments[0].0.rotated { rotated } else { queries };
+        let queries = if self.segments[0].0.rotated[0] { rotated } else { queries };
         let queries = Matrix { floats: &queries[rows.start * stride..], stride, count: rows.len() };
         let mut out = MatrixMut { floats: &mut scores[rows.start * SCORES..], stride: SCORES };
         kernels.product(queries, &panels, 0..dim, width, &mut out, false);
@@ -308,7 +332,7 @@ impl Work<'_, '_> {
             return;
         }
         let Scratch { queries, rotated, scores, .. } = &mut *self.scratch;
-        let floats = if segment.rotated { &*rotated } else { &*queries };
+        let floats = if segment.rotated[0] { &*rotated } else { &*queries };
         let queries = Matrix { floats, stride: padded(dim), count: self.rows };
         self.job.kernels.scores(queries, keys, &mut MatrixMut { floats: &mut scores[at..], stride: SCORES });
     }
@@ -321,7 +345,7 @@ impl Work<'_, '_> {
         let Scratch { queries, rotated, scaled, wide, channels, scores, .. } = &mut *self.scratch;
         let scales = segment.key_scales.head(head);
         let channels = scales.is_by_channel().then(|| of_channels(scales, dim, channels));
-        let queries = &(if segment.rotated { rotated } else { queries })[rows.start * stride..rows.end * stride];
+        let queries = &(if segment.rotated[0] { rotated } else { queries })[rows.start * stride..rows.end * stride];
         let mut out = MatrixMut { floats: &mut scores[rows.start * SCORES + at..], stride: SCORES };
         let Some([scales, minimums]) = channels.filter(|_| keys.elements.is_direct(dim)) else {
             let keys = widened(kernels, keys, channels, wide);
@@ -347,12 +371,14 @@ impl Work<'_, '_> {
                 self.scale_weights(head, width, hidden);
             }
         }
-        if self.are_many(|segment| segment.values.elements) {
+        if self.are_rotated_alike(KeyOrValue::Value) && self.are_many(|segment| segment.values.elements) {
+            self.turn(self.segments[0].0.rotated[1]);
             (0..self.unit.heads.len()).for_each(|head| self.weigh_laid(head, hidden));
             return;
         }
         for index in 0..self.segments.len() {
             let (segment, at) = self.segments[index];
+            self.turn(segment.rotated[1]);
             self.weigh_segment(segment.values, at, hidden);
         }
     }
@@ -445,56 +471,16 @@ impl Work<'_, '_> {
         }
     }
 
+    /// True if all segments of the tile are rotated, or none.
+    fn are_rotated_alike(&self, part: KeyOrValue) -> bool {
+        let mut rotated = self.segments.iter().map(|(segment, _)| segment.rotated[part as usize]);
+        let first = rotated.next();
+        rotated.all(|is_rotated| Some(is_rotated) == first)
+    }
+
     /// True if enough rows share a head for its keys, or its values, to be copied into panels.
     fn are_many(&self, of: impl Fn(&Segment<'_>) -> Elements) -> bool {
         let are_floats = self.segments.iter().all(|(segment, _)| of(segment) == Elements::F32);
         self.rows_of(0).len() >= MANY[usize::from(!are_floats)]
     }
-}
-
-/// Rows in a form that the kernels read: rows with unsupported codes, and those with channel scales, are widened to floats
-/// in `wide`.
-fn widened<'t>(
-    kernels: &TileKernels,
-    rows: TileRows<'t>,
-    channels: Option<[&[f32]; 2]>,
-    wide: &'t mut [f32],
-) -> TileRows<'t> {
-    if rows.elements.is_direct(rows.dim) && channels.is_none() {
-        return rows;
-    }
-    let stride = padded(rows.dim);
-    for (row, floats) in wide.chunks_exact_mut(stride).enumerate().take(rows.count) {
-        kernels.widen(rows, row, floats);
-        if let Some([scales, minimums]) = channels {
-            for ((float, scale), minimum) in floats.iter_mut().zip(scales).zip(minimums).take(rows.dim) {
-                *float = *float * scale + minimum;
-            }
-        }
-    }
-    TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, rows.count, rows.dim)
-}
-
-/// The scales and minimums of a head's channels.
-fn of_channels<'t>(scales: Scales<'_>, dim: usize, [factors, minimums]: &'t mut [Floats; 2]) -> [&'t [f32]; 2] {
-    let (factors, minimums) = (&mut factors[..padded(dim)], &mut minimums[..padded(dim)]);
-    scales.of_channels(dim, factors, minimums);
-    [factors, minimums]
-}
-
-/// Calls `each` with the runs of keys that a row attends to, among the first `count`. Values of other keys are not read:
-/// they may be NaN, and a weight of 0 would not remove that.
-fn each_run(shown: u128, count: usize, mut each: impl FnMut(Range<usize>)) {
-    let bits = |from: usize| shown.checked_shr(from as u32).unwrap_or(0);
-    let mut from = shown.trailing_zeros() as usize;
-    while from < count {
-        let to = from + bits(from).trailing_ones() as usize;
-        each(from..to.min(count));
-        from = to + bits(to).trailing_zeros() as usize;
-    }
-}
-
-/// True if a row attends to a key of the tile; false after the end of the tile.
-fn is_shown(shown: u128, index: usize) -> bool {
-    shown.checked_shr(index as u32).unwrap_or(0) & 1 == 1
 }

@@ -16,7 +16,7 @@ pub(crate) struct Codec {
     pub(super) row_bytes: usize,
     /// The rows of a head.
     pub(super) block_size: usize,
-    /// True if K is rotated before it is quantised.
+    /// True if rows are rotated before they are quantised.
     pub(super) rotated: bool,
 }
 
@@ -30,7 +30,7 @@ impl Codec {
             dim: head_dim,
             row_bytes,
             block_size: head_bytes / row_bytes,
-            rotated: rotated && part == KeyOrValue::Key,
+            rotated,
         })
     }
 

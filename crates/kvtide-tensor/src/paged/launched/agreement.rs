@@ -20,7 +20,7 @@ struct Form {
     dtype: DType,
     formats: [Option<PageFormat>; 2],
     dims: [u32; 2],
-    hadamard: bool,
+    rotated: [bool; 2],
 }
 
 impl Form {
@@ -32,8 +32,10 @@ impl Form {
         [DType::F32, DType::F16, DType::BF16].into_iter().flat_map(move |dtype| {
             formats.into_iter().flat_map(move |formats| {
                 dims.into_iter().flat_map(move |dims| {
-                    let rotations = if formats[0].is_some() { &[false, true][..] } else { &[false] };
-                    rotations.iter().map(move |&hadamard| Form { dtype, formats, dims, hadamard })
+                    let rotations = [[false; 2], [true, false], [false, true], [true; 2]].into_iter();
+                    let possible =
+                        move |&rotated: &[bool; 2]| (0..2).all(|part| !rotated[part] || formats[part].is_some());
+                    rotations.filter(possible).map(move |rotated| Form { dtype, formats, dims, rotated })
                 })
             })
         })
@@ -50,7 +52,8 @@ impl Form {
             dtype: self.dtype,
             key_format: self.formats[0],
             value_format: self.formats[1],
-            hadamard: self.hadamard,
+            hadamard: self.rotated[0],
+            value_hadamard: self.rotated[1],
             ..Default::default()
         })
         .unwrap()

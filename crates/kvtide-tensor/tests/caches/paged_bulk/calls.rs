@@ -26,7 +26,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let value_dim = prop_oneof![1 => Just(0), 4 => dim()];
     let sizes = (1..7u32, 1..6u32, 1..4u32, 1..3u32);
     let kernels = prop::sample::select(Kernels::supported().collect::<Vec<_>>());
-    (sizes, [dim().boxed(), value_dim.boxed()], any::<bool>(), dtype, [format(), format()], any::<bool>(), kernels)
+    (sizes, [dim().boxed(), value_dim.boxed()], any::<bool>(), dtype, [format(), format()], any::<[bool; 2]>(), kernels)
         .prop_map(|((capacity, block_size, layers, heads), dims, alike, dtype, formats, rotate, kernels)| Setup {
             capacity,
             block_size,
@@ -35,7 +35,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             dims: if alike { [dims[0]; 2] } else { dims },
             dtype,
             formats,
-            hadamard: rotate && formats[0].is_some(),
+            rotated: [0, 1].map(|part| rotate[part] && formats[part].is_some()),
             kernels,
         })
 }

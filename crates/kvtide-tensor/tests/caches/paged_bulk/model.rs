@@ -19,7 +19,7 @@ pub struct Setup {
     pub dims: [u32; 2],
     pub dtype: DType,
     pub formats: [Option<PageFormat>; 2],
-    pub hadamard: bool,
+    pub rotated: [bool; 2],
     pub kernels: Kernels,
 }
 
@@ -112,11 +112,11 @@ impl Model {
                 let row = |token: &Token| -> Vec<f64> {
                     let row: Vec<f64> =
                         token[part][head * dim..(head + 1) * dim].iter().map(|&value| value.into()).collect();
-                    if setup.hadamard && part == 0 { rotated(&row) } else { row }
+                    if setup.rotated[part] { rotated(&row) } else { row }
                 };
                 let before: Vec<_> = page.tokens.iter().flatten().map(row).collect();
                 let after: Vec<_> = found.iter().map(row).collect();
-                let grain = if setup.hadamard && part == 0 { 1e-5 } else { 1e-6 };
+                let grain = if setup.rotated[part] { 1e-5 } else { 1e-6 };
                 let rows = Rows { before: &before, after: &after };
                 check(setup.formats[part].unwrap(), part == 0, grain, &rows)?;
             }

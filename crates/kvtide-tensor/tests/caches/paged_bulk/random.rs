@@ -30,7 +30,8 @@ impl Pair {
             dtype: setup.dtype,
             key_format: setup.formats[0],
             value_format: setup.formats[1],
-            hadamard: setup.hadamard,
+            hadamard: setup.rotated[0],
+            value_hadamard: setup.rotated[1],
             ..Default::default()
         })?;
         Ok(Pair { cache, model: Model { setup, sequences: Default::default(), created: 0 }, next: 1 })

@@ -18,7 +18,8 @@ pub struct Content {
     pub dims: [usize; 2],
     pub dtype: DType,
     pub formats: [Option<PageFormat>; 2],
-    pub hadamard: bool,
+    /// Rows of K, and of V, are rotated before they are quantised.
+    pub rotated: [bool; 2],
     /// Rows that are not quantised are numbers as well, for attention.
     pub plain: bool,
     /// The factor of the numbers, a power of two: they are then as exact as between -1 and 1.
@@ -32,7 +33,7 @@ pub fn content(low_bit: bool) -> impl Strategy<Value = Content> {
     let format = prop::sample::select(if low_bit { &formats[..] } else { &formats[..3] }.to_vec());
     let dims = prop_oneof![2 => (1..7usize).prop_map(|dim| [dim; 2]), 2 => [1..7usize, 0..7usize]];
     let some = prop::sample::select(vec![F8E4M3, Q8, Q4]);
-    let rest = (some, any::<bool>(), prop_oneof![1 => Just(0), 2 => -100..=100i32]);
+    let rest = (some, any::<[bool; 2]>(), prop_oneof![1 => Just(0), 2 => -100..=100i32]);
     (1..3usize, dims, prop::sample::select(dtypes), [format.clone(), format], rest).prop_map(
         move |(heads, dims, dtype, mut formats, (some, rotate, exponent))| {
             for format in formats.iter_mut().filter(|_| dtype != DType::F32) {
@@ -49,8 +50,8 @@ pub fn content(low_bit: bool) -> impl Strategy<Value = Content> {
                 _ => [-100, 100],
             };
             let magnitude = 2f32.powi(exponent.clamp(least, most));
-            let hadamard = rotate && formats[0].is_some_and(PageFormat::is_low_bit);
-            Content { heads, dims, dtype, formats, hadamard, plain: false, magnitude }
+            let rotated = [0, 1].map(|part| rotate[part] && formats[part].is_some_and(PageFormat::is_low_bit));
+            Content { heads, dims, dtype, formats, rotated, plain: false, magnitude }
         },
     )
 }
@@ -73,7 +74,8 @@ impl Content {
             dtype: self.dtype,
             key_format: self.formats[0],
             value_format: self.formats[1],
-            hadamard: self.hadamard,
+            hadamard: self.rotated[0],
+            value_hadamard: self.rotated[1],
             ..Default::default()
         }
     }
@@ -177,7 +179,7 @@ impl Content {
 
     /// Half a step of the format for each time that a page can have become full; what was rounded before is a little larger.
     pub fn bound(&self, part: usize, opened: u32) -> f32 {
-        let block = if self.hadamard && part == 0 { 1 << self.dims[0].trailing_zeros() } else { 1 };
+        let block = if self.rotated[part] { 1 << self.dims[part].trailing_zeros() } else { 1 };
         let turned = (block as f32).sqrt();
         let largest = turned * self.magnitude;
         let half_step = match self.formats[part] {

@@ -131,8 +131,10 @@ fn attention_to_a_page_that_a_step_quantises_again() {
     let shape = Shape { capacity: 4, block_size: 4, layers: 1, low_bit: true, window: None, policy: Policy::Default };
     for (kernels, dtype) in Kernels::supported().flat_map(|kernels| [(kernels, DType::BF16), (kernels, DType::F32)]) {
         let formats = [Some(PageFormat::Q4); 2];
-        let content = Content { heads: 2, dims: [6, 3], dtype, formats, hadamard: true, plain: true, magnitude: 1. };
-        attention_follows_the_model((kernels, (shape, content), calls.to_vec())).expect("the model's attention");
+        for (dims, rotated) in [([6, 3], [true, false]), ([6, 4], [true; 2])] {
+            let content = Content { heads: 2, dims, dtype, formats, rotated, plain: true, magnitude: 1. };
+            attention_follows_the_model((kernels, (shape, content), calls.to_vec())).expect("the model's attention");
+        }
     }
 }
 
