@@ -3,7 +3,13 @@
 import test, { type ExecutionContext } from 'ava'
 
 import { isKvTideError } from '../../index.js'
-import { type BackendName, type GenerateOptions, OnnxModel, type OnnxSequence } from '../../onnx.js'
+import {
+  type BackendName,
+  type GenerateOptions,
+  type OnnxCacheOptions,
+  OnnxModel,
+  type OnnxSequence,
+} from '../../onnx.js'
 import { distance } from '../support/llama/references.js'
 import { onnxTest } from '../support/onnx/available.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
@@ -190,23 +196,35 @@ class Client {
 
 async function modelOf(
   backend: BackendName,
-  format: Format,
+  pages: OnnxCacheOptions,
   capacity: number,
   maxStepTokens: number,
 ): Promise<OnnxModel> {
-  const cache = { capacity, blockSize: BLOCK_SIZE, keyFormat: format, valueFormat: format }
+  const cache = { capacity, blockSize: BLOCK_SIZE, ...pages }
   return OnnxModel.load(graphFile('onnx'), { backend, threads: 1, maxStepTokens, cache })
 }
 
+/** Pages of a format, as they are and rotated before they are quantised. */
+function bothPages(format: Format): readonly [OnnxCacheOptions, OnnxCacheOptions] {
+  const [formats, isRotated] = [{ keyFormat: format, valueFormat: format }, ['f8e4m3', 'q8', 'q4'].includes(format)]
+  return [
+    { ...formats, valueHadamard: false },
+    { ...formats, hadamard: isRotated, valueHadamard: isRotated },
+  ]
+}
+
 async function schedules(t: ExecutionContext, backend: BackendName, format: Format): Promise<void> {
-  await using other = await modelOf(backend, format, 400, 1000)
+  const pages = bothPages(format)
+  await using asIs = await modelOf(backend, pages[0], 400, 1000)
+  await using rotated = await modelOf(backend, pages[1], 400, 1000)
   const [[most, half], offs] = [APART[format], [] as number[]]
-  await using drafts = await modelOf('graph', 'f32', 400, 100)
+  await using drafts = await modelOf('graph', {}, 400, 100)
   const seen = new Map<string, number>()
   let name = 0
   for (let seed = 1; seed <= CASES && t.passed; seed++) {
     const dice = new Dice(seed)
-    await using model = await modelOf(backend, format, 60 + dice.roll(60), 5 + dice.roll(20))
+    const [other, form] = seed % 2 === 0 ? [rotated, pages[1]] : [asIs, pages[0]]
+    await using model = await modelOf(backend, form, 60 + dice.roll(60), 5 + dice.roll(20))
     const alone = async (tokens: readonly number[]): Promise<Float32Array> => {
       using sequence = other.open({ salt: `${name++}` })
       const [logits] = (await other.run([{ sequence, tokens }], { logits: 'all' })) as [Float32Array]
