@@ -26,10 +26,10 @@ export const libraries = [...packages(LIBRARIES), '--features', NET.join()]
 export const canEmulate = ['c++', 'g++', 'clang++'].some(exists)
 const EMULATED = canEmulate ? ['kvtide-tensor/emulate', 'kvtide-bench-cuda/emulate'] : []
 
-/**
- * All crates whose tests run on any machine. With one list of crates, features and settings, cargo compiles the tests once for all steps that run
- * them. As one codegen unit, kvtide-tensor would be compiled on one core while nothing else can be.
- */
+/** Settings of tests: as one codegen unit, kvtide-tensor would be compiled on one core while nothing else can be. */
+export const inParts = ['--config', 'profile.release.package.kvtide-tensor.codegen-units=16']
+
+/** All crates whose tests run on any machine. With one list of crates, features and settings, cargo compiles the tests once for all steps that run them. */
 export const tested = [
   ...packages([
     ...LIBRARIES,
@@ -43,8 +43,7 @@ export const tested = [
   ]),
   '--features',
   [...NET, ...EMULATED].join(),
-  '--config',
-  'profile.release.package.kvtide-tensor.codegen-units=16',
+  ...inParts,
 ]
 
 /** The environment of Rust tests. Without a number, candle reads /proc/cpuinfo before each product, which takes longer than the small products of tests. */

@@ -1,5 +1,5 @@
 // The command lines of checks.
-import { libraries } from '../crates.mjs'
+import { inParts, libraries } from '../crates.mjs'
 import { onTarget } from '../steps.mjs'
 
 /** Runs the tests of a test binary whose names contain a text. */
@@ -9,6 +9,7 @@ export const tested = (binary, names) => [
   '--release',
   ...onTarget(),
   ...libraries,
+  ...inParts,
   '--test',
   binary,
   '--',
@@ -16,7 +17,18 @@ export const tested = (binary, names) => [
 ]
 
 /** Runs unit tests of a crate whose names contain a text. */
-export const inside = (crate, names) => ['cargo', 'test', '--release', ...onTarget(), '-p', crate, '--lib', '--', names]
+export const inside = (crate, names) => [
+  'cargo',
+  'test',
+  '--release',
+  ...onTarget(),
+  ...inParts,
+  '-p',
+  crate,
+  '--lib',
+  '--',
+  names,
+]
 
 export const ava = file => ['ava', file]
 
