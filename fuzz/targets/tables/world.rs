@@ -41,7 +41,9 @@ impl Shape {
             input.choose(&[None, None, Some(F8E4M3), Some(Q8), Some(Q4), other[0], other[1]]).copied()
         };
         let formats = [format(input)?, format(input)?];
-        let mut is_rotated = |part: usize| Ok(formats[part].is_some_and(PageFormat::is_low_bit) && input.arbitrary()?);
+        let mut is_rotated = |part: usize| -> Result<bool> {
+            Ok(formats[part].is_some_and(PageFormat::is_low_bit) && input.arbitrary()?)
+        };
         let rotated = [is_rotated(0)?, is_rotated(1)?];
         Ok(Shape {
             block_size: *input.choose(&[1, 2, 3, 4, 16])?,

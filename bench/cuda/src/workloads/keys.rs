@@ -127,7 +127,7 @@ impl<'a> Pool<'a> {
             slab,
             staging,
             block_size: self.sizes.block,
-            is_rotated: false,
+            is_rotated: [false; 2],
             tables: self.tables,
             tails: &[],
         }
