@@ -164,7 +164,10 @@ impl Folder {
         let own = self.made.fetch_add(1, Ordering::Relaxed);
         let temporary = format!(".{name}.{}-{own}.tmp", std::process::id());
         let mut file = shard.create(&temporary)?;
-        let written = directory::write(&mut file, bytes).and_then(|()| shard.rename(&temporary, name));
+        let written = directory::write(&mut file, bytes).and_then(|()| {
+            touch(&file);
+            shard.rename(&temporary, name)
+        });
         if written.is_err() {
             let _ = shard.remove(&temporary);
         }
@@ -342,10 +345,16 @@ fn read(root: &Directory, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
     // Reads no more than that, even if the file grows meanwhile.
     (&mut file).take(about.len()).read_to_end(&mut bytes).ok()?;
     if about.modified().ok().and_then(|used| used.elapsed().ok()).is_some_and(|age| age > TOUCHED) {
-        // If this fails, the entry is evicted sooner.
-        let _ = file.set_modified(SystemTime::now());
+        touch(&file);
     }
     Some(bytes)
+}
+
+/// Makes an entry the most recently used one, by the clock of this machine: the times that a file system sets itself may be
+/// some milliseconds older, so that a new entry would be evicted before one that was read before it. If this fails, the entry
+/// is evicted sooner.
+fn touch(file: &File) {
+    let _ = file.set_modified(SystemTime::now());
 }
 
 /// Removes an entry. Returns its length in bytes.
