@@ -20,10 +20,15 @@ const [k, v] = [waves(3, [HEADS, TOKENS, DIM]), waves(5, [HEADS, TOKENS, DIM])] 
   HostTensor & { data: Float32Array },
 ]
 
+/** True for K, and for V, if it is rotated. */
+type Rotated = readonly [boolean, boolean]
+
+const ROTATED = { '': [false, false], ', hadamard': [true, false], ', rotated': [true, true] } as const
+
 function filled(
   device: string,
   format: keyof typeof HALF_STEP,
-  rotated: boolean,
+  [hadamard, valueHadamard]: Rotated,
 ): { cache: PagedKvCache; seq: number } {
   const cache = new PagedKvCache({
     device,
@@ -34,8 +39,8 @@ function filled(
     headDim: DIM,
     keyFormat: format,
     valueFormat: format,
-    hadamard: rotated,
-    valueHadamard: rotated,
+    hadamard,
+    valueHadamard,
   })
   const seq = cache.createSequence()
   cache.writeTokens(seq, 0, 0, k, v)
@@ -43,61 +48,55 @@ function filled(
 }
 
 for (const format of ['f8e4m3', 'q8', 'q4'] as const) {
-  for (const rotated of [false, true]) {
-    onDevices(
-      `${format}${rotated ? ', rotated' : ''}: full pages are quantised as on the CPU, others are exact`,
-      (t, device) => {
-        const { cache, seq } = filled(device, format, rotated)
-        const { cache: reference, seq: same } = filled('cpu', format, rotated)
-        const found = cache.gather(seq, 0)
-        const [keys, values] = [found.k.toFloat32Array(), found.v.toFloat32Array()]
-        t.true(distance(values, v.data) > 0)
-        t.true(
-          distance(values, v.data) <= HALF_STEP[format] * (rotated ? SPREAD ** 2 : 1),
-          `${distance(values, v.data)}`,
-        )
-        t.true(distance(keys, k.data) <= HALF_STEP[format] * (rotated ? SPREAD : 1), `${distance(keys, k.data)}`)
-        const wanted = reference.gather(same, 0)
-        t.true(
-          distance(values, wanted.v.toFloat32Array()) <= (rotated ? 1e-6 : 0),
-          'the codes and scales are those of the CPU',
-        )
-        t.true(distance(keys, wanted.k.toFloat32Array()) <= (rotated ? 1e-6 : 0))
-        const last = cache.readKv(seq, 0, TOKENS - 1)
-        t.is(
-          distance(
-            last.value,
-            span(0, HEADS).flatMap(head =>
-              Array.from(v.data.subarray(((head + 1) * TOKENS - 1) * DIM, (head + 1) * TOKENS * DIM)),
-            ),
+  for (const [name, rotated] of Object.entries(ROTATED)) {
+    onDevices(`${format}${name}: full pages are quantised as on the CPU, others are exact`, (t, device) => {
+      const { cache, seq } = filled(device, format, rotated)
+      const { cache: reference, seq: same } = filled('cpu', format, rotated)
+      const found = cache.gather(seq, 0)
+      const [keys, values] = [found.k.toFloat32Array(), found.v.toFloat32Array()]
+      t.true(distance(values, v.data) > 0)
+      t.true(
+        distance(values, v.data) <= HALF_STEP[format] * (rotated[1] ? SPREAD ** 2 : 1),
+        `${distance(values, v.data)}`,
+      )
+      t.true(distance(keys, k.data) <= HALF_STEP[format] * (rotated[0] ? SPREAD : 1), `${distance(keys, k.data)}`)
+      const wanted = reference.gather(same, 0)
+      t.true(
+        distance(values, wanted.v.toFloat32Array()) <= (rotated[1] ? 1e-6 : 0),
+        'the codes and scales are those of the CPU',
+      )
+      t.true(distance(keys, wanted.k.toFloat32Array()) <= (rotated[0] ? 1e-6 : 0))
+      const last = cache.readKv(seq, 0, TOKENS - 1)
+      t.is(
+        distance(
+          last.value,
+          span(0, HEADS).flatMap(head =>
+            Array.from(v.data.subarray(((head + 1) * TOKENS - 1) * DIM, (head + 1) * TOKENS * DIM)),
           ),
-          0,
-        )
-        cache.dispose()
-        reference.dispose()
-      },
-    )
+        ),
+        0,
+      )
+      cache.dispose()
+      reference.dispose()
+    })
 
-    onDevices(
-      `${format}${rotated ? ', rotated' : ''}: attention over the pages is that over their gathered values`,
-      (t, device) => {
-        const { cache, seq } = filled(device, format, rotated)
-        const q = waves(7, [3, 2 * HEADS, DIM])
-        const { out } = attend(q, { cache, layer: 0, sequences: [seq] }, { qOffsets: [0, 3] })
-        const gathered = cache.gather(seq, 0)
-        const turned = (tensor: typeof gathered.k): HostTensor => ({
-          data: tokensFirst(tensor.toFloat32Array()),
-          shape: [TOKENS, HEADS, DIM],
-        })
-        const wanted = attend(
-          q,
-          { k: turned(gathered.k), v: turned(gathered.v), kvOffsets: [0, TOKENS] },
-          { qOffsets: [0, 3] },
-        )
-        t.true(distance(out.toFloat32Array(), wanted.out.toFloat32Array()) <= 2e-5)
-        cache.dispose()
-      },
-    )
+    onDevices(`${format}${name}: attention over the pages is that over their gathered values`, (t, device) => {
+      const { cache, seq } = filled(device, format, rotated)
+      const q = waves(7, [3, 2 * HEADS, DIM])
+      const { out } = attend(q, { cache, layer: 0, sequences: [seq] }, { qOffsets: [0, 3] })
+      const gathered = cache.gather(seq, 0)
+      const turned = (tensor: typeof gathered.k): HostTensor => ({
+        data: tokensFirst(tensor.toFloat32Array()),
+        shape: [TOKENS, HEADS, DIM],
+      })
+      const wanted = attend(
+        q,
+        { k: turned(gathered.k), v: turned(gathered.v), kvOffsets: [0, TOKENS] },
+        { qOffsets: [0, 3] },
+      )
+      t.true(distance(out.toFloat32Array(), wanted.out.toFloat32Array()) <= 2e-5)
+      cache.dispose()
+    })
   }
 }
 
