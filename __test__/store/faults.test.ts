@@ -1,4 +1,6 @@
 // Faults of stores under a whole cache: whatever a store does, a prompt gets the right rows, no call is rejected, and the store is used again when it is back.
+//
+// `KVTIDE_ROUNDS` sets how often all prompts are asked for during a fault, and `KVTIDE_PROMPTS` their number: a cache keeps the blocks of about six of them.
 import test, { type ExecutionContext } from 'ava'
 
 import { ObjectStore, RedisStore, type StoreTier } from '../../index.js'
@@ -14,7 +16,8 @@ const SECRET = new Uint8Array(32).fill(6)
 const LATE = 60_000
 /** The deadline of a match while its store may not answer. */
 const SOON = 250
-const PROMPTS = 6
+const PROMPTS = Number(process.env['KVTIDE_PROMPTS'] ?? 6)
+const ROUNDS = Number(process.env['KVTIDE_ROUNDS'] ?? 2)
 
 /** A fault of a store: how it begins, and how it ends. */
 interface Fault {
@@ -38,12 +41,12 @@ async function survives(t: ExecutionContext, store: Omit<StoreTier, 'onChange'>,
 
   await fault.begin()
   const during = new Prompting(store, fault.finds === 'all' ? LATE : SOON)
-  for (let turn = 0; turn < 2; turn++)
+  for (let round = 0; round < ROUNDS; round++)
     for (let number = 0; number < PROMPTS; number++) {
       await fault.each?.()
       await during.ask(number)
     }
-  // What was found in the second round was computed in the first one.
+  // Of six prompts, the cache itself has those that a round computed.
   const brought = during.cache.stats().tiers?.store?.found ?? 0
   if (fault.finds === 'nothing') t.is(brought, 0)
   if (fault.finds === 'all') t.true(brought > 0)

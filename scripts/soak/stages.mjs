@@ -58,6 +58,22 @@ export const stages = [
     done: () => 1000,
   },
   {
+    // Half an hour of it.
+    name: 'flapping',
+    unit: 'prompts while Redis, and then an object store, goes away and comes back',
+    goal: 60_000,
+    command: [
+      'ava',
+      '__test__/store/faults.test.ts',
+      '--match',
+      '*started before each*',
+      '--match',
+      '*again and again',
+    ],
+    env: { KVTIDE_PROMPTS: '30', KVTIDE_ROUNDS: '200' },
+    done: () => 6000,
+  },
+  {
     name: 'races',
     unit: 'programs of background work',
     goal: 5000,
