@@ -16,6 +16,7 @@ import { readSafetensors } from '../support/llama/safetensors.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
 import { copied, inBf16, withNodes } from '../support/onnx/changed.js'
+import { models as encoderDecoders, type Seq2Seq } from '../support/onnx/encoder-decoder.js'
 import { graphFile as anyGraph } from '../support/onnx/graphs.js'
 import { graphFile, WINDOWED } from '../support/onnx/paged-graph.js'
 import { rejected, throwsCode } from '../support/throws.js'
@@ -86,6 +87,25 @@ test('the slow backend is a warning once, with the node and the reason, unless i
     /^model\.onnx runs on the slow backend plain, .* added\/warned .*it reads past_key_values.*; export it with optimum/,
   )
   t.true((warning?.message.length ?? Infinity) <= 300 && !warning?.message.includes('\n'))
+})
+
+test('a decoder with an encoder says once that it runs on the slow backend, unless that one was asked for', async t => {
+  const warnings: (Error & { code?: string })[] = []
+  const note = (warning: Error): void => void warnings.push(warning)
+  process.on('warning', note)
+  t.teardown(() => process.off('warning', note))
+  const { file } = encoderDecoders[0] as Seq2Seq
+  for (const options of [{ ...SMALL, backend: 'plain' }, SMALL, SMALL] as const) {
+    await using model = await OnnxModel.load(file, options)
+    t.is(model.backend, 'plain')
+  }
+  const about = warnings.filter(({ code, message }) => code === 'KVTIDE_PLAIN' && message.startsWith('decoder_model'))
+  t.deepEqual(
+    about.map(({ message }) => message),
+    [
+      "decoder_model_merged.onnx runs on the slow backend plain, one sequence after the other: encoder_hidden_states (input): a decoder with an encoder runs on plain alone; pass backend: 'plain' to load it without this warning",
+    ],
+  )
 })
 
 test('where no way works, the first refusal is told', async t => {

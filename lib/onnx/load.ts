@@ -63,8 +63,7 @@ export async function loadModel(given: unknown, options: unknown) {
         : make(backend, graph, rewritten.value, form),
     )
     if (made.value !== undefined) {
-      // For a decoder with an encoder, there is no other backend.
-      if (backend === 'plain' && parts === undefined) warnOfPlain(graph, namespace, refusals[0])
+      if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: cacheOptions.maxSequences ?? SEQUENCES }
       const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
       const tables = [graph.contextLength(), rewritten.value?.contextLength()]
@@ -96,6 +95,9 @@ function sourceOf(
 /** The graphs whose warning was given. */
 const warned = new Set<string>()
 
+/** The advice for a decoder with an encoder, which has no faster backend. */
+const NO_OTHER = "pass backend: 'plain' to load it without this warning"
+
 /** Warns once for each graph that it runs on the slow backend, unless that one was asked for. */
 function warnOfPlain(graph: NativeOnnxGraph, namespace: string, refusal: BackendRefusal | undefined): void {
   if (refusal === undefined || warned.has(namespace)) return
@@ -103,10 +105,11 @@ function warnOfPlain(graph: NativeOnnxGraph, namespace: string, refusal: Backend
   const name = graph.path === null ? 'a model' : basename(graph.path)
   const slow = `${name} runs on the slow backend plain, one sequence after the other`
   const advice = adviceOf(refusal.error)
+  const isEncoded = hasEncoder(graph)
   const text =
     advice === undefined
       ? inLength(`${slow}: ${refusal.error.message}`)
-      : advised(`${slow}: ${advice.place}`, advice.help)
+      : advised(`${slow}: ${advice.place}`, isEncoded ? NO_OTHER : advice.help)
   process.emitWarning(text, { type: 'KvTideWarning', code: 'KVTIDE_PLAIN' })
 }
 
