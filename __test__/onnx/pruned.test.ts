@@ -14,6 +14,8 @@ import { onnxTest as test } from '../support/onnx/available.js'
 import { prunedHead } from '../support/onnx/changed.js'
 import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
 import { argmax, floats, graphFile, quiet } from '../support/onnx/graphs.js'
+import { ELEMENT } from '../support/onnx/model-bytes.js'
+import { SMALL_VOCABULARY, smallDecoder } from '../support/onnx/small-decoder.js'
 import { rejected, throwsCode } from '../support/throws.js'
 
 const SMALL = { threads: 1, cache: { memoryBytes: 2 ** 23 } } satisfies OnnxModelOptions
@@ -153,3 +155,29 @@ test('rows are read as a shape says, and none is made up', t => {
     ),
   )
 })
+
+for (const [name, element, dims] of [
+  ['num_logits_to_keep', 'int64', []],
+  ['logits_to_keep', 'int64', []],
+  ['logits_to_keep', 'int64', [1]],
+  ['logits_to_keep', 'int32', []],
+] as const) {
+  test(`${name} of ${element} and [${dims.join()}] gives all rows, on plain and in a session of the caller's own`, async t => {
+    const options = { ...SMALL, backend: 'plain' } as const
+    const [bytes, tokens] = [smallDecoder({ kept: { name, element: ELEMENT[element], dims } }), [3, 9, 14, 22, 8]]
+    await using model = await OnnxModel.load(bytes, options)
+    await using other = await OnnxModel.load(smallDecoder(), options)
+    const all = async (one: OnnxModel): Promise<Float32Array> => {
+      using sequence = one.open()
+      return (await one.run([{ sequence, tokens }], { logits: 'all' }))[0] as Float32Array
+    }
+    const [found, wanted] = [await all(model), await all(other)]
+    t.is(found.length, tokens.length * SMALL_VOCABULARY)
+    t.true(distance(found, wanted) < 1e-5)
+    const session = await ort.InferenceSession.create(bytes, quiet)
+    using cache = new PagedKvCache({ capacity: 16, numLayers: 1, numKvHeads: 2, headDim: 8 })
+    using past = new OnnxPast({ session, cache, Tensor: ort.Tensor })
+    const { logits } = await session.run(past.resume(tokens).feeds)
+    t.true(distance((logits as ort.Tensor).data as Float32Array, wanted) < 1e-5)
+  })
+}

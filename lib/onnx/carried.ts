@@ -16,7 +16,14 @@ import { readDType } from '../sequences/page-format.js'
 import type { LayerGroup } from '../sequences/layer-group.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { Sequence } from '../paged/sequence.js'
-import type { CarriedPort, LayerPorts, OnnxInputName, OnnxPorts, OnnxSession } from './ports.js'
+import {
+  type CarriedPort,
+  type LayerPorts,
+  LOGITS_TO_KEEP,
+  type OnnxInputName,
+  type OnnxPorts,
+  type OnnxSession,
+} from './ports.js'
 import { refusedPort } from './refused-node.js'
 import { elementsOf } from './runtime.js'
 import { groupsWithRows, StateTensors } from './state-tensors.js'
@@ -105,7 +112,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     }
     this.#states = new StateTensors<T>(ports, cache.groups, this.#Tensor)
     if (session.inputMetadata === undefined) return
-    for (const name of ['input_ids', 'attention_mask', 'position_ids'] as const) {
+    for (const name of ['input_ids', 'attention_mask', 'position_ids', ...LOGITS_TO_KEEP] as const) {
       const type = ports.typeOf(name)
       if (ports.has(name) && type !== 'int64' && type !== 'int32')
         throw refusedPort(name, 'input', `its type is ${type}, expected int64 or int32`, 'form')
@@ -236,8 +243,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     this.#ints(feeds, 'position_ids', count, [1, count], place => length + place)
     this.#ints(feeds, 'kvtide.new_rows', count, [count], place => first + place)
     const { ports } = this
-    if (ports.has('num_logits_to_keep'))
-      feeds['num_logits_to_keep'] = new this.#Tensor('int64', new BigInt64Array(1), [])
+    for (const name of LOGITS_TO_KEEP) this.#ints(feeds, name, 1, ports.rankOf(name) === 1 ? [1] : [], () => 0)
     if (ports.has('use_cache_branch'))
       feeds['use_cache_branch'] = new this.#Tensor('bool', Uint8Array.of(length > 0 ? 1 : 0), [1])
   }

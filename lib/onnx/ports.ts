@@ -68,6 +68,9 @@ const KNOWN: readonly OnnxNames[] = [
   },
 ]
 
+/** @internal The inputs with the number of last tokens whose logits are wanted; 0 stands for all. */
+export const LOGITS_TO_KEEP = ['num_logits_to_keep', 'logits_to_keep'] as const
+
 /** The inputs besides pasts. */
 const INPUTS = [
   'input_ids',
@@ -75,6 +78,7 @@ const INPUTS = [
   'position_ids',
   'use_cache_branch',
   'num_logits_to_keep',
+  'logits_to_keep',
   'kvtide.new_rows',
 ] as const
 
@@ -167,6 +171,11 @@ export class OnnxPorts {
   sizeOf(name: OnnxInputName, axis: number): number | undefined {
     const size = this.#inputs.get(name)?.shape?.[axis]
     return typeof size === 'number' && size > 0 ? size : undefined
+  }
+
+  /** The number of dimensions of an input, if the session declares them. */
+  rankOf(name: OnnxInputName): number | undefined {
+    return this.#inputs.get(name)?.shape?.length
   }
 
   /** True if the session has an input. */
