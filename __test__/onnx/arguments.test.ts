@@ -1,14 +1,14 @@
 // Every export of kvtide/onnx and every member with every wrong value: a coded error, and nothing has changed.
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 
 import * as onnx from '../../onnx.js'
 import {
-  type Checks,
   disposedThis,
-  ending,
   missingArguments,
+  passed,
   readOnce,
   strangeThis,
+  works,
   wrongArguments,
 } from '../support/arguments/checks.js'
 import { inOwnFolder } from '../support/arguments/files.js'
@@ -21,25 +21,12 @@ inOwnFolder()
 
 const rows = [...onnxRows, ...loadRows]
 
-function passed(t: ExecutionContext, { count, wrong }: Checks): void {
-  t.log(`${count} checks`)
-  t.deepEqual(wrong, [])
-}
-
 test('the table has a row for every export and every member, and no other', t => {
   t.deepEqual([...new Set(rows.map(row => row.name))].toSorted(), everything(onnx).toSorted())
 })
 
 test('every row works with the values that it calls right', async t => {
-  for (const row of onnxRows) {
-    const self = row.self()
-    const args = row.params.map(parameter => parameter.valid(self as never))
-    t.is(
-      row.name.startsWith('new ') && row.name !== 'new OnnxPast' ? 'INVALID_ARGUMENT' : 'ok',
-      await ending(() => callOf(row.name)(self, args)),
-      row.name,
-    )
-  }
+  await works(t, onnxRows, name => name.startsWith('new ') && name !== 'new OnnxPast')
 })
 
 test('a wrong argument is refused with its code, and nothing has changed', async t => {
@@ -87,7 +74,7 @@ test('what a getter throws comes out as it is, and nothing has changed', async t
         const before = self instanceof onnx.OnnxSequence ? [...self.tokens] : undefined
         let thrown: unknown
         try {
-          await callOf(row.name)(self, args)
+          await callOf(row)(self, args)
         } catch (error) {
           thrown = error
         }

@@ -4,6 +4,8 @@ import test from 'ava'
 import { isKvTideError } from '../../index.js'
 import { readTextFiles } from '../../lib/text/files.js'
 import { ChatTemplate } from '../../lib/text/template.js'
+import { INTERNAL } from '../../lib/border/owner.js'
+import { Codec } from '../../lib/text/codec.js'
 import { TextTokenizer } from '../../lib/text/tokenizer.js'
 import { folderOf } from '../support/folder.js'
 import { mutated, mutatedText } from '../support/mutated.js'
@@ -75,7 +77,7 @@ test('tokenizers', async t => {
   await checkAsync(t, mutated(...kinds), async value => {
     const tokenizer = value as Record<string, unknown>
     try {
-      const made = await TextTokenizer.load({ ...files, tokenizer })
+      const made = new TextTokenizer(INTERNAL, await Codec.load({ ...files, tokenizer }))
       made.decode(made.encode('ab a'))
       loaded += 1
     } catch (error) {

@@ -6,6 +6,8 @@ import test, { type ExecutionContext } from 'ava'
 
 import { readTextFiles } from '../../lib/text/files.js'
 import { TextTokenizer } from '../../lib/text/tokenizer.js'
+import { Codec } from '../../lib/text/codec.js'
+import { INTERNAL } from '../../lib/border/owner.js'
 import { folderOf } from '../support/folder.js'
 import { Random } from '../support/text/random.js'
 import { byteLevelTokenizer, fallbackTokenizer, suffixTokenizer, tinyModel } from '../support/text/tiny-tokenizer.js'
@@ -19,8 +21,11 @@ interface Reference {
 const NAME: string = '@huggingface/tokenizers'
 const { Tokenizer } = (await import(NAME)) as { readonly Tokenizer: new (json: object, config: object) => Reference }
 
+const codecOf = async (t: ExecutionContext, tokenizer: object): Promise<Codec> =>
+  Codec.load(readTextFiles(tinyModel(await folderOf(t), { 'tokenizer.json': tokenizer })))
+
 const load = async (t: ExecutionContext, tokenizer: object): Promise<TextTokenizer> =>
-  TextTokenizer.load(readTextFiles(tinyModel(await folderOf(t), { 'tokenizer.json': tokenizer })))
+  new TextTokenizer(INTERNAL, await codecOf(t, tokenizer))
 
 const KINDS = {
   'byte-level': byteLevelTokenizer(),
@@ -31,7 +36,8 @@ const KINDS = {
 
 for (const [kind, json] of Object.entries(KINDS)) {
   test(`${kind}: pieces are the text of all ids, in every order of ids`, async t => {
-    const tokenizer = await load(t, json)
+    const codec = await codecOf(t, json)
+    const tokenizer = new TextTokenizer(INTERNAL, codec)
     const reference = new Tokenizer(json, {})
     const random = new Random(7)
     for (let round = 0; round < 400; round++) {
@@ -96,7 +102,8 @@ test('texts have the ids of the package, whole and in slices, however long', asy
     '! ',
   ]
   for (const [kind, json] of Object.entries(KINDS)) {
-    const tokenizer = await load(t, json)
+    const codec = await codecOf(t, json)
+    const tokenizer = new TextTokenizer(INTERNAL, codec)
     const reference = new Tokenizer(json, {})
     for (let round = 0; round < 40; round++) {
       const text = Array.from(
@@ -105,25 +112,25 @@ test('texts have the ids of the package, whole and in slices, however long', asy
       ).join('')
       const ids = [...tokenizer.encode(text, { addSpecialTokens: false })]
       t.deepEqual(ids, reference.encode(text, { add_special_tokens: false }).ids, kind)
-      t.deepEqual([...(await tokenizer.encodeFrom(text, 0, () => false)).ids], ids, kind)
+      t.deepEqual([...(await codec.encodeFrom(text, 0, () => false)).ids], ids, kind)
     }
   }
 })
 
 test('behind each mark a text tokenises on its own', async t => {
-  const tokenizer = await load(t, byteLevelTokenizer())
+  const codec = await codecOf(t, byteLevelTokenizer())
   const text = '<|im_start|>user\nHello the world<|im_end|>\n<|im_start|>assistant\n<think> x</think>y'
-  const { ids, marks } = await tokenizer.encodeFrom(text, 0, () => false)
+  const { ids, marks } = await codec.encodeFrom(text, 0, () => false)
   t.true(marks.length >= 8)
   for (const mark of marks) {
-    const rest = await tokenizer.encodeFrom(text, mark.text, () => false)
+    const rest = await codec.encodeFrom(text, mark.text, () => false)
     t.deepEqual([...ids.slice(0, mark.ids), ...rest.ids], [...ids])
   }
-  t.deepEqual(tokenizer.encoder.places(text), [...new Set(marks.map(mark => mark.text))])
+  t.deepEqual(codec.encoder.places(text), [...new Set(marks.map(mark => mark.text))])
 })
 
 test('a long text gives the event loop its turns', async t => {
-  const tokenizer = await load(t, byteLevelTokenizer())
+  const codec = await codecOf(t, byteLevelTokenizer())
   let turns = 0
   let isOn = true
   const turn = (): void => {
@@ -131,7 +138,7 @@ test('a long text gives the event loop its turns', async t => {
     if (isOn) setImmediate(turn)
   }
   setImmediate(turn)
-  await tokenizer.encodeFrom('Hello the world, of 12 words. '.repeat(10_000), 0, () => false)
+  await codec.encodeFrom('Hello the world, of 12 words. '.repeat(10_000), 0, () => false)
   isOn = false
   t.true(turns > 5, `${turns}`)
 })
@@ -179,7 +186,7 @@ test('wrong arguments are refused', async t => {
   throwsCode(t, 'INVALID_ARGUMENT', () => tokenizer.decode('a' as never))
   throwsCode(t, 'INVALID_ARGUMENT', () => tokenizer.decode([1.5]))
   throwsCode(t, 'INVALID_ARGUMENT', () => tokenizer.stream({ skipSpecial: true } as never))
-  throwsCode(t, 'INVALID_ARGUMENT', () => new TextTokenizer(undefined, undefined as never, undefined as never))
+  throwsCode(t, 'INVALID_ARGUMENT', () => new TextTokenizer(undefined, undefined))
   t.is(tokenizer.decode([]), '')
   t.is(tokenizer.decode([100_000]), '')
 })

@@ -59,8 +59,7 @@ export function text(argument: string, value: unknown): string {
 
 /** Checks that a value is an object, whose fields are then read by name. */
 export function fields<T extends object>(argument: string, value: unknown): { readonly [K in keyof T]?: unknown } {
-  if (typeof value === 'object' && value !== null && !isRevoked(value))
-    return value as { readonly [K in keyof T]?: unknown }
+  if (isObject(value)) return value as { readonly [K in keyof T]?: unknown }
   // A string in place of options may be one of the secrets in them.
   throw invalid(argument, value, 'an object', typeof value === 'string' || undefined)
 }
@@ -82,18 +81,19 @@ export function known<T extends object>(
   return given
 }
 
-/** True for a revoked proxy: every operation on one throws. */
-function isRevoked(value: object): boolean {
+/** True for an object, but not for a revoked proxy: every operation on one throws. */
+export function isObject(value: unknown): value is object {
+  if (typeof value !== 'object' || value === null) return false
   try {
     Array.isArray(value)
-    return false
-  } catch {
     return true
+  } catch {
+    return false
   }
 }
 
 export function isArray(value: unknown): value is readonly unknown[] {
-  return typeof value === 'object' && value !== null && !isRevoked(value) && Array.isArray(value)
+  return isObject(value) && Array.isArray(value)
 }
 
 /** Returns the entries of an array, each read once and checked. A hole is checked as `undefined`. */

@@ -5,6 +5,7 @@ import {
   fields,
   flag,
   isArray,
+  isObject,
   known,
   list,
   type Names,
@@ -294,14 +295,15 @@ function readConstrained(grammar: unknown, vocabulary: unknown): Constrained | u
   return grammar === undefined ? undefined : { grammar: readGrammar('grammar', grammar), vocabulary: given }
 }
 
-function readDraft(
+/** @internal Reads the option `draft`. `modelOf` reads a second model, and returns `undefined` if the value is not a model. */
+export function readDraft(
   value: unknown,
   modelOf: (argument: string, value: unknown) => DraftModel | undefined,
 ): GenerationSettings['draft'] {
   if (value === 'lookup') return { most: DRAFTED.text, model: undefined }
   const expected =
     "'lookup', { lookup } with the maximum number of tokens at once, another OnnxModel, or { model, tokens }"
-  if (typeof value !== 'object') throw invalid('draft', value, expected)
+  if (!isObject(value)) throw invalid('draft', value, expected)
   const own = modelOf('draft', value)
   if (own !== undefined) return { most: DRAFTED.model, model: own }
   const { lookup, model, tokens } = known<{ lookup: number; model: unknown; tokens: number }>('draft', value, DRAFT)

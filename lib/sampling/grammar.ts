@@ -1,7 +1,7 @@
 // Grammars as callers give them, and as the addon compiles them.
 import type { NativeGrammar } from '#binding'
 
-import { fields, known, type Names, text } from '../errors/check.js'
+import { arrayKind, isArray, isObject, known, type Names, text } from '../errors/check.js'
 import { invalid, KvTideError } from '../errors/errors.js'
 
 /** Texts that may be generated: the values of a JSON schema, the matches of a regular expression, or the texts of a Lark grammar. */
@@ -49,8 +49,8 @@ export function readGrammar(argument: string, value: unknown): GrammarText {
 function schemaText(argument: string, schema: unknown): string {
   if (schema === 'object') return '{"type":"object"}'
   if (typeof schema === 'boolean') return String(schema)
-  if (typeof schema !== 'object') throw invalid(argument, schema, "a JSON schema, or 'object'")
-  fields(argument, schema)
+  if (!isObject(schema) || isArray(schema) || arrayKind(schema) !== undefined)
+    throw invalid(argument, schema, "a JSON schema: an object, true, false or 'object'")
   let json: string | undefined
   try {
     json = JSON.stringify(schema) as string | undefined

@@ -11,7 +11,7 @@ import { NOTHING_USED, type Usage } from '../onnx/usage.js'
 import type { TokenLogprobs } from '../sampling/options.js'
 import type { AnswerOptions } from './options.js'
 import { StopTexts } from './stop-texts.js'
-import type { TextTokenizer } from './tokenizer.js'
+import type { Codec } from './codec.js'
 import type { AnswerParser, AnswerPart } from './tools/parts.js'
 import type { AssistantMessage, TextEvent, TextFinishReason, TextLogprob, TextLogprobs, ToolCall } from './types.js'
 
@@ -36,7 +36,7 @@ export interface PreparedAnswer {
 /** @internal What an answer is made of. */
 export interface AnswerWork {
   readonly model: OnnxModel
-  readonly tokenizer: TextTokenizer
+  readonly codec: Codec
   readonly options: AnswerOptions
   /** Makes the prompt. It ends early if nothing is wanted any more. */
   readonly prepare: (isEnded: () => boolean) => Promise<PreparedAnswer>
@@ -91,7 +91,7 @@ export class Answer {
 
   /** All events, the last one `finish`. Ending it early ends the generation. */
   async *events(): AsyncGenerator<TextEvent, undefined, undefined> {
-    const { model, tokenizer, options } = this.#work
+    const { model, codec, options } = this.#work
     checkSignal(options.signal)
     const prepared = await this.#work.prepare(() => this.#isEnded || options.signal?.aborted === true)
     checkSignal(options.signal)
@@ -109,12 +109,12 @@ export class Answer {
     const answer: number[] = []
     // The number of characters of all tokens so far, for each of them.
     const lengths: number[] = []
-    const text = tokenizer.streamOf(prepared.isShown, prepared.isStart)
+    const text = codec.streamOf(prepared.isShown, prepared.isStart)
     try {
       for await (const id of generation) {
         answer.push(id)
         this.#unsent.tokens.push(id)
-        if (generation.logprobs !== undefined) this.#unsent.logprobs.push(withTexts(tokenizer, generation.logprobs))
+        if (generation.logprobs !== undefined) this.#unsent.logprobs.push(withTexts(codec, generation.logprobs))
         const piece = text.push(id)
         lengths.push((lengths.at(-1) ?? 0) + piece.length)
         if (piece !== '') yield* this.#sent(prepared.parser.push(piece))
@@ -188,9 +188,9 @@ export class Answer {
 
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
 
-function withTexts(tokenizer: TextTokenizer, { token, logprob, top }: TokenLogprobs): TextLogprobs {
+function withTexts(codec: Codec, { token, logprob, top }: TokenLogprobs): TextLogprobs {
   const named = (id: number, value: number): TextLogprob => {
-    const bytes = tokenizer.bytesOf(id).slice()
+    const bytes = codec.bytesOf(id).slice()
     return { token: id, text: decoder.decode(bytes), bytes, logprob: value }
   }
   return { ...named(token, logprob), top: top.map(other => named(other.token, other.logprob)) }

@@ -5,7 +5,7 @@ import { invalid } from '../errors/errors.js'
 import { inTemplate, type ReadMessage } from './messages.js'
 import type { ReadChat } from './options.js'
 import { type ChatTemplate, missingTemplate, type Variables } from './template.js'
-import type { TextTokenizer } from './tokenizer.js'
+import type { Codec } from './codec.js'
 import { CallParser, type ReasoningMarks } from './tools/answer-parser.js'
 import { callGrammar, reasonedGrammar } from './tools/call-grammar.js'
 import { HarmonyParser } from './tools/harmony.js'
@@ -36,13 +36,13 @@ export class ChatFormat {
   /** The token that the template puts behind an answer. */
   readonly endOfTurn: number | undefined
   readonly #name: string
-  readonly #tokenizer: TextTokenizer
+  readonly #codec: Codec
   readonly #template: ChatTemplate | undefined
   readonly #reasoning: ReasoningMarks | undefined
 
-  constructor(name: string, tokenizer: TextTokenizer, template: ChatTemplate | undefined) {
+  constructor(name: string, codec: Codec, template: ChatTemplate | undefined) {
     this.#name = name
-    this.#tokenizer = tokenizer
+    this.#codec = codec
     this.#template = template
     this.family = template === undefined ? undefined : familyOf(template.text)
     this.#reasoning = REASONING.find(({ close }) => template?.mentions(close) === true)
@@ -83,8 +83,8 @@ export class ChatFormat {
         `'auto': the form of calls in the chat template of ${this.#name} is not known`,
       )
     const special = (text: string): number | undefined => {
-      const id = this.#tokenizer.idOf(text)
-      return id !== undefined && this.#tokenizer.isSpecial(id) ? id : undefined
+      const id = this.#codec.idOf(text)
+      return id !== undefined && this.#codec.isSpecial(id) ? id : undefined
     }
     const around = { reasoning, isReasoning, specialOf: special }
     const wanted =
@@ -124,8 +124,8 @@ export class ChatFormat {
   #shown(hasTools: boolean): (id: number) => boolean {
     const marks = this.#reasoning === undefined ? [] : [this.#reasoning.open, this.#reasoning.close]
     const texts = hasTools || this.family === 'gpt-oss' ? [...marks, ...MARKERS] : marks
-    const shown = new Set(texts.map(text => this.#tokenizer.idOf(text)))
-    return id => !this.#tokenizer.isSpecial(id) || shown.has(id)
+    const shown = new Set(texts.map(text => this.#codec.idOf(text)))
+    return id => !this.#codec.isSpecial(id) || shown.has(id)
   }
 
   /** Looks where the template puts an answer, and which token follows it. */
@@ -145,8 +145,8 @@ export class ChatFormat {
     }
     const place = text.lastIndexOf(answer)
     const behind = place < 0 ? '' : text.slice(place + answer.length)
-    const first = this.#tokenizer.encode(behind, { addSpecialTokens: false })[0]
-    return first !== undefined && this.#tokenizer.isAdded(first) ? first : undefined
+    const first = this.#codec.encoder.encode(behind, false)[0]
+    return first !== undefined && this.#codec.isAdded(first) ? first : undefined
   }
 }
 

@@ -11,6 +11,7 @@
 import { readdirSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
+import { arrayKind, isObject } from '../errors/check.js'
 import { KvTideError, messageOf } from '../errors/errors.js'
 import { readRegular } from '../loading/regular-file.js'
 import { parseConfig } from '../onnx/config.js'
@@ -35,9 +36,9 @@ export interface TextFiles {
 const TOKENIZER_BYTES = 512 * 2 ** 20
 const CONFIG_BYTES = 16 * 2 ** 20
 
-/** @internal True if a value is an object with fields. */
+/** @internal True if a value is an object with fields: no array, and no typed array. */
 export function isFields(value: unknown): value is Fields {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
+  return isObject(value) && !Array.isArray(value) && arrayKind(value) === undefined
 }
 
 /** @internal Reads the files in `folder` and in the folder above it. */

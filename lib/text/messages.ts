@@ -2,7 +2,7 @@
 //
 // Fields that OpenAI's clients send and that don't change the answer are ignored. Anything else that a text model cannot do is refused by its place:
 // `messages[2].content[0].type`.
-import { fields, isArray, list, optional, text as string } from '../errors/check.js'
+import { fields, flag, isArray, list, optional, text as string } from '../errors/check.js'
 import { invalid, messageOf } from '../errors/errors.js'
 import { isFields } from './files.js'
 import type { ChatMessage, TextPart, Tool, ToolCall, ToolChoice } from './types.js'
@@ -102,10 +102,11 @@ function readTool(argument: string, value: unknown): Tool {
   const { type, function: given } = fields<Tool>(argument, value)
   if (type !== 'function') throw invalid(`${argument}.type`, type, "'function'")
   const place = `${argument}.function`
-  const { name, description, parameters } = fields<Tool['function']>(place, given)
+  const { name, description, parameters, strict } = fields<Tool['function']>(place, given)
   if (typeof name !== 'string' || name === '' || name.length > NAME_MAX || /[\s"'\\<>{}]/.test(name))
     throw invalid(`${place}.name`, name, `a name of 1 to ${NAME_MAX} characters, without spaces, quotes and brackets`)
   const about = optionalString(`${place}.description`, description)
+  if (strict !== undefined && strict !== null) flag(`${place}.strict`, strict)
   if (parameters !== undefined && parameters !== null && !isFields(parameters))
     throw invalid(`${place}.parameters`, parameters, 'a JSON schema, an object')
   return {

@@ -1,12 +1,15 @@
 // Options of chats and completions, and their checks. All of them are read once, before anything is computed.
-import { arrayKind, count, fields, flag, isArray, known, list, type Names, optional } from '../errors/check.js'
+import { arrayKind, count, flag, isArray, known, list, type Names, optional } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
+import type { DraftModel } from '../onnx/drafter.js'
 import { OnnxModel } from '../onnx/model.js'
+import { readDraft as checkDraft } from '../onnx/options.js'
+import { readPositions } from '../onnx/token-log.js'
 import { readSamplingOptions, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
 import { promptOf, wellFormed } from '../sequences/prompt.js'
 import { readTokens } from '../sequences/tokens.js'
-import { isFields } from './files.js'
+import { type Fields, isFields } from './files.js'
 import { copied, type ReadMessage, readMessages, readToolChoice, readTools } from './messages.js'
 import { type Grammar, readGrammar as checkGrammar } from '../sampling/grammar.js'
 import type { ChatOptions, CompleteOptions, TextOptions, Tool, ToolChoice } from './types.js'
@@ -135,7 +138,7 @@ function readAnswer(
     draft: optional((_, value) => readDraft(value, draftOf), 'draft', draft),
     salt: (salt instanceof Uint8Array ? salt.slice() : salt) as string | Uint8Array | undefined,
     saltFrom: saltFrom as number | undefined,
-    checkpoints: given.checkpoints === undefined ? [] : [...readTokens('checkpoints', given.checkpoints)],
+    checkpoints: readPositions('checkpoints', given.checkpoints),
   }
 }
 
@@ -155,19 +158,23 @@ function readGrammar(schema: unknown, grammar: unknown): Grammar | undefined {
   if (schema === undefined && grammar === undefined) return undefined
   if (schema !== undefined && grammar !== undefined)
     throw invalid('grammar', grammar, 'no grammar together with schema')
+  if (schema !== undefined && !isFields(schema)) throw invalid('schema', schema, 'a JSON schema, an object')
   // Checked, and copied: the caller's object may change before it is used.
-  const read =
-    schema === undefined
-      ? checkGrammar('grammar', grammar)
-      : checkGrammar('grammar', { json: fields('schema', schema) })
+  const read = checkGrammar('grammar', schema === undefined ? grammar : { json: schema })
   return (read.kind === 'json' ? { json: JSON.parse(read.text) as object } : { [read.kind]: read.text }) as Grammar
 }
 
-/** The option `draft` with OnnxModels in place of TextModels. */
+/** The option `draft`, checked and copied, with OnnxModels in place of TextModels. */
 function readDraft(draft: unknown, draftOf: (model: unknown) => OnnxModel | undefined): unknown {
-  if (draft instanceof OnnxModel || !isFields(draft)) return draft
-  const own = draftOf(draft)
-  if (own !== undefined) return own
-  const model = draft['model']
-  return model === undefined ? draft : { ...draft, model: draftOf(model) ?? model }
+  const read = draftOf(draft) ?? (isFields(draft) && !(draft instanceof OnnxModel) ? inner(draft, draftOf) : draft)
+  // The model that it drafts for checks the second one when the answer begins.
+  checkDraft(read, (_, value) => (isFields(value) && value instanceof OnnxModel ? NO_DRAFT : undefined))
+  return read
+}
+
+const NO_DRAFT = {} as DraftModel
+
+function inner(draft: Fields, draftOf: (model: unknown) => OnnxModel | undefined): Fields {
+  const copy = { ...draft }
+  return copy['model'] === undefined ? copy : { ...copy, model: draftOf(copy['model']) ?? copy['model'] }
 }

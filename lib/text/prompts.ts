@@ -7,7 +7,7 @@ import type { ChatFormat, ChatReading } from './chat-format.js'
 import { Conversations, type KnownStart } from './conversations.js'
 import type { Mark } from './encoder.js'
 import type { ReadChat } from './options.js'
-import type { TextTokenizer } from './tokenizer.js'
+import type { Codec } from './codec.js'
 import type { ToolCall } from './types.js'
 
 /** The most checkpoints of a prompt. */
@@ -29,13 +29,13 @@ interface Rendered {
 
 /** @internal */
 export class Prompts {
-  readonly #tokenizer: TextTokenizer
+  readonly #codec: Codec
   readonly #format: ChatFormat
   readonly #conversations = new Conversations()
   readonly #called = new CalledMessages()
 
-  constructor(tokenizer: TextTokenizer, format: ChatFormat) {
-    this.#tokenizer = tokenizer
+  constructor(codec: Codec, format: ChatFormat) {
+    this.#codec = codec
     this.#format = format
   }
 
@@ -44,7 +44,7 @@ export class Prompts {
     const tenant = tenantOf(chat)
     const { text, known } = this.#rendered(chat, tenant)
     const start = known?.ids ?? new Uint32Array(0)
-    const rest = await this.#tokenizer.encodeFrom(text, known?.length ?? 0, isEnded)
+    const rest = await this.#codec.encodeFrom(text, known?.length ?? 0, isEnded)
     const ids = new Uint32Array(start.length + rest.ids.length)
     ids.set(start)
     ids.set(rest.ids, start.length)
@@ -75,7 +75,7 @@ export class Prompts {
   #known(tenant: string, text: string): Rendered {
     // Places cost a pass over the text.
     if (!this.#conversations.has(tenant)) return { text, known: undefined }
-    return { text, known: this.#conversations.find(tenant, text, this.#tokenizer.encoder.places(text)) }
+    return { text, known: this.#conversations.find(tenant, text, this.#codec.encoder.places(text)) }
   }
 
   #isEnd({ token }: Mark): boolean {
@@ -107,10 +107,10 @@ export class Prompts {
     calls: readonly ToolCall[],
   ): void {
     const end = this.#format.endOfTurn
-    const raw = this.#tokenizer.rawText(answer)
+    const raw = this.#codec.rawText(answer)
     if (calls.length > 0) this.#called.remember(tenant, calls, raw)
     if (end === undefined) return
-    const behind = this.#tokenizer.rawText([end])
+    const behind = this.#codec.rawText([end])
     const put = (text: string, own: readonly number[]): void => {
       const all = Uint32Array.from([...ids, ...own, end])
       const whole = `${prompt}${text}${behind}`
@@ -121,7 +121,7 @@ export class Prompts {
     const trimmed = raw.trimEnd()
     if (trimmed === raw) return
     for (let kept = answer.length - 1; kept > 0; kept--) {
-      const text = this.#tokenizer.rawText(answer.slice(0, kept))
+      const text = this.#codec.rawText(answer.slice(0, kept))
       if (text === trimmed) put(text, answer.slice(0, kept))
       if (text.length <= trimmed.length) break
     }

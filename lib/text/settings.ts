@@ -6,7 +6,7 @@
 import type { SamplingOptions } from '../sampling/options.js'
 import type { Fields, TextFiles } from './files.js'
 import { isFields } from './files.js'
-import type { TextTokenizer } from './tokenizer.js'
+import type { Codec } from './codec.js'
 
 /** @internal The sampling options that a config has defaults for. */
 export type SamplingDefaults = Pick<SamplingOptions, 'temperature' | 'topK' | 'topP' | 'minP' | 'repetitionPenalty'>
@@ -46,8 +46,8 @@ export function withDefaults<T extends SamplingDefaults>(given: T, defaults: Sam
 }
 
 /** @internal The id of the tokenizer's `eos_token`, in a list; none if the configs don't name it. */
-export function endOfText(tokenizer: TextTokenizer): number[] {
-  const name = tokenizer.special('eos')
-  const id = name === undefined ? undefined : tokenizer.idOf(name)
+export function endOfText(codec: Codec): number[] {
+  const name = codec.special('eos')
+  const id = name === undefined ? undefined : codec.idOf(name)
   return id === undefined ? [] : [id]
 }

@@ -67,7 +67,8 @@ export class TextGeneration implements AsyncIterable<string, undefined>, AsyncDi
    * @throws KvTideError `INVALID_ARGUMENT` if the text is not JSON, for example because `maxTokens` cut it off
    */
   async json<T = unknown>(): Promise<T> {
-    const text = await this.text()
+    TextGeneration.#check(this)
+    const text = await TextGeneration.prototype.text.call(this)
     try {
       return JSON.parse(text) as T
     } catch {

@@ -5,19 +5,19 @@ import { basename, dirname, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { checkInternal, checkThis, INTERNAL, settle } from '../border/owner.js'
-import { known, type Names, optional, text as string } from '../errors/check.js'
+import { isObject, known, type Names, optional, text as string } from '../errors/check.js'
 import { checkSignal, invalid, isKvTideError, KvTideError } from '../errors/errors.js'
-import { isAbortSignal } from '../border/stop-signal.js'
 import { type GenerateOptions, OnnxModel } from '../onnx/model.js'
 import { line } from '../errors/shown.js'
 import { LOAD, type OnnxModelOptions } from '../onnx/options.js'
 import type { Vocabulary } from '../sampling/vocabulary.js'
 import type { AnswerWork, PreparedAnswer } from './answer.js'
 import { ChatFormat } from './chat-format.js'
+import { Codec } from './codec.js'
 import { readTextFiles, type TextFiles } from './files.js'
 import { findModel } from './hub/hub.js'
 import { isHubName } from './hub/name.js'
-import { DOWNLOAD } from './hub/settings.js'
+import { DOWNLOAD, readDownload } from './hub/settings.js'
 import { type AnswerOptions, readChat, readCompletion, readRender, type RenderOptions } from './options.js'
 import { Prompts } from './prompts.js'
 import { endOfText, type SamplingDefaults, samplingDefaults, withDefaults } from './settings.js'
@@ -31,7 +31,7 @@ import type { ChatOptions, CompleteOptions, TextModelOptions, ToolFamily } from 
 /** @internal The parts of a loaded model. */
 interface Loaded {
   readonly model: OnnxModel
-  readonly tokenizer: TextTokenizer
+  readonly codec: Codec
   readonly template: ChatTemplate | undefined
   readonly files: TextFiles
   readonly name: string
@@ -71,6 +71,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   declare readonly hasTemplate: boolean
   /** The form in which it calls tools; `undefined` if its template takes no tools, or writes calls in a form that is not known. */
   declare readonly toolFamily: ToolFamily | undefined
+  readonly #codec: Codec
   readonly #prompts: Prompts
   readonly #format: ChatFormat
   readonly #defaults: SamplingDefaults
@@ -81,14 +82,16 @@ export class TextModel implements AsyncDisposable, Disposable {
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
     checkInternal(token, 'TextModel', 'TextModel.load(model) instead')
-    const { model, tokenizer, template, files, name } = loaded as Loaded
-    this.#format = new ChatFormat(name, tokenizer, template)
+    const { model, codec, template, files, name } = loaded as Loaded
+    const tokenizer = new TextTokenizer(INTERNAL, codec)
+    this.#codec = codec
+    this.#format = new ChatFormat(name, codec, template)
     const { contextLength } = model
     const { hasTemplate, family, endOfTurn } = this.#format
     settle<TextModel, Facts>(this, { model, tokenizer, name, contextLength, hasTemplate, toolFamily: family })
-    this.#prompts = new Prompts(tokenizer, this.#format)
+    this.#prompts = new Prompts(codec, this.#format)
     this.#defaults = samplingDefaults(files)
-    const ends = [...endOfText(tokenizer), ...(endOfTurn === undefined ? [] : [endOfTurn])]
+    const ends = [...endOfText(codec), ...(endOfTurn === undefined ? [] : [endOfTurn])]
     this.#ends = ends.filter(id => !model.endOfSequence.includes(id))
   }
 
@@ -101,34 +104,22 @@ export class TextModel implements AsyncDisposable, Disposable {
    * `RUNTIME_UNAVAILABLE` without a package that is needed, `MODEL_NOT_FOUND` and `HUB_UNAVAILABLE` for a name on the Hub; and the errors of `OnnxModel.load`
    */
   static async load(model: string | URL, options: TextModelOptions = {}): Promise<TextModel> {
-    const own = known<TextModelOptions & Record<string, unknown>>('options', options, OPTIONS)
-    const {
-      revision,
-      folder,
-      cacheFolder,
-      isOffline,
-      token,
-      endpoint,
-      onProgress,
-      onRetry,
-      signal,
-      template,
-      ...rest
-    } = own
-    const named = optional(string, 'template', template)
-    if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
+    const own = known<TextModelOptions>('options', options, OPTIONS) as Record<string, unknown>
+    const read = Object.fromEntries(Object.keys(OPTIONS).map(name => [name, own[name]]))
+    const named = optional(string, 'template', read['template'])
+    const hub = pick(read, DOWNLOAD)
+    const { signal } = readDownload(hub)
     checkSignal(signal)
-    const hub = { revision, folder, cacheFolder, isOffline, token, endpoint, onProgress, onRetry, signal }
-    const place = await placeOf(model, given(hub), rest['dtype'])
+    const place = await placeOf(model, hub)
     const files = readTextFiles(place.folder)
-    const tokenizer = await TextTokenizer.load(files)
-    const chat = await ChatTemplate.of(files.templates, named, specialsOf(tokenizer))
+    const codec = await Codec.load(files)
+    const chat = await ChatTemplate.of(files.templates, named, specialsOf(codec))
     checkSignal(signal)
-    const { dtype, ...others } = rest as OnnxModelOptions & Record<string, unknown>
-    const loaded = await OnnxModel.load(place.graph, place.isGraph ? others : { ...others, ...given({ dtype }) })
+    const { dtype, ...others } = pick(read, LOAD) as OnnxModelOptions
+    const loaded = await OnnxModel.load(place.graph, place.isChosen ? others : { ...others, ...given({ dtype }) })
     try {
       checkSignal(signal)
-      return new TextModel(INTERNAL, { model: loaded, tokenizer, template: chat, files, name: place.name })
+      return new TextModel(INTERNAL, { model: loaded, codec, template: chat, files, name: place.name })
     } catch (error) {
       await loaded.dispose()
       throw error
@@ -172,7 +163,7 @@ export class TextModel implements AsyncDisposable, Disposable {
     const read = readCompletion(options, draftOf)
     const prepare = async (isEnded: () => boolean): Promise<PreparedAnswer> => {
       const { prompt } = read
-      const { encoder } = this.tokenizer
+      const { encoder } = this.#codec
       const ids =
         typeof prompt === 'string' ? encoder.around((await encoder.encodeFrom(prompt, 0, isEnded)).ids) : prompt
       if (ids.length === 0) throw invalid('prompt', prompt, 'a text with at least one token')
@@ -180,7 +171,7 @@ export class TextModel implements AsyncDisposable, Disposable {
         ids,
         checkpoints: read.checkpoints,
         options: await this.#generateOptions(read, read.grammar),
-        isShown: id => !this.tokenizer.isSpecial(id),
+        isShown: id => !this.#codec.isSpecial(id),
         isStart: false,
         parser: PLAIN,
         hasCalls: () => false,
@@ -227,7 +218,7 @@ export class TextModel implements AsyncDisposable, Disposable {
   }
 
   #work(options: AnswerOptions, prepare: AnswerWork['prepare']): AnswerWork {
-    return { model: this.model, tokenizer: this.tokenizer, options, prepare }
+    return { model: this.model, codec: this.#codec, options, prepare }
   }
 
   async #generateOptions(options: AnswerOptions, grammar: Grammar | undefined): Promise<GenerateOptions> {
@@ -256,32 +247,32 @@ export class TextModel implements AsyncDisposable, Disposable {
 /** The graph, the folder with the tokenizer, and the name. */
 interface Place {
   readonly graph: string
-  /** True if `graph` is a file, so that no graph is chosen in a folder. */
-  readonly isGraph: boolean
+  /** True if `graph` was chosen by its dtype in a repository. */
+  readonly isChosen: boolean
   readonly folder: string
   readonly name: string
 }
 
 const EXPECTED = "a folder, the path of a graph, a file: URL, or a name on the Hub: 'org/name'"
 
-async function placeOf(model: unknown, hub: object, dtype: unknown): Promise<Place> {
+async function placeOf(model: unknown, hub: object): Promise<Place> {
   const path = pathOf(model)
   const found = statSync(path, { throwIfNoEntry: false })
   if (found?.isDirectory() === true) {
     const folder = resolve(path)
-    return { graph: folder, isGraph: false, folder, name: nameOf(folder) }
+    return { graph: folder, isChosen: false, folder, name: nameOf(folder) }
   }
   if (found !== undefined) {
     const folder = dirname(resolve(path))
-    return { graph: path, isGraph: true, folder, name: nameOf(folder) }
+    return { graph: path, isChosen: false, folder, name: nameOf(folder) }
   }
   if (!isHubName(path)) throw invalid('model', model, `${EXPECTED}; there is no such file`)
-  const { folder, graph } = await findModel(path, { ...hub, ...given({ dtype }) }).catch((error: unknown) => {
+  const { folder, graph } = await findModel(path, hub).catch((error: unknown) => {
     throw orNoFolder(path, error)
   })
   if (graph === undefined) throw invalid('model', model, 'a model with a graph')
   const [name = ''] = path.split('@')
-  return { graph, isGraph: true, folder, name }
+  return { graph, isChosen: true, folder, name }
 }
 
 /** The error of a name on the Hub that may have been meant as the path of a folder. */
@@ -292,7 +283,7 @@ function orNoFolder(path: string, error: unknown): unknown {
 }
 
 function pathOf(model: unknown): string {
-  if (typeof model !== 'string' && !(model instanceof URL)) throw invalid('model', model, EXPECTED)
+  if (typeof model !== 'string' && !(isObject(model) && model instanceof URL)) throw invalid('model', model, EXPECTED)
   if (model === '' || (typeof model === 'string' && model.includes('\0'))) throw invalid('model', model, EXPECTED)
   if (typeof model === 'string' && !/^file:/i.test(model)) return model
   try {
@@ -307,8 +298,13 @@ function nameOf(folder: string): string {
   return basename(basename(folder) === 'onnx' ? dirname(folder) : folder)
 }
 
-function specialsOf(tokenizer: TextTokenizer): Record<string, unknown> {
-  return given(Object.fromEntries(SPECIALS.map(name => [`${name}_token`, tokenizer.special(name)])))
+function specialsOf(codec: Codec): Record<string, unknown> {
+  return given(Object.fromEntries(SPECIALS.map(name => [`${name}_token`, codec.special(name)])))
+}
+
+/** The options with these names that are not `undefined`. */
+function pick(values: Readonly<Record<string, unknown>>, names: object): Record<string, unknown> {
+  return given(Object.fromEntries(Object.keys(names).map(name => [name, values[name]])))
 }
 
 /** The fields that are not `undefined`. */
@@ -318,5 +314,5 @@ function given(values: Readonly<Record<string, unknown>>): Record<string, unknow
 
 /** The OnnxModel of a TextModel. */
 function draftOf(model: unknown): OnnxModel | undefined {
-  return model instanceof TextModel ? model.model : undefined
+  return isObject(model) && model instanceof TextModel ? model.model : undefined
 }

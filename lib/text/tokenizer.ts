@@ -1,15 +1,10 @@
 // A model's tokenizer: text to ids, and back.
-import { checkInternal, INTERNAL, settle } from '../border/owner.js'
-import { arrayKind, flag, isArray, known, type Names, optional, text as string } from '../errors/check.js'
-import { invalid, isKvTideError, messageOf } from '../errors/errors.js'
+import { checkInternal, checkThis, settle } from '../border/owner.js'
+import { count, flag, known, type Names, optional, text as string } from '../errors/check.js'
 import { Vocabulary, type VocabularyOptions } from '../sampling/vocabulary.js'
-import { readTokens, type TokenIds } from '../sequences/tokens.js'
-import { type Detokenizer, textOf, TokenText } from './detokenizer.js'
-import { type Encoded, Encoder } from './encoder.js'
-import { invalidTokenizer, isFields, type TextFiles } from './files.js'
-import { type HuggingFaceTokenizer, tokenizerClass } from './packages.js'
-import { corrected } from './corrected.js'
-import { TokenBytes } from './token-bytes.js'
+import type { TokenIds } from '../sequences/tokens.js'
+import type { Codec } from './codec.js'
+import type { Detokenizer } from './detokenizer.js'
 
 /** Options of {@link TextTokenizer.encode}. */
 export interface EncodeOptions {
@@ -25,6 +20,7 @@ export interface DecodeOptions {
 
 const ENCODE: Names<EncodeOptions> = { addSpecialTokens: 0 }
 const DECODE: Names<DecodeOptions> = { skipSpecialTokens: 0 }
+const ID_MAX = 2 ** 32 - 1
 
 /** The tokenizer of a model, as its `tokenizer.json` describes it. */
 export class TextTokenizer {
@@ -32,56 +28,33 @@ export class TextTokenizer {
   declare readonly size: number
   /** The path of its `tokenizer.json`. */
   declare readonly path: string
-  readonly #encoder: Encoder
-  readonly #bytes: TokenBytes
-  readonly #ids: ReadonlyMap<string, number>
-  readonly #files: TextFiles
-  readonly #textOf: (id: number) => string | undefined
+  readonly #codec: Codec
 
   /** @internal */
-  constructor(token: unknown, files: TextFiles, tokenizer: HuggingFaceTokenizer) {
+  constructor(token: unknown, codec: unknown) {
     checkInternal(token, 'TextTokenizer', 'the property tokenizer of a TextModel instead')
-    settle<TextTokenizer, 'size' | 'path'>(this, { size: tokenizer.model.vocab.length, path: files.tokenizerPath })
-    this.#encoder = new Encoder(files.tokenizerPath, tokenizer)
-    this.#bytes = new TokenBytes(files.tokenizerPath, files.tokenizer, tokenizer)
-    this.#ids = tokenizer.model.tokens_to_ids
-    this.#files = files
-    this.#textOf = id => tokenizer.model.vocab[id]
-  }
-
-  /** @internal */
-  static async load(files: TextFiles): Promise<TextTokenizer> {
-    const Tokenizer = await tokenizerClass()
-    let made: HuggingFaceTokenizer
-    try {
-      made = new Tokenizer(corrected(files.tokenizer), files.tokenizerConfig)
-    } catch (cause) {
-      throw invalidTokenizer(files.tokenizerPath, `@huggingface/tokenizers refused it: ${messageOf(cause)}`, cause)
-    }
-    try {
-      return new TextTokenizer(INTERNAL, files, made)
-    } catch (cause) {
-      if (isKvTideError(cause)) throw cause
-      throw invalidTokenizer(files.tokenizerPath, `its decoder or its tokens are invalid: ${messageOf(cause)}`, cause)
-    }
+    this.#codec = codec as Codec
+    const { size, path } = this.#codec
+    settle<TextTokenizer, 'size' | 'path'>(this, { size, path })
   }
 
   /** Returns the ids of a text. It takes about a second for a megabyte: a chat's own texts are tokenised in slices. */
   encode(text: string, options: EncodeOptions = {}): Uint32Array {
+    const { encoder } = TextTokenizer.#codecOf(this)
     const { addSpecialTokens } = known<EncodeOptions>('options', options, ENCODE)
-    return this.#encoder.encode(string('text', text), optional(flag, 'addSpecialTokens', addSpecialTokens) ?? true)
+    return encoder.encode(string('text', text), optional(flag, 'addSpecialTokens', addSpecialTokens) ?? true)
   }
 
   /** Returns the text of ids. Bytes that are no UTF-8 become U+FFFD. */
   decode(ids: TokenIds, options: DecodeOptions = {}): string {
-    const isShown = this.#shown(options)
-    if (!isArray(ids) && arrayKind(ids) === undefined) throw invalid('ids', ids, 'an array of ids')
-    return textOf(this.#bytes, readTokens('ids', ids), { isShown, isStart: true })
+    const codec = TextTokenizer.#codecOf(this)
+    return codec.decode(ids, shownBy(codec, options))
   }
 
   /** Returns an object that turns ids into text one by one. */
   stream(options: DecodeOptions = {}): Detokenizer {
-    return new TokenText(this.#bytes, { isShown: this.#shown(options), isStart: true })
+    const codec = TextTokenizer.#codecOf(this)
+    return new TextStream(codec.streamOf(shownBy(codec, options), true))
   }
 
   /**
@@ -89,71 +62,41 @@ export class TextTokenizer {
    *
    * @param options `size`, the number of ids of the model if it has more than the tokenizer, and `endOfSequence`, the ids that end an answer
    */
-  vocabulary(options: VocabularyOptions = {}): Promise<Vocabulary> {
-    return Vocabulary.load(this.path, options)
+  async vocabulary(options: VocabularyOptions = {}): Promise<Vocabulary> {
+    return Vocabulary.load(TextTokenizer.#codecOf(this).path, options)
   }
 
-  /** @internal */
-  get encoder(): Encoder {
-    return this.#encoder
+  static #codecOf(self: TextTokenizer): Codec {
+    checkThis(self, value => #codec in value, 'a TextTokenizer')
+    return self.#codec
+  }
+}
+
+/** @internal A detokenizer that checks its arguments. */
+export class TextStream implements Detokenizer {
+  readonly #text: Detokenizer
+
+  constructor(text: Detokenizer) {
+    this.#text = text
   }
 
-  /** @internal The bytes of an id. */
-  bytesOf(id: number): Uint8Array {
-    return this.#bytes.of(id)
+  push(id: number): string {
+    return TextStream.#of(this).push(count('id', id, 0, ID_MAX))
   }
 
-  /** @internal True for ids that have no text in an answer. */
-  isSpecial(id: number): boolean {
-    return this.#bytes.added(id)?.special === true
+  end(): string {
+    return TextStream.#of(this).end()
   }
 
-  /** @internal True for tokens besides those of the tokenizer's model. */
-  isAdded(id: number): boolean {
-    return this.#bytes.added(id) !== undefined
+  static #of(self: TextStream): Detokenizer {
+    checkThis(self, value => #text in value, 'the result of stream()')
+    return self.#text
   }
+}
 
-  /** @internal The id of a token by its text. */
-  idOf(token: string): number | undefined {
-    return this.#ids.get(token)
-  }
-
-  /** @internal As {@link stream}; text precedes it unless `isStart`, and only ids that are shown have text. */
-  streamOf(isShown: (id: number) => boolean, isStart: boolean): TokenText {
-    return new TokenText(this.#bytes, { isShown, isStart })
-  }
-
-  /** @internal The text of ids behind other text, with the text of special tokens. */
-  rawText(ids: Iterable<number>): string {
-    return textOf(this.#bytes, ids, { isShown: () => true, isStart: false })
-  }
-
-  /** @internal The ids of a text from a mark on, in slices: see {@link Encoder.encodeFrom}. */
-  encodeFrom(text: string, start: number, isEnded: () => boolean): Promise<Encoded> {
-    return this.#encoder.encodeFrom(text, start, isEnded)
-  }
-
-  /** @internal The text of a special token that the configs name or whose id they have: `eos`, `bos`, ... */
-  special(name: string): string | undefined {
-    const { tokenizerConfig, specialTokens, generationConfig, config, genaiConfig } = this.#files
-    for (const source of [tokenizerConfig, specialTokens]) {
-      const given = source[`${name}_token`]
-      const content = isFields(given) ? given['content'] : given
-      if (typeof content === 'string') return content
-    }
-    const { model } = genaiConfig
-    for (const source of [generationConfig, config, isFields(model) ? model : {}]) {
-      const given = source[`${name}_token_id`]
-      const id: unknown = Array.isArray(given) ? given[0] : given
-      const text = typeof id === 'number' ? this.#textOf(id) : undefined
-      if (text !== undefined) return text
-    }
-    return undefined
-  }
-
-  #shown(options: unknown): (id: number) => boolean {
-    const { skipSpecialTokens } = known<DecodeOptions>('options', options, DECODE)
-    const skips = optional(flag, 'skipSpecialTokens', skipSpecialTokens) ?? true
-    return skips ? id => !this.isSpecial(id) : () => true
-  }
+/** The ids that have text, by the options of a call. */
+function shownBy(codec: Codec, options: unknown): (id: number) => boolean {
+  const { skipSpecialTokens } = known<DecodeOptions>('options', options, DECODE)
+  const skips = optional(flag, 'skipSpecialTokens', skipSpecialTokens) ?? true
+  return skips ? id => !codec.isSpecial(id) : () => true
 }

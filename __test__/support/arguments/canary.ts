@@ -126,7 +126,7 @@ export function shows(error: unknown): boolean {
 }
 
 async function checkParam(row: Row, place: number, parameter: Param, wrong: string[]): Promise<number> {
-  const run = callOf(row.name)
+  const run = callOf(row)
   let [self, count] = [row.self(), 0]
   for (const { what, value } of canaries(
     parameter.kind,

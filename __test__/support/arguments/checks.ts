@@ -2,19 +2,19 @@ import { inspect } from 'node:util'
 
 import type { ExecutionContext } from 'ava'
 
-import { isKvTideError } from '../../../index.js'
 import { digest } from './digest.js'
 import { outcome, type Kind, type Outcome } from './kinds.js'
-import { callOf, type Param, type Row } from './row.js'
+import { callOf, errorOf, type Param, type Row } from './row.js'
 import { VALUES } from './values.js'
 
 /** The outcome of a call: `ok`, an error code, or the name of an error without a code. */
-export async function ending(call: () => unknown): Promise<Outcome> {
+export async function ending(call: () => unknown, row?: Row): Promise<Outcome> {
   try {
     await call()
     return 'ok'
-  } catch (error) {
-    if (!isKvTideError(error)) return error instanceof Error ? error.name : `a thrown ${typeof error}`
+  } catch (thrown) {
+    const error = (row?.entry?.errorOf ?? errorOf)(thrown)
+    if (error === undefined) return thrown instanceof Error ? thrown.name : `a thrown ${typeof thrown}`
     const whole =
       error.message !== '' &&
       typeof error.details === 'object' &&
@@ -38,10 +38,10 @@ export class Checks {
   readonly wrong: string[] = []
 
   /** Checks one call on `self`, and that a refused call leaves `self` unchanged. */
-  async call(what: string, self: unknown, expected: Outcome, call: () => unknown): Promise<void> {
+  async call(row: Row, what: string, self: unknown, expected: Outcome, call: () => unknown): Promise<void> {
     this.count += 1
     const before = digest(self)
-    const found = await ending(call)
+    const found = await ending(call, row)
     if (found !== expected) this.wrong.push(`${what}: ${found}, expected ${expected}`)
     if (found !== 'ok' && digest(self) !== before)
       this.wrong.push(`${what}: it was refused with ${found}, and has changed something`)
@@ -57,15 +57,39 @@ function* candidates(kind: Kind, what: string): Generator<{ what: string; expect
       yield { what: deeper, expected, value: { ...field.rest(), [field.name]: value } }
     }
   }
+  for (const entry of kind.entries ?? []) {
+    for (const { what: deeper, expected, value } of candidates(entry, `${what}[0]`))
+      yield { what: deeper, expected, value: [value] }
+  }
 }
 
 async function checkParam(checks: Checks, row: Row, place: number, parameter: Param): Promise<void> {
-  const run = callOf(row.name)
+  const run = callOf(row)
   let self = row.self()
   for (const { what, expected, value } of candidates(parameter.kind, `${row.name}: ${parameter.name}`)) {
     const args = row.params.map((other, at) => (at === place ? value : other.valid(self as never)))
-    await checks.call(what, self, expected, () => run(self, args))
+    await checks.call(row, what, self, expected, () => run(self, args))
     if (expected === 'ok') self = row.self()
+  }
+}
+
+/** Checks that no result differs from the table. */
+export function passed(t: ExecutionContext, { count, wrong }: Checks): void {
+  t.log(`${count} checks`)
+  t.deepEqual(wrong, [])
+}
+
+/** Checks that every row works with the values that it calls right, apart from the constructors that only the package may call. */
+export async function works(
+  t: ExecutionContext,
+  rows: readonly Row[],
+  isRefused: (name: string) => boolean,
+): Promise<void> {
+  for (const row of rows) {
+    const self = row.self()
+    const args = row.params.map(parameter => parameter.valid(self as never))
+    const found = await ending(() => callOf(row)(self, args), row)
+    t.is(found, isRefused(row.name) ? 'INVALID_ARGUMENT' : 'ok', row.name)
   }
 }
 
@@ -84,11 +108,20 @@ export async function missingArguments(rows: readonly Row[]): Promise<Checks> {
   for (const row of rows.filter(({ params, name }) => params.length > 0 && !name.endsWith('KvTideError'))) {
     const self = row.self()
     const optional = row.params.every(({ kind }) => outcome(kind, 'nothing') === 'ok')
-    await checks.call(`${row.name} without arguments`, self, optional ? 'ok' : 'INVALID_ARGUMENT', () =>
-      callOf(row.name)(self, []),
+    await checks.call(row, `${row.name} without arguments`, self, optional ? 'ok' : 'INVALID_ARGUMENT', () =>
+      callOf(row)(self, []),
     )
   }
   return checks
+}
+
+/** A copy of an object's own fields, without those that cannot be cloned. */
+function cloneOf(self: object): object {
+  try {
+    return structuredClone({ ...self })
+  } catch {
+    return { ...self }
+  }
 }
 
 /** Calls every member on a wrong `this`. With `haveOneBase`, all objects inherit `dispose` from the same base class. */
@@ -113,7 +146,7 @@ export async function strangeThis(rows: readonly Row[], haveOneBase = true): Pro
       ['its prototype', prototype],
       ['an object that looks like it', Object.create(prototype)],
       ['a proxy of it', new Proxy(self, {})],
-      ['a clone of it', structuredClone({ ...self })],
+      ['a clone of it', cloneOf(self)],
       ['nothing', undefined],
       ['null', null],
       ['a number', 5],
@@ -129,7 +162,7 @@ export async function strangeThis(rows: readonly Row[], haveOneBase = true): Pro
         : row.name === 'KvTideError#toString' && (stranger === null || stranger === undefined)
           ? 'TypeError'
           : (kin ?? row.foreign)
-      await checks.call(`${row.name} on ${what}`, self, expected, () => callOf(row.name)(stranger, args))
+      await checks.call(row, `${row.name} on ${what}`, self, expected, () => callOf(row)(stranger, args))
     }
   }
   return checks
@@ -143,7 +176,7 @@ export async function disposedThis(rows: readonly Row[]): Promise<Checks> {
     const args = row.params.map(parameter => parameter.valid(self as never))
     // A vocabulary has nothing to dispose of.
     ;(self as Partial<Disposable>)[Symbol.dispose]?.()
-    await checks.call(`${row.name} after dispose`, undefined, row.disposed, () => callOf(row.name)(self, args))
+    await checks.call(row, `${row.name} after dispose`, undefined, row.disposed, () => callOf(row)(self, args))
   }
   return checks
 }
@@ -164,7 +197,7 @@ export async function readOnce(t: ExecutionContext, rows: readonly Row[]): Promi
       const self = row.self()
       const args = row.params.map((other, at) => (at === place ? given : other.valid(self as never)))
       t.is(typeof valid, 'function')
-      t.is(await ending(() => callOf(row.name)(self, args)), 'ok', `${row.name}: ${name}`)
+      t.is(await ending(() => callOf(row)(self, args), row), 'ok', `${row.name}: ${name}`)
       t.deepEqual(asked, [...new Set(asked)], `${row.name}: ${name}`)
       t.true(
         kind.fields.every(known => asked.includes(known.name)),

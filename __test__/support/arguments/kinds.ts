@@ -9,6 +9,8 @@ export interface Kind {
   readonly legal: Readonly<Record<string, Outcome>>
   /** Fields with their own kinds. Each is tested in an object whose other fields are valid. */
   readonly fields?: readonly Field[]
+  /** The kinds of an array's entries, one for each form. Each entry is tested in an array of its own. */
+  readonly entries?: readonly Kind[]
 }
 
 export interface Field {

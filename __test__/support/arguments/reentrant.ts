@@ -84,7 +84,7 @@ export async function reentrant(rows: readonly Row[]): Promise<{ count: number; 
       const self = row.self()
       const args = row.params.map(({ valid }) => valid(self as never))
       await check(`${row.name}, then ${action}`, self, () => {
-        const answer = callOf(row.name)(self, args)
+        const answer = callOf(row)(self, args)
         act(self, names)
         return answer
       })
@@ -113,7 +113,7 @@ async function actWithin(
       act(self, names)
     })
     await check(`${row.name}: read ${after} of ${row.params[place]?.name} does ${action}`, self, () =>
-      callOf(row.name)(self, args),
+      callOf(row)(self, args),
     )
     if (!hasActed) return
     result.acted += 1

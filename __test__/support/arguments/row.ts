@@ -2,6 +2,13 @@ import * as kvtide from '../../../index.js'
 import * as onnx from '../../../onnx.js'
 import type { Kind, Outcome } from './kinds.js'
 
+/** A module whose exports have rows, and the form of its errors. */
+export interface Entry {
+  readonly module: object
+  /** The error of kvtide in what was thrown; `undefined` if there is none. */
+  readonly errorOf: (thrown: unknown) => kvtide.AnyKvTideError | undefined
+}
+
 /** A parameter: its kind, and a valid value. */
 export interface Param {
   readonly name: string
@@ -21,7 +28,16 @@ export interface Row {
   readonly foreign: Outcome
   /** The outcome on an object of another class that inherits it from the same base. */
   readonly kin?: Readonly<Record<string, Outcome>>
+  /** The module that exports it; `kvtide` or `kvtide/onnx` if it is missing. */
+  readonly entry?: Entry
 }
+
+/** The error itself, if the sources threw it. */
+export const errorOf: Entry['errorOf'] = thrown => (kvtide.isKvTideError(thrown) ? thrown : undefined)
+
+/** The rows of an entry point of the sources, or of another module. */
+export const rowsOf = (module: object, rows: readonly Row[], ofError: Entry['errorOf'] = errorOf): readonly Row[] =>
+  rows.map(row => ({ ...row, entry: { module, errorOf: ofError } }))
 
 export const param = <T = unknown>(name: string, kind: Kind, valid: (self: T) => unknown): Param => ({
   name,
@@ -84,7 +100,8 @@ export class Members {
 type Callable = (...args: unknown[]) => unknown
 
 /** Returns the call of a row, as a function of `self` and arguments. */
-export function callOf(name: string): (self: unknown, args: readonly unknown[]) => unknown {
+export function callOf({ name, entry }: Row): (self: unknown, args: readonly unknown[]) => unknown {
+  const exported = (owner = ''): unknown => Reflect.get(entry?.module ?? (owner in onnx ? onnx : kvtide), owner)
   const made = /^new (\w+)$/.exec(name)
   if (made !== null) return (_, args) => Reflect.construct(exported(made[1]) as Callable, args)
   const [owner, member] = name.split(/[#.]/, 2)
@@ -92,10 +109,6 @@ export function callOf(name: string): (self: unknown, args: readonly unknown[]) 
   const home = name.includes('#') ? (exported(owner) as { prototype: object }).prototype : exported(owner)
   const property = descriptor(home as object, member)
   return (self, args) => Reflect.apply((property.get ?? property.value) as Callable, self, args)
-}
-
-function exported(name: string | undefined): unknown {
-  return Reflect.get(name !== undefined && name in onnx ? onnx : kvtide, name ?? '')
 }
 
 function descriptor(home: object, member: string): PropertyDescriptor {

@@ -2,7 +2,7 @@ import { PagedKvCache, Tensor } from '../../../index.js'
 import { INTERNAL } from '../../../lib/border/owner.js'
 import type { Backend } from '../../../lib/onnx/backend.js'
 import { CrossCache } from '../../../lib/onnx/cross-cache.js'
-import { OnnxModel, OnnxPast, type OnnxSequence, Vocabulary } from '../../../onnx.js'
+import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
 import {
@@ -23,41 +23,14 @@ import {
 import { fileOptions, ownPrompt, path, source } from './files.js'
 import { free, Members, param, type Row } from './row.js'
 import { ANY, begin, restored, retained, some } from './rows-contiguous.js'
+import { sampling, signal } from './sampling.js'
+import { vocabularyRows } from './rows-vocabulary.js'
 import { VALUES } from './values.js'
-
-/** Objects without fields of their own, apart from arrays. */
-const bare = (outcome: string): Record<string, string> =>
-  Object.fromEntries(
-    Object.keys(ANY)
-      .filter(name => !/array|Array of|detached|revoked|nothing/.test(name) || name === 'what looks like an array')
-      .map(name => [name, outcome]),
-  )
 
 const model = (): OnnxModel => toyModel(new ToyBackend(new Dice(1)), { capacity: 64 })
 const opened = (self: OnnxModel): OnnxSequence => self.open({ tokens: [1, 2] })
-const signal: Kind = { legal: {} }
-const float: Kind = { legal: { '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok', '2^53': 'ok' } }
-const signed: Kind = but(float, { '-1': 'ok' })
-const share: Kind = { legal: {} }
 /** Refused: the toy takes ids only. */
 const embeds = optional({ legal: {} })
-/** Tokens and numbers; both may be missing. */
-const bias: Kind = { legal: { ...bare('ok'), nothing: 'ok', 'a proxy of an array': 'ok' } }
-
-const sampling = {
-  temperature: optional(float),
-  topK: optional(count),
-  topP: optional(share),
-  minP: optional(share),
-  repetitionPenalty: optional(float),
-  presencePenalty: optional(signed),
-  frequencyPenalty: optional(signed),
-  bias: optional(bias),
-  seed: optional({ legal: { '2^31': 'ok', '2^32 + 5': 'ok' } }),
-  logprobs: optional(count),
-  allowed: optional({ legal: { 'a function': 'ok' } }),
-}
-
 /** Positions in a prompt: the prompt of these calls has one token, or none. */
 const checkpoints = optional({ legal: { 'an empty array': 'ok' } })
 
@@ -113,35 +86,6 @@ const models = new Members('OnnxModel', model)
   )
   .disposable()
   .special('[asyncDispose]', { disposed: 'ok', foreign: 'INVALID_ARGUMENT' })
-
-const letters = (): Vocabulary => Vocabulary.ofTokens(['a', 'b', 'c', 'd'])
-const endOfSequence = optional(tokenIds)
-
-const vocabularies = new Members('Vocabulary', letters)
-  .special(
-    'bytesOf',
-    { disposed: 'ok', foreign: 'INVALID_ARGUMENT' },
-    param('id', count, () => 1),
-  )
-  .special(
-    'isSpecial',
-    { disposed: 'ok', foreign: 'INVALID_ARGUMENT' },
-    param('id', count, () => 1),
-  )
-
-const vocabularyRows: readonly Row[] = [
-  free(
-    'Vocabulary.ofTokens',
-    param('tokens', { legal: {} }, () => ['a', 'b']),
-    some({ endOfSequence }),
-  ),
-  free(
-    'Vocabulary.load',
-    param('tokenizer', { legal: { '"3"': 'IO_ERROR' } }, () => ({ model: { vocab: { a: 0 } } })),
-    some({ size: optional(count), endOfSequence }),
-  ),
-  ...vocabularies.rows,
-]
 
 /** The inputs and outputs of an encoder, as the addon and the runtime describe them. */
 const encoder = { inputs: () => [{ name: 'input_ids', element: 'i64', dims: ['batch', 'tokens'] }], outputs: () => [] }
@@ -320,7 +264,7 @@ function isObject(value: unknown): boolean {
 
 /** Every row of `kvtide/onnx` that needs no runtime. */
 export const onnxRows: readonly Row[] = [
-  ...['OnnxModel', 'OnnxSequence', 'Generation', 'Encoding', 'Vocabulary'].map(name =>
+  ...['OnnxModel', 'OnnxSequence', 'Generation', 'Encoding'].map(name =>
     free(
       `new ${name}`,
       param('token', never, () => undefined),

@@ -1,6 +1,7 @@
 // A TextModel whose model says what a test wants: the ids of texts, in order. It records the prompts that it gets.
 import { INTERNAL } from '../../../lib/border/owner.js'
 import { readTextFiles } from '../../../lib/text/files.js'
+import { Codec } from '../../../lib/text/codec.js'
 import { ChatTemplate } from '../../../lib/text/template.js'
 import { TextTokenizer } from '../../../lib/text/tokenizer.js'
 import { TextModel } from '../../../text.js'
@@ -31,7 +32,8 @@ export async function scripted(
 ): Promise<Scripted> {
   // Its tokenizer may be read again later.
   const read = readTextFiles(tinyModel(keptFolder(), files))
-  const tokenizer = await TextTokenizer.load(read)
+  const codec = await Codec.load(read)
+  const tokenizer = new TextTokenizer(INTERNAL, codec)
   const template = await ChatTemplate.of(read.templates, undefined, { eos_token: '<|im_end|>' })
   const [prompts, options, opened]: [Uint32Array[], Record<string, unknown>[], Record<string, unknown>[]] = [[], [], []]
   let next = 0
@@ -50,7 +52,7 @@ export async function scripted(
     },
     async dispose() {},
   }
-  const loaded = { model, tokenizer, template, files: read, name: 'scripted' }
+  const loaded = { model, codec, template, files: read, name: 'scripted' }
   return { model: new TextModel(INTERNAL, loaded), tokenizer, prompts, options, opened }
 }
 

@@ -109,40 +109,66 @@ export const DOWNLOAD: Names<DownloadOptions> = {
 
 const HUB = 'https://huggingface.co'
 
+/** @internal The options of a download that were given, each read once and checked. The environment has the others. */
+export function readDownload(given: unknown) {
+  const options = known<DownloadOptions>('options', given, DOWNLOAD)
+  const { revision, folder, dtype, cacheFolder, isOffline, token, endpoint, onProgress, onRetry, signal } = options
+  if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
+  return {
+    revision: optional(readRevision, 'revision', revision),
+    folder: optional(readFolder, 'folder', folder),
+    dtype: optional(readDType, 'dtype', dtype),
+    cacheFolder: optional(readCacheFolder, 'cacheFolder', cacheFolder),
+    isOffline: optional(flag, 'isOffline', isOffline),
+    token: token === false ? token : optional(checkedToken, 'token', token),
+    address: optional(readAddress, 'endpoint', endpoint),
+    onProgress: optional(readCallback, 'onProgress', onProgress) as DownloadOptions['onProgress'],
+    onRetry: optional(readCallback, 'onRetry', onRetry) as DownloadOptions['onRetry'],
+    signal,
+  }
+}
+
 /** @internal Reads a model's name and the options of its download. */
 export function readSettings(name: unknown, given: unknown, limits: Partial<HubLimits> = {}): HubSettings {
-  const options = known<DownloadOptions>('options', given === undefined ? {} : given, DOWNLOAD)
+  const { address, token, ...own } = readDownload(given === undefined ? {} : given)
   const parsed = parseName(name)
-  const { revision = parsed.revision ?? 'main', folder = parsed.folder, dtype, signal, onProgress, onRetry } = options
-  if (typeof revision !== 'string' || !isRevision(revision))
-    throw invalid('revision', revision, 'a branch, a tag or a commit')
-  if (folder !== undefined && (typeof folder !== 'string' || !isSafePath(folder)))
-    throw invalid('folder', folder, 'a folder inside the repository, without a slash at its ends')
-  if (dtype !== undefined && !Object.hasOwn(DTYPES, String(dtype)))
-    throw invalid('dtype', dtype, `one of ${Object.keys(DTYPES).join(', ')}`)
-  if (signal !== undefined && !isAbortSignal(signal)) throw invalid('signal', signal, 'an AbortSignal')
-  if (onProgress !== undefined && typeof onProgress !== 'function')
-    throw invalid('onProgress', onProgress, 'a function')
-  if (onRetry !== undefined && typeof onRetry !== 'function') throw invalid('onRetry', onRetry, 'a function')
-  const { endpoint, user } = readEndpoint(options.endpoint)
-  const token = user === undefined ? readToken(options.token) : undefined
+  const { endpoint, user } = address ?? readAddress('HF_ENDPOINT', variable('HF_ENDPOINT') ?? HUB)
+  const secret = user === undefined ? (token ?? foundToken()) : false
   return {
     model: parsed.model,
-    revision,
-    folder: folder as string | undefined,
-    dtype: dtype as GraphDType | undefined,
-    cacheFolder: cacheFolderOf(options.cacheFolder),
-    isOffline:
-      optional(flag, 'isOffline', options.isOffline) ??
-      isTrue(variable('HF_HUB_OFFLINE') ?? variable('TRANSFORMERS_OFFLINE')),
+    revision: own.revision ?? parsed.revision ?? 'main',
+    folder: own.folder ?? parsed.folder,
+    dtype: own.dtype,
+    cacheFolder: own.cacheFolder ?? foundCacheFolder(),
+    isOffline: own.isOffline ?? isTrue(variable('HF_HUB_OFFLINE') ?? variable('TRANSFORMERS_OFFLINE')),
     endpoint,
-    authorization: user ?? (token === undefined ? undefined : `Bearer ${token}`),
+    authorization: user ?? (typeof secret === 'string' ? `Bearer ${secret}` : undefined),
     hasSymlinks: !isTrue(variable('HF_HUB_DISABLE_SYMLINKS')),
-    onProgress: onProgress as HubSettings['onProgress'],
-    onRetry: onRetry as HubSettings['onRetry'],
-    signal,
+    onProgress: own.onProgress,
+    onRetry: own.onRetry,
+    signal: own.signal,
     limits: { ...LIMITS, ...timeouts(), ...limits },
   }
+}
+
+function readRevision(argument: string, value: unknown): string {
+  if (typeof value === 'string' && isRevision(value)) return value
+  throw invalid(argument, value, 'a branch, a tag or a commit')
+}
+
+function readFolder(argument: string, value: unknown): string {
+  if (typeof value === 'string' && isSafePath(value)) return value
+  throw invalid(argument, value, 'a folder inside the repository, without a slash at its ends')
+}
+
+function readDType(argument: string, value: unknown): GraphDType {
+  if (typeof value === 'string' && Object.hasOwn(DTYPES, value)) return value as GraphDType
+  throw invalid(argument, value, `one of ${Object.keys(DTYPES).join(', ')}`)
+}
+
+function readCallback(argument: string, value: unknown): unknown {
+  if (typeof value === 'function') return value
+  throw invalid(argument, value, 'a function')
 }
 
 const LIMITS: HubLimits = {
@@ -178,23 +204,27 @@ function isTrue(value: string | undefined): boolean {
   return value !== undefined && /^(?:1|on|yes|true)$/i.test(value)
 }
 
-/** The address of the Hub. A user in it becomes a header, since `fetch` refuses such addresses. */
-function readEndpoint(given: unknown): { readonly endpoint: string; readonly user: string | undefined } {
-  const [argument, value] = given === undefined ? ['HF_ENDPOINT', variable('HF_ENDPOINT') ?? HUB] : ['endpoint', given]
+/** The address of a Hub. A user in it becomes a header, since `fetch` refuses such addresses. */
+function readAddress(
+  argument: string,
+  value: unknown,
+): { readonly endpoint: string; readonly user: string | undefined } {
   const url = typeof value === 'string' && URL.canParse(value) ? new URL(value) : undefined
   if (url === undefined || !/^https?:$/.test(url.protocol) || url.search !== '' || url.hash !== '')
-    throw invalid(argument, value, 'the address of a Hub: https://…', given === undefined)
+    throw invalid(argument, value, 'the address of a Hub: https://…', argument === 'HF_ENDPOINT')
+  const endpoint = `${url.origin}${url.pathname}`.replace(/\/+$/, '')
   const { username, password } = url
-  const user =
-    username + password === ''
-      ? undefined
-      : `Basic ${Buffer.from(`${decodeURIComponent(username)}:${decodeURIComponent(password)}`).toString('base64')}`
-  return { endpoint: `${url.origin}${url.pathname}`.replace(/\/+$/, ''), user }
+  if (username + password === '') return { endpoint, user: undefined }
+  try {
+    const user = Buffer.from(`${decodeURIComponent(username)}:${decodeURIComponent(password)}`)
+    return { endpoint, user: `Basic ${user.toString('base64')}` }
+  } catch {
+    throw invalid(argument, value, 'an address whose user and password are UTF-8 behind their %', true)
+  }
 }
 
-function readToken(given: unknown): string | undefined {
-  if (given === false) return undefined
-  if (given !== undefined) return checkedToken('token', given)
+/** The token in the environment. */
+function foundToken(): string | undefined {
   if (isTrue(variable('HF_HUB_DISABLE_IMPLICIT_TOKEN'))) return undefined
   for (const name of ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN']) {
     const value = variable(name)?.trim()
@@ -216,11 +246,12 @@ function checkedToken(argument: string, value: unknown): string {
   throw invalid(argument, value, 'a token without spaces', true)
 }
 
-function cacheFolderOf(given: unknown): string {
-  if (given !== undefined) {
-    if (typeof given === 'string' && given !== '' && !given.includes('\0')) return resolve(given)
-    throw invalid('cacheFolder', given, 'the path of a folder')
-  }
+function readCacheFolder(argument: string, value: unknown): string {
+  if (typeof value === 'string' && value !== '' && !value.includes('\0')) return resolve(value)
+  throw invalid(argument, value, 'the path of a folder')
+}
+
+function foundCacheFolder(): string {
   const named = variable('HF_HUB_CACHE') ?? variable('HUGGINGFACE_HUB_CACHE')
   return named === undefined ? join(hubHome(), 'hub') : resolve(expanded(named))
 }
