@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net'
 
 import { count, known, type Names, optional, text } from '../errors/check.js'
 import { invalid, isKvTideError, KvTideError, messageOf } from '../errors/errors.js'
-import { checkInternal, INTERNAL, liveArgument, settle } from '../border/owner.js'
+import { checkInternal, checkThis, INTERNAL, liveArgument, settle } from '../border/owner.js'
 import { here } from '../loading/projects.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { PromptOptions } from '../sequences/prompt.js'
@@ -81,6 +81,7 @@ export class Inspector implements AsyncDisposable {
    * @param port a free port; any free one by default
    */
   async listen(port = 0): Promise<string> {
+    Inspector.#check(this)
     const at = count('port', port, 0, 65_535)
     if (this.#server !== undefined) throw invalid('port', port, 'a single call of listen(): the page is already served')
     const server = createServer((request, response) => {
@@ -102,11 +103,13 @@ export class Inspector implements AsyncDisposable {
 
   /** Returns the statistics of the cache in Prometheus' format. */
   metrics(): string {
+    Inspector.#check(this)
     return metricsText(this.name, this.#cache.stats(), this.#cache.sequenceIds().length)
   }
 
   /** Stops the server. A second call does nothing; `listen` may be called again. */
   async close(): Promise<void> {
+    Inspector.#check(this)
     const server = this.#server
     this.#server = undefined
     this.#watcher.stop()
@@ -117,7 +120,11 @@ export class Inspector implements AsyncDisposable {
 
   /** As {@link close}, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
+    return Inspector.prototype.close.call(this)
+  }
+
+  static #check(self: unknown): void {
+    checkThis(self, value => #watcher in value, 'an Inspector')
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
