@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
+import { rustCounts } from './cuda/carried/parts.mjs'
 import { run as runProgram } from './cuda/carried/program.mjs'
 
 export const root = fileURLToPath(new URL('..', import.meta.url))
@@ -52,6 +53,12 @@ export async function run(command, args, options = {}) {
     env: { PATH: searchPath(), ...options.env },
   })
   return { code, output }
+}
+
+/** Returns the reason why a command that succeeded did nothing: it says SKIPPED, and no test of it has passed. */
+export function skippedBy(output) {
+  const [, reason] = /^(?:test .* \.\.\. )?SKIPPED: (.*)/m.exec(output) ?? []
+  return rustCounts(output).passed > 0 || /^\s*[1-9]\d* tests? passed/m.test(output) ? undefined : reason
 }
 
 /** Runs a command, and ends the process if it fails. What a silent one has written is then shown. */

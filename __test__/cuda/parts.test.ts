@@ -63,6 +63,8 @@ test('whether there is a GPU is what doctor says', t => {
 test('what test programs print is counted', t => {
   t.deepEqual(tapCounts(TAP), { passed: 1, failed: 1, skipped: 1 })
   t.deepEqual(rustCounts(RUST), { passed: 6, failed: 2, skipped: 3 })
+  const without = `SKIPPED: tls::no: there is no openssl\n${RUST}test of::one ... SKIPPED: of::one: no server\nSKIPPED: of::one: no server\n`
+  t.deepEqual(rustCounts(without), { passed: 4, failed: 2, skipped: 5 })
   t.is(listedTests('boxes: test\nmod::rows: test\nspeed: benchmark\n\n2 tests, 1 benchmark\n'), 2)
 })
 

@@ -6,7 +6,7 @@
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-import { ask, root, run } from '../steps.mjs'
+import { ask, root, run, skippedBy } from '../steps.mjs'
 import { mutants } from './list.mjs'
 
 const tree = join(root, 'target', 'mutants', 'tree')
@@ -35,7 +35,7 @@ async function checked({ check: [command, ...args] }) {
   const { code, output } = await run(command, args, { cwd: tree, silent: true, env: { KVTIDE_CASES_JS: '2000' } })
   return {
     failed: code !== 0,
-    skipped: /^SKIPPED/m.test(output),
+    skipped: code === 0 && skippedBy(output) !== undefined,
     compiled: !/^error(\[E\d+\])?: .*\n\s+-->/m.test(output),
     output,
   }

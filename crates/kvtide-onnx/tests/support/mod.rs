@@ -30,3 +30,5 @@ pub fn reads_transposed(bytes: &[u8], options: &Options) -> Option<bool> {
 pub mod build;
 pub mod hybrid;
 pub mod runtime;
+#[path = "../../../kvtide-core/tests/support/skipped.rs"]
+mod skip;

@@ -6,6 +6,8 @@ use std::process::Command;
 use kvtide_onnx::{FileSource, Layout, Model, Options, PartState, Rewritten, Source, Weights};
 use serde_json::{Value, json};
 
+use super::skip::skipped;
+
 fn runtime() -> PathBuf {
     root().join("node_modules/onnxruntime-node")
 }
@@ -14,7 +16,7 @@ fn runtime() -> PathBuf {
 pub fn is_there() -> bool {
     let there = runtime().exists();
     if !there {
-        eprintln!("SKIPPED: onnxruntime-node is not installed");
+        skipped("onnxruntime-node is not installed");
     }
     there
 }

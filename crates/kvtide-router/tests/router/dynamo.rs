@@ -16,6 +16,7 @@ use kvtide_router::{
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
+use crate::skip::skipped;
 use crate::support::{Numbers, mix, seed};
 
 const BLOCK: usize = 4;
@@ -41,7 +42,7 @@ impl Indexer {
         let python = folder.map_or(PathBuf::from("python3"), |folder| folder.join("python3"));
         let probe = Command::new(&python).args(["-c", "import dynamo.indexer.main"]).stderr(Stdio::null()).status();
         if !probe.is_ok_and(|status| status.success()) {
-            eprintln!("SKIPPED: dynamo.indexer is not installed");
+            skipped("dynamo.indexer is not installed");
             return None;
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

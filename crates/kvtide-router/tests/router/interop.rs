@@ -12,6 +12,8 @@ use kvtide_router::{
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use crate::skip::skipped;
+
 /// A process with a libzmq socket, driven line by line.
 struct Peer {
     child: Child,
@@ -63,7 +65,7 @@ fn is_installed() -> bool {
     let probe = Command::new(python()).args(["-c", "import zmq"]).stderr(Stdio::null()).status();
     let is_there = probe.is_ok_and(|status| status.success());
     if !is_there {
-        eprintln!("SKIPPED: pyzmq is not installed");
+        skipped("pyzmq is not installed");
     }
     is_there
 }

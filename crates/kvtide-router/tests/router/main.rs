@@ -11,6 +11,9 @@ mod publishing;
 #[cfg(feature = "zeromq")]
 #[path = "../support/raw_peer.rs"]
 mod raw_peer;
+#[cfg(feature = "zeromq")]
+#[path = "../../../kvtide-core/tests/support/skipped.rs"]
+mod skip;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;

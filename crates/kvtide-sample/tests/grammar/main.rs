@@ -4,6 +4,8 @@ mod json;
 mod languages;
 mod positions;
 mod refusals;
+#[path = "../../../kvtide-core/tests/support/skipped.rs"]
+mod skip;
 mod tokenizers;
 mod validator;
 mod words;

@@ -4,6 +4,7 @@ use kvtide_sample::Error;
 use kvtide_sample::grammar::{Matcher, Vocabulary};
 use serde_json::{Value, json};
 
+use crate::skip::skipped;
 use crate::words::{allowed, regex};
 
 fn read(file: &Value) -> Vocabulary {
@@ -92,7 +93,7 @@ fn other_files_are_refused() {
 #[test]
 fn real_tokenizers_write_and_read_every_byte_that_they_can() {
     let Ok(folders) = std::env::var("KVTIDE_TOKENIZERS") else {
-        println!("SKIPPED real tokenizers: KVTIDE_TOKENIZERS names no folder");
+        skipped("KVTIDE_TOKENIZERS names no folder");
         return;
     };
     for folder in folders.split(':') {

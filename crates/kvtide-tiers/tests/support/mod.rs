@@ -7,6 +7,8 @@ pub mod proxy;
 pub mod redis_server;
 #[cfg(all(feature = "objects", feature = "redis"))]
 pub mod s3_server;
+#[path = "../../../kvtide-core/tests/support/skipped.rs"]
+mod skip;
 
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -18,16 +20,13 @@ use std::time::{Duration, Instant};
 use kvtide_tiers::{Backend, Event, Guarded};
 use tokio::runtime::{Handle, Runtime};
 
+pub use self::skip::skipped;
+
 /// Returns the runtime of all tests of a process.
 pub fn runtime() -> Handle {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     RUNTIME.get_or_init(build).handle().clone()
-}
-
-/// Prints the name of something that a test had to do without.
-pub fn skipped(what: &str) {
-    eprintln!("SKIPPED: {what}");
 }
 
 /// True if a program is installed.
