@@ -7,9 +7,9 @@ const numberOf = (pattern, output) => Number(pattern.exec(output)?.[1] ?? 0)
 const one = () => 1
 
 /**
- * A stage: `goal` in its own unit, the command of a piece, and the amount that a piece has done, which its output tells.
+ * A stage: `goal` in its own unit, the command of a piece, and the amount that a piece has done, by its output and the seconds that it took.
  *
- * @type {readonly { name: string, unit: string, goal: number, command: readonly string[], env?: object, done: (output: string) => number }[]}
+ * @type {readonly { name: string, unit: string, goal: number, command: readonly string[], env?: object, done: (output: string, seconds: number) => number }[]}
  */
 export const stages = [
   {
@@ -17,7 +17,7 @@ export const stages = [
     unit: 'sequences of each property',
     goal: Number(process.env.KVTIDE_CASES ?? 1_000_000),
     command: ['cargo', 'test', '--release', ...onTarget(), ...libraries],
-    env: { KVTIDE_CASES: '20000' },
+    env: { KVTIDE_CASES: '20000', KVTIDE_CALLS: '200' },
     done: () => 20_000,
   },
   {
@@ -53,15 +53,75 @@ export const stages = [
     name: 'kills',
     unit: 'killed processes',
     goal: 20_000,
-    command: ['cargo', 'test', '--release', ...onTarget(), ...libraries, '--test', 'tiers', 'crash::'],
+    command: [
+      'cargo',
+      'test',
+      '--release',
+      ...onTarget(),
+      ...libraries,
+      '--test',
+      'tiers',
+      '--test',
+      'files',
+      'killed',
+    ],
     env: { KVTIDE_KILLS: '1000' },
-    done: () => 1000,
+    done: () => 2000,
   },
   {
-    // Half an hour of it.
+    name: 'fail-points',
+    unit: 'runs of pairs of calls that fail, all of them',
+    goal: 1,
+    command: ['cargo', 'test', '--release', ...onTarget(), ...libraries, '--lib', '--test', 'files', 'fail'],
+    env: { KVTIDE_CASES: '10000' },
+    done: one,
+  },
+  {
+    name: 'devices',
+    unit: 'sequences of each property over emulated kernels',
+    goal: 5000,
+    command: ['node', 'scripts/emulated.mjs'],
+    env: { KVTIDE_CASES: '500' },
+    done: () => 500,
+  },
+  {
+    name: 'inputs',
+    unit: 'HTTP bodies, tokenizers, templates and sequences of each property in JavaScript',
+    goal: 1_000_000,
+    command: [
+      'ava',
+      '--timeout=1h',
+      '__test__/text/mutated-files.test.ts',
+      '__test__/serve/{http,line,mutated-bodies}.test.ts',
+    ],
+    env: { KVTIDE_CASES_JS: '20000' },
+    done: () => 20_000,
+  },
+  {
+    name: 'models',
+    unit: 'schedules of models',
+    goal: 100_000,
+    command: [
+      'ava',
+      '--timeout=1h',
+      '__test__/onnx/*schedules.test.ts',
+      '__test__/onnx/{disposed-in-step,in-step,in-transaction,usage}.test.ts',
+    ],
+    env: { KVTIDE_SCHEDULES: '5000', KVTIDE_LOW_BIT_SCHEDULES: '20' },
+    done: () => 5000,
+  },
+  {
+    name: 'downloads',
+    unit: 'schedules of processes that download a model',
+    goal: 1000,
+    command: ['ava', '--timeout=1h', '__test__/text/hub/processes.test.ts'],
+    env: { KVTIDE_HUB_SCHEDULES: '100' },
+    done: () => 100,
+  },
+  {
     name: 'flapping',
-    unit: 'prompts while Redis, and then an object store, goes away and comes back',
-    goal: 60_000,
+    unit: 'seconds in which Redis or an object store goes away and comes back',
+    goal: 1800,
     command: [
       'ava',
       '__test__/store/faults.test.ts',
@@ -71,7 +131,7 @@ export const stages = [
       '*again and again',
     ],
     env: { KVTIDE_PROMPTS: '30', KVTIDE_ROUNDS: '200' },
-    done: () => 6000,
+    done: (_, seconds) => seconds,
   },
   {
     name: 'races',
@@ -80,6 +140,14 @@ export const stages = [
     command: ['ava', '__test__/integration/races.test.ts', '__test__/integration/ended.test.ts'],
     env: { KVTIDE_RACES: '500', KVTIDE_ENDED: '20' },
     done: () => 500,
+  },
+  {
+    name: 'kinds',
+    unit: 'cycles of every kind of object',
+    goal: 100_000,
+    command: ['ava', '--timeout=2h', '__test__/integration/cycles.test.ts'],
+    env: { KVTIDE_CYCLES: '100000' },
+    done: () => 100_000,
   },
   {
     name: 'cycles',

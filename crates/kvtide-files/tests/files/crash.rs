@@ -1,4 +1,4 @@
-//! If a process is killed during a save, the path has the old file or the new one.
+//! If a process is killed during a save, the path has the old file or the new one. `KVTIDE_KILLS` sets the number of kills.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -56,10 +56,11 @@ fn a_process_that_is_killed_leaves_the_old_file_or_the_new_one() {
     let path = folder.join("cache.kv");
     let mut random = Random(1);
     save_generation(&path, 0);
+    let kills: u32 = env::var("KVTIDE_KILLS").map_or(300, |text| text.parse().expect("a whole number"));
     let (mut news, mut temporaries, mut rounds) = (0, 0, 0);
     // On a busy machine, a child lives longer before it saves.
-    while rounds < 300 || news == 0 || temporaries == 0 {
-        assert!(rounds < 3000, "points on both sides of a save: {news}, {temporaries}");
+    while rounds < kills || news == 0 || temporaries == 0 {
+        assert!(rounds < kills * 10, "points on both sides of a save: {news}, {temporaries}");
         rounds += 1;
         let before = fs::metadata(&path).unwrap().modified().unwrap();
         let mut child = Command::new(env::current_exe().unwrap())
@@ -69,7 +70,7 @@ fn a_process_that_is_killed_leaves_the_old_file_or_the_new_one() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        thread::sleep(Duration::from_micros(u64::from(random.below(40_000 * (1 + rounds / 100)))));
+        thread::sleep(Duration::from_micros(u64::from(random.below(40_000 * (1 + rounds / (kills / 3).max(1))))));
         child.kill().unwrap();
         child.wait().unwrap();
         generation(&path);

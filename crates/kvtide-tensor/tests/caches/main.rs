@@ -16,6 +16,7 @@ mod races;
 mod readers;
 mod rollback;
 mod rotating;
+mod sequences;
 mod sightings;
 mod snapshots;
 mod sources;

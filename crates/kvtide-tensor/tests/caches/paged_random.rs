@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use crate::outcome::{Done, code};
+use crate::sequences::sequence;
 use crate::sources::{Fed, Form};
 use crate::support;
 use crate::tokens::{Id, Rows};
@@ -218,6 +219,6 @@ fn op() -> impl Strategy<Value = Op> {
 
 #[test]
 fn random_calls_against_a_map() {
-    let calls = (setup(), prop::collection::vec(op(), 0..24));
+    let calls = (setup(), sequence(op()));
     support::run("PagedKvCache", 20_000, calls, cache_follows_the_map);
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use crate::any_kernels::{any_kernels, under};
 use crate::growing::pair::{Op, Pair, Setup};
 use crate::outcome::Done;
+use crate::sequences::sequence;
 use crate::sources::Form;
 use crate::support;
 use crate::tokens::Rows;
@@ -57,6 +58,6 @@ fn op() -> impl Strategy<Value = Op> {
 
 #[test]
 fn random_calls_against_a_list() {
-    let calls = (any_kernels(), setup(), prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), setup(), sequence(op()));
     support::run("KvCache", 20_000, calls, cache_follows_the_list);
 }

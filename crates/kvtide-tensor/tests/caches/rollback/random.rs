@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use crate::any_kernels::{any_kernels, under};
 use crate::outcome::Done;
 use crate::rollback::pair::{Op, Pair};
+use crate::sequences::sequence;
 use crate::sources::Form;
 use crate::support;
 use crate::tokens::Rows;
@@ -49,6 +50,6 @@ fn random_calls_against_a_list() {
     let rows = (1..3usize, 1..3usize, 1..4usize, dtypes)
         .prop_map(|(batch, heads, dim, dtype)| Rows::new(&[batch, heads, 1, dim], 2, dtype));
     let limit = prop_oneof![3 => Just(None), 1 => (4..60u64).prop_map(Some)];
-    let calls = (any_kernels(), rows, limit, prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), rows, limit, sequence(op()));
     support::run("RollbackCache", 20_000, calls, cache_follows_the_list);
 }

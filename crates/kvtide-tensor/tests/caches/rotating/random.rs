@@ -8,6 +8,7 @@ use crate::any_kernels::{any_kernels, under};
 use crate::outcome::Done;
 use crate::rotating::call::{End, Op, Setup};
 use crate::rotating::pair::Pair;
+use crate::sequences::sequence;
 use crate::sources::Form;
 use crate::support;
 use crate::tokens::Rows;
@@ -73,7 +74,7 @@ fn random_calls_on_one_tensor() {
         (&[1, 2, 1, 2], 2),
         (&[2, 2, 1], 2),
     ];
-    let calls = (any_kernels(), setup(shapes, 1), prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), setup(shapes, 1), sequence(op()));
     support::run("RotatingCache", 20_000, calls, cache_follows_the_model::<1>);
 }
 
@@ -81,6 +82,6 @@ fn random_calls_on_one_tensor() {
 fn random_calls_on_k_and_v() {
     let shapes: &[(&[usize], usize)] =
         &[(&[1, 1, 1, 1], 2), (&[2, 1, 1, 2], 2), (&[1, 2, 1, 3], 2), (&[2, 2, 1, 1], 2)];
-    let calls = (any_kernels(), setup(shapes, 2), prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), setup(shapes, 2), sequence(op()));
     support::run("RotatingKvCache", 20_000, calls, cache_follows_the_model::<2>);
 }
