@@ -203,16 +203,11 @@ export function readLoad(options: unknown) {
   if (backend !== undefined && !BACKENDS.includes(backend as BackendName))
     throw invalid('backend', backend, BACKENDS.join(', '))
   if (config !== undefined && typeof config !== 'string') fields('config', config)
-  const given = cache === undefined ? {} : { ...fields<ModelCacheOptions>('cache', cache) }
-  for (const name of ['model', 'dtype', 'device', 'maxPrefillTokens'] as const) {
-    if (given[name] !== undefined)
-      throw invalid(`cache.${name}`, given[name], 'no value: it follows from the graph and from maxStepTokens')
-  }
   return {
     config: config as HuggingFaceConfig | undefined,
     dtype: optional(readGraphDType, 'dtype', dtype),
     accuracyLevel: accuracyLevel as AccuracyLevel | undefined,
-    cache: given as OnnxCacheOptions,
+    cache: optional(readCacheOptions, 'cache', cache) ?? {},
     embeddings: optional(readModelSource, 'embeddings', embeddings),
     threads: optional((argument, value) => count(argument, value, 1, 1024), 'threads', threads),
     backends: backend === undefined ? BACKENDS : [backend as BackendName],
@@ -220,6 +215,16 @@ export function readLoad(options: unknown) {
     encoder: optional(readModelSource, 'encoder', encoder),
     crossCacheBytes: optional(whole, 'crossCacheBytes', crossCacheBytes),
   }
+}
+
+/** @internal Copies the options of a model's cache, and refuses those that follow from the graph. The cache checks the others. */
+export function readCacheOptions(argument: string, cache: unknown): OnnxCacheOptions {
+  const given = { ...fields<ModelCacheOptions>(argument, cache) }
+  for (const name of ['model', 'dtype', 'device', 'maxPrefillTokens'] as const) {
+    if (given[name] !== undefined)
+      throw invalid(`${argument}.${name}`, given[name], 'no value: it follows from the graph and from maxStepTokens')
+  }
+  return given as OnnxCacheOptions
 }
 
 /** @internal Reads the options of opening a sequence. */

@@ -2,15 +2,14 @@
 // only the rest; afterwards `store` copies the new rows back. So each call costs two copies of keys and values. If a call fails, the sequence is unchanged.
 import { createHash } from 'node:crypto'
 
-import { count, fields, known, type Names } from '../errors/check.js'
+import { count, fields, isObject, known, type Names, optional } from '../errors/check.js'
 import { type ErrorCode, invalid, isKvTideError, KvTideError } from '../errors/errors.js'
-import { line } from '../errors/shown.js'
 import { checkInternal, checkThis, INTERNAL, liveArgument, nativeArgument, settle } from '../border/owner.js'
 import type { HostTensor, OnnxTensor } from '../border/tensor.js'
 import { CarriedPorts, isSlid, readSequence } from '../onnx/carried.js'
 import { configSizes } from '../onnx/config.js'
 import { checkContext } from '../onnx/context.js'
-import { type OnnxCacheOptions, rotationOf } from '../onnx/options.js'
+import { type OnnxCacheOptions, readCacheOptions, rotationOf } from '../onnx/options.js'
 import { pastLayers } from '../onnx/past-layers.js'
 import { type LayerPorts, OnnxPorts, type OnnxSession, readSession } from '../onnx/ports.js'
 import { refusedPort } from '../onnx/refused-node.js'
@@ -28,6 +27,7 @@ import {
   type TransformersPackage,
   type TransformersTensor,
 } from './package.js'
+import { checkEach, ELEMENTS_MAX, idsOf, isTensor, type LayerSizes, pastIn, rowsOf, tensorIn } from './tensors.js'
 
 /** Options of {@link CachedModel.of}. */
 export interface CachedModelOptions {
@@ -121,7 +121,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
         'input',
         'the graph slides it by itself, and transformers.js takes its rows for all tokens',
       )
-    const isOwn = !(given instanceof PagedKvCache)
+    const isOwn = !isObject(given) || !(given instanceof PagedKvCache)
     const cache = isOwn ? cacheOf(model, ports, given) : liveCache(given)
     try {
       const carried = new CarriedPorts<OnnxTensor>(session, ports, cache, classes.Tensor as never)
@@ -206,7 +206,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
    */
   mask(length: number): TransformersTensor {
     CachedModel.#check(this)
-    const tokens = count('length', length)
+    const tokens = count('length', length, 0, ELEMENTS_MAX)
     return new this.#made.classes.Tensor('int64', new BigInt64Array(tokens).fill(1n), [1, tokens])
   }
 
@@ -222,7 +222,7 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     const { cache, ports } = this.#made
     checkSequence(cache, sequence)
     const ids = readTokens('tokens', tokens)
-    const held = fields<Record<string, OnnxTensor>>('past', past) as Record<string, OnnxTensor>
+    const held = pastIn(past)
     const rows = rowsOf(held, ports.ports, this.#sizes)
     if (ids.length < rows)
       throw invalid('tokens.length', ids.length, `at least ${rows}: the ids of all tokens in the cache`)
@@ -279,12 +279,6 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
   }
 }
 
-/** The sizes of a layer. */
-interface LayerSizes {
-  readonly heads: number
-  readonly dims: readonly [key: number, value: number]
-}
-
 /** The pasts with which cached models have called `generate`. If a call gets one of them, `generate` has called itself. */
 const underway = new WeakSet<object>()
 
@@ -302,7 +296,7 @@ function sessionOf(model: TransformersModel): OnnxSession {
 
 /** A cache for the model's layers. */
 function cacheOf(model: TransformersModel, ports: OnnxPorts, given: unknown): PagedKvCache {
-  const options = given === undefined ? {} : (fields<OnnxCacheOptions>('cache', given) as OnnxCacheOptions)
+  const options = optional(readCacheOptions, 'cache', given) ?? {}
   const type = ports.layers[0]?.[0].input.type ?? 'float32'
   const dtype = TYPES[type]
   if (dtype === undefined)
@@ -368,82 +362,4 @@ function readInputs(given: Record<string, unknown>): Uint32Array {
   checkEach('attention_mask', attention_mask, ids.length, () => 1, 'a cache cannot contain padding')
   checkEach('position_ids', position_ids, ids.length, place => place, 'positions in a cache begin at 0')
   return ids
-}
-
-/** Checks that an input which is replaced has the same values as its replacement. */
-function checkEach(
-  argument: string,
-  value: unknown,
-  length: number,
-  expected: (place: number) => number,
-  why: string,
-): void {
-  if (value === undefined || value === null) return
-  const given = Array.from(tensorIn(argument, value).data as ArrayLike<bigint | number>, Number)
-  if (given.length !== length)
-    throw invalid(`${argument}.dims`, (value as TransformersTensor).dims, `[1, ${length}], as input_ids has`)
-  const wrong = given.findIndex((number, place) => number !== expected(place))
-  if (wrong >= 0) throw invalid(`${argument}[${wrong}]`, given[wrong], `${expected(wrong)}: ${why}`)
-}
-
-function isTensor(value: unknown): value is TransformersTensor {
-  return typeof value === 'object' && value !== null && 'dims' in value && 'data' in value
-}
-
-function tensorIn(argument: string, value: unknown): TransformersTensor {
-  if (!isTensor(value)) throw invalid(argument, value, 'a Tensor of transformers.js')
-  return value
-}
-
-/** The ids of one row of tokens. */
-function idsOf(argument: string, { data, dims }: TransformersTensor): Uint32Array {
-  const { length } = data as ArrayLike<unknown>
-  if (dims.length !== 2 || dims[0] !== 1 || dims[1] !== length)
-    throw invalid(`${argument}.dims`, dims, '[1, tokens]: one row')
-  return readTokens(argument, data)
-}
-
-/** The number of rows in a `DynamicCache`: the same in all layers, with the sizes of the model. */
-function rowsOf(
-  held: Readonly<Record<string, OnnxTensor | undefined>>,
-  { layers }: OnnxPorts,
-  sizes: readonly LayerSizes[],
-): number {
-  const pasts = new Set(layers.flat().map(({ past }) => past))
-  const foreign = Object.keys(held).find(name => isTensor(held[name]) && !pasts.has(name))
-  if (foreign !== undefined) throw invalid('past', foreign, `only the ${pasts.size} pasts of this model`)
-  if (layers.every(pair => pair.every(({ past }) => held[past] === undefined))) return 0
-  let rows: number | undefined
-  for (const [place, pair] of layers.entries()) {
-    const { heads, dims } = sizes[place] as LayerSizes
-    for (const [
-      side,
-      {
-        past,
-        input: { type },
-      },
-    ] of pair.entries()) {
-      const found = held[past]
-      if (found === undefined) throw invalid('past', Object.keys(held).join(', '), `${past} as well`)
-      rows ??= found.dims[2]
-      const [value, expected] = [found.dims, [1, heads, rows, dims[side]]].map(shape =>
-        line(`[${shape.join(', ')}]`),
-      ) as [string, string]
-      if (value !== expected)
-        throw new KvTideError('SHAPE_MISMATCH', `${past} is ${value}, expected ${expected}`, {
-          argument: past,
-          value,
-          expected,
-        })
-      if (type !== undefined && found.type !== type)
-        throw new KvTideError('DTYPE_MISMATCH', `${past} is ${line(String(found.type))}, expected ${type}`, {
-          argument: past,
-          value: line(String(found.type)),
-          expected: type,
-        })
-      const { location = 'cpu' } = found as TransformersTensor
-      if (location !== 'cpu') throw invalid(`${past}.location`, location, 'cpu')
-    }
-  }
-  return rows ?? 0
 }

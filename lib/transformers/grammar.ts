@@ -4,6 +4,7 @@
 // processor finds it. Rows of a batch have a matcher each.
 import type { NativeMatcher } from '#binding'
 
+import { optional } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { type Grammar, readGrammar } from '../sampling/grammar.js'
 import { compile, readVocabulary, type Vocabulary } from '../sampling/vocabulary.js'
@@ -37,9 +38,10 @@ export async function grammarOf(
   model: TransformersModel,
   length: number,
 ): Promise<CallGrammar | undefined> {
+  const own = optional(readVocabulary, 'vocabulary', vocabulary)
   if (grammar === undefined) return undefined
   const text = readGrammar('grammar', grammar)
-  const tokens = readVocabulary('vocabulary', vocabulary)
+  const tokens = own ?? readVocabulary('vocabulary', vocabulary)
   const compiled = await compile(tokens, text)
   const ends = Uint32Array.from(new Set([...endsOf(given, model), ...tokens.endOfSequence]))
   const matchers: NativeMatcher[] = []

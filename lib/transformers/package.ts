@@ -1,4 +1,5 @@
 // The parts of transformers.js that are used here, and finding the copy of the package that a model belongs to.
+import { isObject } from '../errors/check.js'
 import { invalid, KvTideError, messageOf } from '../errors/errors.js'
 import { projects, requireFrom } from '../loading/projects.js'
 
@@ -43,8 +44,7 @@ const NAME = '@huggingface/transformers'
  */
 export async function packageOf(model: unknown): Promise<TransformersPackage> {
   // A transformers.js model is callable, so its type is function.
-  if (typeof model !== 'function' && (typeof model !== 'object' || model === null))
-    throw invalid('model', model, EXPECTED)
+  if (typeof model !== 'function' && !isObject(model)) throw invalid('model', model, EXPECTED)
   let reason: unknown
   for (const load of [required, imported]) {
     try {

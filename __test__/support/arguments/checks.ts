@@ -65,11 +65,11 @@ function* candidates(kind: Kind, what: string): Generator<{ what: string; expect
 
 async function checkParam(checks: Checks, row: Row, place: number, parameter: Param): Promise<void> {
   const run = callOf(row)
-  let self = row.self()
+  let self = await row.self()
   for (const { what, expected, value } of candidates(parameter.kind, `${row.name}: ${parameter.name}`)) {
     const args = row.params.map((other, at) => (at === place ? value : other.valid(self as never)))
     await checks.call(row, what, self, expected, () => run(self, args))
-    if (expected === 'ok') self = row.self()
+    if (expected === 'ok') self = await row.self()
   }
 }
 
@@ -86,7 +86,7 @@ export async function works(
   isRefused: (name: string) => boolean,
 ): Promise<void> {
   for (const row of rows) {
-    const self = row.self()
+    const self = await row.self()
     const args = row.params.map(parameter => parameter.valid(self as never))
     const found = await ending(() => callOf(row)(self, args), row)
     t.is(found, isRefused(row.name) ? 'INVALID_ARGUMENT' : 'ok', row.name)
@@ -106,7 +106,7 @@ export async function wrongArguments(rows: readonly Row[]): Promise<Checks> {
 export async function missingArguments(rows: readonly Row[]): Promise<Checks> {
   const checks = new Checks()
   for (const row of rows.filter(({ params, name }) => params.length > 0 && !name.endsWith('KvTideError'))) {
-    const self = row.self()
+    const self = await row.self()
     const optional = row.params.every(({ kind }) => outcome(kind, 'nothing') === 'ok')
     await checks.call(row, `${row.name} without arguments`, self, optional ? 'ok' : 'INVALID_ARGUMENT', () =>
       callOf(row)(self, []),
@@ -133,15 +133,14 @@ export async function strangeThis(rows: readonly Row[], haveOneBase = true): Pro
   )
   for (const row of instances) {
     const [owner] = row.name.split('#') as [string]
-    const self = row.self() as object
+    const self = (await row.self()) as object
     const prototype = Object.getPrototypeOf(self) as object
-    const strangers: [string, unknown][] = [
-      ...Object.entries(others)
-        .filter(([name]) => name !== owner)
-        .map(([name, make]): [string, unknown] => [`a ${name}`, make()]),
-      ...Object.entries(others)
-        .filter(([name]) => name !== owner)
-        .map(([name, make]): [string, unknown] => [`a ${name} in disguise`, Object.setPrototypeOf(make(), prototype)]),
+    const strangers: [string, unknown][] = []
+    for (const [name, make] of Object.entries(others).filter(([known]) => known !== owner)) {
+      strangers.push([`a ${name}`, await make()])
+      strangers.push([`a ${name} in disguise`, Object.setPrototypeOf(await make(), prototype)])
+    }
+    strangers.push(
       ['an object', {}],
       ['its prototype', prototype],
       ['an object that looks like it', Object.create(prototype)],
@@ -151,7 +150,7 @@ export async function strangeThis(rows: readonly Row[], haveOneBase = true): Pro
       ['null', null],
       ['a number', 5],
       ['a string', 'KvCache'],
-    ]
+    )
     for (const [what, stranger] of strangers) {
       const args = row.params.map(parameter => parameter.valid(self as never))
       const [, kin] = Object.entries(row.kin ?? {}).find(([name]) => what.startsWith(`a ${name}`)) ?? []
@@ -172,7 +171,7 @@ export async function strangeThis(rows: readonly Row[], haveOneBase = true): Pro
 export async function disposedThis(rows: readonly Row[]): Promise<Checks> {
   const checks = new Checks()
   for (const row of rows.filter(({ name }) => name.includes('#') && !name.startsWith('KvTideError'))) {
-    const self = row.self() as Disposable
+    const self = (await row.self()) as Disposable
     const args = row.params.map(parameter => parameter.valid(self as never))
     // A vocabulary has nothing to dispose of.
     ;(self as Partial<Disposable>)[Symbol.dispose]?.()
@@ -194,7 +193,7 @@ export async function readOnce(t: ExecutionContext, rows: readonly Row[]): Promi
           return Reflect.get(target, key) as unknown
         },
       })
-      const self = row.self()
+      const self = await row.self()
       const args = row.params.map((other, at) => (at === place ? given : other.valid(self as never)))
       t.is(typeof valid, 'function')
       t.is(await ending(() => callOf(row)(self, args), row), 'ok', `${row.name}: ${name}`)

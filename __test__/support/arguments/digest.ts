@@ -18,6 +18,8 @@ import {
   Tensor,
 } from '../../../index.js'
 import { OnnxModel, OnnxPast, OnnxSequence } from '../../../onnx.js'
+import { TextModel } from '../../../text.js'
+import { CachedModel } from '../../../transformers.js'
 
 /** Costs, without copies and without memory that waits for garbage collection. */
 function costs({ bufferBytes, limitBytes, growths, compactions }: CacheStats): unknown {
@@ -95,7 +97,8 @@ function state(object: unknown): unknown {
     return { totalLen, committedLen, current: pair(object.current()), ...(costs(object.stats()) as object) }
   }
   if (object instanceof PagedKvCache) return paged(object)
-  if (object instanceof OnnxModel) return paged(object.cache)
+  if (object instanceof OnnxModel || object instanceof CachedModel) return paged(object.cache)
+  if (object instanceof TextModel) return paged(object.model.cache)
   if (object instanceof OnnxPast) return object.length
   if (object instanceof OnnxSequence) return [object.id, object.length, Array.from(object.tokens), pair(object.kv(0))]
   if (object instanceof Sequence)

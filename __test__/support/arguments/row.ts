@@ -19,7 +19,7 @@ export interface Param {
 /** One export, or one member of a class, with its parameters. */
 export interface Row {
   readonly name: string
-  /** Makes a new object to call it on; `undefined` for functions, static methods and constructors. */
+  /** Makes a new object to call it on, or a promise of one; `undefined` for functions, static methods and constructors. */
   readonly self: () => unknown
   readonly params: readonly Param[]
   /** The outcome on an object that was disposed of. */
