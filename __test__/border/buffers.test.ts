@@ -1,5 +1,5 @@
 // Buffers that go away, shrink, grow, or lie anywhere, before a call, within it by a getter, and while its background work runs.
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 
 import {
   attendAsync,
@@ -41,6 +41,17 @@ const CHANGES: Readonly<Record<string, (array: Bytes) => unknown>> = {
 
 const kvOptions = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 64, headDim: 1 } as const
 const host = (data: Float32Array): HostTensor => ({ data, shape: [1, 1, data.length, 1] })
+
+/** Reads a cache in the background for some milliseconds. */
+function readFor(t: ExecutionContext, cache: PagedKvCache): Promise<unknown> {
+  const sequence = cache.openSequence()
+  const [k, v] = layered(span(100, 120))
+  sequence.append({ k, v, tokens: span(100, 120) })
+  const q = { data: new Float32Array(800), shape: [400, 2, 1] }
+  const reading = attendAsync(q, { cache, layer: 0, sequences: span(0, 400).map(() => sequence) })
+  throwsCode(t, 'BUSY', () => cache.openSequence())
+  return reading
+}
 
 const key = (): Uint8Array => Uint8Array.of(1, 2, 3)
 const extra = (of: Uint8Array): PromptExtra[] => [{ start: 1, end: 3, key: of }]
@@ -213,14 +224,18 @@ test('tokens, salts and extras may change in any way while a match looks in the 
     t.true(await first.flush(60_000))
   }
   for (const [change, make] of Object.entries(CHANGES)) {
-    using cache = new PagedKvCache({ ...LAYERED, tiers })
-    const [ids, of] = [resizable(Uint32Array.from(span(0, 21))), resizable(key())]
-    const list = extra(of)
-    const matching = cache.match(ids, { salt: 'tenant', extra: list, tiers: 'all' })
-    make(ids)
-    make(of)
-    list[0] = { start: 0, end: 21, key: Uint8Array.of(9) }
-    t.is((await matching).length, 20, change)
+    for (const isBusy of [false, true]) {
+      using cache = new PagedKvCache({ ...LAYERED, tiers })
+      // A match of a cache that is read in the background begins once it is free.
+      const reading = isBusy ? readFor(t, cache) : undefined
+      const [ids, of] = [resizable(Uint32Array.from(span(0, 21))), resizable(key())]
+      const [salt, list] = [resizable(new TextEncoder().encode('tenant')), extra(of)]
+      const matching = cache.match(ids, { salt, extra: list, tiers: 'all' })
+      for (const array of [ids, salt, of]) make(array)
+      list[0] = { start: 0, end: 21, key: Uint8Array.of(9) }
+      t.is((await matching).length, 20, `${change}${isBusy ? ', of a cache that is read' : ''}`)
+      await reading
+    }
   }
 })
 

@@ -118,6 +118,19 @@ test('of what was computed a part may count', async t => {
   t.deepEqual(await greedy(running, [...short, ...expected.slice(0, 9)], 3), expected.slice(9, 12))
 })
 
+test('tokens may change between a call and its commit', async t => {
+  using cache = new PagedKvCache(sizes)
+  const running = makes(await openSession('llama/onnx-gqa-pos-f32'), cache)
+  const tokens = Uint32Array.from(short)
+  const { feeds } = running.past.resume(tokens)
+  const outputs = (await running.session.run(feeds)) as Record<string, ort.Tensor>
+  tokens.fill(9)
+  running.past.commit(outputs)
+  t.is(cache.match(short).length, 32)
+  t.is(cache.match(tokens).length, 0)
+  t.deepEqual(await greedy(running, short, 4), llama.greedy['p33']?.slice(0, 4))
+})
+
 test('a session with new rows as outputs gives the same tokens', async t => {
   const file = graphFile('llama/onnx-gqa-f32')
   const graph = await binding.NativeOnnxGraph.open(file)

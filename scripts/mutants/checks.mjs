@@ -16,8 +16,8 @@ export const tested = (binary, names) => [
   names,
 ]
 
-/** Runs unit tests of a crate whose names contain a text. */
-export const inside = (crate, names) => [
+/** Runs the same tests of one crate, where several have a test binary of that name. */
+export const testedIn = (crate, binary, names) => [
   'cargo',
   'test',
   '--release',
@@ -25,11 +25,28 @@ export const inside = (crate, names) => [
   ...inParts,
   '-p',
   crate,
+  '--test',
+  binary,
+  '--',
+  names,
+]
+
+/** Runs unit tests of a crate whose names contain a text, with further arguments of cargo. */
+export const inside = (crate, names, ...more) => [
+  'cargo',
+  'test',
+  '--release',
+  ...onTarget(),
+  ...inParts,
+  '-p',
+  crate,
+  ...more,
   '--lib',
   '--',
   names,
 ]
 
-export const ava = file => ['ava', file]
+/** Runs the tests of a file in TypeScript, or the one with a title. */
+export const ava = (file, title) => (title === undefined ? ['ava', file] : ['ava', file, '--match', title])
 
 export const fuzz = target => ['node', 'scripts/fuzz.mjs', target, '--seconds', '60']

@@ -1,6 +1,7 @@
 // Planted faults, each with the check that must catch it: `from` becomes `to` in a copy of the repository.
 //
 // `check` is a command line whose failure means that the fault was caught.
+import { calls } from './calls.mjs'
 import { ava, fuzz, inside, tested } from './checks.mjs'
 import { identity } from './identity.mjs'
 import { storage } from './storage.mjs'
@@ -192,6 +193,7 @@ export const mutants = [
     to: 'column(vector) % COLUMNS * 4',
     check: tested('blocks', 'each_number_of_rows'),
   },
+  ...calls,
   ...identity,
   ...storage,
 ]
