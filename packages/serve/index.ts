@@ -4,6 +4,8 @@
  * @packageDocumentation
  */
 export { type KeyEntry, keysOf } from './lib/access/keys.js'
+export type { Address } from './lib/address.js'
 export type { ServerOptions, ServerTimes, WorkerEvents } from './lib/options.js'
 export { createServer, TextServer } from './lib/server.js'
-export { createRouter, RouterServer, type RouterOptions } from './lib/router/router.js'
+export type { RouterOptions } from './lib/router/options.js'
+export { createRouter, RouterServer } from './lib/router/router.js'

@@ -1,7 +1,8 @@
 // The options of a server, and their defaults.
 import type { TextModel, TextOptions } from 'kvtide/text'
 
-import type { KeyEntry } from './access/keys.js'
+import { type KeyEntry, readKeys } from './access/keys.js'
+import { flag, invalid, isObject, known, nonEmpty, type Names, optional, seconds, text, whole } from './arguments.js'
 
 /** The time limits of a server, in seconds; `Infinity` for none. */
 export interface ServerTimes {
@@ -55,38 +56,72 @@ export interface ServerOptions {
 /** @internal Options with their defaults. */
 export type Settings = ReturnType<typeof settingsOf>
 
-const positive = (name: string, value: number): number => {
-  if (typeof value === 'number' && value > 0) return value
-  throw new Error(`${name} must be a number above 0, got ${String(value)}`)
+const OPTIONS: Names<ServerOptions> = {
+  model: 0,
+  name: 0,
+  keys: 0,
+  publicPrompt: 0,
+  maxRunning: 0,
+  maxWaiting: 0,
+  maxTokens: 0,
+  maxBodyBytes: 0,
+  times: 0,
+  draft: 0,
+  events: 0,
+  isLogging: 0,
+  hasInspector: 0,
 }
-
-const whole = (name: string, value: number, least: number): number => {
-  if (Number.isSafeInteger(value) && value >= least) return value
-  throw new Error(`${name} must be a whole number of at least ${least}, got ${String(value)}`)
-}
+const TIMES: Names<ServerTimes> = { firstToken: 0, request: 0, write: 0, body: 0, drain: 0 }
+const EVENTS: Names<WorkerEvents> = { endpoint: 0, replayEndpoint: 0 }
 
 /** @internal Checks options, and adds defaults. */
-export function settingsOf(options: ServerOptions) {
-  const { firstToken = 120, request = 600, write = 30, body = 60, drain = 30 } = options.times ?? {}
+export function settingsOf(options: unknown) {
+  const given = known<ServerOptions>('options', options, OPTIONS)
+  const model = modelOf(given.model)
+  const times = known<ServerTimes>('times', given.times === undefined ? {} : given.times, TIMES)
   return {
-    model: options.model,
-    name: options.name ?? options.model.name,
-    keys: options.keys,
-    publicPrompt: options.publicPrompt,
-    maxRunning: whole('maxRunning', options.maxRunning ?? 32, 1),
-    maxWaiting: whole('maxWaiting', options.maxWaiting ?? 256, 0),
-    maxTokens: options.maxTokens === undefined ? undefined : whole('maxTokens', options.maxTokens, 1),
-    maxBodyBytes: whole('maxBodyBytes', options.maxBodyBytes ?? 2 ** 23, 1),
+    model,
+    name: optional(nonEmpty, 'name', given.name) ?? model.name,
+    keys: optional(readKeys, 'keys', given.keys),
+    publicPrompt: optional(text, 'publicPrompt', given.publicPrompt),
+    maxRunning: optional(whole(1), 'maxRunning', given.maxRunning) ?? 32,
+    maxWaiting: optional(whole(0), 'maxWaiting', given.maxWaiting) ?? 256,
+    maxTokens: optional(whole(1), 'maxTokens', given.maxTokens),
+    maxBodyBytes: optional(whole(1), 'maxBodyBytes', given.maxBodyBytes) ?? 2 ** 23,
     times: {
-      firstToken: positive('times.firstToken', firstToken),
-      request: positive('times.request', request),
-      write: positive('times.write', write),
-      body: positive('times.body', body),
-      drain: positive('times.drain', drain),
+      firstToken: optional(seconds, 'times.firstToken', times.firstToken) ?? 120,
+      request: optional(seconds, 'times.request', times.request) ?? 600,
+      write: optional(seconds, 'times.write', times.write) ?? 30,
+      body: optional(seconds, 'times.body', times.body) ?? 60,
+      drain: optional(seconds, 'times.drain', times.drain) ?? 30,
     },
-    draft: options.draft,
-    events: options.events,
-    isLogging: options.isLogging ?? false,
-    hasInspector: options.hasInspector ?? true,
+    draft: draftOf(model, given.draft),
+    events: optional(eventsOf, 'events', given.events),
+    isLogging: optional(flag, 'isLogging', given.isLogging) ?? false,
+    hasInspector: optional(flag, 'hasInspector', given.hasInspector) ?? true,
+  }
+}
+
+/** A model by its methods: it may come from another copy of the package. */
+function modelOf(value: unknown): TextModel {
+  const { chat, complete, render, model } = isObject(value) ? (value as Partial<TextModel>) : {}
+  if ([chat, complete, render].every(method => typeof method === 'function') && isObject(model))
+    return value as TextModel
+  throw invalid('model', value, 'a TextModel: await TextModel.load(..)')
+}
+
+/** The model checks the draft. The answer is never read, so nothing is computed. */
+function draftOf(model: TextModel, draft: unknown): TextOptions['draft'] {
+  if (draft === undefined) return undefined
+  const read = draft as NonNullable<TextOptions['draft']>
+  model.complete({ prompt: '-', draft: read })
+  return read
+}
+
+function eventsOf(argument: string, value: unknown): WorkerEvents {
+  const { endpoint, replayEndpoint } = known<WorkerEvents>(argument, value, EVENTS)
+  return {
+    endpoint: nonEmpty(`${argument}.endpoint`, endpoint),
+    replayEndpoint: optional(nonEmpty, `${argument}.replayEndpoint`, replayEndpoint),
   }
 }

@@ -2,6 +2,8 @@
 // shared, because the time of an answer reveals whether a prefix was cached.
 import type { ChatOptions, TextModel } from 'kvtide/text'
 
+import { invalid } from './arguments.js'
+
 /** Characters behind the shared text that may be part of its last token. */
 const BEHIND = 64
 
@@ -24,7 +26,10 @@ export class PublicPrompt {
       ],
     })
     const at = alone.indexOf(text)
-    if (at < 0) throw new Error('the chat template does not show the system message as it is: it cannot be shared')
+    if (at < 0)
+      throw invalid('publicPrompt', text, 'a text that the chat template shows as it is: others cannot be shared', {
+        isHidden: true,
+      })
     this.#shared = alone.slice(0, at + text.length)
     this.#alone = this.#idsOf(this.#shared)
   }

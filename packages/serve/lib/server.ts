@@ -5,16 +5,17 @@
 // A refused request has computed nothing. All requests of all clients share the steps of the model.
 import { createHash, randomUUID } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
-import type { AddressInfo } from 'node:net'
 
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { PrefixRouter } from 'kvtide'
 
 import { Keys, type Tenant } from './access/keys.js'
+import { type Address, addressOf, listenAt } from './address.js'
 import { Line } from './admission/line.js'
 import { EventStream } from './answers/event-stream.js'
 import { RequestRun, type Run } from './answers/request-run.js'
 import type { ResponseHead } from './answers/form.js'
+import { checkThis } from './arguments.js'
 import { httpApp } from './http.js'
 import { InspectorMount } from './inspector-mount.js'
 import { ServerMetrics } from './metrics/server-metrics.js'
@@ -98,17 +99,14 @@ export class TextServer implements AsyncDisposable {
   }
 
   /** Starts to listen, and returns the server's address. */
-  async listen({
-    port = 8080,
-    host = '127.0.0.1',
-  }: { readonly port?: number; readonly host?: string } = {}): Promise<string> {
-    await this.app.listen({ port, host })
-    const { port: bound } = this.app.server.address() as AddressInfo
-    return `http://${host.includes(':') ? `[${host}]` : host}:${bound}`
+  async listen(address: Address = {}): Promise<string> {
+    TextServer.#check(this)
+    return listenAt(this.app, addressOf(address))
   }
 
   /** The number of requests that are answered or wait. */
   get active(): number {
+    TextServer.#check(this)
     return this.#active
   }
 
@@ -117,6 +115,7 @@ export class TextServer implements AsyncDisposable {
    * balancers send their requests elsewhere. Then closes the server.
    */
   async drain(): Promise<void> {
+    TextServer.#check(this)
     this.#isDraining = true
     this.#line.close()
     const timer = setTimeout(() => this.#stop(), timerMs(this.#settings.times.drain))
@@ -127,6 +126,7 @@ export class TextServer implements AsyncDisposable {
 
   /** Ends all requests, and closes the server. The model stays as it is. */
   async close(): Promise<void> {
+    TextServer.#check(this)
     this.#isDraining = true
     this.#line.close()
     this.#stop()
@@ -137,7 +137,11 @@ export class TextServer implements AsyncDisposable {
 
   /** As {@link close}, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
+    return TextServer.prototype.close.call(this)
+  }
+
+  static #check(self: unknown): void {
+    checkThis(self, value => #settings in value, 'a TextServer')
   }
 
   #stop(): void {

@@ -2,6 +2,9 @@
 // a metric reveals a key.
 import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
 
+import { KvTideError } from 'kvtide'
+
+import { invalid, known, list, nonEmpty, type Names, optional } from '../arguments.js'
 import { Refusal } from '../refusal.js'
 
 /** A tenant: its cached prompts are found by its own requests alone. */
@@ -31,6 +34,23 @@ const BASIC = /^basic[ \t]+([A-Za-z0-9+/]+=*)$/i
 
 const unauthorized = (message: string, scheme = 'Bearer'): Refusal =>
   new Refusal(401, message, null, 'invalid_api_key', { 'www-authenticate': scheme })
+
+const ENTRY: Names<KeyEntry> = { name: 0, key: 0 }
+const EXPECTED = 'a key of visible ASCII characters and no comma'
+
+/** Reads the option `keys`. An error never shows a key. */
+export function readKeys(argument: string, value: unknown): KeyEntry[] {
+  const entries = list(argument, value, (place, entry) => {
+    const given = known<KeyEntry>(place, entry, ENTRY)
+    const { key } = given
+    if (typeof key !== 'string' || !KEY.test(key)) throw invalid(`${place}.key`, key, EXPECTED, { isHidden: true })
+    const named = optional(nonEmpty, `${place}.name`, given.name)
+    return named === undefined ? { key } : { name: named, key }
+  })
+  const twice = entries.findIndex(({ key }, place) => entries.findIndex(other => other.key === key) < place)
+  if (twice >= 0) throw invalid(`${argument}[${twice}].key`, 'a key', 'each key once', { isHidden: true })
+  return entries
+}
 
 /** The salt of a tenant. It depends on the name or the key alone, so that it is the same after a restart and in every worker. */
 function saltOf({ name, key }: KeyEntry): string {
@@ -132,19 +152,24 @@ export class Keys {
  * `#` are skipped. An error names the line, never its text.
  */
 export function keysOf(text: string): KeyEntry[] {
+  if (typeof text !== 'string') throw invalid('text', text, 'the text of a file of keys', { isHidden: true })
   const entries = text.split('\n').flatMap((line, index): KeyEntry[] => {
     const parts = line.trim().split(/[ \t]+/)
     if (line.trim() === '' || line.trim().startsWith('#')) return []
-    const [name, key] = parts.length === 2 ? parts : [undefined, parts[0]]
+    const [tenant, key] = parts.length === 2 ? parts : [undefined, parts[0]]
     if (parts.length > 2 || key === undefined || !KEY.test(key))
-      throw new Error(
-        `line ${index + 1} of the keys is not KEY or NAME KEY, with a key of visible ASCII characters and no comma`,
-      )
-    return [name === undefined ? { key } : { name, key }]
+      throw wrongKeys(`line ${index + 1} of the keys is not KEY or NAME KEY, with ${EXPECTED}`, `line ${index + 1}`)
+    return [tenant === undefined ? { key } : { name: tenant, key }]
   })
   const keys = new Set(entries.map(({ key }) => key))
-  if (keys.size < entries.length) throw new Error('the keys contain one key twice, expected each key once')
+  if (keys.size < entries.length)
+    throw wrongKeys('the keys contain one key twice, expected each key once', 'a key twice')
   return entries
+}
+
+function wrongKeys(message: string, value: string): KvTideError {
+  const expected = `a line of KEY or NAME KEY for each key, with ${EXPECTED}`
+  return new KvTideError('INVALID_ARGUMENT', message, { argument: 'text', value, expected })
 }
 
 /** Returns the salt of a request: that of its tenant, and that of the request's own `cache_salt`. */

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { type ParseArgsConfig, parseArgs } from 'node:util'
 
 import { shown } from '../refusal.js'
-import { nearest } from './nearest.js'
+import { nearest } from '../nearest.js'
 
 /** A wrong command line: the message, without a stack. */
 export class WrongFlag extends Error {}

@@ -30,7 +30,8 @@ export async function listenOn(
   try {
     return await server.listen(address)
   } catch (error) {
-    const explain = UNUSABLE[(error as NodeJS.ErrnoException).code ?? '']
+    const { code = '' } = ((error as Error).cause ?? error) as NodeJS.ErrnoException
+    const explain = UNUSABLE[code]
     throw explain === undefined ? error : new Error(explain(address), { cause: error })
   }
 }

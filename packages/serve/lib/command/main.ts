@@ -4,7 +4,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { isKvTideError } from 'kvtide'
 
 import { WrongFlag } from './flags.js'
-import { nearest } from './nearest.js'
+import { nearest } from '../nearest.js'
 
 interface Command {
   readonly help: string

@@ -6,29 +6,19 @@
 // the first byte of an answer, a request moves to another worker if its own is gone or has no room.
 import { setMaxListeners } from 'node:events'
 import type { IncomingMessage } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { PrefixRouter } from 'kvtide'
+import { KvTideError, PrefixRouter } from 'kvtide'
 
+import { type Address, addressOf, checkUnused, listenAt } from '../address.js'
+import { checkThis } from '../arguments.js'
 import { httpApp } from '../http.js'
 import { Counts, metric } from '../metrics/prometheus.js'
 import { overloaded, Refusal } from '../refusal.js'
+import { type RouterOptions, routerSettings } from './options.js'
 import { Proxy } from './proxy.js'
 import { Worker } from './worker.js'
-
-/** Options of {@link createRouter}. */
-export interface RouterOptions {
-  /** The addresses of the workers. All of them must serve the same model, with the same `KVTIDE_PREFIX_KEY` and the same API keys. */
-  readonly workers: readonly (string | URL)[]
-  /** The maximum size of a request in bytes; 8 MiB by default. */
-  readonly maxBodyBytes?: number
-  /** The time in which running requests may end when the router drains, in seconds; 30 by default. */
-  readonly drainSeconds?: number
-  /** True to log requests to the standard output, as a worker does. */
-  readonly isLogging?: boolean
-}
 
 /** The time for receiving a request, in seconds. */
 const BODY_SECONDS = 60
@@ -68,34 +58,35 @@ export class RouterServer implements AsyncDisposable {
   #active = 0
   #turn = 0
 
-  constructor({ workers, maxBodyBytes = 2 ** 23, drainSeconds = 30, isLogging = false }: RouterOptions) {
-    if (workers.length === 0) throw new Error('a router needs at least one worker: --worker http://host:port')
+  constructor(options: RouterOptions) {
+    const { workers, maxBodyBytes, drainSeconds, isLogging } = routerSettings(options)
     this.#drainSeconds = drainSeconds
     // Each request listens.
     setMaxListeners(0, this.#stopped.signal)
-    this.#workers = workers.map(url => new Worker(new URL(url), this.#index))
+    this.#workers = workers.map(url => new Worker(url, this.#index))
     this.app = httpApp({ maxBodyBytes, bodySeconds: BODY_SECONDS, isLogging, isRaw: true }, METHODS)
     this.#route()
   }
 
   /** Starts to listen, and returns the router's address. Workers that are not there yet are used once they answer. */
-  async listen({
-    port = 8080,
-    host = '127.0.0.1',
-  }: { readonly port?: number; readonly host?: string } = {}): Promise<string> {
+  async listen(address: Address = {}): Promise<string> {
+    RouterServer.#check(this)
+    const read = addressOf(address)
+    if (this.#isDraining) throw new KvTideError('DISPOSED', 'the server was closed', { object: 'server' })
+    checkUnused(this.app)
     await Promise.all(this.#workers.map(worker => worker.watch()))
-    await this.app.listen({ port, host })
-    const { port: bound } = this.app.server.address() as AddressInfo
-    return `http://${host.includes(':') ? `[${host}]` : host}:${bound}`
+    return listenAt(this.app, read)
   }
 
   /** The number of requests that are answered. */
   get active(): number {
+    RouterServer.#check(this)
     return this.#active
   }
 
   /** Refuses new requests, and lets running ones finish. Then closes the router. */
   async drain(): Promise<void> {
+    RouterServer.#check(this)
     this.#isDraining = true
     const deadline = performance.now() + this.#drainSeconds * 1000
     while (this.#active > 0 && performance.now() < deadline) await sleep(20)
@@ -104,6 +95,7 @@ export class RouterServer implements AsyncDisposable {
 
   /** Ends all requests, and closes the router. */
   async close(): Promise<void> {
+    RouterServer.#check(this)
     this.#isDraining = true
     this.#stopped.abort(overloaded('the router is shutting down'))
     await this.app.close()
@@ -114,7 +106,11 @@ export class RouterServer implements AsyncDisposable {
 
   /** As {@link close}, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
-    return this.close()
+    return RouterServer.prototype.close.call(this)
+  }
+
+  static #check(self: unknown): void {
+    checkThis(self, value => #index in value, 'a RouterServer')
   }
 
   #route(): void {
