@@ -124,6 +124,7 @@ export const stages = [
     goal: 1800,
     command: [
       'ava',
+      '--timeout=1h',
       '__test__/store/faults.test.ts',
       '--match',
       '*started before each*',
