@@ -229,6 +229,52 @@ test.serial('inspect takes windows from a config, and prints JSON', async t => {
   }
 })
 
+test.serial(
+  'inspect, doctor and load read the windows of genai_config.json, unless a config.json has windows',
+  async t => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvtide-inspect-'))
+    try {
+      const [model, config] = [join(folder, 'model.onnx'), join(folder, 'config.json')]
+      const genai = join(folder, 'genai_config.json')
+      cpSync(graphFile('llama/onnx'), model)
+      const decoder = { num_hidden_layers: 3, sliding_window: { window_size: 5, layers: [0] } }
+      writeFileSync(genai, JSON.stringify({ model: { decoder } }))
+      /** The file that declares the windows, and the window of each layer: of inspect, and of a load. */
+      const windows = async (): Promise<[string | undefined, ...(number | undefined)[][]]> => {
+        const { out } = await run('inspect', model, '--json')
+        const found = JSON.parse(out) as { config?: string; layers: { window?: number }[] }
+        await using loaded = await OnnxModel.load(model, { threads: 1, cache: { memoryBytes: 2 ** 22 } })
+        const ofLayers = [0, 1, 2].map(layer => loaded.layers.find(({ layers }) => layers.includes(layer))?.window)
+        return [found.config, found.layers.map(({ window }) => window), ofLayers]
+      }
+      const slides = [5, undefined, undefined]
+      t.deepEqual(await windows(), [genai, slides, slides])
+      const asked = await run('inspect', model)
+      t.true(asked.out.includes(`\nwindows  as ${genai} declares them\n`), asked.out)
+      for (const { out } of [asked, await run('doctor', model)])
+        t.regex(
+          out,
+          /^plain +refuses it at past_key_values\.0\.key \(input\): genai_config\.json declares a window of 5 for layer 0, .*\n +load it on the backend graph or parts/m,
+        )
+      // A config without windows leaves those of genai_config.json, one with windows replaces them.
+      writeFileSync(config, '{"model_type": "stranger", "num_key_value_heads": 2}')
+      t.deepEqual(await windows(), [genai, slides, slides])
+      const all = [7, 7, 7]
+      const mistral = {
+        model_type: 'mistral',
+        num_hidden_layers: 3,
+        hidden_size: 64,
+        num_attention_heads: 4,
+        head_dim: 16,
+      }
+      writeFileSync(config, JSON.stringify({ ...mistral, num_key_value_heads: 2, sliding_window: 7 }))
+      t.deepEqual(await windows(), [config, all, all])
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
+  },
+)
+
 test.serial('inspect and doctor take a folder, in which --dtype chooses the graph', async t => {
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-inspect-'))
   try {

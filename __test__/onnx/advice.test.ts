@@ -59,7 +59,7 @@ const CASES: Readonly<Record<string, Case>> = {
     file: () => fixture('encoder-decoder/whisper/encoder_model.onnx'),
     kinds: ['input', 'input', 'past'],
   },
-  'windows that the graph lacks': { file: () => GQA, config: WINDOWED, kinds: ['runs', 'runs', 'windows'] },
+  'windows that the graph lacks': { file: () => GQA, config: WINDOWED, kinds: ['runs', 'runs', 'added-window'] },
   'layers that the config lacks': {
     file: () => LLAMA,
     config: { ...WINDOWED, num_hidden_layers: 1 },

@@ -4,10 +4,9 @@ import type { NativeOnnxGraph, NativeOnnxInspection } from '#binding'
 
 import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { binding } from '../loading/binding.js'
-import { configBeside, readText } from '../onnx/config.js'
+import { readDeclared } from '../onnx/declared.js'
 import { openEmbeddings } from '../onnx/embeddings.js'
 import { refusing } from '../onnx/prepared.js'
-import { configWindows } from '../onnx/windows.js'
 import { backendsAnswer } from './backends.js'
 import { GRAPH, graphOf } from './graph-of.js'
 import type { Command } from './command.js'
@@ -20,13 +19,13 @@ Then a line for each backend (graph, parts, plain): it runs the graph, or it ref
 If a graph is not recognised, the exit code is 1.
 
 ${GRAPH.help}
-  --config   a config.json that declares which layers have a window. By default the one next to the model, or one folder up`,
+  --config   a config.json that declares which layers have a window. By default the one next to the model, or one folder up, then genai_config.json there`,
   options: { config: { type: 'string' }, ...GRAPH.options },
   files: 1,
   async run(call) {
     const model = graphOf(call)
     const given = call.values['config'] as string | undefined
-    const { file, windows } = declared(model, given)
+    const { windowsFile: file, windows } = readDeclared(model, given)
     const graph = await opened(model)
     const { value: found, refusal } = await refusing(async () => {
       const names = (await openEmbeddings(graph))?.names ?? []
@@ -62,22 +61,6 @@ async function opened(model: string): Promise<NativeOnnxGraph> {
   }
 }
 
-/** The config in use, and the windows that it declares. A config of an unknown family is ignored unless it was given. */
-function declared(
-  model: string,
-  given: string | undefined,
-): { file: string | undefined; windows: (number | null)[] | undefined } {
-  const file = given ?? configBeside(model)
-  if (file === undefined) return { file, windows: undefined }
-  try {
-    const windows = configWindows(readText('config', file), given !== undefined)
-    return { file: windows === undefined ? undefined : file, windows }
-  } catch (error) {
-    if (!isKvTideError(error) || given !== undefined) throw error
-    return { file: undefined, windows: undefined }
-  }
-}
-
 function asJson(found: NativeOnnxInspection, config: string | undefined): object {
   const layers = found.layers.map(layer => ({
     ...layer,
@@ -88,5 +71,5 @@ function asJson(found: NativeOnnxInspection, config: string | undefined): object
 }
 
 function asText({ text }: NativeOnnxInspection, config: string | undefined): string {
-  return `${text}\nwindows  ${config === undefined ? 'as the graph shows them: no config.json declares any' : `as ${config} declares them`}`
+  return `${text}\nwindows  ${config === undefined ? 'as the graph shows them: no config declares any' : `as ${config} declares them`}`
 }

@@ -2,6 +2,7 @@
 
 /** The kinds of reasons for which a backend does not run an ONNX graph. */
 export type GraphRefusal =
+  | 'added-window'
   | 'config'
   | 'embeddings'
   | 'encoder'
@@ -18,6 +19,8 @@ export type GraphRefusal =
 
 /** @internal The help for each kind. */
 export const GRAPH_ADVICE: Readonly<Record<GraphRefusal, string>> = {
+  'added-window':
+    'load it on the backend graph or parts, which add the windows of a config, or export it with its windows',
   config: 'put config.json beside the model, or pass the option config',
   embeddings: 'put the model of its embeddings beside it (embed_tokens.onnx), or pass the option embeddings',
   encoder: 'load decoder_model_merged.onnx as an OnnxModel, which runs on the backend plain',

@@ -42,15 +42,19 @@ interface GenaiConfig {
 }
 
 /** @internal Reads the `genai_config.json` of a model, which onnxruntime-genai's model builder writes: in its folder, or one folder up. Invalid JSON is ignored. */
-export function genaiSizes(model: string): ConfigSizes & { readonly windows?: (number | null)[] | undefined } {
-  const { config } = readGenai(model) ?? {}
+export function genaiSizes(
+  model: string,
+): ConfigSizes & { readonly windows?: (number | null)[] | undefined; readonly windowsFile?: string | undefined } {
+  const { file, config } = readGenai(model) ?? {}
   if (config === undefined) return {}
   const { context_length, decoder } = config
+  const windows = genaiWindows(decoder)
   return {
     numKvHeads: sizeIn(decoder?.num_key_value_heads),
     headDim: sizeIn(decoder?.head_size),
     contextLength: sizeIn(context_length),
-    windows: genaiWindows(decoder),
+    windows,
+    windowsFile: windows === undefined ? undefined : file,
   }
 }
 

@@ -1,31 +1,28 @@
 // A model before a backend is chosen: its graph, the graphs beside it, what its config declares, and the layers of a cache for each backend. No session is made.
+import { basename } from 'node:path'
+
 import type { NativeOnnxGraph, NativeOnnxLayer, NativeOnnxRewritten } from '#binding'
 
-import { invalid, isKvTideError, type KvTideError } from '../errors/errors.js'
+import { isKvTideError, type KvTideError } from '../errors/errors.js'
 import type { ModelDescription, ModelLayer } from '../sequences/model-description.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import type { BackendName } from './backend.js'
 import { isSlid } from './carried.js'
-import { configBeside, type ConfigSizes, configSizes, genaiSizes, readText } from './config.js'
-import { smallest } from './context.js'
+import { type Declared, readDeclared } from './declared.js'
 import { type Embeddings, openEmbeddings } from './embeddings.js'
 import { type EncoderParts, encoderParts, hasEncoder } from './encoder-parts.js'
 import { openSource } from './graph-source.js'
 import type { readLoad } from './options.js'
-import { type DeclaredLayers, pastLayers, windowsOf } from './past-layers.js'
+import { pastLayers, windowsOf } from './past-layers.js'
 import { plainPorts } from './plain.js'
 import { refusedPort } from './refused-node.js'
-import { configWindows } from './windows.js'
-
-/** The values of configs that are used here. */
-type Config = DeclaredLayers & ConfigSizes
 
 /** @internal The layers of a cache for a backend, and the dtype of appended tokens. */
 export type CacheLayers = Pick<ModelCacheOptions, 'model' | 'dtype'>
 
 /** @internal A model before a backend is chosen. */
 export interface PreparedModel {
-  readonly declared: Config
+  readonly declared: Declared
   readonly graph: NativeOnnxGraph
   readonly embeddings: Embeddings | undefined
   readonly encoder: EncoderParts | undefined
@@ -39,7 +36,7 @@ export async function prepared(
   source: string | Uint8Array,
   read: Pick<ReturnType<typeof readLoad>, 'config' | 'accuracyLevel' | 'embeddings' | 'encoder' | 'crossCacheBytes'>,
 ): Promise<PreparedModel> {
-  const declared = readConfig(source, read.config)
+  const declared = readDeclared(source, read.config)
   const graph = await openSource(source, read.accuracyLevel)
   const embeddings = await openEmbeddings(graph, read.embeddings)
   const encoder = await encoderParts(graph, read)
@@ -77,18 +74,26 @@ export async function refusing<T>(call: () => T | Promise<T>): Promise<Refused<T
 }
 
 /** Refuses an unmodified graph that lacks a window of its config: it would see tokens that the other backends hide. */
-async function checkWindows(graph: NativeOnnxGraph, { windows }: Config, given: readonly string[] = []): Promise<void> {
+async function checkWindows(
+  graph: NativeOnnxGraph,
+  { windows, windowsFile }: Declared,
+  given: readonly string[] = [],
+): Promise<void> {
   if (windows === undefined || windows.every(window => window === null)) return
   const { value: own } = await refusing(() => graph.rewrite(false, undefined, [...given]))
   const ports = plainPorts(graph, given)
   const ofLayers = ports.states.length === 0 ? windows : (windowsOf(ports, windows) ?? [])
-  for (const [place, layer] of own?.layers().entries() ?? []) {
+  const layers = own?.layers() ?? []
+  // A config with another number of layers is that of another model.
+  const kind = ofLayers.length === layers.length ? 'added-window' : 'windows'
+  for (const [place, layer] of layers.entries()) {
     const declared = ofLayers[place] ?? null
     const [key] = ports.layers[place] ?? []
     if (declared === null || layer.window !== undefined || key === undefined || isSlid(key)) continue
     const number = ports.numbers[place] as number
-    const reason = `the config declares a window of ${declared} for layer ${number}, which the graph itself does not have; graph and parts add it`
-    throw refusedPort(key.past, 'input', reason, 'windows')
+    const config = windowsFile === undefined ? 'the config' : basename(windowsFile)
+    const reason = `${config} declares a window of ${declared} for layer ${number}, which the graph itself does not have`
+    throw refusedPort(key.past, 'input', reason, kind)
   }
 }
 
@@ -97,7 +102,7 @@ function layersOf(
   backend: BackendName,
   graph: NativeOnnxGraph,
   rewritten: NativeOnnxRewritten | undefined,
-  declared: Config,
+  declared: Declared,
   given?: readonly string[],
 ): CacheLayers {
   if (backend === 'plain' || rewritten === undefined) {
@@ -136,29 +141,6 @@ function attentionLayer({ window, numKvHeads, headDim, valueHeadDim, source }: N
   const sizes = { numKvHeads, headDim, valueHeadDim }
   if (source !== undefined) return { kind: 'shared', with: source, ...sizes }
   return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
-}
-
-/**
- * Reads the config that was passed, or the one next to the model, which is ignored if it is invalid. Missing values are taken from
- * `genai_config.json`. If both files next to the model declare a context, the shorter one counts.
- */
-function readConfig(source: string | Uint8Array, config: unknown): Config {
-  const beside = typeof source === 'string' ? configBeside(source) : undefined
-  const genai = typeof source === 'string' ? genaiSizes(source) : {}
-  const file = typeof config === 'string' ? config : config === undefined ? beside : undefined
-  if (config === undefined && file === undefined) return genai
-  try {
-    const json = file === undefined ? JSON.stringify(config) : readText('config', file)
-    const { numKvHeads = genai.numKvHeads, headDim = genai.headDim, contextLength } = configSizes(json)
-    const context =
-      config === undefined ? smallest([contextLength, genai.contextLength]) : (contextLength ?? genai.contextLength)
-    const windows = configWindows(json, config !== undefined) ?? genai.windows
-    return { numKvHeads, headDim, windows, contextLength: context }
-  } catch (error) {
-    if (config === undefined) return genai
-    if (isKvTideError(error)) throw error
-    throw invalid('config', config, 'a Hugging Face config.json')
-  }
 }
 
 /** The rows of positions that a graph takes. Refused if they have another form. */
