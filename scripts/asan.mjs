@@ -41,7 +41,7 @@ await must(
     '-p',
     'kvtide',
     '--features',
-    'net',
+    'net,panics',
   ],
   { env: { RUSTC_BOOTSTRAP: '1', RUSTFLAGS: '-Zsanitizer=address' } },
 )

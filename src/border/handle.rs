@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use kvtide_core::{Code, details};
 use kvtide_tensor::runtime::Budget;
@@ -102,8 +102,23 @@ impl<T> Handle<T> {
     }
 }
 
+/// Runs `work` on an object that other threads change too. After a panic of any of them, the object is unusable.
+pub(crate) fn locked<T, R>(shared: &Mutex<T>, work: impl FnOnce(&mut T) -> Outcome<R>) -> Outcome<R> {
+    let mut value = shared.lock().map_err(|_| kvtide_tensor::Error::Poisoned)?;
+    let outcome = work(&mut value);
+    #[cfg(feature = "panics")]
+    super::panics::planted();
+    outcome
+}
+
 /// Runs `work` and turns a panic into an error.
 pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Refusal> {
+    let work = || {
+        let done = work();
+        #[cfg(feature = "panics")]
+        super::panics::planted();
+        done
+    };
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

@@ -4,6 +4,8 @@
 pub(crate) mod argument;
 pub(crate) mod external_array;
 pub(crate) mod handle;
+#[cfg(feature = "panics")]
+pub(crate) mod panics;
 pub(crate) mod process;
 pub(crate) mod read_task;
 pub(crate) mod refusal;

@@ -5,7 +5,7 @@
 //! one batch at most.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kvtide_core::Error;
 use kvtide_router::{
@@ -15,7 +15,7 @@ use napi::bindgen_prelude::BigUint64Array;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::handle::Handle;
+use crate::border::handle::{Handle, locked};
 use crate::border::refusal::{Outcome, Refusal};
 
 impl From<kvtide_router::Error> for Refusal {
@@ -65,10 +65,6 @@ impl Routing {
 }
 
 pub(super) type Shared = Arc<Mutex<Routing>>;
-
-pub(super) fn lock(shared: &Shared) -> MutexGuard<'_, Routing> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The worker chosen for a prompt.
 #[napi(object, object_from_js = false)]
@@ -250,7 +246,7 @@ impl NativePrefixRouter {
     }
 
     fn change<T>(&self, env: &Env, work: impl FnOnce(&mut Routing) -> Outcome<T>) -> Result<T> {
-        self.routing.read(env, |shared| work(&mut lock(shared)))
+        self.routing.read(env, |shared| locked(shared, work))
     }
 }
 

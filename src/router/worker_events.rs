@@ -7,8 +7,8 @@ use kvtide_router::{Followed, Follower, FollowerOptions};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::prefix_router::{NativePrefixRouter, Routing, Shared, lock};
-use crate::border::handle::guard;
+use super::prefix_router::{NativePrefixRouter, Routing, Shared};
+use crate::border::handle::{guard, locked};
 use crate::border::runtime;
 
 #[napi]
@@ -25,7 +25,7 @@ impl NativePrefixRouter {
     ) -> Result<NativeFollowing> {
         guard(env, || {
             let shared = self.routing.get()?.clone();
-            let number = lock(&shared).worker(&name)?.number;
+            let number = locked(&shared, |routing| Ok(routing.worker(&name)?.number))?;
             let options = FollowerOptions { endpoint, replay_endpoint, topic, ..FollowerOptions::default() };
             let runtime = runtime::handle()?;
             let follower = Follower::start(&runtime, options)?;
@@ -45,7 +45,7 @@ struct Counts {
 /// Applies published events to the index until the worker or the router is gone.
 async fn take_in(mut follower: Follower, shared: Shared, name: String, number: u64, counts: Arc<Counts>) {
     while let Some(followed) = follower.next().await {
-        let mut routing = lock(&shared);
+        let Ok(mut routing) = shared.lock() else { return };
         let Routing { index, workers, check, .. } = &mut *routing;
         let Some(worker) = workers.get_mut(&name).filter(|worker| worker.number == number) else { return };
         // If memory is short, the index knows fewer of the worker's blocks than it has.

@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
 use kvtide_core::Error;
 use kvtide_sample::grammar::{AllowedTokens, CompiledGrammar, Matcher};
@@ -21,7 +21,7 @@ use napi_derive::napi;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::border::argument::{ArrayArg, count};
-use crate::border::handle::{Handle, catch, guard};
+use crate::border::handle::{Handle, catch, guard, locked};
 use crate::border::refusal::Outcome;
 
 /// The stack of a thread that computes masks.
@@ -55,10 +55,6 @@ pub(crate) struct SharedMatcher {
 }
 
 impl SharedMatcher {
-    fn lock(&self) -> MutexGuard<'_, Matcher> {
-        self.matcher.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn ends(&self) -> &[u32] {
         &self.ends
     }
@@ -70,12 +66,14 @@ impl SharedMatcher {
         self.running.fetch_add(1, Ordering::AcqRel);
         let shared = Arc::clone(self);
         pool.spawn(move || {
-            // An error stays in the matcher, and the draw gets it.
+            // An error stays in the matcher, and the draw gets it. A panic leaves the matcher unusable.
             let _ = catch(|| {
-                let mut matcher = shared.lock();
-                if shared.requests.load(Ordering::Acquire) == request {
-                    let _ = matcher.masks(&text, &drafted);
-                }
+                locked(&shared.matcher, |matcher| {
+                    if shared.requests.load(Ordering::Acquire) == request {
+                        let _ = matcher.masks(&text, &drafted);
+                    }
+                    Ok(())
+                })
             });
             shared.running.fetch_sub(1, Ordering::AcqRel);
         });
@@ -95,19 +93,23 @@ impl SharedMatcher {
     /// The masks behind a text and its drafted tokens. Waits for the background if that computes one.
     pub fn masks(&self, text: &[u32], drafted: &[u32]) -> Outcome<Masks> {
         self.requests.fetch_add(1, Ordering::AcqRel);
-        Ok(self.lock().masks(text, drafted)?)
+        locked(&self.matcher, |matcher| Ok(matcher.masks(text, drafted)?))
     }
 
     /// Moves to a text. Returns true if nothing may follow it.
     pub fn is_over(&self, text: &[u32]) -> Outcome<bool> {
         self.requests.fetch_add(1, Ordering::AcqRel);
-        let mut matcher = self.lock();
-        if !matcher.seek(text)? {
-            return Err(
-                Error::argument("tokens", "tokens that the grammar does not allow", "a text of the grammar").into()
-            );
-        }
-        Ok(matcher.is_over()?)
+        locked(&self.matcher, |matcher| {
+            if !matcher.seek(text)? {
+                return Err(Error::argument(
+                    "tokens",
+                    "tokens that the grammar does not allow",
+                    "a text of the grammar",
+                )
+                .into());
+            }
+            Ok(matcher.is_over()?)
+        })
     }
 }
 
