@@ -1,7 +1,8 @@
 //! Checks the atomics of caches in every order that the memory model allows, up to a number of preemptions.
 //!
 //! `loom [preemptions [minutes]]`: two preemptions by default. The files under test are those of kvtide-tensor; this crate stands in
-//! for the modules around them.
+//! for the modules around them. Reference counts, free lists and copies on write of blocks are plain numbers behind `&mut`,
+//! which no other thread can reach.
 
 // The files name candle_core::Device and crate::base: both are found here.
 extern crate self as candle_core;
