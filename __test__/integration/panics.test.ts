@@ -1,6 +1,5 @@
 // A panic in any native call of an operation: its error is INTERNAL, the object of the call says POISONED from then on if it may have changed, and others of
 // its kind go on. Only the addon of `npm run test:asan` panics on demand; with another one, these tests are reported as SKIPPED.
-import test from 'ava'
 
 import {
   BlockPool,
