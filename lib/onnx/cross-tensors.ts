@@ -4,9 +4,10 @@
 //     use_cache_branch   false: computes the cross cache, without a past   |   true: takes the cross cache; its outputs for it are empty
 //
 // Many exporters trace the second branch with a single token, and lose the causal mask there. `isWide` tells if it computes several tokens in one call: they are
-// compared with those of the first branch when the model is loaded.
+// compared with those of the first branch when the model is loaded. A graph that fails there with the calls of any generation is refused.
 import { KvTideError } from '../errors/errors.js'
 import type { TensorData } from '../border/host-array.js'
+import { binding } from '../loading/binding.js'
 import type { Carried } from './carried.js'
 import type { EncodedStates } from './encoding.js'
 import type { CrossPort, OnnxInputName, OnnxPorts } from './ports.js'
@@ -87,16 +88,20 @@ export class CrossTensors {
     this.#held.clear()
   }
 
-  /** Finds out if the graph computes several tokens in one call of its second branch. */
+  /**
+   * Finds out if the graph computes several tokens in one call of its second branch. Fails if it does not compute several tokens in the first branch, or one in
+   * the second. A graph that does not declare the width of its states is not run.
+   */
   async probe(run: ProbeRun): Promise<void> {
     const states = this.#probeStates()
     if (states === undefined) return
     const inputs = this.#inputs(states)
     const first = { ...inputs, ...this.#none, use_cache_branch: this.#branch(false) }
     const { ids, past } = PROBE
+    const whole = await run(ids, undefined, first, this.fetches)
+    const second = { ...inputs, ...this.#pastsOf(whole.outputs), use_cache_branch: this.#branch(true) }
+    await run(ids.subarray(0, 1), undefined, second, [])
     try {
-      const whole = await run(ids, undefined, first, this.fetches)
-      const second = { ...inputs, ...this.#pastsOf(whole.outputs), use_cache_branch: this.#branch(true) }
       const start = await run(ids.subarray(0, past), undefined, second, [])
       const rest = await run(ids.subarray(past), start.carried, second, [])
       const [wanted, ...found] = [whole, start, rest].map(({ outputs }) =>
@@ -141,9 +146,11 @@ export class CrossTensors {
   #probeStates(): EncodedStates | undefined {
     const name: OnnxInputName = 'encoder_hidden_states'
     const [frames = PROBE.frames, width] = [this.#ports.sizeOf(name, 1), this.#ports.sizeOf(name, 2)]
-    if (width === undefined || this.#ports.typeOf(name) !== 'float32') return undefined
-    const data: TensorData = Float32Array.from({ length: frames * width }, (_, place) => Math.sin(place + 1))
-    return { type: 'float32', data, frames, width, mask: undefined }
+    if (width === undefined) return undefined
+    const floats = Float32Array.from({ length: frames * width }, (_, place) => Math.sin(place + 1))
+    const isHalf = this.#ports.typeOf(name) === 'float16'
+    const data: TensorData = isHalf ? binding.halves(floats) : floats
+    return { type: isHalf ? 'float16' : 'float32', data, frames, width, mask: undefined }
   }
 }
 

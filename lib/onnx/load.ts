@@ -18,6 +18,7 @@ import type { CrossCache } from './cross-cache.js'
 import type { Embeddings } from './embeddings.js'
 import { crossCacheOf, hasEncoder } from './encoder-parts.js'
 import { endOfSequence } from './end-of-sequence.js'
+import { firstSteps } from './first-steps.js'
 import { GraphBackend } from './graph.js'
 import { graphFile } from './model-folder.js'
 import { type OnnxCacheOptions, readLoad, readModelSource, rotationOf } from './options.js'
@@ -42,6 +43,8 @@ export async function loadModel(given: unknown, options: unknown) {
   const { declared, graph, embeddings, encoder: parts, rewritten, positionRows } = model
   const refusals: BackendRefusal[] = []
   const namespace = await fingerprint(graph, embeddings)
+  const tables = [graph.contextLength(), rewritten.value?.contextLength()]
+  const contextLength = smallest([declared.contextLength, ...tables.map(rows => rows ?? undefined)])
   for (const backend of backends) {
     const layers = await layersFor(model, backend)
     if (layers.value === undefined) {
@@ -57,17 +60,16 @@ export async function loadModel(given: unknown, options: unknown) {
     } as ModelCacheOptions)
     const cross = parts === undefined ? undefined : crossCacheOf(cache, read.crossCacheBytes)
     const form = { threads, embeddings, positionRows }
-    const made = await refusing(() =>
-      backend === 'plain'
-        ? SessionBackend.plain(graph, cache, form, { cross, encoder: parts?.graph })
-        : make(backend, graph, rewritten.value, form),
-    )
+    const steps = { layers: layers.value, pages: cache, stepTokens: maxStepTokens, contextLength }
+    const made = await refusing(async () => {
+      if (backend !== 'plain') return firstSteps(await make(backend, graph, rewritten.value, form), steps)
+      const plain = await SessionBackend.plain(graph, cache, form, { cross, encoder: parts?.graph })
+      return parts === undefined ? firstSteps(plain, steps) : plain
+    })
     if (made.value !== undefined) {
       if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: cacheOptions.maxSequences ?? SEQUENCES }
       const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
-      const tables = [graph.contextLength(), rewritten.value?.contextLength()]
-      const contextLength = smallest([declared.contextLength, ...tables.map(rows => rows ?? undefined)])
       const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
       const encoded = parts === undefined ? undefined : { ...parts, cross: cross as CrossCache }
       const path = typeof source === 'string' ? resolve(source) : undefined

@@ -27,6 +27,7 @@ import { Embedder, GivenInputs } from './embedder.js'
 import { type LogitRows, readLogits } from './logits.js'
 import { OnnxPorts } from './ports.js'
 import { refusedPort } from './refused-node.js'
+import { refusalBy } from './runtime-refusal.js'
 import { openGraph, sessionOf } from './runtime-session.js'
 import {
   elementsOf,
@@ -159,19 +160,29 @@ export class Plain implements Sessions {
     const { ports, carried, suffix } = carriedOf(graph, cache, module, embeddings?.names)
     const embedder = await Embedder.open(embeddings, model, module, calling)
     const given = new GivenInputs(embedder, module, ports.typeOf('position_ids'))
+    let plain: Plain | undefined
     try {
       const session = await openGraph(graph, model, module, calling, suffix)
       const { feeds } = carried.call(NO_PAST, 0, undefined, Uint32Array.of(0))
       const cross = ports.cross.length === 0 ? undefined : new CrossTensors(ports, module.Tensor, feeds)
-      const plain = new Plain(calling, session, carried, cache, { isPruned: hasPrunedHead(graph), given, cross })
-      await cross?.probe(async (ids, before, others, fetches) => {
-        const { call, outputs } = await plain.#run({ read: NO_PAST, carried: before }, ids, { others, fetches })
-        return { outputs, carried: carried.carry(outputs, call) }
-      })
+      plain = new Plain(calling, session, carried, cache, { isPruned: hasPrunedHead(graph), given, cross })
+      await plain.#probe()
       return plain
     } catch (error) {
-      await given.release()
+      await (plain ?? given).release()
       throw error
+    }
+  }
+
+  /** Makes the first calls of a decoder with an encoder. */
+  async #probe(): Promise<void> {
+    try {
+      await this.#cross?.probe(async (ids, before, others, fetches) => {
+        const { call, outputs } = await this.#run({ read: NO_PAST, carried: before }, ids, { others, fetches })
+        return { outputs, carried: this.#carried.carry(outputs, call) }
+      })
+    } catch (error) {
+      throw refusalBy(error)
     }
   }
 

@@ -1,7 +1,7 @@
 // A decoder of one layer with `com.microsoft.MultiHeadAttention`, small enough to be written by a test.
 //
 //     input_ids -> Gather -> q, k, v -> MultiHeadAttention over the past -> rows that are kept -> logits
-import { ELEMENT, floatsOf, type GraphOf, integersOf, modelBytes, nodeOf } from './model-bytes.js'
+import { ELEMENT, floatsOf, type GraphOf, integersOf, modelBytes, type NodeOf, nodeOf } from './model-bytes.js'
 
 const WIDTH = 16
 const HEADS = 2
@@ -9,8 +9,12 @@ const DIM = WIDTH / HEADS
 /** The size of its vocabulary. */
 export const SMALL_VOCABULARY = 24
 
+/** A failure that the runtime finds only when it computes: of every token, of several tokens in one call, or of tokens behind more than `behind` others. */
+type Failure = 'always' | 'several' | { readonly behind: number }
+
 /** A form of the decoder. */
 export interface SmallDecoder {
+  readonly fails?: Failure
   /** True if the attention takes queries, keys and values in one tensor, `[batch, tokens, heads, 3, dim]`. */
   readonly isPacked?: boolean
   /** The input with the number of rows of logits that are wanted, counted from the last. */
@@ -27,8 +31,19 @@ const weights = (name: string, dims: readonly number[], seed: number): ReturnTyp
 
 const past = (side: string): string => `past_key_values.0.${side}`
 
+/** Nodes between the rows and the head. */
+function behindRows(fails: Failure | undefined): NodeOf[] {
+  if (typeof fails !== 'object') return [nodeOf('Identity', ['rows'], 'last')]
+  return [
+    nodeOf('Shape', [past('key')], 'past.shape'),
+    nodeOf('Gather', ['past.shape', 'two'], 'past.length'),
+    nodeOf('Gather', ['table', 'past.length'], 'past.row'),
+    nodeOf('Add', ['rows', 'past.row'], 'last'),
+  ]
+}
+
 /** The bytes of the decoder. */
-export function smallDecoder({ isPacked = false, kept }: SmallDecoder = {}): Buffer {
+export function smallDecoder({ isPacked = false, kept, fails }: SmallDecoder = {}): Buffer {
   const sides = ['key', 'value'] as const
   const packed = [
     nodeOf('MatMul', ['x', 'qkv.weight'], 'qkv.flat'),
@@ -38,7 +53,9 @@ export function smallDecoder({ isPacked = false, kept }: SmallDecoder = {}): Buf
   const given = isPacked ? ['qkv', '', ''] : ['q', 'k', 'v']
   const graph: GraphOf = {
     nodes: [
-      nodeOf('Gather', ['embed.weight', 'input_ids'], 'x'),
+      fails === 'always' ? nodeOf('Add', ['input_ids', 'far'], 'ids') : nodeOf('Identity', ['input_ids'], 'ids'),
+      nodeOf('Gather', ['embed.weight', 'ids'], 'embeds'),
+      fails === 'several' ? nodeOf('Reshape', ['embeds', 'single'], 'x') : nodeOf('Identity', ['embeds'], 'x'),
       ...(isPacked ? packed : apart),
       {
         operator: 'MultiHeadAttention',
@@ -56,7 +73,8 @@ export function smallDecoder({ isPacked = false, kept }: SmallDecoder = {}): Buf
             nodeOf('Reshape', ['whole', 'one'], 'from'),
             nodeOf('Slice', ['y', 'from', 'end', 'one'], 'rows'),
           ]),
-      nodeOf('MatMul', ['rows', 'head.weight'], 'logits'),
+      ...behindRows(fails),
+      nodeOf('MatMul', ['last', 'head.weight'], 'logits'),
     ],
     inputs: [
       { name: 'input_ids', element: ELEMENT.int64, dims: ['batch', 'new'] },
@@ -74,6 +92,9 @@ export function smallDecoder({ isPacked = false, kept }: SmallDecoder = {}): Buf
         ? [weights('qkv.weight', [WIDTH, 3 * WIDTH], 3), integersOf('qkv.shape', [5], [0, -1, HEADS, 3, DIM])]
         : ['q', 'k', 'v'].map((name, at) => weights(`${name}.weight`, [WIDTH, WIDTH], 3 + at))),
       ...(kept === undefined ? [] : [integersOf('one', [1], [1]), integersOf('end', [1], [2 ** 40])]),
+      ...(typeof fails === 'object'
+        ? [weights('table', [fails.behind + 1, WIDTH], 9), integersOf('two', [], [2])]
+        : [integersOf('single', [3], [1, 1, WIDTH]), integersOf('far', [], [SMALL_VOCABULARY])]),
     ],
   }
   return modelBytes(graph)
