@@ -4,6 +4,7 @@
 import { calls } from './calls.mjs'
 import { ava, fuzz, inside, tested } from './checks.mjs'
 import { identity } from './identity.mjs'
+import { network } from './network.mjs'
 import { storage } from './storage.mjs'
 
 const threads = ['node', 'scripts/concurrency.mjs']
@@ -195,5 +196,6 @@ export const mutants = [
   },
   ...calls,
   ...identity,
+  ...network,
   ...storage,
 ]
