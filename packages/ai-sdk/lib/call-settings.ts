@@ -1,6 +1,8 @@
 // Settings that the AI SDK has no name for: for all calls of a model, or for one call in `providerOptions.kvtide`.
-import { InvalidArgumentError, type LanguageModelV4CallOptions } from '@ai-sdk/provider'
+import type { LanguageModelV4CallOptions } from '@ai-sdk/provider'
 import type { ChatOptions } from 'kvtide/text'
+
+import { invalid, isObject, known } from './arguments.js'
 
 /** Settings beside those of the AI SDK. `providerOptions: { kvtide: { … } }` gives them for one call, and overrides those of the model. */
 export interface CallSettings extends Pick<
@@ -32,19 +34,15 @@ const NAMES: { readonly [K in keyof Required<CallSettings>]: true } = {
   templateOptions: true,
 }
 
-/** Refuses names that are no setting: a mistyped `salt` would share a tenant's prompts. */
-export function checkedSettings(argument: string, given: object): CallSettings {
-  const unknown = Object.keys(given).find(name => !Object.hasOwn(NAMES, name))
-  if (unknown !== undefined)
-    throw new InvalidArgumentError({
-      argument,
-      message: `${argument}: unknown setting '${unknown}'; the settings are ${Object.keys(NAMES).join(', ')}`,
-    })
-  return given
+/** Copies settings, and refuses names that are no setting: a mistyped `salt` would share a tenant's prompts. */
+export function checkedSettings(argument: string, given: unknown): CallSettings {
+  return known(argument, given, NAMES, 'setting')
 }
 
 /** Returns the settings of a call: the model's, overridden by the call's own. */
 export function settingsOf(settings: CallSettings, { providerOptions }: LanguageModelV4CallOptions): CallSettings {
+  if (providerOptions !== undefined && !isObject(providerOptions))
+    throw invalid('providerOptions', providerOptions, 'an object')
   const own = providerOptions?.['kvtide']
   if (own === undefined) return settings
   return { ...settings, ...checkedSettings('providerOptions.kvtide', own) }

@@ -2,6 +2,7 @@
 import { type LanguageModelV4CallOptions, type SharedV4Warning, UnsupportedFunctionalityError } from '@ai-sdk/provider'
 import type { ChatOptions, Tool, ToolChoice } from 'kvtide/text'
 
+import { invalid, isList, isObject, typed } from './arguments.js'
 import { type CallSettings, settingsOf } from './call-settings.js'
 import { messagesOf } from './messages.js'
 
@@ -14,8 +15,11 @@ export interface Translated {
 /** The efforts of templates that know three of them, as gpt-oss does. */
 const EFFORTS = { minimal: 'low', low: 'low', medium: 'medium', high: 'high', xhigh: 'high', max: 'high' } as const
 
+const EFFORT_NAMES: readonly unknown[] = ['provider-default', 'none', ...Object.keys(EFFORTS)]
+
 /** Translates the options of a call. */
 export function chatOptionsOf(model: CallSettings, options: LanguageModelV4CallOptions): Translated {
+  checkOptions(options)
   const warnings: SharedV4Warning[] = []
   const { templateOptions, ...settings } = settingsOf(model, options)
   const tools = toolsOf(options, warnings)
@@ -38,6 +42,21 @@ export function chatOptionsOf(model: CallSettings, options: LanguageModelV4CallO
     ...tools,
   }
   return { chat: defined(chat) as ChatOptions, warnings }
+}
+
+/** Checks the options that are translated here. The model checks the others. */
+function checkOptions(options: LanguageModelV4CallOptions): void {
+  const { tools, toolChoice, responseFormat, reasoning, abortSignal, stopSequences } = options
+  if (tools !== undefined && !isList(tools)) throw invalid('tools', tools, 'an array of tools')
+  for (const [place, tool] of (tools ?? []).entries()) typed(`tools[${place}]`, tool ?? null, ['function', 'provider'])
+  if (stopSequences !== undefined && !isList(stopSequences))
+    throw invalid('stopSequences', stopSequences, 'an array of strings')
+  typed('toolChoice', toolChoice, ['auto', 'none', 'required', 'tool'])
+  typed('responseFormat', responseFormat, ['text', 'json'])
+  if (reasoning !== undefined && !EFFORT_NAMES.includes(reasoning))
+    throw invalid('reasoning', reasoning, EFFORT_NAMES.join(', '))
+  if (abortSignal !== undefined && !(isObject(abortSignal) && abortSignal instanceof AbortSignal))
+    throw invalid('abortSignal', abortSignal, 'an AbortSignal')
 }
 
 /** Returns the options without those that are `undefined`. */

@@ -11,6 +11,7 @@ import type {
 } from '@ai-sdk/provider'
 import type { TextEvent, TextGeneration, TextModel } from 'kvtide/text'
 
+import { INTERNAL, invalid, isObject } from './arguments.js'
 import type { CallSettings } from './call-settings.js'
 import { chatOptionsOf, type Translated } from './chat-options.js'
 import { sdkError } from './errors.js'
@@ -34,7 +35,8 @@ export class KvtideLanguageModel implements LanguageModelV4 {
   readonly #settings: CallSettings
 
   /** @internal */
-  constructor(modelId: string, load: () => Promise<TextModel>, settings: CallSettings) {
+  constructor(token: unknown, modelId: string, load: () => Promise<TextModel>, settings: CallSettings) {
+    if (token !== INTERNAL) throw invalid('arguments of new KvtideLanguageModel()', token, 'kvtide(model) instead')
     this.modelId = modelId
     this.#load = load
     this.#settings = settings
@@ -42,7 +44,7 @@ export class KvtideLanguageModel implements LanguageModelV4 {
 
   /** Answers a prompt, whole. */
   async doGenerate(options: LanguageModelV4CallOptions): Promise<LanguageModelV4GenerateResult> {
-    const { generation, events, first, response, chat, warnings } = await this.#answer(options)
+    const { generation, events, first, response, chat, warnings } = await KvtideLanguageModel.#answer(this, options)
     const parts = new Parts()
     const content: LanguageModelV4Content[] = []
     try {
@@ -65,7 +67,7 @@ export class KvtideLanguageModel implements LanguageModelV4 {
 
   /** Answers a prompt, part by part. Errors before the first token reject the call, so that the AI SDK can try again; later ones are a part. */
   async doStream(options: LanguageModelV4CallOptions): Promise<LanguageModelV4StreamResult> {
-    const { generation, events, first, response, chat, warnings } = await this.#answer(options)
+    const { generation, events, first, response, chat, warnings } = await KvtideLanguageModel.#answer(this, options)
     const parts = new Parts()
     let next: IteratorResult<TextEvent, undefined> | undefined = first
     const stream = new ReadableStream<LanguageModelV4StreamPart>({
@@ -95,18 +97,22 @@ export class KvtideLanguageModel implements LanguageModelV4 {
   }
 
   /** Starts an answer, and waits for its first event. */
-  async #answer(options: LanguageModelV4CallOptions): Promise<Answer> {
-    const translated = chatOptionsOf(this.#settings, options)
+  static async #answer(self: KvtideLanguageModel, given: LanguageModelV4CallOptions): Promise<Answer> {
+    if (!isObject(self) || !(#load in self)) throw invalid('this', self, 'a KvtideLanguageModel')
+    if (!isObject(given)) throw invalid('options', given, 'the options of a call')
+    // Each option is read once.
+    const options = { ...given }
+    const translated = chatOptionsOf(self.#settings, options)
     try {
       options.abortSignal?.throwIfAborted()
-      const model = await this.#load()
+      const model = await self.#load()
       const generation = model.chat(translated.chat)
       const events = generation.events()
       const first = await events.next()
-      const response = { id: randomUUID(), timestamp: new Date(), modelId: this.modelId }
+      const response = { id: randomUUID(), timestamp: new Date(), modelId: self.modelId }
       return { ...translated, generation, events, first, response }
     } catch (error) {
-      throw sdkError(error, this.modelId, options)
+      throw sdkError(error, self.modelId, options)
     }
   }
 }

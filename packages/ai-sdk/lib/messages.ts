@@ -1,6 +1,5 @@
 // Prompts of the AI SDK as messages of a chat.
 import {
-  InvalidPromptError,
   type LanguageModelV4FilePart,
   type LanguageModelV4Message,
   type LanguageModelV4Prompt,
@@ -9,12 +8,16 @@ import {
 } from '@ai-sdk/provider'
 import type { ChatMessage, ToolCall } from 'kvtide/text'
 
+import { invalidPrompt, isList, isObject } from './arguments.js'
+
 type Assistant = Extract<LanguageModelV4Message, { role: 'assistant' }>
 type Results = Extract<LanguageModelV4Message, { role: 'tool' }>
 
 /** Returns the messages of a prompt. A part that the model can't read is refused, because an answer without it would be wrong. */
 export function messagesOf(prompt: LanguageModelV4Prompt): ChatMessage[] {
-  return prompt.flatMap((message): ChatMessage[] => {
+  if (!isList(prompt)) throw invalidPrompt(prompt, 'prompt', prompt, 'an array of messages')
+  return prompt.flatMap((message, place): ChatMessage[] => {
+    checkMessage(prompt, `prompt[${place}]`, message)
     switch (message.role) {
       case 'system':
         return [{ role: 'system', content: message.content }]
@@ -30,12 +33,41 @@ export function messagesOf(prompt: LanguageModelV4Prompt): ChatMessage[] {
       case 'tool':
         return results(message)
       default:
-        throw new InvalidPromptError({
+        throw invalidPrompt(
           prompt,
-          message: `expected a role of system, user, assistant or tool, got ${String((message as { role: unknown }).role)}`,
-        })
+          `prompt[${place}].role`,
+          (message as { role: unknown }).role,
+          'system, user, assistant or tool',
+        )
     }
   })
+}
+
+/** Checks the form of a message. The model checks its texts. */
+function checkMessage(prompt: unknown, argument: string, message: unknown): void {
+  if (!isObject(message)) throw invalidPrompt(prompt, argument, message, 'a message')
+  const { role, content } = message as { readonly role?: unknown; readonly content?: unknown }
+  if (role === 'system') {
+    if (typeof content !== 'string') throw invalidPrompt(prompt, `${argument}.content`, content, 'a string')
+    return
+  }
+  if (!isList(content)) throw invalidPrompt(prompt, `${argument}.content`, content, 'an array of parts')
+  for (const [place, part] of content.entries())
+    checkPart(prompt, `${argument}.content[${place}]`, part, role === 'user')
+}
+
+function checkPart(prompt: unknown, argument: string, part: unknown, isUser: boolean): void {
+  if (!isObject(part)) throw invalidPrompt(prompt, argument, part, 'a part')
+  const given = part as Readonly<Record<string, unknown>>
+  const { type } = given
+  if (typeof type !== 'string' || (isUser && type !== 'text' && type !== 'file'))
+    throw invalidPrompt(prompt, `${argument}.type`, type, isUser ? 'text or file' : 'a string')
+  if ((type === 'text' || type === 'reasoning') && typeof given['text'] !== 'string')
+    throw invalidPrompt(prompt, `${argument}.text`, given['text'], 'a string')
+  if (type !== 'file') return
+  const { data, mediaType } = given
+  if (!isObject(data)) throw invalidPrompt(prompt, `${argument}.data`, data, 'an object with a type')
+  if (typeof mediaType !== 'string') throw invalidPrompt(prompt, `${argument}.mediaType`, mediaType, 'a string')
 }
 
 function assistant({ content }: Assistant): ChatMessage {

@@ -1,7 +1,8 @@
 // Models by their TextModel, or by a name that is loaded once.
-import { InvalidArgumentError, NoSuchModelError, type ProviderV4 } from '@ai-sdk/provider'
+import { NoSuchModelError, type ProviderV4 } from '@ai-sdk/provider'
 import { TextModel, type TextModelOptions } from 'kvtide/text'
 
+import { INTERNAL, invalid, isObject, known } from './arguments.js'
 import { type CallSettings, checkedSettings } from './call-settings.js'
 import { KvtideLanguageModel } from './language-model.js'
 
@@ -22,15 +23,39 @@ const none = (modelType: 'embeddingModel' | 'imageModel') => (modelId: string) =
   throw new NoSuchModelError({ modelId, modelType, message: 'kvtide runs models that generate text alone' })
 }
 
+const OPTIONS: { readonly [K in keyof Required<TextModelOptions>]: true } = {
+  accuracyLevel: true,
+  backend: true,
+  cache: true,
+  cacheFolder: true,
+  config: true,
+  crossCacheBytes: true,
+  dtype: true,
+  embeddings: true,
+  encoder: true,
+  endpoint: true,
+  folder: true,
+  isOffline: true,
+  maxStepTokens: true,
+  onProgress: true,
+  onRetry: true,
+  revision: true,
+  signal: true,
+  template: true,
+  threads: true,
+  token: true,
+}
+
 /** Makes a provider. The options are those of `TextModel.load`, for the models that it loads. */
 export function createKvtide(options: TextModelOptions = {}): KvtideProvider {
+  const own = known('options', options, OPTIONS, 'option') as TextModelOptions
   const loaded = new Map<string, Promise<TextModel>>()
 
   /** Loads a model once. A load that failed is tried again by the next call. */
   function load(name: string, model: string | URL): Promise<TextModel> {
     const found = loaded.get(name)
     if (found !== undefined) return found
-    const loading = TextModel.load(model, options)
+    const loading = TextModel.load(model, own)
     loaded.set(name, loading)
     loading.catch(() => loaded.delete(name))
     return loading
@@ -38,18 +63,14 @@ export function createKvtide(options: TextModelOptions = {}): KvtideProvider {
 
   function languageModel(model: TextModel | string | URL, settings: CallSettings = {}): KvtideLanguageModel {
     const checked = checkedSettings('settings', settings)
-    if (typeof model === 'string' || model instanceof URL) {
+    if (typeof model === 'string' || (isObject(model) && model instanceof URL)) {
       const name = String(model)
-      if (name === '')
-        throw new InvalidArgumentError({ argument: 'model', message: 'model: expected a name, got an empty text' })
-      return new KvtideLanguageModel(name, () => load(name, model), checked)
+      if (name === '') throw invalid('model', model, 'a name that is not empty')
+      return new KvtideLanguageModel(INTERNAL, name, () => load(name, model), checked)
     }
-    if (!(model instanceof TextModel))
-      throw new InvalidArgumentError({
-        argument: 'model',
-        message: `model: expected a TextModel, a folder, a file, a URL or a name on the Hub, got ${typeof model}`,
-      })
-    return new KvtideLanguageModel(model.name, () => Promise.resolve(model), checked)
+    if (!isObject(model) || !(model instanceof TextModel))
+      throw invalid('model', model, 'a TextModel, a folder, a file, a URL or a name on the Hub')
+    return new KvtideLanguageModel(INTERNAL, model.name, () => Promise.resolve(model), checked)
   }
 
   async function dispose(): Promise<void> {
