@@ -248,3 +248,41 @@ test('wrong spans are refused before anything is computed', async t => {
   t.is(admitted.length, 16)
   t.deepEqual(await read(model, admitted, 12), [...a.greedy])
 })
+
+test('rows of another width are refused: they have to end with the tokens of the picture', async t => {
+  await using model = await visionModel('llama', 'graph')
+  const { a, two } = visionPrompts('llama') as { a: VisionPrompt; two: VisionPrompt }
+  const [span] = a.embeds as [VisionPrompt['embeds'][number]]
+  const [width, rows, end] = [32, 6, 12]
+  const refused = (embeds: readonly object[], argument: string, tokens = a.tokens): string => {
+    const calls = [
+      () => model.open({ tokens, embeds: embeds as never }),
+      () => model.admit(tokens, { embeds: embeds as never }),
+    ]
+    const [opened, admitted] = calls.map(call => throwsCode(t, 'INVALID_ARGUMENT', call))
+    t.is(opened?.message, admitted?.message)
+    t.is(opened?.details.argument, argument)
+    return opened?.message ?? ''
+  }
+  for (const other of [width / 2, 2 * width]) {
+    const data = new Float32Array(rows * other)
+    for (const more of [{}, { end }])
+      t.is(
+        refused([{ ...span, data, ...more }], 'embeds[0].data.length'),
+        `embeds[0].data.length is ${rows * other}, expected ${rows * width}, ${rows} rows of ${width} numbers for the tokens 6 to 12${
+          'end' in more ? '' : ', which have the id 5; pass end if the rows end elsewhere'
+        }`,
+      )
+  }
+  // The first of two pictures side by side ends where the second one starts.
+  const tokens = [7, ...Array.from({ length: 6 }, () => 5), 8]
+  const beside = [1, 4].map(start => ({ start, data: new Float32Array(3 * width), key: `${start}` }))
+  model.open({ tokens, embeds: beside }).dispose()
+  const [first, second] = beside as [(typeof beside)[0], (typeof beside)[0]]
+  refused([second, { ...first, data: new Float32Array(width) }], 'embeds[1].data.length', tokens)
+  // With an end, rows may replace any ids.
+  using chat = model.open({ tokens: two.tokens, embeds: [{ ...span, start: 3, end: 9 }] })
+  t.is(chat.length, 0)
+  for (const wrong of [6, 5, -1, 1.5, '12']) refused([{ ...span, end: wrong }], 'embeds[0].end')
+  t.is(model.cache.freeCount, model.cache.totalCount)
+})

@@ -192,7 +192,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
     const { tokens, prompt, embeds, encoded, checkpoints } = readOpen(options, this.vocabularySize, this.#embedding)
-    const kind = this.#kindOf(prompt, new Spans(embeds, tokens), this.#encodingOf(encoded))
+    const kind = this.#kindOf(prompt, Spans.ofPrompt(embeds, tokens), this.#encodingOf(encoded))
     return openSequence(this.#shared, tokens, kind, checkpoints)
   }
 
@@ -228,7 +228,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     checkContext(ids.length, contextLength)
     const { embeds, encoded, rest: own } = apart(options, ADMISSION)
     const encoding = this.#encodingOf(encoded)
-    const spans = new Spans(readEmbeds(embeds, this.#embedding), ids)
+    const spans = Spans.ofPrompt(readEmbeds(embeds, this.#embedding), ids)
     const names = (prompt: PromptOptions): PromptOptions =>
       namesAt(this.#rope, encodedNames(spans.named(prompt), encoding), ids.length)
     const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, own, contextLength - ids.length, names)

@@ -7,7 +7,7 @@
 //
 // The key of a span is an extra of its tokens: only prompts with the same image find the blocks of these tokens. A second extra marks that embeddings are
 // given, and their grid: it keeps these blocks apart from blocks of the same ids without embeddings.
-import { count, isArray, known, list, type Names, typedArray } from '../errors/check.js'
+import { count, isArray, known, list, type Names, optional, typedArray } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { type PromptExtra, type PromptOptions, wellFormed } from '../sequences/prompt.js'
 
@@ -15,10 +15,15 @@ import { type PromptExtra, type PromptOptions, wellFormed } from '../sequences/p
 export interface EmbedSpan {
   /** The position of the first row. */
   readonly start: number
-  /** The rows, `[rows, width]`, as the model's encoder of images returns them. */
+  /** The rows, `[rows, width]`, as the model's encoder of images returns them: one for each token of the image. */
   readonly data: Float32Array
   /** Identifies the rows: a hash of the image. A string stands for its UTF-8 bytes. Two images with one key count as the same. */
   readonly key: string | Uint8Array
+  /**
+   * The position behind the last row. By default the rows have to end where the tokens with the id at `start` end, or where the next span starts: rows that do not
+   * have the width of the model are refused. With it, they replace any ids up to there.
+   */
+  readonly end?: number
   /**
    * The numbers of rows in time, height and width, after merging: `data` has their product. Only for models with three rows of positions (M-RoPE), such as
    * Qwen2-VL. Without it, the rows have the positions of text.
@@ -39,9 +44,11 @@ export interface Span extends Omit<EmbedSpan, 'key'> {
   /** The position behind the last row. */
   readonly end: number
   readonly key: Uint8Array
+  /** The name of its option, if its end has to follow from the ids. */
+  readonly unended: string | undefined
 }
 
-const SPAN: Names<EmbedSpan> = { start: 0, data: 0, key: 0, grid: 0 }
+const SPAN: Names<EmbedSpan> = { start: 0, data: 0, key: 0, end: 0, grid: 0 }
 const utf8 = new TextEncoder()
 
 /** @internal Reads spans, as copies: the caller's arrays may change before they are used. In the order of their positions. */
@@ -68,7 +75,11 @@ function readSpan(argument: string, value: unknown, { width, hasGrids }: Embeddi
   if (!Number.isInteger(rows) || rows === 0)
     throw invalid(`${argument}.data.length`, data.length, `rows of ${width} numbers, at least one`)
   const key = readKey(`${argument}.key`, given.key)
-  const span = { start, end: count(`${argument}.start`, start + rows), data, key }
+  const end = optional((name, position) => count(name, position, start + 1), `${argument}.end`, given.end)
+  if (end !== undefined && end !== start + rows)
+    throw invalid(`${argument}.data.length`, data.length, rowsOf(start, end, width))
+  const unended = end === undefined ? argument : undefined
+  const span = { start, end: count(`${argument}.start`, start + rows), data, key, unended }
   if (given.grid === undefined) return span
   if (!hasGrids) throw invalid(`${argument}.grid`, given.grid, 'no value: the model has one row of positions')
   const sizes = isArray(given.grid) ? list(`${argument}.grid`, given.grid, (name, size) => count(name, size, 1)) : []
@@ -76,6 +87,12 @@ function readSpan(argument: string, value: unknown, { width, hasGrids }: Embeddi
   if (sizes.length !== 3 || time * height * wide !== rows)
     throw invalid(`${argument}.grid`, given.grid, `[time, height, width], with ${rows} as their product`)
   return { ...span, grid: [time, height, wide] }
+}
+
+/** The rows that tokens need. */
+function rowsOf(start: number, end: number, width: number): string {
+  const rows = end - start
+  return `${rows * width}, ${rows} ${rows === 1 ? 'row' : 'rows'} of ${width} numbers for the tokens ${start} to ${end}`
 }
 
 function readKey(argument: string, value: unknown): Uint8Array {
@@ -116,6 +133,26 @@ export class Spans {
       return { ...span, ids: tokens.slice(start, end), first, next }
     })
     this.end = spans.at(-1)?.end ?? 0
+  }
+
+  /** The spans of a prompt. Also refused if the rows of one do not end with the tokens of its image. */
+  static ofPrompt(spans: readonly Span[], tokens: Uint32Array): Spans {
+    const made = new Spans(spans, tokens)
+    for (const [place, { start, end, data, unended }] of spans.entries()) {
+      if (unended === undefined) continue
+      const most = spans[place + 1]?.start ?? tokens.length
+      const id = tokens[start]
+      let last = start + 1
+      while (last < most && tokens[last] === id) last += 1
+      if (last === end) continue
+      const expected = rowsOf(start, last, data.length / (end - start))
+      throw invalid(
+        `${unended}.data.length`,
+        data.length,
+        `${expected}, which have the id ${id}; pass end if the rows end elsewhere`,
+      )
+    }
+    return made
   }
 
   /** The options under which blocks with the spans are found. */

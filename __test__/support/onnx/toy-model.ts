@@ -83,7 +83,7 @@ export function embedsOf(pictures: readonly Picture[]): EmbedSpan[] {
     const data = Float32Array.from({ length: rows * SUMMED }, (_, at) =>
       pictured(seed, Math.floor(at / SUMMED), at % SUMMED),
     )
-    return { start, data, key: `picture ${seed}` }
+    return { start, end: start + rows, data, key: `picture ${seed}` }
   })
 }
 
