@@ -4,6 +4,7 @@
 //! then with every memory limit from zero on. The whole visible state is compared after each failure.
 
 mod allocator;
+mod contiguous;
 
 use std::sync::Arc;
 
