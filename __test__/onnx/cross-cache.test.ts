@@ -223,6 +223,11 @@ test('a mask hides frames: an encoding with one is another one', async t => {
   t.deepEqual(await read(model, hidden, 12), t5.greedy('c', 'p1'))
   using seen = model.open({ tokens: [0], encoded: { data, dims: shape } })
   t.notDeepEqual(await read(model, seen, 12), t5.greedy('c', 'p1'))
+  // A mask of the same length that hides another frame.
+  const first = mask.map((_, frame) => (frame === 0 ? 0n : 1n))
+  using other = model.open({ tokens: [0], encoded: { data, dims: shape, mask: first as never } })
+  await read(model, other, 12)
+  t.is(model.crossCache?.encodings, 3)
 })
 
 test('wrong inputs of an encoder are refused by name, and it does not run', async t => {

@@ -9,7 +9,7 @@ import { references } from '../support/llama/references.js'
 import { graphFile, INT4 } from '../support/onnx/paged-graph.js'
 import { linearGraph } from '../support/onnx/linear-graph.js'
 import { VOCABULARY as HYBRID } from '../support/onnx/hybrid-graph.js'
-import { rejected } from '../support/throws.js'
+import { rejected, throwsCode } from '../support/throws.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY as TOYS } from '../support/onnx/toy-model.js'
 
 const prompts = Object.values(references.prompts).map(prompt => [...prompt])
@@ -216,6 +216,17 @@ test('a grammar that cannot be used fails its generation alone, with the place',
   const { details } = await rejected(generation.next(), 'INVALID_GRAMMAR')
   t.is(details.place, 'token 1')
   for (const tokens of await Promise.all(others)) t.true(isDocument(textOf(tokens)))
+})
+
+test('a grammar is of one kind', async t => {
+  await using model = await load()
+  using chat = model.open({ tokens: [5] })
+  for (const given of [{}, { json: true, regex: 'a' }, { regex: 'a', lark: 'start: "a"' }]) {
+    const error = throwsCode(t, 'INVALID_ARGUMENT', () =>
+      model.generate(chat, { ...constrained, grammar: given as GenerateOptions['grammar'] & {} }),
+    )
+    t.is(error.details.argument, 'grammar')
+  }
 })
 
 test('without a tokenizer.json beside the model a vocabulary has to be given', async t => {

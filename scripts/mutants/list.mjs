@@ -4,6 +4,7 @@
 import { calls } from './calls.mjs'
 import { ava, fuzz, inside, tested } from './checks.mjs'
 import { identity } from './identity.mjs'
+import { models } from './models.mjs'
 import { network } from './network.mjs'
 import { storage } from './storage.mjs'
 
@@ -196,6 +197,7 @@ export const mutants = [
   },
   ...calls,
   ...identity,
+  ...models,
   ...network,
   ...storage,
 ]
