@@ -16,8 +16,8 @@ export const tested = (binary, names) => [
   names,
 ]
 
-/** Runs the same tests of one crate, where several have a test binary of that name. */
-export const testedIn = (crate, binary, names) => [
+/** Runs unit tests of a crate whose names contain a text. */
+export const inside = (crate, names) => [
   'cargo',
   'test',
   '--release',
@@ -25,22 +25,6 @@ export const testedIn = (crate, binary, names) => [
   ...inParts,
   '-p',
   crate,
-  '--test',
-  binary,
-  '--',
-  names,
-]
-
-/** Runs unit tests of a crate whose names contain a text, with further arguments of cargo. */
-export const inside = (crate, names, ...more) => [
-  'cargo',
-  'test',
-  '--release',
-  ...onTarget(),
-  ...inParts,
-  '-p',
-  crate,
-  ...more,
   '--lib',
   '--',
   names,

@@ -3,6 +3,8 @@
 // `check` is a command line whose failure means that the fault was caught.
 import { calls } from './calls.mjs'
 import { ava, fuzz, inside, tested } from './checks.mjs'
+import { contiguous } from './contiguous.mjs'
+import { files } from './files.mjs'
 import { identity } from './identity.mjs'
 import { models } from './models.mjs'
 import { network } from './network.mjs'
@@ -200,4 +202,6 @@ export const mutants = [
   ...models,
   ...network,
   ...storage,
+  ...files,
+  ...contiguous,
 ]
