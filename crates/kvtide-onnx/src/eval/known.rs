@@ -73,7 +73,7 @@ pub(super) fn count(dims: &[usize]) -> Option<usize> {
 }
 
 /// Returns an axis, counted from the front.
-pub(super) fn axis(axis: i64, rank: usize) -> Option<usize> {
+pub(crate) fn axis(axis: i64, rank: usize) -> Option<usize> {
     let axis = if axis < 0 { axis.checked_add(rank as i64)? } else { axis };
     usize::try_from(axis).ok().filter(|&axis| axis < rank)
 }

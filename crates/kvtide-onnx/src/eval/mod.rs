@@ -13,11 +13,13 @@ mod elementwise;
 mod indexed;
 mod known;
 mod movement;
+mod sized;
 mod stateful;
 
 pub(crate) use bind::{Roles, Sizes, is_pair, is_past};
 pub(crate) use constants::Constants;
-pub(crate) use known::Known;
+pub(crate) use known::{Known, axis};
+pub(crate) use sized::ELEMENTWISE;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -220,6 +222,7 @@ fn operators(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         .or_else(|| indexed::apply(node, inputs))
         .or_else(|| contraction::apply(node, inputs))
         .or_else(|| stateful::apply(node, inputs))
+        .or_else(|| sized::apply(node, inputs))
 }
 
 /// The inputs of an operator of attention that are the pasts of keys and of values.

@@ -54,6 +54,8 @@ pub(crate) struct Tensor {
     pub place: Place,
     /// Fields with numbers: float_data, int32_data, int64_data, double_data, uint64_data.
     typed: Vec<Field>,
+    /// The numbers of a tensor that a rewrite made.
+    own: Vec<i64>,
     encoded: Encoded,
 }
 
@@ -77,14 +79,23 @@ impl Tensor {
         message.text(9, &raw);
         let encoded = Encoded::Own(message);
         let (element, place) = (ElementType::I64, Place::Inline);
-        Self { name: name.into(), element, dims: dims.to_vec(), place, typed: Vec::new(), encoded }
+        Self {
+            name: name.into(),
+            element,
+            dims: dims.to_vec(),
+            place,
+            typed: Vec::new(),
+            own: values.to_vec(),
+            encoded,
+        }
     }
 
     pub fn read(reader: &mut Reader<'_>, span: Span) -> Result<Self> {
         reader.keep(size_of::<Self>() as u64, span.offset)?;
         let (element, place) = (ElementType(0), Place::Inline);
         let encoded = Encoded::Source(span);
-        let mut tensor = Self { name: String::new(), element, dims: Vec::new(), place, typed: Vec::new(), encoded };
+        let (name, typed, own) = (String::new(), Vec::new(), Vec::new());
+        let mut tensor = Self { name, element, dims: Vec::new(), place, typed, own, encoded };
         let mut dims = Vec::new();
         let mut external = Vec::new();
         let mut is_external = false;
@@ -202,7 +213,7 @@ impl Tensor {
             (Place::Source(span), _) => decode(self.element, &load(source, *span)?),
             (Place::Inline, Encoded::Source(_)) => self.typed_numbers(source)?,
             (Place::External(external), _) => self.external_numbers(external, source)?,
-            _ => None,
+            (Place::Inline, Encoded::Own(_)) => Some(self.own.iter().map(|&number| number as f64).collect()),
         };
         Ok(numbers.filter(|numbers| numbers.len() as u64 == count))
     }

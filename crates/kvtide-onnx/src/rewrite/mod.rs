@@ -6,8 +6,7 @@
 //! positions        -> from the input position_ids                        positions.rs
 //! head             -> only the requested rows, as an option              logits.rs
 //! tables by length -> one table, of which each sequence reads its part   long_rope.rs
-//! lengths          -> refused if the longest sequence decides for all    length.rs
-//! tokens           -> refused if a graph with states mixes them itself   mixing.rs
+//! other nodes      -> refused unless they compute each token apart       ../apart
 //! merged decoders  -> the branch with a past                             merged.rs
 //! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
 //! embeddings       -> from the weight of the head, in the second graph   tied.rs
@@ -24,11 +23,9 @@ mod blocks;
 mod fuse;
 mod gated;
 mod head;
-mod length;
 mod logits;
 mod long_rope;
 mod merged;
-mod mixing;
 mod positions;
 mod prune;
 mod short_conv;
@@ -38,12 +35,11 @@ mod windows;
 
 use std::collections::HashSet;
 
-use self::length::check_lengths;
 pub use self::long_rope::LongRope;
 use self::long_rope::check_positions;
-use self::mixing::check_tokens;
 use self::prune::prune;
 use self::windows::declare_windows;
+use crate::apart::{Inputs, check_apart};
 use crate::error::{Error, RefusalKind, Result};
 use crate::find::{Layer, Lookup, SIZES, State, attentions, states};
 use crate::inspect::Inspection;
@@ -133,10 +129,8 @@ impl Rewritten {
         let mut rewritten = model.clone();
         rewritten.graph = checked(edit.graph.clone())?;
         check_inputs(&rewritten.graph, tokens, &edit.positions, &options.embedded)?;
-        check_lengths(&rewritten.graph, &edit.positions)?;
-        if !states.is_empty() {
-            check_tokens(&lookup, &rewritten.graph)?;
-        }
+        let inputs = Inputs { positions: &edit.positions, rows: logits::ROWS };
+        check_apart(&lookup, &rewritten.graph, &inputs, !states.is_empty())?;
         if long_rope.is_some() {
             check_positions(&rewritten.graph, &edit.positions)?;
         }

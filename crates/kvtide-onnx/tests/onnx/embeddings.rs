@@ -151,20 +151,19 @@ fn a_layer_over_the_presents_of_an_operator_has_no_keys_of_its_own() {
 
 #[test]
 fn other_floats_are_refused() {
-    let with = |dims: &[Size]| {
+    let with = |dims: &[Size], summed: &[i64]| {
         let mut decoder = Decoder::new(2, false);
         decoder.graph.input("per_layer_inputs", F32, dims);
         decoder.layers(|decoder, layer, [query, key, value]| {
-            let zero = decoder.graph.ints(&[], &[0]);
-            let row = decoder.graph.node("ReduceSum", &["per_layer_inputs"], &[Attr::Int("keepdims", 0)]);
-            let _ = zero;
+            let axes = decoder.graph.ints(&[summed.len() as i64], summed);
+            let row = decoder.graph.node("ReduceSum", &["per_layer_inputs", &axes], &[]);
             let query = decoder.graph.node("Add", &[query, &row], &[]);
             decoder.grouped(layer, [&query, key, value], &[])
         })
     };
     let wide = [Size::Named("batch"), Size::Named("new"), Size::Is(WIDTH)];
-    let bytes = with(&wide).model(18);
+    let bytes = with(&wide, &[-1]).model(18);
     assert!(refused(&bytes, &[]).1.contains("its purpose is not known"));
     assert!(rewritten(&bytes, &["per_layer_inputs"]).is_ok());
-    assert!(refused(&with(&FLAT).model(18), &["per_layer_inputs"]).1.contains("fewer than 3 dimensions"));
+    assert!(refused(&with(&FLAT, &[0, 1]).model(18), &["per_layer_inputs"]).1.contains("fewer than 3 dimensions"));
 }

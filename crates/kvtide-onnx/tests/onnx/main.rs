@@ -1,5 +1,7 @@
 //! Graphs of all forms: read, recognised, rewritten, and run by onnxruntime-node where it is installed.
 
+mod apart;
+mod apart_kept;
 mod context;
 mod embeddings;
 mod forms;

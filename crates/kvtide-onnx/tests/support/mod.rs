@@ -27,6 +27,7 @@ pub fn reads_transposed(bytes: &[u8], options: &Options) -> Option<bool> {
     Some(written[at + 7] == 1)
 }
 
+pub mod apart;
 pub mod build;
 pub mod hybrid;
 pub mod runtime;
