@@ -16,11 +16,14 @@ use crate::{DIM, Refusal, allocator, refusals, rows};
 /// A token has 1 KiB, so that each buffer is a large allocation.
 const HEADS: usize = 4;
 
+/// The length of a cache, and its rows.
+type Seen = (u64, Option<Kv>);
+
 /// A cache, the budget that its memory is taken from, and everything that can be seen of it.
 struct Contiguous<C> {
     cache: C,
     budget: Arc<Budget>,
-    seen: fn(&mut C) -> Result<(u64, Option<Kv>)>,
+    seen: fn(&mut C) -> Result<Seen>,
     refusal: Refusal,
 }
 
