@@ -128,7 +128,7 @@ impl<'a> Stages<'a> {
 /// Cuts a rewritten model. `O(graph)`.
 pub(crate) fn cut(model: &Model, source: &dyn Source) -> Result<Vec<GraphPart>> {
     let graph = &model.graph;
-    let roles = Roles::of(graph).unwrap_or_default();
+    let roles = Roles::of(graph, &[]).unwrap_or_default();
     let types = Evaluation::run(model, &Constants::new(source), &roles, SIZES[0])?;
     let stages = Stages::of(graph);
     let mut crossing: BTreeSet<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();

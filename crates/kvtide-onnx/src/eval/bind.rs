@@ -36,6 +36,8 @@ pub(crate) struct Roles {
     caches: HashMap<String, usize>,
     /// Inputs with a number for each sequence: of cached tokens, or of all tokens.
     counts: HashMap<String, Count>,
+    /// Inputs of floats that a step gives for each token. No past is among them, whatever dimensions they have.
+    embedded: Vec<String>,
 }
 
 /// The meaning of a number for each sequence.
@@ -49,7 +51,8 @@ enum Count {
 const SPARE: usize = 3;
 
 impl Roles {
-    pub fn of(graph: &Graph) -> Option<Self> {
+    /// The roles of a graph's inputs; `embedded` are those of floats that a step gives for each token.
+    pub fn of(graph: &Graph, embedded: &[String]) -> Option<Self> {
         let given = |name: &str| graph.inputs.iter().find(|input| input.name == name);
         let is_tokens = |input: &&ValueInfo| input.element.is_some_and(ElementType::is_int) && rank(input) == Some(2);
         let first = || graph.inputs.iter().find(is_tokens);
@@ -65,6 +68,7 @@ impl Roles {
                 mask: given("attention_mask").map(|input| input.name.clone()),
                 batch: dim(0),
                 new: dim(1),
+                embedded: embedded.to_vec(),
                 ..Self::default()
             }
             .with_caches(graph),
@@ -103,15 +107,25 @@ impl Roles {
         self.counts.keys().map(String::as_str)
     }
 
+    /// True if an input has the form of cached keys or values: floats or codes, `[batch, heads, past, head dimension]`, or
+    /// a pair of them. States of layers have names of their own, and rows that a step gives are known.
+    pub fn is_past(&self, input: &ValueInfo) -> bool {
+        let is_stored = |element: ElementType| element.is_float() || element.code_bits().is_some();
+        let is_whole = input.element.is_some_and(is_stored) && rank(input) == Some(4) && !is_state(&input.name);
+        (is_whole || is_pair(input)) && !self.embedded.contains(&input.name)
+    }
+
     fn dims(&self, input: &ValueInfo, sizes: Sizes) -> Option<Vec<usize>> {
         let dims = input.dims.as_ref()?;
-        let (is_past, is_positions) = (is_past(input), self.positions.as_ref() == Some(&input.name));
+        let (is_past, is_positions) = (self.is_past(input), self.positions.as_ref() == Some(&input.name));
+        let is_embedded = self.embedded.contains(&input.name);
         let before = usize::from(is_pair(input));
         let is_state = is_state(&input.name);
         dims.iter()
             .enumerate()
             .map(|(index, dim)| match (index.wrapping_sub(before), dim) {
-                (0, Dim::Name(_) | Dim::Unknown) if is_state => Some(sizes.batch),
+                (0, Dim::Name(_) | Dim::Unknown) if is_state || is_embedded => Some(sizes.batch),
+                (1, Dim::Name(_) | Dim::Unknown) if is_embedded => Some(sizes.new),
                 (_, Dim::Name(_) | Dim::Unknown) if self.caches.get(&input.name) == Some(&index) => {
                     Some(sizes.total() + SPARE)
                 }
@@ -162,14 +176,6 @@ fn input_behind<'a>(graph: &'a Graph, makers: &HashMap<&str, &'a Node>, name: &'
 
 fn rank(input: &ValueInfo) -> Option<usize> {
     Some(input.dims.as_ref()?.len())
-}
-
-/// True if an input has the form of cached keys or values: floats or codes, `[batch, heads, past, head dimension]`, or a
-/// pair of them. States of layers have names of their own.
-pub(crate) fn is_past(input: &ValueInfo) -> bool {
-    let is_stored = |element: ElementType| element.is_float() || element.code_bits().is_some();
-    let is_whole = input.element.is_some_and(is_stored) && rank(input) == Some(4) && !is_state(&input.name);
-    is_whole || is_pair(input)
 }
 
 /// True if an input has cached keys and values in one tensor of floats, `[2, batch, heads, past, head dimension]`.

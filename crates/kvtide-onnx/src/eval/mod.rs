@@ -16,7 +16,7 @@ mod movement;
 mod sized;
 mod stateful;
 
-pub(crate) use bind::{Roles, Sizes, is_pair, is_past};
+pub(crate) use bind::{Roles, Sizes, is_pair};
 pub(crate) use constants::Constants;
 pub(crate) use known::{Known, axis};
 pub(crate) use sized::ELEMENTWISE;
@@ -69,7 +69,7 @@ impl Evaluation {
         let mut completed = HashMap::new();
         let mut left = NUMBERS_MAX;
         for node in &model.graph.nodes {
-            for (past, value) in evaluation.complete(model, node) {
+            for (past, value) in evaluation.complete(model, roles, node) {
                 evaluation.values.insert(past.clone(), value.clone());
                 completed.insert(past, value);
             }
@@ -89,7 +89,7 @@ impl Evaluation {
     }
 
     /// Some graphs only name the head dimension of a past: it equals that of the rows that are appended to the past.
-    fn complete(&self, model: &Model, node: &Node) -> Vec<(String, Known)> {
+    fn complete(&self, model: &Model, roles: &Roles, node: &Node) -> Vec<(String, Known)> {
         // The past and the new rows, by input.
         let pairs = match pasts_of(node).filter(|_| node.domain == "com.microsoft") {
             Some([keys, values]) => vec![(keys, 1), (values, 2)],
@@ -98,7 +98,7 @@ impl Evaluation {
         };
         let completed = |(past, new)| {
             let (past, new) = (node.input(past)?, node.input(new)?);
-            let info = model.graph.input(past).filter(|input| is_past(input) && self.dims(past).is_none())?;
+            let info = model.graph.input(past).filter(|input| roles.is_past(input) && self.dims(past).is_none())?;
             // A byte of codes without a sign holds two numbers.
             let stored = |dim: usize| if info.element == Some(ElementType::U8) { dim.div_ceil(2) } else { dim };
             let dims = match (self.dims(new)?, info.dims.as_deref()) {

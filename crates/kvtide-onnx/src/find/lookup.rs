@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::error::{Error, RefusalKind, Result};
-use crate::eval::{Constants, Evaluation, Known, Roles, Sizes, is_pair, is_past};
+use crate::eval::{Constants, Evaluation, Known, Roles, Sizes, is_pair};
 use crate::proto::{ElementType, Graph, Model, Node, ValueInfo};
 use crate::source::Source;
 
@@ -27,8 +27,9 @@ pub(crate) fn unrecognised(node: &Node, reason: impl Into<String>) -> Error {
 }
 
 impl<'a> Lookup<'a> {
-    pub fn new(model: &'a Model, source: &'a dyn Source) -> Result<Self> {
-        let Some(roles) = Roles::of(&model.graph) else {
+    /// `embedded` are the inputs of floats that a step gives for each token.
+    pub fn new(model: &'a Model, source: &'a dyn Source, embedded: &[String]) -> Result<Self> {
+        let Some(roles) = Roles::of(&model.graph, embedded) else {
             let reason = "it has no input of token ids, [batch, tokens]";
             return Err(Error::unrecognised(RefusalKind::Input, "inputs", "graph", reason));
         };
@@ -58,12 +59,12 @@ impl<'a> Lookup<'a> {
     /// A past of floats, or a static cache.
     pub fn past(&self, name: &str) -> Option<&'a ValueInfo> {
         let input = self.graph().input(name).filter(|input| input.element.is_some_and(ElementType::is_float))?;
-        (is_past(input) && !is_pair(input) || self.roles.is_cache(name)).then_some(input)
+        (self.roles.is_past(input) && !is_pair(input) || self.roles.is_cache(name)).then_some(input)
     }
 
     /// A past of floats or of codes.
     pub fn stored(&self, name: &str) -> Option<&'a ValueInfo> {
-        self.graph().input(name).filter(|input| is_past(input) && !is_pair(input))
+        self.graph().input(name).filter(|input| self.roles.is_past(input) && !is_pair(input))
     }
 
     /// A past of keys and values in one tensor.

@@ -20,7 +20,6 @@ pub(crate) use states::{FoundState, StateInput, states};
 pub use states::{State, StateForm};
 
 use crate::error::{Error, RefusalKind, Result};
-use crate::eval::is_past;
 use crate::proto::ValueInfo;
 
 /// Finds all attentions with a past, in the order of layers, and numbers the layers together with those of states.
@@ -93,7 +92,7 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
 
 /// The inputs with keys or values of earlier tokens.
 fn stored<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = &'a ValueInfo> {
-    lookup.graph().inputs.iter().filter(|input| is_past(input) || lookup.past(&input.name).is_some())
+    lookup.graph().inputs.iter().filter(|input| lookup.roles.is_past(input) || lookup.past(&input.name).is_some())
 }
 
 /// Checks that each past belongs to one attention, and that each is used. Layers with a source have none of their own.

@@ -91,7 +91,7 @@ impl Rewritten {
     pub fn new(source: &dyn Source, model: &Model, options: &Options) -> Result<Self> {
         let (given, alone) = (model, merged::unmerged(model)?);
         let model = alone.as_ref().unwrap_or(given);
-        let lookup = Lookup::new(model, source)?;
+        let lookup = Lookup::new(model, source, &options.embedded)?;
         let mut kept = states(&lookup)?;
         let mut all = attentions(&lookup, &mut kept)?;
         declare_windows(&lookup, &mut all, &kept, options)?;

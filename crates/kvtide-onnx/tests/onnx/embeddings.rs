@@ -167,3 +167,25 @@ fn other_floats_are_refused() {
     assert!(rewritten(&bytes, &["per_layer_inputs"]).is_ok());
     assert!(refused(&with(&FLAT, &[0, 1]).model(18), &["per_layer_inputs"]).1.contains("fewer than 3 dimensions"));
 }
+
+#[test]
+fn rows_of_each_layer_may_have_a_dimension_of_their_own() {
+    let names = [Size::Named("batch"), Size::Named("new")];
+    for [batch, new] in [names, [Size::Named("sequences"), Size::Named("tokens")]] {
+        let mut decoder = Decoder::new(2, false);
+        decoder.graph.input("per_layer_inputs", F32, &[batch, new, Size::Is(2), Size::Is(WIDTH)]);
+        let graph = decoder.layers(|decoder, layer, [query, key, value]| {
+            let index = decoder.graph.ints(&[], &[layer as i64]);
+            let rows = decoder.graph.node("Gather", &["per_layer_inputs", &index], &[Attr::Int("axis", 2)]);
+            let weight = decoder.graph.weight(&[WIDTH, 4 * DIM], 1.);
+            let rows = decoder.graph.node("MatMul", &[&rows, &weight], &[]);
+            let query = decoder.graph.node("Add", &[query, &rows], &[]);
+            decoder.grouped(layer, [&query, key, value], &[])
+        });
+        let bytes = graph.model(18);
+        assert!(rewritten(&bytes, &[]).is_err());
+        let rewritten = rewritten(&bytes, &["per_layer_inputs"]).unwrap();
+        assert_eq!(rewritten.layers().len(), 2);
+        assert_eq!(inputs(&rewritten)[1].0, "per_layer_inputs");
+    }
+}
