@@ -34,6 +34,7 @@ mod proto;
 mod regular;
 mod rewrite;
 mod source;
+mod split_pasts;
 mod state_names;
 mod wire;
 

@@ -84,9 +84,7 @@ pub(super) fn trace<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cac
 
 fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>> {
     let (Some(past), Some(new), Some(joined)) = (node.input(0), node.input(1), node.output(0)) else { return Ok(None) };
-    // A graph of half floats may take pasts as 32-bit floats.
-    let cast = lookup.maker(past).filter(|maker| maker.operator == "Cast").and_then(|maker| maker.input(0));
-    let past = cast.unwrap_or(past);
+    let past = lookup.uncast(past);
     let half = half(lookup, past)?;
     let (past, half) = half.map_or((past, None), |(pair, half)| (pair, Some(half)));
     if half.is_none() && lookup.past(past).is_none() || node.inputs.len() != 2 {
@@ -126,11 +124,17 @@ fn half<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<(&'a str, usize
     Ok(Some((pair, half)).filter(|_| in_order && dims == own[1..]))
 }
 
+/// Keys or values that an operator returns: those of a layer that an operator without its own takes as its past.
+pub(super) fn present_named<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cached<'a>>> {
+    lookup.maker(name).map_or(Ok(None), |node| present(lookup, node, name))
+}
+
 /// Keys or values that an operator puts together itself and returns: layers without their own read those of another.
 fn present<'a>(lookup: &Lookup<'a>, node: &'a Node, name: &'a str) -> Result<Option<Cached<'a>>> {
     let Some(pasts) = pasts_of(node) else { return Ok(None) };
     let Some(side) = (0..2).find(|side| node.output(side + 1) == Some(name)) else { return Ok(None) };
-    let Some(past) = node.input(pasts[side]).filter(|past| lookup.past(past).is_some()) else { return Ok(None) };
+    let past = node.input(pasts[side]).map(|past| lookup.uncast(past));
+    let Some(past) = past.filter(|past| lookup.past(past).is_some()) else { return Ok(None) };
     Ok(match lookup.at(SIZES[0])?.dims(name) {
         Some(&[_, heads, _, dim]) => {
             let new = node.input(side + 1).unwrap_or(past);

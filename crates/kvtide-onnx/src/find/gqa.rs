@@ -1,5 +1,6 @@
 //! Recognises `com.microsoft.GroupQueryAttention`, whose inputs and attributes determine everything.
 
+use super::cached::present_named;
 use super::found_attention::{FoundAttention, HeadNorms, Operands, Output};
 use super::layer::{Form, Layer, Layout, Rotary};
 use super::lookup::{Lookup, SIZES, unrecognised};
@@ -23,11 +24,11 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
     let (Some(query), Some(output)) = (node.input(0), node.output(0)) else {
         return Err(wrong("it has no queries or no output".into()));
     };
-    let past = |at: usize| {
-        let past = node.input(at).and_then(|name| lookup.stored(name));
-        past.ok_or_else(|| wrong(format!("input {at} is not a past that the graph takes as an input")))
+    let borrowed = borrowed(lookup, node)?;
+    let pasts = match &borrowed {
+        Some(pair) => pair.pasts,
+        None => [past(lookup, node, 3)?, past(lookup, node, 4)?],
     };
-    let pasts = [past(3)?, past(4)?];
     let past_bits = past_bits(node, pasts)?;
     let element = if past_bits.is_some() { lookup.at(SIZES[0])?.get(query).element } else { pasts[0].element };
     let Some(element) = element.filter(|element| element.is_float()) else {
@@ -47,6 +48,9 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         return Err(wrong(format!("{query} has {width} elements, which cannot be divided into {shared} heads")));
     }
     let head_dim = width / shared;
+    if borrowed.as_ref().is_some_and(|pair| pair.sizes != [kv_num_heads, head_dim]) {
+        return Err(wrong("the heads of its keys are not those of the layer that it reads them from".into()));
+    }
     let rotary = rotary(lookup, node, head_dim)?;
     let Rules { window, slopes, context_length } = rules_of(lookup, node, num_heads)?;
     let positions = node.input(9).filter(|_| rotary.is_some()).map(str::to_owned);
@@ -69,12 +73,49 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         rotary,
         layout: Layout::Packed,
         source: None,
-        presents: [1, 2].map(|at| node.output(at).map(str::to_owned)),
+        presents: [1, 2].map(|at| node.output(at).and_then(|name| lookup.returned(name))),
         pasts: pasts.map(|past| past.name.clone()),
     };
     let norms = norms(lookup, node, head_dim)?;
-    let (bias, joined, output) = (None, None, Output::of(output));
+    let made = || Some([node.output(1)?, node.output(2)?].map(str::to_owned));
+    let joined = borrowed.map_or_else(made, |pair| Some(pair.presents));
+    let (bias, output) = (None, Output::of(output));
     Ok(FoundAttention { layer, operands, positions, bias, norms, joined, output, index })
+}
+
+/// The past of keys (input 3) or values (input 4): floats, perhaps cast to another type, or codes.
+fn past<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize) -> Result<&'a ValueInfo> {
+    let name = node.input(at).unwrap_or_default();
+    let from = lookup.uncast(name);
+    let past = if from == name { lookup.stored(name) } else { lookup.past(from) };
+    past.ok_or_else(|| unrecognised(node, format!("input {at} is not a past that the graph takes as an input")))
+}
+
+/// Keys and values of an earlier layer that an operator reads in place of its own.
+struct Borrowed<'a> {
+    /// The presents of that layer, and its pasts.
+    presents: [String; 2],
+    pasts: [&'a ValueInfo; 2],
+    /// The number of heads, and their dimension.
+    sizes: [u32; 2],
+}
+
+/// The keys and values of an earlier layer, if its presents are the pasts of an operator. Such an operator must not append any.
+fn borrowed<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Borrowed<'a>>> {
+    let of = |at: usize| node.input(at).map_or(Ok(None), |name| present_named(lookup, name));
+    let (Some(keys), Some(values)) = (of(3)?, of(4)?) else { return Ok(None) };
+    for sizes in SIZES {
+        let evaluation = lookup.at(sizes)?;
+        for name in [1, 2].map(|at| node.input(at).unwrap_or_default()) {
+            if !matches!(evaluation.dims(name), Some([_, 0, _])) {
+                let reason = format!("its past {} is that of an earlier layer, but it appends {name}", keys.joined);
+                return Err(unrecognised(node, reason));
+            }
+        }
+    }
+    let (Some(key), Some(value)) = (lookup.past(keys.past), lookup.past(values.past)) else { return Ok(None) };
+    let presents = [keys.joined, values.joined].map(str::to_owned);
+    Ok(Some(Borrowed { presents, pasts: [key, value], sizes: [keys.heads as u32, keys.dim as u32] }))
 }
 
 /// A number of heads, at most 65,536.

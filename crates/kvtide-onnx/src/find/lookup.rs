@@ -67,6 +67,21 @@ impl<'a> Lookup<'a> {
         self.graph().input(name).filter(|input| self.roles.is_past(input) && !is_pair(input))
     }
 
+    /// The tensor before a Cast, or the tensor itself: a graph of half floats may take its pasts as 32-bit floats.
+    pub fn uncast(&self, name: &'a str) -> &'a str {
+        let cast = self.maker(name).filter(|maker| maker.is("", "Cast"));
+        cast.and_then(|maker| maker.input(0)).unwrap_or(name)
+    }
+
+    /// The graph's output with the numbers of a tensor: that tensor, or a Cast of it.
+    pub fn returned(&self, name: &str) -> Option<String> {
+        let outputs = &self.graph().outputs;
+        let is_output = |name: &str| outputs.iter().any(|output| output.name == name);
+        let readers = self.readers.get(name).into_iter().flatten().map(|&index| self.node(index));
+        let casts = readers.filter(|node| node.is("", "Cast")).filter_map(|node| node.output(0));
+        std::iter::once(name).chain(casts).find(|&name| is_output(name)).map(str::to_owned)
+    }
+
     /// A past of keys and values in one tensor.
     pub fn pair(&self, name: &str) -> Option<&'a ValueInfo> {
         self.graph().input(name).filter(|input| is_pair(input))
@@ -88,6 +103,17 @@ impl<'a> Lookup<'a> {
         Ok(match (evaluation.dims(name), evaluation.dims(apart)) {
             (Some(&[all, rows, columns]), Some([batch, heads, apart @ ..])) => {
                 Some(all) == batch.checked_mul(*heads) && apart == [rows, columns]
+            }
+            _ => false,
+        })
+    }
+
+    /// True if a tensor is another one, `[batch, tokens, heads, columns]`, with a row for each token and head.
+    pub fn is_rows(&self, name: &str, apart: &str) -> Result<bool> {
+        let evaluation = self.at(SIZES[0])?;
+        Ok(match (evaluation.dims(name), evaluation.dims(apart)) {
+            (Some(&[batch, rows, columns]), Some(&[all, tokens, heads, width])) => {
+                Some(rows) == tokens.checked_mul(heads) && [batch, columns] == [all, width]
             }
             _ => false,
         })

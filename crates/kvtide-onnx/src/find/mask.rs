@@ -5,6 +5,7 @@
 //! All of it is evaluated for several sizes, one of them with a long past, so the nodes that compute it do not matter.
 //! Masks that depend on more than sizes (a prefix with bidirectional attention) are an error.
 
+use super::found_attention::Axes;
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::scattered::Slots;
 use crate::error::Result;
@@ -29,7 +30,7 @@ pub(super) enum Term<'a> {
     /// Added to scores: it hides them, or has the slopes of ALiBi.
     Added(Added<'a>),
     /// Keeps scores at which the tensor has this truth value.
-    Kept(&'a str, bool),
+    Kept(&'a str, bool, Axes),
 }
 
 /// A tensor that is added to scores.
@@ -38,19 +39,25 @@ pub(super) struct Added<'a> {
     pub name: &'a str,
     /// The factor of the sum; [`None`] if a soft cap follows.
     pub factor: Option<f64>,
-    /// True if batch and heads are one axis.
-    pub is_merged: bool,
+    pub axes: Axes,
 }
 
 impl<'a> Term<'a> {
     /// A tensor that an operator adds before the softmax, or before its soft cap.
     pub fn added(name: &'a str, is_capped: bool) -> Self {
-        Self::Added(Added { name, factor: (!is_capped).then_some(1.), is_merged: false })
+        Self::Added(Added { name, factor: (!is_capped).then_some(1.), axes: Axes::Apart })
     }
 
     fn name(&self) -> &'a str {
         match self {
-            Self::Added(Added { name, .. }) | Self::Kept(name, _) => name,
+            Self::Added(Added { name, .. }) | Self::Kept(name, ..) => name,
+        }
+    }
+
+    /// The axes of the scores that it changes.
+    fn axes(&self) -> Axes {
+        match self {
+            Self::Added(Added { axes, .. }) | Self::Kept(_, _, axes) => *axes,
         }
     }
 }
@@ -90,11 +97,22 @@ impl<'a> Grid<'a> {
     }
 
     fn shape(dims: &[usize], term: &Term<'_>, heads: usize) -> Option<[usize; 4]> {
-        if let (&[rows, queries, keys], Term::Added(Added { is_merged: true, .. })) = (dims, term) {
-            return Some(if rows == 1 { [1, 1, queries, keys] } else { [rows / heads.max(1), heads, queries, keys] });
+        match (dims, term) {
+            (&[rows, queries, keys], Term::Added(Added { axes: Axes::BatchAndHeads, .. })) => {
+                let apart = [rows / heads.max(1), heads, queries, keys];
+                return Some(if rows == 1 { [1, 1, queries, keys] } else { apart });
+            }
+            (&[batch, rows, keys], term) if term.axes() == Axes::TokensAndHeads => {
+                let apart = [batch, heads, rows / heads.max(1), keys];
+                return Some(if rows == 1 { [batch, 1, 1, keys] } else { apart });
+            }
+            _ => (),
         }
         let mut shape = [1; 4];
         shape[4usize.checked_sub(dims.len())?..].copy_from_slice(dims);
+        if term.axes() == Axes::TokensAndHeads {
+            shape.swap(1, 2);
+        }
         Some(shape)
     }
 
@@ -106,9 +124,14 @@ impl<'a> Grid<'a> {
     }
 
     /// The numbers of one query and head.
-    fn row(&self, place: [usize; 3]) -> Row<'a> {
+    fn row(&self, mut place: [usize; 3]) -> Row<'a> {
         let own = |sum: usize, (at, size): (usize, usize)| sum * size + if size == 1 { 0 } else { at };
-        let first = place.into_iter().zip(self.dims).fold(0, own) * self.dims[3];
+        let mut dims = self.dims;
+        if self.term.axes() == Axes::TokensAndHeads {
+            place.swap(1, 2);
+            dims.swap(1, 2);
+        }
+        let first = place.into_iter().zip(dims).fold(0, own) * dims[3];
         let numbers = self.known.data.as_ref().and_then(|data| data.get(first..first + self.dims[3]));
         Row { term: self.term, numbers: numbers.unwrap_or_default() }
     }
@@ -133,7 +156,7 @@ impl Row<'_> {
 
     fn hides(&self, key: usize) -> bool {
         match self.term {
-            Term::Kept(_, when) => (self.at(key) != 0.) != when,
+            Term::Kept(_, when, _) => (self.at(key) != 0.) != when,
             Term::Added(_) => self.at(key) <= HIDDEN,
         }
     }

@@ -2,7 +2,7 @@
 //! the operator, or a `Concat` puts it before the keys and values.
 
 use super::cached::{Reading, trace};
-use super::found_attention::{FoundAttention, Operands, Output};
+use super::found_attention::{Axes, FoundAttention, Operands, Output};
 use super::gqa::{heads, scale};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
@@ -77,19 +77,19 @@ struct Side<'a> {
     is_packed: bool,
     factor: f64,
     present: Option<String>,
-    /// Past and new rows as one tensor, if the operator reads it.
+    /// Past and new rows as one tensor, if the operator reads or returns it.
     joined: Option<String>,
     /// The slots of a static cache.
     slots: Option<Slots<'a>>,
 }
 
-fn side<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize, past: Option<&str>, num_heads: u32) -> Result<Side<'a>> {
+fn side<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize, past: Option<&'a str>, num_heads: u32) -> Result<Side<'a>> {
     let wrong = |reason: String| unrecognised(node, reason);
     let name =
         node.input(at).ok_or_else(|| wrong(format!("input {at} is missing: packed inputs are not supported")))?;
     let evaluation = lookup.at(SIZES[0])?;
     let dims = evaluation.dims(name).ok_or_else(|| wrong(format!("the dimensions of {name} are not known")))?;
-    let Some(past) = past else {
+    let Some(past) = past.map(|past| lookup.uncast(past)) else {
         // The rows of a static cache may have their heads side by side, as the operator reads them.
         let writer = lookup.maker(name).filter(|maker| dims.len() == 3 && maker.is("", "TensorScatter"));
         let is_packed = writer.is_some();
@@ -123,9 +123,10 @@ fn side<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize, past: Option<&str>, 
         }
         _ => return Err(wrong(format!("{name} has dimensions {dims:?}"))),
     };
-    let present = node.output(at).map(str::to_owned);
+    let joined = node.output(at).map(str::to_owned);
+    let present = joined.as_ref().and_then(|name| lookup.returned(name));
     let (new, past) = (name.into(), past.into());
-    Ok(Side { new, past, heads, dim, is_packed, factor: 1., present, joined: None, slots: None })
+    Ok(Side { new, past, heads, dim, is_packed, factor: 1., present, joined, slots: None })
 }
 
 fn find<'a>(lookup: &Lookup<'a>, index: usize, call: &Call<'a>) -> Result<FoundAttention> {
@@ -230,5 +231,5 @@ fn slots<'a>(lookup: &Lookup<'_>, node: &Node, call: &Call<'_>, sides: [&Side<'a
 fn term<'a>(lookup: &Lookup<'_>, mask: Option<&'a str>, is_capped: bool) -> Result<Option<Term<'a>>, Error> {
     let Some(mask) = mask else { return Ok(None) };
     let is_truth = lookup.at(SIZES[0])?.get(mask).element == Some(ElementType::BOOL);
-    Ok(Some(if is_truth { Term::Kept(mask, true) } else { Term::added(mask, is_capped) }))
+    Ok(Some(if is_truth { Term::Kept(mask, true, Axes::Apart) } else { Term::added(mask, is_capped) }))
 }

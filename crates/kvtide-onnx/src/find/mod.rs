@@ -13,7 +13,7 @@ mod plain;
 mod scattered;
 mod states;
 
-pub(crate) use found_attention::{FoundAttention, HeadNorms, Operands, Output};
+pub(crate) use found_attention::{Axes, FoundAttention, HeadNorms, Operands, Output};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{Lookup, SIZES, unrecognised};
 pub(crate) use states::{FoundState, StateInput, states};
@@ -60,11 +60,7 @@ pub(crate) fn attentions(lookup: &Lookup<'_>, states: &mut [FoundState]) -> Resu
 fn share(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<Vec<Option<usize>>> {
     let source = |(index, found): (usize, &FoundAttention)| {
         let Some(read) = &found.joined else { return Ok(None) };
-        let is_of = |other: &FoundAttention| match (&other.joined, &other.layer.presents) {
-            (Some(joined), _) => joined == read,
-            (None, [Some(key), Some(value)]) => [key, value] == [&read[0], &read[1]],
-            _ => false,
-        };
+        let is_of = |other: &FoundAttention| other.joined.as_ref() == Some(read);
         let Some(at) = all[..index].iter().position(is_of) else { return Ok(None) };
         if all[at].layer.window == found.layer.window {
             return Ok(Some(at));

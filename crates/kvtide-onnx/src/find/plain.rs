@@ -6,7 +6,7 @@
 //! ```
 
 use super::cached::{Cached, Reading, scaled, trace};
-use super::found_attention::{FoundAttention, Operands, Output};
+use super::found_attention::{Axes, FoundAttention, Operands, Output};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Added, Rules, Term, rules};
@@ -33,15 +33,23 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
     let (query, factor) = queries(lookup, query, element)?;
     let dims = lookup.at(SIZES[0])?.dims(query).map(<[_]>::to_vec);
     let sizes = SIZES[0];
+    let is_rows = scores.axes == Axes::TokensAndHeads;
     let heads = match dims.as_deref() {
-        Some(&[batch, heads, new, dim]) if (batch, new, dim) == (sizes.batch, sizes.new, keys.dim) => heads,
+        Some(&[batch, heads, new, dim]) if (batch, new, dim) == (sizes.batch, sizes.new, keys.dim) && !is_rows => heads,
+        Some(&[batch, rows, dim])
+            if (batch, dim, keys.heads) == (sizes.batch, keys.dim, 1) && is_rows && rows.is_multiple_of(sizes.new) =>
+        {
+            rows / sizes.new
+        }
         dims => return Err(unrecognised(scores.product, format!("its queries have dimensions {dims:?}"))),
     };
     let read = node.input(1).unwrap_or_default();
-    if (values.factor(lookup, node, read, heads, Reading::Rows)? - 1.).abs() > 1e-6 {
+    // Rows of tokens and heads read the keys of one head.
+    let repeated = if is_rows { 1 } else { heads };
+    if (values.factor(lookup, node, read, repeated, Reading::Rows)? - 1.).abs() > 1e-6 {
         return Err(wrong("its values are scaled"));
     }
-    let factor = factor * keys.factor(lookup, scores.product, keys_read, heads, Reading::Columns)?;
+    let factor = factor * keys.factor(lookup, scores.product, keys_read, repeated, Reading::Columns)?;
     if scores.terms.is_empty() {
         return Err(unrecognised(lookup.node(softmax), "nothing hides later tokens: there is no mask before it"));
     }
@@ -64,13 +72,19 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
         alibi_slopes: slopes,
         rotary: None,
-        layout: Layout::HeadsFirst,
+        layout: if is_rows { Layout::Packed } else { Layout::HeadsFirst },
         source: None,
         presents: [&keys, &values].map(|cached| cached.present(lookup)),
         pasts: [keys.past, values.past].map(str::to_owned),
     };
-    let is_merged = lookup.at(SIZES[0])?.dims(output).is_some_and(|dims| dims.len() == 3);
-    let operands = Operands::Apart([query, keys.new, values.new].map(str::to_owned));
+    let axes = match lookup.at(SIZES[0])?.dims(output) {
+        Some([_, _, _]) if is_rows => Axes::TokensAndHeads,
+        Some([_, _, _]) => Axes::BatchAndHeads,
+        _ if is_rows => return Err(wrong("its output does not have a row for each token and head")),
+        _ => Axes::Apart,
+    };
+    let operands = [query, keys.new, values.new].map(str::to_owned);
+    let operands = if is_rows { Operands::Rows(operands) } else { Operands::Apart(operands) };
     Ok(Some(FoundAttention {
         layer,
         operands,
@@ -78,7 +92,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         bias: None,
         norms: None,
         joined: Some([keys.joined, values.joined].map(str::to_owned)),
-        output: Output { name: output.into(), is_merged },
+        output: Output { name: output.into(), axes },
         index: weighted,
     }))
 }
@@ -116,7 +130,7 @@ fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usi
                     "Cast" | "Identity" | "Dropout" | "Slice" => next.extend(node.output(0)),
                     "Reshape" => {
                         if let Some(output) = node.output(0)
-                            && lookup.is_merged(output, name)?
+                            && (lookup.is_merged(output, name)? || lookup.is_rows(output, name)?)
                         {
                             next.push(output);
                         }
@@ -170,8 +184,8 @@ struct Scores<'a> {
     factor: f64,
     softcap: Option<f64>,
     sinks: Option<&'a str>,
-    /// True if batch and heads are one axis.
-    is_merged: bool,
+    /// The axes of the scores that were reached. Tokens may come before heads, as one axis with them or apart.
+    axes: Axes,
 }
 
 impl<'a> Scores<'a> {
@@ -179,9 +193,9 @@ impl<'a> Scores<'a> {
         if !matches!(softmax.int("axis"), None | Some(-1 | 3)) {
             return Err(unrecognised(softmax, "it is not computed over the last axis"));
         }
-        let mut scores =
-            Self { product: softmax, terms: Vec::new(), factor: 1., softcap: None, sinks: None, is_merged: false };
         let mut name = softmax.input(0).unwrap_or_default();
+        let axes = if Self::has_tokens_first(lookup, name)? { Axes::TokensAndHeads } else { Axes::Apart };
+        let mut scores = Self { product: softmax, terms: Vec::new(), factor: 1., softcap: None, sinks: None, axes };
         loop {
             let Some(node) = lookup.maker(name) else {
                 return Err(unrecognised(
@@ -199,6 +213,17 @@ impl<'a> Scores<'a> {
         }
     }
 
+    /// True for scores `[batch, tokens, heads, keys]`.
+    fn has_tokens_first(lookup: &Lookup<'_>, name: &str) -> Result<bool> {
+        for sizes in SIZES {
+            let is_second = |dims: &[usize]| dims.len() == 4 && dims[1] == sizes.new;
+            if !lookup.at(sizes)?.dims(name).is_some_and(is_second) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Interprets one node, and returns the scores before it.
     fn step(&mut self, lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<&'a str>> {
         if let Some((before, by)) = scaled(lookup, node)? {
@@ -212,8 +237,12 @@ impl<'a> Scores<'a> {
             "Cast" | "Identity" => input(0),
             "Reshape" => {
                 let (Some(before), Some(after)) = (input(0), node.output(0)) else { return Ok(None) };
-                self.is_merged = lookup.is_merged(before, after)?;
-                Some(before).filter(|_| self.is_merged)
+                if self.axes == Axes::TokensAndHeads {
+                    return Ok(Some(before).filter(|_| lookup.is_rows(before, after).unwrap_or(false)));
+                }
+                let is_merged = lookup.is_merged(before, after)?;
+                self.axes = if is_merged { Axes::BatchAndHeads } else { Axes::Apart };
+                Some(before).filter(|_| is_merged)
             }
             "Tanh" if self.softcap.is_none() => {
                 self.softcap = Some(self.factor);
@@ -223,8 +252,8 @@ impl<'a> Scores<'a> {
             "Add" => {
                 let (before, mask) = if is_known(0) { (1, 0) } else { (0, 1) };
                 let factor = Some(self.factor).filter(|_| self.softcap.is_none());
-                let is_merged = self.is_merged;
-                self.terms.extend(input(mask).map(|name| Term::Added(Added { name, factor, is_merged })));
+                let axes = self.axes;
+                self.terms.extend(input(mask).map(|name| Term::Added(Added { name, factor, axes })));
                 input(before)
             }
             "Where" => {
@@ -233,7 +262,7 @@ impl<'a> Scores<'a> {
                 if other.is_none_or(|data| data.iter().any(|&number| number > -1e4)) {
                     return Err(unrecognised(node, "its replacement for hidden scores is above -1e4"));
                 }
-                self.terms.extend(input(0).map(|name| Term::Kept(name, when)));
+                self.terms.extend(input(0).map(|name| Term::Kept(name, when, self.axes)));
                 input(before)
             }
             "Sub" => {

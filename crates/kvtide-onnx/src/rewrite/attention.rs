@@ -3,7 +3,7 @@
 
 use super::GraphEdit;
 use crate::error::Result;
-use crate::find::{FoundAttention, HeadNorms, Layer, Layout, Operands, Output, Rotary, SIZES};
+use crate::find::{Axes, FoundAttention, HeadNorms, Layer, Layout, Operands, Output, Rotary, SIZES};
 use crate::proto::{Attribute, ElementType, Node};
 
 /// The domain of kvtide's operators.
@@ -13,38 +13,40 @@ impl GraphEdit<'_> {
     /// Replaces an attention that was found by `kvtide::Attention`.
     pub(super) fn attend(&mut self, found: &FoundAttention) -> Result<()> {
         let layer = &found.layer;
+        let is_own = layer.source.is_none();
         let mut operands = self.apart(found);
-        if layer.source.is_some() {
-            // Its keys and values are those of another layer, in the cache: the operator does not read these inputs.
-            operands = [operands[0].clone(), operands[0].clone(), operands[0].clone()];
-        }
         if let Some(bias) = &found.bias {
             operands = self.biased(layer, bias, operands);
         }
         if let Some(norms) = &found.norms {
             let [query, key, value] = operands;
             let query = self.normed(layer, norms, 0, &query);
-            operands = [query, self.normed(layer, norms, 1, &key), value];
+            let key = if is_own { self.normed(layer, norms, 1, &key) } else { key };
+            operands = [query, key, value];
         }
         if let Some(rotary) = &layer.rotary {
             let own = found.positions.clone().filter(|positions| *positions != self.positions);
             let positions = own.map_or_else(|| self.positions(), Ok)?;
             let [query, key, value] = operands;
             let query = self.turned(layer, rotary, query, &positions, "q", layer.num_heads);
-            let key = self.turned(layer, rotary, key, &positions, "k", layer.kv_num_heads);
+            let key = if is_own { self.turned(layer, rotary, key, &positions, "k", layer.kv_num_heads) } else { key };
             operands = [query, key, value];
         }
-        let [query, key, value] = self.cast_to_pages(layer, operands)?;
-        let Output { name, is_merged } = &found.output;
+        let [query, mut key, mut value] = self.cast_to_pages(layer, found.operands.tensors(), operands)?;
+        if !is_own {
+            // Its keys and values are those of another layer, in the cache: the operator does not read these inputs.
+            [key, value] = [query.clone(), query.clone()];
+        }
+        let Output { name, axes } = &found.output;
         let was = self.lookup.at(SIZES[0])?.get(name).element.unwrap_or(layer.element);
         let prefix = format!("kvtide/attended.{}", layer.layer);
         let output = if was == layer.element { name.clone() } else { prefix.clone() };
-        let attended = if *is_merged { format!("{prefix}.apart") } else { output.clone() };
+        let attended = if *axes != Axes::Apart { format!("{prefix}.apart") } else { output.clone() };
         self.add(node(layer, [&query, &key, &value], &attended));
-        if *is_merged {
-            self.merge(layer, &attended, &output);
-        } else {
-            self.declare(&output, name, layer.element)?;
+        match axes {
+            Axes::Apart => self.declare(&output, name, layer.element)?,
+            Axes::BatchAndHeads => self.merge(layer, &attended, &output),
+            Axes::TokensAndHeads => self.reshape(&attended, &output, layer.value_dim),
         }
         if was != layer.element {
             self.cast(&output, name, was);
@@ -60,6 +62,12 @@ impl GraphEdit<'_> {
         self.add(Node::new("Reshape", "", &format!("{from}.merged"), &[&flat, &shape], &[to]));
     }
 
+    /// Gives `[batch, tokens, ..]` rows of another width, for tokens and heads apart or together.
+    fn reshape(&mut self, from: &str, to: &str, width: u32) {
+        let shape = self.ints(format!("{to}.shape"), &[0, -1, width.into()]);
+        self.add(Node::new("Reshape", "", &format!("{to}.rows"), &[from, &shape], &[to]));
+    }
+
     /// Returns queries, keys and values as three tensors of one layout.
     fn apart(&mut self, found: &FoundAttention) -> [String; 3] {
         let layer = &found.layer;
@@ -72,6 +80,11 @@ impl GraphEdit<'_> {
             }
             Operands::Mixed([query, key, value]) => {
                 [query.clone(), self.packed(layer, key, "k"), self.packed(layer, value, "v")]
+            }
+            Operands::Rows([query, key, value]) => {
+                let packed = format!("kvtide/packed.{}.q", layer.layer);
+                self.reshape(query, &packed, layer.num_heads * layer.head_dim);
+                [packed, self.packed(layer, key, "k"), self.packed(layer, value, "v")]
             }
         }
     }
@@ -161,12 +174,12 @@ impl GraphEdit<'_> {
         turned
     }
 
-    /// Casts the operands to the type of the past, which is the type of the pages unless the caller chooses another
-    /// one.
-    fn cast_to_pages(&mut self, layer: &Layer, mut operands: [String; 3]) -> Result<[String; 3]> {
+    /// Casts the operands, which have the types of the tensors that they come `from`, to the type of the past: it is the
+    /// type of the pages unless the caller chooses another one.
+    fn cast_to_pages(&mut self, layer: &Layer, from: [&str; 3], mut operands: [String; 3]) -> Result<[String; 3]> {
         let evaluation = self.lookup.at(SIZES[0])?;
-        for (name, part) in operands.iter_mut().zip(["q", "k", "v"]) {
-            if evaluation.get(name).element.is_some_and(|element| element != layer.element) {
+        for ((name, from), part) in operands.iter_mut().zip(from).zip(["q", "k", "v"]) {
+            if evaluation.get(from).element.is_some_and(|element| element != layer.element) {
                 let cast = format!("kvtide/cast.{}.{part}", layer.layer);
                 self.cast(name, &cast, layer.element);
                 *name = cast;

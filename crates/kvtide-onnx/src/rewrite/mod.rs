@@ -8,6 +8,7 @@
 //! tables by length -> one table, of which each sequence reads its part   long_rope.rs
 //! other nodes      -> refused unless they compute each token apart       ../apart
 //! merged decoders  -> the branch with a past                             merged.rs
+//! pasts with keys and values beside each other -> a past for each        ../split_pasts.rs
 //! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
 //! embeddings       -> from the weight of the head, in the second graph   tied.rs
 //! product of the head -> kvtide::MatMul, in the second graph             head.rs
@@ -75,6 +76,9 @@ pub struct Rewritten {
 /// The input with positions: `[batch, tokens]`, or `[3, batch, tokens]` with a row for time, height and width each.
 const POSITIONS: &str = "position_ids";
 
+/// The input with embeddings, in place of token ids or beside them.
+const EMBEDS: &str = "inputs_embeds";
+
 /// The nodes and weights of the new graph, before unused ones are dropped.
 struct GraphEdit<'a> {
     lookup: &'a Lookup<'a>,
@@ -91,6 +95,8 @@ impl Rewritten {
     pub fn new(source: &dyn Source, model: &Model, options: &Options) -> Result<Self> {
         let (given, alone) = (model, merged::unmerged(model)?);
         let model = alone.as_ref().unwrap_or(given);
+        let split = model.split_pasts(source)?;
+        let model = split.as_ref().unwrap_or(model);
         let lookup = Lookup::new(model, source, &options.embedded)?;
         let mut kept = states(&lookup)?;
         let mut all = attentions(&lookup, &mut kept)?;
@@ -209,7 +215,7 @@ fn check_inputs(graph: &Graph, tokens: &str, positions: &str, embedded: &[String
             }
             continue;
         }
-        if input.name == tokens && !is_whole {
+        if [tokens, EMBEDS].contains(&input.name.as_str()) && !is_whole {
             let reason =
                 "it takes embeddings, but a step gives token ids: the model of its embeddings is needed as well";
             return Err(error(input, reason).of(RefusalKind::Embeddings));

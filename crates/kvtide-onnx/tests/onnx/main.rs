@@ -2,6 +2,7 @@
 
 mod apart;
 mod apart_kept;
+mod cast_pasts;
 mod context;
 mod embeddings;
 mod forms;
@@ -16,6 +17,8 @@ mod quantised_pasts;
 mod reading;
 mod rewriting;
 mod runtime;
+mod shared_layers;
+mod split_pasts;
 mod states;
 mod states_refused;
 mod static_caches;

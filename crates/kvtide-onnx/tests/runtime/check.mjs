@@ -92,8 +92,13 @@ const attend = (layer, tensorsOf, owners) => {
   const [query, key, value] = tensorsOf.map(tensor => ({ data: floats(tensor), dims: tensor.dims }))
   const tokens = owners.length
   const out = new Float32Array(tokens * heads * valueDim)
+  // A layer without keys of its own reads those of another one, which has all tokens of the call already.
+  const from = layer.source ?? layer.layer
+  const seen = new Map()
   for (const [token, owner] of owners.entries()) {
-    for (let head = 0; head < kvHeads; head++) {
+    const count = (seen.get(owner) ?? owner.length) + 1
+    seen.set(owner, count)
+    for (let head = 0; head < kvHeads && layer.source === null; head++) {
       owner.keys[layer.layer][head].push(Float64Array.from(rowOf(key.data, key.dims, first, kvHeads, token, head, dim)))
       owner.values[layer.layer][head].push(
         Float64Array.from(rowOf(value.data, value.dims, first, kvHeads, token, head, valueDim)),
@@ -102,7 +107,8 @@ const attend = (layer, tensorsOf, owners) => {
     for (let head = 0; head < heads; head++) {
       const shared = Math.floor(head / (heads / kvHeads))
       const row = rowOf(query.data, query.dims, first, heads, token, head, dim)
-      const made = attendOne(layer, row, owner.keys[layer.layer][shared], owner.values[layer.layer][shared], {
+      const [keys, values] = [owner.keys, owner.values].map(rows => rows[from][shared].slice(0, count))
+      const made = attendOne(layer, row, keys, values, {
         sink: layer.sinks?.[head],
         slope: layer.slopes?.[head],
       })
@@ -325,14 +331,17 @@ if (plan.original) {
         const count = dims.reduce((product, size) => product * size, 1)
         feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(count), dims)
       } else {
-        const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
+        // Keys and values may be beside each other in the rows of one past.
+        const layer = plan.layers.find(({ pasts }) => pasts.includes(name.replace(/key_value$/, 'key')))
         // A past that the graph slides by itself has a fixed number of rows.
         const rows = layer.form === 'GroupQueryAttention' && String(shape[2]).includes('sliding') ? 64 : 0
         const row = name === layer.pasts[0] ? layer.head_dim : layer.value_dim
         // Keys and values may be one tensor.
         const lead = shape.length === 5 ? [2, 1] : [1]
+        const isBeside = /key_value$/.test(name)
         const isStatic = shape.slice(1).every(size => typeof size === 'number')
-        const dims = isStatic ? [1, ...shape.slice(1)] : [...lead, layer.kv_num_heads, rows, row]
+        const sizes = isStatic ? [1, ...shape.slice(1)] : [...lead, layer.kv_num_heads, rows, row]
+        const dims = isBeside ? shape.map((size, axis) => (axis === 0 ? 1 : Number(size) || 0)) : sizes
         const count = dims.reduce((product, size) => product * size, 1)
         feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(count), dims)
       }

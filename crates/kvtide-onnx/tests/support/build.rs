@@ -50,6 +50,7 @@ pub enum Attr {
 }
 
 pub const F32: i64 = 1;
+pub const F16: i64 = 10;
 pub const U8: i64 = 2;
 pub const I8: i64 = 3;
 pub const I64: i64 = 7;
