@@ -40,12 +40,17 @@ fn product(graph: &mut Graph, hidden: &str, weight: &str) {
 }
 
 /// A cap on logits and their scale, as Gemma 2 and Granite have them.
-fn capped(graph: &mut Graph, logits: &str) {
+fn cap_of(graph: &mut Graph, logits: &str) -> String {
     let (cap, scale) = (graph.floats(&[], &[3.]), graph.floats(&[1], &[0.5]));
     let divided = graph.node("Div", &[logits, &cap], &[]);
     let turned = graph.node("Tanh", &[&divided], &[]);
     let scaled = graph.node("Mul", &[&turned, &cap], &[]);
-    graph.node_to("Mul", &[&scale, &scaled], &["logits"], &[]);
+    graph.node("Mul", &[&scale, &scaled], &[])
+}
+
+fn capped(graph: &mut Graph, logits: &str) {
+    let scaled = cap_of(graph, logits);
+    graph.node_to("Identity", &[&scaled], &["logits"], &[]);
 }
 
 /// The last row, or as many as an input says.
@@ -280,6 +285,22 @@ fn rows_are_chosen_instead_of_those_that_lengths_say() {
                 graph.node_to("Identity", &[&first], &["logits"], &[]);
             }),
             &plain,
+        );
+        let cap = decoder(Size::Named(ALL), |graph, hidden, weight| {
+            let logits = graph.node("MatMul", &[hidden, weight], &[]);
+            capped(graph, &logits);
+        });
+        accepted(
+            &format!("turned behind a cap.{by_mask}"),
+            &decoder(Size::Is(LAST), |graph, hidden, weight| {
+                let logits = graph.node("MatMul", &[hidden, weight], &[]);
+                let logits = cap_of(graph, &logits);
+                let lengths = lengths(graph, by_mask);
+                let rows = turned(graph, &logits, &lengths);
+                let first = row(graph, &rows, 0);
+                graph.node_to("Identity", &[&first], &["logits"], &[]);
+            }),
+            &cap,
         );
         let picked = |operator: &'static str, by_mask: bool| {
             decoder(Size::Is(LAST), move |graph, hidden, weight| {

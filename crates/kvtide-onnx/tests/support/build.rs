@@ -55,6 +55,7 @@ pub const U8: i64 = 2;
 pub const I8: i64 = 3;
 pub const I64: i64 = 7;
 pub const BOOL: i64 = 9;
+const U4: i64 = 21;
 
 /// A dimension: a size, or a name.
 #[derive(Clone, Copy)]
@@ -120,6 +121,12 @@ impl Graph {
     pub fn bytes(&mut self, dims: &[i64], values: &[u8]) -> String {
         let name = self.fresh("bytes");
         self.tensor(&name, U8, dims, values)
+    }
+
+    /// Codes of 4 bits without a sign, two in each byte.
+    pub fn nibbles(&mut self, dims: &[i64], values: &[u8]) -> String {
+        let name = self.fresh("nibbles");
+        self.tensor(&name, U4, dims, values)
     }
 
     pub fn truths(&mut self, dims: &[i64], values: &[u8]) -> String {
