@@ -9,6 +9,7 @@ import { identity } from './identity.mjs'
 import { models } from './models.mjs'
 import { network } from './network.mjs'
 import { storage } from './storage.mjs'
+import { stores } from './stores.mjs'
 
 const threads = ['node', 'scripts/concurrency.mjs']
 
@@ -202,6 +203,7 @@ export const mutants = [
   ...models,
   ...network,
   ...storage,
+  ...stores,
   ...files,
   ...contiguous,
 ]
