@@ -5,6 +5,7 @@ use kvtide_files::{CacheFile, LoadOptions, Source, Watch, load_sequence, save_ca
 use kvtide_tensor::PromptOptions;
 
 use crate::counted::counted;
+use crate::forged::Parts;
 use crate::world::{append, forms};
 
 fn saved() -> [(&'static str, Vec<u8>); 2] {
@@ -64,6 +65,18 @@ fn a_file_with_any_bit_turned() {
             // A changed text of the identity or the version may name another valid one.
             assert!(matches!(code, Some(Code::Corrupt | Code::Incompatible)), "{kind}, bit {bit}: {code:?}");
         }
+    }
+}
+
+#[test]
+fn a_file_of_another_version_with_right_checksums() {
+    for (kind, bytes) in saved() {
+        let mut parts = Parts::new(&bytes);
+        assert_eq!(refused(kind, parts.bytes()), None, "{kind}");
+        let newer = parts.header.replacen(r#""version":"1""#, r#""version":"2""#, 1);
+        assert_ne!(newer, parts.header);
+        parts.header = newer;
+        assert_eq!(refused(kind, parts.bytes()), Some(Code::Incompatible), "{kind}");
     }
 }
 
