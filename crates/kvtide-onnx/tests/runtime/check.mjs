@@ -338,7 +338,7 @@ if (plan.original) {
         const row = name === layer.pasts[0] ? layer.head_dim : layer.value_dim
         // Keys and values may be one tensor.
         const lead = shape.length === 5 ? [2, 1] : [1]
-        const isBeside = /key_value$/.test(name)
+        const isBeside = name.endsWith('key_value')
         const isStatic = shape.slice(1).every(size => typeof size === 'number')
         const sizes = isStatic ? [1, ...shape.slice(1)] : [...lead, layer.kv_num_heads, rows, row]
         const dims = isBeside ? shape.map((size, axis) => (axis === 0 ? 1 : Number(size) || 0)) : sizes
