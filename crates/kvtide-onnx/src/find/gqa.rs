@@ -40,14 +40,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
         _ => return Err(wrong("keys and values must both be inputs, or both be packed with the queries".into())),
     };
     let shared = if matches!(operands, Operands::Packed(_)) { num_heads + 2 * kv_num_heads } else { num_heads };
-    let width = match lookup.at(SIZES[0])?.dims(query) {
-        Some(&[_, _, width]) => u32::try_from(width).unwrap_or(0),
-        _ => return Err(wrong(format!("the width of {query} is not known"))),
-    };
-    if width % shared != 0 || width == 0 {
-        return Err(wrong(format!("{query} has {width} elements, which cannot be divided into {shared} heads")));
-    }
-    let head_dim = width / shared;
+    let head_dim = head_dim(lookup, node, query, shared)?;
     if borrowed.as_ref().is_some_and(|pair| pair.sizes != [kv_num_heads, head_dim]) {
         return Err(wrong("the heads of its keys are not those of the layer that it reads them from".into()));
     }
@@ -81,6 +74,19 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> 
     let joined = borrowed.map_or_else(made, |pair| Some(pair.presents));
     let (bias, output) = (None, Output::of(output));
     Ok(FoundAttention { layer, operands, positions, bias, norms, joined, output, index })
+}
+
+/// The dimension of heads, so many of which are beside each other in a tensor.
+fn head_dim(lookup: &Lookup<'_>, node: &Node, name: &str, heads: u32) -> Result<u32> {
+    let width = match lookup.at(SIZES[0])?.dims(name) {
+        Some(&[_, _, width]) => u32::try_from(width).unwrap_or(0),
+        _ => return Err(unrecognised(node, format!("the width of {name} is not known"))),
+    };
+    if width % heads != 0 || width == 0 {
+        let reason = format!("{name} has {width} elements, which cannot be divided into {heads} heads");
+        return Err(unrecognised(node, reason));
+    }
+    Ok(width / heads)
 }
 
 /// The past of keys (input 3) or values (input 4): floats, perhaps cast to another type, or codes.

@@ -91,6 +91,42 @@ fn an_operator_over_the_presents_of_another_one_has_its_keys_and_values() {
     }
 }
 
+/// Two layers of ONNX's Attention, the second of which takes the presents of the first as packed keys and values.
+fn attention() -> Graph {
+    Decoder::new(2, false).layers(|decoder, layer, operands| {
+        let mut inputs = operands.map(str::to_owned).to_vec();
+        let mut outputs = vec![decoder.graph.fresh("attended")];
+        let mut pasts = Vec::new();
+        if layer == 0 {
+            let [before, presents] = decoder.pasts(layer);
+            pasts.extend(before);
+            outputs.extend(presents);
+        } else {
+            let graph = &mut decoder.graph;
+            for (input, present) in inputs[1..].iter_mut().zip(["present.0.key", "present.0.value"]) {
+                let turned = graph.node("Transpose", &[present], &[Attr::Ints("perm", vec![0, 2, 1, 3])]);
+                let shape = graph.ints(&[3], &[0, 0, 2 * DIM]);
+                *input = graph.node("Reshape", &[&turned, &shape], &[]);
+            }
+        }
+        let seen = decoder.seen("past_key_values.0.key", None);
+        inputs.push(decoder.added(&seen));
+        inputs.extend(pasts);
+        let heads = [Attr::Int("q_num_heads", HEADS), Attr::Int("kv_num_heads", 2), Attr::Float("scale", 0.25)];
+        let [inputs, outputs] = [&inputs, &outputs].map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
+        decoder.graph.node_to("Attention", &inputs, &outputs, &heads);
+        outputs[0].to_owned()
+    })
+}
+
+#[test]
+fn onnx_attention_over_the_presents_of_another_one_has_its_keys_and_values() {
+    let bytes = attention().model(23);
+    let rewritten = rewrite(&bytes).unwrap();
+    assert_eq!(rewritten.layers()[1].source, Some(0));
+    same_as("shared.attention", &bytes, &bytes, &rewritten, &Options::default());
+}
+
 #[test]
 fn presents_that_it_returns_are_dropped_with_its_pasts() {
     let bytes = decoder(Shared { returns: true, ..SHARED }).model(21);
