@@ -31,18 +31,8 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
     fit(&keys, &values).map_err(wrong)?;
     let element = lookup.graph().input(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
     let (query, factor) = queries(lookup, query, element)?;
-    let dims = lookup.at(SIZES[0])?.dims(query).map(<[_]>::to_vec);
-    let sizes = SIZES[0];
     let is_rows = scores.axes == Axes::TokensAndHeads;
-    let heads = match dims.as_deref() {
-        Some(&[batch, heads, new, dim]) if (batch, new, dim) == (sizes.batch, sizes.new, keys.dim) && !is_rows => heads,
-        Some(&[batch, rows, dim])
-            if (batch, dim, keys.heads) == (sizes.batch, keys.dim, 1) && is_rows && rows.is_multiple_of(sizes.new) =>
-        {
-            rows / sizes.new
-        }
-        dims => return Err(unrecognised(scores.product, format!("its queries have dimensions {dims:?}"))),
-    };
+    let heads = heads_of(lookup, &scores, query, &keys)?;
     let read = node.input(1).unwrap_or_default();
     // Rows of tokens and heads read the keys of one head.
     let repeated = if is_rows { 1 } else { heads };
@@ -77,12 +67,8 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         presents: [&keys, &values].map(|cached| cached.present(lookup)),
         pasts: [keys.past, values.past].map(str::to_owned),
     };
-    let axes = match lookup.at(SIZES[0])?.dims(output) {
-        Some([_, _, _]) if is_rows => Axes::TokensAndHeads,
-        Some([_, _, _]) => Axes::BatchAndHeads,
-        _ if is_rows => return Err(wrong("its output does not have a row for each token and head")),
-        _ => Axes::Apart,
-    };
+    let axes =
+        output_axes(lookup, output, is_rows)?.ok_or_else(|| wrong("its output has other axes than its scores"))?;
     let operands = [query, keys.new, values.new].map(str::to_owned);
     let operands = if is_rows { Operands::Rows(operands) } else { Operands::Apart(operands) };
     Ok(Some(FoundAttention {
@@ -95,6 +81,32 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAt
         output: Output { name: output.into(), axes },
         index: weighted,
     }))
+}
+
+/// The number of heads of queries.
+fn heads_of(lookup: &Lookup<'_>, scores: &Scores<'_>, query: &str, keys: &Cached<'_>) -> Result<usize> {
+    let (sizes, is_rows) = (SIZES[0], scores.axes == Axes::TokensAndHeads);
+    let evaluation = lookup.at(sizes)?;
+    let of_keys = (sizes.batch, keys.dim);
+    match evaluation.dims(query) {
+        Some(&[batch, heads, new, dim]) if !is_rows && (batch, dim) == of_keys && new == sizes.new => Ok(heads),
+        Some(&[batch, rows, dim])
+            if is_rows && (batch, dim) == of_keys && keys.heads == 1 && rows.is_multiple_of(sizes.new) =>
+        {
+            Ok(rows / sizes.new)
+        }
+        dims => Err(unrecognised(scores.product, format!("its queries have dimensions {dims:?}"))),
+    }
+}
+
+/// The axes of an output; [`None`] if they are not those of scores with a row for each token and head.
+fn output_axes(lookup: &Lookup<'_>, output: &str, is_rows: bool) -> Result<Option<Axes>> {
+    Ok(match (lookup.at(SIZES[0])?.dims(output), is_rows) {
+        (Some([_, _, _]), true) => Some(Axes::TokensAndHeads),
+        (_, true) => None,
+        (Some([_, _, _]), false) => Some(Axes::BatchAndHeads),
+        (_, false) => Some(Axes::Apart),
+    })
 }
 
 /// Fails if keys and values do not belong together.
