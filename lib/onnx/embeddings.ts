@@ -29,16 +29,18 @@ export interface Embeddings {
   readonly names: readonly string[]
 }
 
-/** @internal Opens the model of a decoder's embeddings: the given one, or the one beside the decoder. `undefined` if the decoder takes ids. */
+/** @internal Opens the model of a decoder's embeddings: the given one, or the one beside the decoder. `undefined` if the decoder takes ids alone, or if it takes both and there is no such model. */
 export async function openEmbeddings(
   decoder: NativeOnnxGraph,
   given?: string | Uint8Array,
 ): Promise<Embeddings | undefined> {
   const inputs = decoder.inputs()
-  if (!inputs.some(({ name }) => name === EMBEDS) || inputs.some(({ name }) => name === 'input_ids')) {
+  const [takesEmbeds, takesIds] = [EMBEDS, 'input_ids'].map(own => inputs.some(({ name }) => name === own))
+  if (takesEmbeds !== true) {
     if (given !== undefined) throw invalid('embeddings', given, 'no value: the model takes token ids itself')
     return undefined
   }
+  if (takesIds === true && given === undefined && !candidatesOf(decoder.path).some(existsSync)) return undefined
   const graph = await openSource(given ?? beside(decoder.path))
   const names = check(graph, inputs)
   const [own, taken] = [graph.outputs(), inputs].map(ports => ports.find(({ name }) => name === EMBEDS)?.dims[2] ?? '?')
@@ -50,12 +52,16 @@ export async function openEmbeddings(
 
 /** The file of the embeddings beside a decoder. */
 function beside(path: string | null): string {
-  const looked = path === null ? [] : candidates(path)
+  const looked = candidatesOf(path)
   const found = looked.find(existsSync)
   if (found !== undefined) return found
   const names = [...new Set(looked.map(file => basename(file)))].join(', ')
   const where = path === null ? 'the model is given as bytes' : `beside the model there is none of ${names}`
   throw refusedPort(EMBEDS, 'input', `it takes embeddings, and ${where}`, 'embeddings')
+}
+
+function candidatesOf(path: string | null): string[] {
+  return path === null ? [] : candidates(path)
 }
 
 /** The files that may have the embeddings of a decoder, the best first: with the same suffix (`_q4`, `_fp16`), without one, then the names of onnxruntime-genai. */

@@ -196,7 +196,13 @@ export class OnnxPorts {
     for (const input of this.#inputs.keys()) {
       const name = names === DECODER ? input.replace('.encoder.', '.decoder.') : input
       const isPast = layerIn(names.pastKey, name) !== undefined || layerIn(names.pastValue, name) !== undefined
-      if (!isPast && !others.has(name)) throw refusedPort(input, 'input', 'its purpose is not known')
+      if (!isPast && !others.has(name))
+        throw refusedPort(
+          input,
+          'input',
+          'its purpose is not known',
+          input === 'inputs_embeds' ? 'embeddings' : 'input',
+        )
       if (layerIn(names.pastValue, name) === undefined) continue
       const key = named(names.pastKey, layerIn(names.pastValue, name) as number)
       if (!this.#inputs.has(key)) throw refusedPort(key, 'input', `it is missing, but there is ${name}`)

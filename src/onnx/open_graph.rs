@@ -62,6 +62,9 @@ impl OpenGraph {
 
     pub fn read(source: Box<dyn Source + Send + Sync>, path: Option<PathBuf>, level: Option<u8>) -> Outcome<Self> {
         let mut model = Model::read(&source.as_ref())?;
+        if let Some(split) = model.split_pasts(&source.as_ref())? {
+            model = split;
+        }
         if let Some(level) = level {
             model.set_accuracy_level(level);
         }
