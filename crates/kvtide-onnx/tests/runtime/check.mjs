@@ -108,10 +108,7 @@ const attend = (layer, tensorsOf, owners) => {
       const shared = Math.floor(head / (heads / kvHeads))
       const row = rowOf(query.data, query.dims, first, heads, token, head, dim)
       const [keys, values] = [owner.keys, owner.values].map(rows => rows[from][shared].slice(0, count))
-      const made = attendOne(layer, row, keys, values, {
-        sink: layer.sinks?.[head],
-        slope: layer.slopes?.[head],
-      })
+      const made = attendOne(layer, row, keys, values, { sink: layer.sinks?.[head], slope: layer.slopes?.[head] })
       out.set(made, (first ? head * tokens + token : token * heads + head) * valueDim)
     }
   }
