@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use kvtide_core::Code;
 use kvtide_tensor::buffers::Source;
 use kvtide_tensor::runtime::Budget;
 use kvtide_tensor::{
@@ -11,7 +10,7 @@ use kvtide_tensor::{
     RollbackCacheOptions, RotatingCacheOptions, RotatingKvCache, Transactional,
 };
 
-use crate::{DIM, Refusal, allocator, refusals, rows};
+use crate::{DIM, Refusal, refusals, rows, tried};
 
 /// A token has 1 KiB, so that each buffer is a large allocation.
 const HEADS: usize = 4;
@@ -29,32 +28,20 @@ struct Contiguous<C> {
 
 impl<C> Contiguous<C> {
     fn seen(&mut self) -> (u64, Vec<Vec<u8>>) {
-        let (length, kv) = (self.seen)(&mut self.cache).unwrap();
-        let rows = kv.map_or_else(Vec::new, |kv| vec![kv.k.to_bytes().unwrap(), kv.v.to_bytes().unwrap()]);
-        (length, rows)
+        rows_of((self.seen)(&mut self.cache))
     }
 
-    /// Tries a call with less memory than it needs, then with a little more, until it succeeds. Returns the number of refusals.
-    fn tried<T>(&mut self, mut call: impl FnMut(&mut C) -> Result<T>) -> u32 {
-        let before = self.seen();
-        for more in 0..10_000 {
-            let done = match self.refusal {
-                Refusal::Allocator => allocator::with(more, || call(&mut self.cache)),
-                Refusal::Limit => {
-                    self.budget.set_limit(self.budget.used() + 512 * u64::from(more));
-                    let done = call(&mut self.cache);
-                    self.budget.set_limit(u64::MAX);
-                    done
-                }
-            };
-            match done {
-                Ok(_) => return more,
-                Err(error) => assert_eq!(error.code(), Code::OutOfMemory, "{error}"),
-            }
-            assert!(self.seen() == before, "{:?}: {more}", self.refusal);
-        }
-        panic!("it always needs more");
+    /// As [`tried`]; gives the number of refusals.
+    fn tried<T>(&mut self, call: impl FnMut(&mut C) -> Result<T>) -> u32 {
+        let seen = self.seen;
+        tried(self.refusal, &self.budget, &mut self.cache, |cache| rows_of(seen(cache)), call).0
     }
+}
+
+/// The length, and the bytes of K and V.
+fn rows_of(seen: Result<Seen>) -> (u64, Vec<Vec<u8>>) {
+    let (length, kv) = seen.unwrap();
+    (length, kv.map_or_else(Vec::new, |kv| vec![kv.k.to_bytes().unwrap(), kv.v.to_bytes().unwrap()]))
 }
 
 /// K or V of some tokens.

@@ -6,6 +6,7 @@
 mod allocator;
 mod contiguous;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use kvtide_core::Code;
@@ -108,27 +109,39 @@ fn seen(cache: &mut PagedKvCache) -> (Vec<u64>, Vec<Vec<u8>>) {
 }
 
 impl Subject {
-    /// Tries a call with less memory than it needs, then a little more, and so on; gives what it gives at last.
-    fn tried<T>(&mut self, refusal: Refusal, mut call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> T {
-        let before = seen(&mut self.cache);
-        for more in 0..10_000 {
-            let done = match refusal {
-                Refusal::Allocator => allocator::with(more, || call(&mut self.cache)),
-                Refusal::Limit => {
-                    self.budget.set_limit(self.budget.used() + 512 * u64::from(more));
-                    let done = call(&mut self.cache);
-                    self.budget.set_limit(u64::MAX);
-                    done
-                }
-            };
-            match done {
-                Ok(value) => return value,
-                Err(error) => assert_eq!(error.code(), Code::OutOfMemory, "{error}"),
-            }
-            assert_eq!(seen(&mut self.cache), before, "{refusal:?}: {more}");
-        }
-        panic!("it always needs more");
+    /// As [`tried`]; gives what the call gives at last.
+    fn tried<T>(&mut self, refusal: Refusal, call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> T {
+        tried(refusal, &self.budget, &mut self.cache, seen, call).1
     }
+}
+
+/// Tries a call with less memory than it needs, then a little more, and so on; gives the number of refusals, and what the call
+/// gives at last. After each refusal, the cache is as it was.
+fn tried<C, S: PartialEq + Debug, T>(
+    refusal: Refusal,
+    budget: &Budget,
+    cache: &mut C,
+    mut seen: impl FnMut(&mut C) -> S,
+    mut call: impl FnMut(&mut C) -> Result<T>,
+) -> (u32, T) {
+    let before = seen(cache);
+    for more in 0..10_000 {
+        let done = match refusal {
+            Refusal::Allocator => allocator::with(more, || call(cache)),
+            Refusal::Limit => {
+                budget.set_limit(budget.used() + 512 * u64::from(more));
+                let done = call(cache);
+                budget.set_limit(u64::MAX);
+                done
+            }
+        };
+        match done {
+            Ok(value) => return (more, value),
+            Err(error) => assert_eq!(error.code(), Code::OutOfMemory, "{error}"),
+        }
+        assert_eq!(seen(cache), before, "{refusal:?}: {more}");
+    }
+    panic!("it always needs more");
 }
 
 fn each(scenario: impl Fn(Subject, Refusal)) {
