@@ -129,6 +129,12 @@ export function list<T>(argument: string, value: unknown, check: (argument: stri
   return Array.from({ length }, (_, place) => check(`${argument}[${place}]`, value[place]))
 }
 
+/** Returns the place of the first text that an earlier place has too, or -1. */
+export function repeated(texts: readonly string[]): number {
+  const seen = new Set<string>()
+  return texts.findIndex(entry => seen.size === seen.add(entry).size)
+}
+
 /** Refuses a `this` that is not an object of the class: `isOwn` looks for one of its private fields. */
 export function checkThis(self: unknown, isOwn: (value: object) => boolean, expected: string): void {
   if (typeof self !== 'object' || self === null || !isOwn(self)) throw invalid('this', self, expected)

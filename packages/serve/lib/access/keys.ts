@@ -4,7 +4,7 @@ import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypt
 
 import { KvTideError } from 'kvtide'
 
-import { invalid, known, list, nonEmpty, type Names, optional } from '../arguments.js'
+import { invalid, known, list, nonEmpty, type Names, optional, repeated } from '../arguments.js'
 import { Refusal } from '../refusal.js'
 
 /** A tenant: its cached prompts are found by its own requests alone. */
@@ -47,7 +47,7 @@ export function readKeys(argument: string, value: unknown): KeyEntry[] {
     const named = optional(nonEmpty, `${place}.name`, given.name)
     return named === undefined ? { key } : { name: named, key }
   })
-  const twice = entries.findIndex(({ key }, place) => entries.findIndex(other => other.key === key) < place)
+  const twice = repeated(entries.map(({ key }) => key))
   if (twice >= 0) throw invalid(`${argument}[${twice}].key`, 'a key', 'each key once', { isHidden: true })
   return entries
 }

@@ -1,5 +1,5 @@
 // The options of a router, and their defaults.
-import { flag, invalid, isObject, known, list, type Names, optional, seconds, whole } from '../arguments.js'
+import { flag, invalid, isObject, known, list, type Names, optional, repeated, seconds, whole } from '../arguments.js'
 
 /** Options of {@link createRouter}. */
 export interface RouterOptions {
@@ -20,7 +20,7 @@ export function routerSettings(options: unknown) {
   const given = known<RouterOptions>('options', options, OPTIONS)
   const workers = list('workers', given.workers, workerUrl)
   if (workers.length === 0) throw invalid('workers.length', 0, 'at least one worker: http://host:port')
-  const twice = workers.findIndex(({ origin }, place) => workers.findIndex(other => other.origin === origin) < place)
+  const twice = repeated(workers.map(({ origin }) => origin))
   if (twice >= 0) throw invalid(`workers[${twice}]`, workers[twice]?.origin, 'an address that no other worker has')
   return {
     workers,
