@@ -66,6 +66,7 @@ const alone = [
         ['peers lint', 'cargo', ['clippy', '--release', ...peers, '--all-targets', '--', '-D', 'warnings']],
         ['peers tests', 'cargo', ['test', '--release', ...peers]],
         ['models of all families and exporters', 'node', ['scripts/onnx/matrix/main.mjs']],
+        ['a real Whisper', 'node', ['scripts/onnx/real/whisper.mjs']],
         ['several versions of onnxruntime-node', 'node', ['scripts/onnx/versions.mjs']],
         ['API reference', 'node', ['scripts/api/build.mjs']],
         ['packages', 'node', ['scripts/pack/local.mjs']],
