@@ -1,4 +1,4 @@
-// Measures two real models beside onnxruntime-genai and llama.cpp, and writes docs/real-models.md:
+// Measures two real models beside onnxruntime-genai, llama.cpp, onnxruntime-node and transformers.js, and writes docs/real-models.md:
 //
 //   npm run bench:models -- [--models smollm2] [--rounds 3] [--only int4] [--from target/exporters/real.json]
 //
@@ -65,6 +65,9 @@ const LANES: Readonly<Record<string, (form: string, tools: Tools) => readonly [s
   'onnxruntime-genai': (form, { python }) => (form.includes('optimum') ? undefined : [python, 'genai.py']),
   'llama.cpp': (form, { packages }) =>
     packages === undefined || FORMS[form]?.file === undefined ? undefined : [process.execPath, 'llama.mjs'],
+  'onnxruntime-node': () => [process.execPath, 'onnxruntime.mjs'],
+  // It takes the form of optimum alone.
+  'transformers.js': form => (form.includes('optimum') ? [process.execPath, 'transformers.mjs'] : undefined),
 }
 
 /** The model of the processor, and the instructions that products of bytes may use. */

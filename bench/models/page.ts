@@ -28,7 +28,7 @@ export interface Measurement extends Answer {
   readonly processor: string
 }
 
-const LANES = ['kvtide', 'onnxruntime-genai', 'llama.cpp']
+const LANES = ['kvtide', 'onnxruntime-genai', 'llama.cpp', 'onnxruntime-node', 'transformers.js']
 const NAMES: Readonly<Record<string, string>> = { smollm2: 'SmolLM2-135M-Instruct', gemma3: 'Gemma 3 270M' }
 
 /** The numbers of some measurements. */
@@ -56,6 +56,8 @@ function ratio(of: (lane: string) => readonly Measurement[], field: keyof Answer
 
 function table(results: readonly Measurement[], field: keyof Answer, title: string): string {
   const rows: string[][] = []
+  // Some lanes do not run this form.
+  const lanes = LANES.filter(lane => results.some(one => one.lane === lane))
   const places = new Map(results.map(one => [`${one.threads} ${one.chats} ${one.length}`, one]))
   for (const { threads, chats, length } of places.values()) {
     const of = (lane: string): Measurement[] =>
@@ -64,9 +66,9 @@ function table(results: readonly Measurement[], field: keyof Answer, title: stri
       )
     if (numbersOf(of('kvtide'), field).length === 0) continue
     const name = `${threads === 1 ? '1 thread' : `${threads} threads`}, ${chats === 1 ? '1 chat' : `${chats} chats`}, ${length} tokens`
-    rows.push([name, ...LANES.map(lane => cell(of(lane), field)), ratio(of, field)])
+    rows.push([name, ...lanes.map(lane => cell(of(lane), field)), ratio(of, field)])
   }
-  return tableOf([title, ...LANES, 'best peer / kvtide'], rows)
+  return tableOf([title, ...lanes, 'best peer / kvtide'], rows)
 }
 
 const FORMS = ['int4', 'int4, floats', 'f32', 'f32, optimum']
@@ -139,6 +141,8 @@ onnxruntime use the former, llama.cpp also the latter.
 
 - kvtide runs the graph of onnxruntime-genai's model builder, or that of optimum-onnx, with its default cache.
 - onnxruntime-genai 0.18 runs the same graph. Several chats are one static batch: all prompts have the same length and start together.
+- onnxruntime-node and transformers.js run the same graph too, the former in a loop that passes the presents of a step to the next one. transformers.js takes the form of
+  optimum alone.
 - llama.cpp (node-llama-cpp 3.22) runs the same weights in f32, or the Q4_1 file that the int4 graph was made of.
 
 After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. With f32, onnxruntime computes
