@@ -12,10 +12,24 @@ if (found !== undefined) {
   const models = join(folder, 'matrix')
   const make = join(root, 'scripts', 'onnx', 'matrix', 'make.py')
   const hybrid = join(root, 'scripts', 'onnx', 'matrix', 'hybrid.py')
-  await must(found.python, [make, models, '--builder', found.builder, ...(keep ? ['--keep'] : []), ...only])
+  await must(found.python, [
+    make,
+    models,
+    '--builder',
+    found.builder,
+    '--mobius',
+    ...found.mobius,
+    ...(keep ? ['--keep'] : []),
+    ...only,
+  ])
   // The folder of the builders has the newer transformers, which knows the hybrids.
   const env = { PYTHONPATH: join(found.builder, '..', '..') }
   await must(found.python, [hybrid, models, '--builder', found.builder, '--mobius', ...found.mobius, ...only], { env })
-  const page = only.length === 0 ? [join(root, 'docs', 'models.md')] : []
+  const inputs = join(folder, 'inputs')
+  if (only.length === 0) {
+    await must(found.python, [join(root, 'scripts', 'onnx', 'matrix', 'encoder_decoder.py'), inputs])
+    await must(found.python, [join(root, 'scripts', 'onnx', 'matrix', 'vision.py'), inputs, '--builder', found.builder])
+  }
+  const page = only.length === 0 ? [join(root, 'docs', 'models.md'), inputs] : []
   await must('node', [join(root, 'scripts', 'onnx', 'matrix', 'run.mjs'), models, ...page])
 }

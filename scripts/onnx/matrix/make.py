@@ -90,6 +90,8 @@ FAMILIES = {
     'exaone4-full': ('Exaone4Config', dict(WIDE, sliding_window=None, layer_types=['full_attention'] * 2)),
     'gemma3n': ('Gemma3nTextConfig', dict(head_dim=16, hidden_size_per_layer_input=8, vocab_size_per_layer_input=72, sliding_window=9, laurel_rank=4,
                                           layer_types=MIXED, num_kv_shared_layers=0, activation_sparsity_pattern=None)),
+    'gemma3n-shared': ('Gemma3nTextConfig', dict(head_dim=16, hidden_size_per_layer_input=8, vocab_size_per_layer_input=72, sliding_window=9, laurel_rank=4,
+                                                 num_hidden_layers=4, layer_types=MIXED * 2, num_kv_shared_layers=2, activation_sparsity_pattern=None)),
     'glm4': ('Glm4Config', dict(head_dim=16, attention_bias=True)),
     'hunyuan': ('HunYuanDenseV1Config', dict(head_dim=16)),
     'ministral': ('MinistralConfig', dict(sliding_window=9, head_dim=16, layer_types=MIXED)),
@@ -127,12 +129,14 @@ def refer(model, folder):
     longer = (60, 100) if getattr(model.config, 'rope_scaling', None) and model.config.model_type == 'phi3' else ()
     prompts = {f'p{n}': torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in (1, 7, 33, *longer)}
     greedy, tensors = {}, {}
+    # Layers read the keys and values of another layer from the cache; without one, each computes its own.
+    is_shared = getattr(model.config, 'num_kv_shared_layers', 0) > 0
     for name, prompt in prompts.items():
         ids, rows = list(prompt), []
         with torch.no_grad():
             # Each token is that of a whole pass: factors of LongRoPE depend on the length of all of it.
             for _ in range(12):
-                logits = model(torch.tensor([ids]), use_cache=False).logits[0].float()
+                logits = model(torch.tensor([ids]), use_cache=is_shared).logits[0].float()
                 if not rows:
                     tensors[f'logits.{name}'] = logits.clone()
                 rows.append(logits[-1].clone())
@@ -147,11 +151,15 @@ def optimum(folder):
     from optimum.exporters.onnx import main_export
     from optimum.exporters.onnx.model_configs import LlamaOnnxConfig
     from optimum.exporters.tasks import TasksManager
+    from optimum.utils import NormalizedTextConfig
     task = 'text-generation-with-past'
     kind = json.loads((folder / 'hf' / 'config.json').read_text())['model_type']
     # A family that it does not know by name is exported as Llama is.
     if task not in TasksManager._SUPPORTED_MODEL_TYPE.get(kind, {}).get('onnx', {}):
-        own = type(kind, (LlamaOnnxConfig,), {})
+        # Layers that read another layer's keys and values have no past.
+        layers = property(lambda self: self.config.num_hidden_layers - getattr(self.config, 'num_kv_shared_layers', 0))
+        normalized = type('Normalized', (NormalizedTextConfig,), dict(num_layers=layers))
+        own = type(kind, (LlamaOnnxConfig,), dict(NORMALIZED_CONFIG_CLASS=normalized))
         TasksManager.create_register('onnx')(kind, 'text-generation', task, library_name='transformers')(own)
     main_export(str(folder / 'hf'), output=folder / 'optimum', task=task, do_validation=False, no_post_process=True,
                 library_name='transformers')

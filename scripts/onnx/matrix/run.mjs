@@ -1,6 +1,6 @@
 // Runs the models that make.py made, and prints for each graph: the backend, and whether tokens and logits are those of transformers.
 //
-//   node scripts/onnx/matrix/run.mjs <folder> [docs/models.md]
+//   node scripts/onnx/matrix/run.mjs <folder> [docs/models.md <folder of the models that take more than tokens>]
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -8,6 +8,7 @@ import { OnnxModel } from 'kvtide/onnx'
 
 import { tensors } from '../../../crates/kvtide-onnx/tests/runtime/safetensors.mjs'
 import { histories } from './histories.mjs'
+import { withInputs } from './inputs.mjs'
 import { page } from './page.mjs'
 
 const distance = (one, other) => one.reduce((most, number, at) => Math.max(most, Math.abs(number - other[at])), 0)
@@ -134,7 +135,7 @@ async function tried(folder, way) {
 
 const shown = of => (of === undefined ? '' : `${of.same}/${of.of} ${of.far.toExponential(1)}`)
 
-const [root, to] = process.argv.slice(2)
+const [root, to, inputs] = process.argv.slice(2)
 const found = new Map()
 for (const family of readdirSync(root).toSorted()) {
   const folder = join(root, family)
@@ -151,11 +152,15 @@ for (const family of readdirSync(root).toSorted()) {
   }
   found.set(family, ways)
 }
-if (to !== undefined) writeFileSync(to, page(found))
+const others = inputs === undefined ? new Map() : await withInputs(inputs)
+if (to !== undefined) writeFileSync(to, page(found, others))
 const isWrong = ({ alone, states }) =>
   alone === undefined || alone.same < alone.of || (states !== undefined && states.same < states.of)
 const wrong = [...found].flatMap(([family, ways]) =>
   [...ways].filter(([, result]) => result.backend !== 'refused' && isWrong(result)).map(([way]) => `${family}, ${way}`),
+)
+wrong.push(
+  ...[...others].filter(([, { same, of }]) => of === 0 || same.some(count => count < of)).map(([name]) => name),
 )
 if (wrong.length > 0) {
   console.error(`wrong tokens, or none: ${wrong.join('; ')}`)

@@ -116,21 +116,8 @@ def optimum(folder):
                 library_name='transformers')
 
 
-# Builder 0.18.0 reads the two bases of Gemma 3 from fields that transformers 5 has moved.
-BASES = '''own = t.AutoConfig.from_pretrained.__func__
-def read(cls, *a, **k):
-    config = own(cls, *a, **k)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if "sliding_attention" in rope:
-        config.rope_local_base_freq = rope["sliding_attention"]["rope_theta"]
-        config.rope_theta = rope["full_attention"]["rope_theta"]
-        config.rope_parameters = {"rope_theta": config.rope_theta, "rope_type": "default"}
-    return config
-t.AutoConfig.from_pretrained = classmethod(read)'''
-
-
 def build(builder, folder, form):
-    genai_builder.build(builder, folder / 'hf', folder / form, BUILT[form], BASES)
+    genai_builder.build(builder, folder / 'hf', folder / form, BUILT[form])
     shutil.copy(folder / 'hf' / 'config.json', folder / form / 'config.json')
 
 
