@@ -37,7 +37,7 @@ mod windows;
 use std::collections::HashSet;
 
 pub use self::long_rope::LongRope;
-use self::long_rope::check_positions;
+use self::long_rope::check_ropes;
 use self::prune::prune;
 use self::windows::declare_windows;
 use crate::apart::{Inputs, check_apart};
@@ -112,7 +112,8 @@ impl Rewritten {
             .filter(|(index, _)| !replaced.contains(index))
             .map(|(_, node)| node.clone())
             .collect();
-        let long_rope = edit.join_tables(&mut all)?;
+        let tables = edit.join_tables(&mut all)?;
+        let offsets = edit.drop_offsets()?;
         for found in &all {
             edit.attend(found)?;
         }
@@ -137,9 +138,7 @@ impl Rewritten {
         check_inputs(&rewritten.graph, tokens, &edit.positions, &options.embedded)?;
         let inputs = Inputs { positions: &edit.positions, rows: logits::ROWS };
         check_apart(&lookup, &rewritten.graph, &inputs, !states.is_empty())?;
-        if long_rope.is_some() {
-            check_positions(&rewritten.graph, &edit.positions)?;
-        }
+        let long_rope = check_ropes(&rewritten.graph, &edit.positions, tables, offsets)?;
         rewritten.import("kvtide", 1);
         if has_rotary {
             rewritten.import("com.microsoft", 1);

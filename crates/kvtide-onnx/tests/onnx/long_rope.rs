@@ -77,6 +77,50 @@ fn each_sequence_reads_the_tables_of_its_length() {
     same_as_before("long_rope.positions", &by_positions.model(21), &rewritten);
 }
 
+/// A decoder with tables for both lengths in one: positions of inputs longer than `threshold` have an offset. `readers` is
+/// given the positions with the offset.
+fn shifted(threshold: i64, offset: [i64; 2], reader: impl Fn(&mut Decoder, &str)) -> Graph {
+    let rows = std::cell::OnceCell::new();
+    Decoder::new(2, true).layers(|decoder, layer, [q, k, v]| {
+        let [cos, sin] = rows.get_or_init(|| {
+            let graph = &mut decoder.graph;
+            let (limit, keep) = (graph.ints(&[], &[threshold - 1]), Attr::Int("keepdims", 0));
+            let last = graph.node("ReduceMax", &["position_ids"], &[keep]);
+            let is_long = graph.node("Greater", &[&last, &limit], &[]);
+            let offsets = offset.map(|offset| graph.ints(&[], &[offset]));
+            let added = graph.node("Where", &[&is_long, &offsets[1], &offsets[0]], &[]);
+            let places = graph.node("Add", &["position_ids", &added], &[]);
+            let tables = [1., 2.].map(|size| graph.weight(&[64 + offset[1], DIM / 2], size));
+            let rows = tables.map(|table| graph.node("Gather", &[&table, &places], &[]));
+            reader(decoder, &places);
+            rows
+        });
+        let mut turned = |name: &str, heads: i64| {
+            decoder.graph.node("RotaryEmbedding", &[name, cos, sin], &[Attr::Int("num_heads", heads)])
+        };
+        let (q, k) = (turned(q, 4), turned(k, 2));
+        decoder.grouped(layer, [&q, &k, v], &[])
+    })
+}
+
+#[test]
+fn each_sequence_adds_the_offset_of_its_length() {
+    for (threshold, offset) in [(5, 5), (12, 40)] {
+        let bytes = shifted(threshold, [0, offset], |_, _| ()).model(23);
+        let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default()).unwrap();
+        let expected = LongRope { threshold: threshold as u64, offset: offset as u64 };
+        assert_eq!(rewritten.long_rope(), Some(expected));
+        same_as_before(&format!("long_rope.offset.{threshold}.{offset}"), &bytes, &rewritten);
+    }
+    let both = reason(&shifted(5, [3, 8], |_, _| ()));
+    assert!(both.contains("it adds 3 to the positions of short inputs, and 8 to others"), "{both}");
+    let bare = reason(&shifted(5, [0, 8], |decoder, _| {
+        decoder.graph.node_to("Identity", &["position_ids"], &["other"], &[]);
+        decoder.graph.output("other", 7, &[Size::Named("batch"), Size::Named("new")]);
+    }));
+    assert!(bare.contains("it reads positions"), "{bare}");
+}
+
 #[test]
 fn other_choices_are_refused() {
     let few = decoder(4, |decoder| longer_than(decoder, 5), |_| ());
