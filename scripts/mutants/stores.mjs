@@ -54,4 +54,20 @@ export const stores = [
     to: 'if bytes > 0 && !self.allowance.spend(bytes) && before > bytes as usize {',
     check: tested('redis', 'proxied::an_answer_without_an_end'),
   },
+  {
+    name: 'object-length',
+    fault: 'memory is taken for the length that an object store claims',
+    file: 'crates/kvtide-tiers/src/objects/mod.rs',
+    from: '.filter(|length| *length <= bytes_max)',
+    to: '',
+    check: tested('objects', 'what_a_server_says_of_a_length_is_looked_at_before_the_body'),
+  },
+  {
+    name: 'object-refusal',
+    fault: 'the reason of a refusal is read without a bound',
+    file: 'crates/kvtide-tiers/src/objects/bounded.rs',
+    from: 'may_be_value && answer.status().is_success()',
+    to: 'may_be_value || answer.status().is_success()',
+    check: tested('objects', 'a_refusal_without_an_end_is_not_read_until_the_deadline'),
+  },
 ]

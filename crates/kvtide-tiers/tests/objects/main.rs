@@ -118,6 +118,7 @@ fn what_a_server_says_of_a_length_is_looked_at_before_the_body() {
     };
     let answers = [
         (head("200 OK", "Content-Length: 1099511627776\r\n") + "hello", FaultKind::Full, 0),
+        (head("200 OK", "Content-Length: 101\r\n") + "hello", FaultKind::Unreachable, 0),
         (head("200 OK", "Content-Length: 10\r\n") + "hello", FaultKind::Unreachable, 1),
         (head("200 OK", "") + "hello", FaultKind::Garbage, 1),
         (head("503 Slow Down", "Content-Length: 0\r\n"), FaultKind::Unreachable, 1),
@@ -151,6 +152,24 @@ fn a_refusal_that_claims_a_length_or_never_ends_is_a_refusal() {
             let added = in_time(deadline, || store.put(&entries(&keys(1), &values), deadline));
             assert!(is_good || added == 0, "{status} {length}");
         }
+    }
+}
+
+#[test]
+fn a_refusal_without_an_end_is_not_read_until_the_deadline() {
+    for status in ["403 Forbidden", "404 Not Found"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let store = store("bucket", listener.local_addr().unwrap().port());
+        std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = client.read(&mut [0; 1 << 16]);
+            let _ = client.write_all(format!("HTTP/1.1 {status}\r\nConnection: close\r\n\r\n").as_bytes());
+            while client.write_all(&[b'x'; 1 << 12]).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert_eq!(store.get(&keys(1), 100, later()), [None]);
+        assert_eq!(store.health().failures(FaultKind::TimedOut), 0, "{status}: {:?}", store.health());
     }
 }
 
