@@ -51,6 +51,12 @@ test('places go to the tenant with the fewest running answers, and to its oldest
   t.deepEqual(requests.order, ['a1', 'a2', 'b1', 'c1'])
   for (const name of ['b1', 'c1']) await requests.end(name)
   t.deepEqual(requests.order.slice(4), ['a3', 'b2'])
+  // The tenant that was served longest ago has two running answers, the other one none.
+  const uneven = new Requests(new Line(3, 10, 2))
+  for (const name of ['a1', 'a2', 'b1', 'a3', 'b2']) uneven.ask(name)
+  await settled()
+  await uneven.end('b1')
+  t.deepEqual(uneven.order, ['a1', 'a2', 'b1', 'b2'])
 })
 
 test('a full line refuses a single tenant with 503, and one of several with 429', async t => {

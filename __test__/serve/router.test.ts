@@ -112,6 +112,39 @@ test('a request moves on from a worker that is gone, drains or is full', async t
   t.true(await until(async () => (await fetch(`${at}/health`)).status === 503))
 })
 
+test('a request moves on from a worker that is full, and is refused once all of them are', async t => {
+  let open!: () => void
+  const gate = new Promise<void>(resolve => (open = resolve))
+  const script = (text: string) =>
+    async function* (_asked: unknown, call: number) {
+      yield said(text)
+      if (call === 1) await gate
+    }
+  const models = [new ScriptedModel(script('one')), new ScriptedModel(script('two'))]
+  const clients = await Promise.all(models.map(model => Client.of(t, { maxRunning: 1, maxWaiting: 0 }, model)))
+  const { at } = await routerOf(
+    t,
+    clients.map(client => client.at),
+  )
+  const asked = async (): Promise<string | null | undefined> =>
+    ((await (await post(at, { messages: MESSAGES })).json()) as Answer).choices[0]?.message.content
+  const chosen = (await asked()) === 'one' ? 0 : 1
+  const running: unknown[] = []
+  const fill = async (place: number): Promise<void> => {
+    running.push(clients[place]?.asked({}))
+    t.true(await until(() => models[place]?.running === 1))
+  }
+  await fill(chosen)
+  t.is(await asked(), chosen === 0 ? 'two' : 'one')
+  t.is(await metric(at, 'kvtide_router_failovers_total'), 1)
+  await fill(1 - chosen)
+  const none = await post(at, { messages: MESSAGES })
+  t.is(none.status, 503)
+  t.regex(none.headers.get('retry-after') ?? '', /^\d+$/)
+  open()
+  await Promise.all(running)
+})
+
 /** An answer without an end. */
 function* endless(): Generator<TextEvent> {
   for (;;) yield said('x'.repeat(1000))

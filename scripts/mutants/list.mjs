@@ -8,8 +8,10 @@ import { files } from './files.mjs'
 import { identity } from './identity.mjs'
 import { models } from './models.mjs'
 import { network } from './network.mjs'
+import { schedules } from './schedules.mjs'
 import { storage } from './storage.mjs'
 import { stores } from './stores.mjs'
+import { streamed } from './streams.mjs'
 
 const threads = ['node', 'scripts/concurrency.mjs']
 
@@ -206,4 +208,6 @@ export const mutants = [
   ...stores,
   ...files,
   ...contiguous,
+  ...schedules,
+  ...streamed,
 ]
