@@ -23,6 +23,7 @@ test('a node that the runtime has no code for is refused when the model is loade
   t.regex(error.message, /at node\/attended \(MultiHeadAttention\): onnxruntime: Packed QKV .*; export it with optimum/)
   const { details } = await rejected(OnnxModel.load(bytes, SMALL), 'UNSUPPORTED_GRAPH')
   t.is(details.node, 'node/attended')
+  t.regex(details.reason, /^onnxruntime: /, 'rather than the reason of a faster backend')
   t.deepEqual(
     warnings.filter(({ code }) => code === 'KVTIDE_PLAIN'),
     [],

@@ -23,6 +23,7 @@ import { GraphBackend } from './graph.js'
 import { graphFile } from './model-folder.js'
 import { type OnnxCacheOptions, readLoad, readModelSource, rotationOf } from './options.js'
 import { layersFor, prepared, refusing } from './prepared.js'
+import { isOfRuntime } from './runtime-refusal.js'
 import { SessionBackend } from './session-backend.js'
 
 /** The reason why a backend does not run a model. */
@@ -80,8 +81,9 @@ export async function loadModel(given: unknown, options: unknown) {
     cache.dispose()
     refusals.push({ backend, error: made.refusal as KvTideError })
   }
-  // Only `plain` runs a decoder with an encoder, so its refusal says what to change.
-  throw (refusals.at(hasEncoder(graph) ? -1 : 0) as BackendRefusal).error
+  const last = refusals.at(-1) as BackendRefusal
+  // The first refusal says what a faster backend lacks, the last one what keeps the graph from running at all. Only `plain` runs a decoder with an encoder.
+  throw (hasEncoder(graph) || isOfRuntime(last.error) ? last : (refusals[0] as BackendRefusal)).error
 }
 
 /** The path of the graph, or its bytes. */

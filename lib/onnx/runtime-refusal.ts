@@ -5,6 +5,9 @@
 import { isKvTideError, type KvTideError } from '../errors/errors.js'
 import { refusedNode } from './refused-node.js'
 
+/** The start of its reasons. */
+const RUNTIME = 'onnxruntime: '
+
 /** @internal The refusal of a graph that the runtime did not compute. Other errors, such as a lack of memory, are returned as they are. */
 export function refusalBy(error: unknown): unknown {
   if (!isKvTideError(error) || error.code !== 'RUNTIME_FAILED' || /alloc/i.test(error.details.reason)) return error
@@ -12,7 +15,12 @@ export function refusalBy(error: unknown): unknown {
   if (found === undefined) return error
   const { node, operator, reason } = found
   const kind = operator === 'input' || operator === 'output' ? operator : 'form'
-  return refusedNode(node, operator, `onnxruntime: ${reason}`, kind)
+  return refusedNode(node, operator, `${RUNTIME}${reason}`, kind)
+}
+
+/** @internal True for a refusal of the runtime itself. */
+export function isOfRuntime(error: unknown): boolean {
+  return isKvTideError(error) && error.code === 'UNSUPPORTED_GRAPH' && error.details.reason.startsWith(RUNTIME)
 }
 
 /** The place of a failure, and the reason without it; `undefined` if the failure is not about a place of the graph. */
