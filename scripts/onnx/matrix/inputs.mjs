@@ -13,11 +13,12 @@ const IDS = new Set(['input_ids', 'attention_mask'])
 const json = (...path) => JSON.parse(readFileSync(join(...path), 'utf8'))
 
 async function read(model, options) {
-  using sequence = model.open(options)
+  const sequence = model.open(options)
   const tokens = []
   // The expected tokens go on behind the end of a sequence.
   const settings = { maxTokens: TOKENS, ignoreEndOfSequence: true }
   for await (const token of model.generate(sequence, settings)) tokens.push(token)
+  sequence.dispose()
   return tokens.join()
 }
 
