@@ -87,25 +87,29 @@ fn a_process_that_is_killed_leaves_the_old_file_or_the_new_one() {
 
 #[test]
 fn temporary_files_that_were_left_behind_are_swept() {
-    let folder = folder("sweep");
-    let path = folder.join("cache.kv");
-    let names = [
-        "cache.kv.0123456789abcdef.tmp",
-        "cache.kv.fedcba9876543210.tmp",
-        "cache.kv.notes.tmp",
-        "other.kv.0123456789abcdef.tmp",
-    ];
-    for name in names {
-        fs::write(folder.join(name), b"left behind").unwrap();
+    let sweeps: [fn(&Path); 2] = [sweep, |path| save_generation(path, 1)];
+    for sweep in sweeps {
+        let folder = folder("sweep");
+        let path = folder.join("cache.kv");
+        let names = [
+            "cache.kv.0123456789abcdef.tmp",
+            "cache.kv.fedcba9876543210.tmp",
+            "cache.kv.notes.tmp",
+            "cache.kv.cafe.tmp",
+            "other.kv.0123456789abcdef.tmp",
+        ];
+        for name in names {
+            fs::write(folder.join(name), b"left behind").unwrap();
+        }
+        let old = SystemTime::now() - Duration::from_secs(2 * 60 * 60);
+        for name in names.iter().filter(|name| **name != names[1]) {
+            fs::File::options().write(true).open(folder.join(name)).unwrap().set_modified(old).unwrap();
+        }
+        sweep(&path);
+        let left: Vec<bool> = names.iter().map(|name| folder.join(name).exists()).collect();
+        assert_eq!(left, [false, true, true, true, true], "only old ones of this file");
+        fs::remove_dir_all(folder).unwrap();
     }
-    let old = SystemTime::now() - Duration::from_secs(2 * 60 * 60);
-    for name in [names[0], names[2], names[3]] {
-        fs::File::options().write(true).open(folder.join(name)).unwrap().set_modified(old).unwrap();
-    }
-    sweep(&path);
-    let left: Vec<bool> = names.iter().map(|name| folder.join(name).exists()).collect();
-    assert_eq!(left, [false, true, true, true], "only old ones of this file");
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! A file that was cut, changed or forged is refused with a code, and takes no more memory than its content.
 
 use kvtide_core::Code;
-use kvtide_files::{CacheFile, LoadOptions, Source, Watch, load_sequence, save_cache_bytes, save_sequence_bytes};
+use kvtide_files::{
+    CacheFile, LoadOptions, Save, SequenceFile, Sink, Source, Watch, load_sequence, save_cache_bytes,
+    save_sequence_bytes,
+};
 use kvtide_tensor::PromptOptions;
 
 use crate::counted::counted;
 use crate::forged::Parts;
-use crate::world::{append, forms};
+use crate::world::{Form, append, forms, found};
 
 fn saved() -> [(&'static str, Vec<u8>); 2] {
     let mut cache = forms().swap_remove(4).1.cache();
@@ -78,6 +81,62 @@ fn a_file_of_another_version_with_right_checksums() {
         parts.header = newer;
         assert_eq!(refused(kind, parts.bytes()), Some(Code::Incompatible), "{kind}");
     }
+}
+
+#[test]
+fn tensors_that_overlap_leave_a_hole_or_claim_more() {
+    let tensor = |dtype: &str, shape: &str, offsets: [usize; 2]| {
+        format!(r#"{{"dtype":"{dtype}","shape":[{shape}],"data_offsets":[{},{}]}}"#, offsets[0], offsets[1])
+    };
+    for (kind, bytes) in saved() {
+        let parts = Parts::new(&bytes);
+        let end = parts.body.len();
+        let seal = |at: usize| format!(r#""seal":{}"#, tensor("U64", "1", [at, at + 8]));
+        let forged = |tensors: String, added: usize| {
+            assert!(parts.header.contains(&seal(end)));
+            let header = parts.header.replacen(&seal(end), &tensors, 1);
+            let body = [&parts.body[..], &vec![0; added]].concat();
+            refused(kind, Parts { header, body, ..parts.clone() }.bytes())
+        };
+        let with = |tensor: String| forged(format!(r#""more":{tensor},{}"#, seal(end)), 0);
+        assert_eq!(with(tensor("U8", "0", [end, end])), None, "{kind}");
+        assert_eq!(with(tensor("U8", "4", [end - 4, end])), Some(Code::Corrupt), "{kind}, a tensor over another one");
+        assert_eq!(forged(seal(end + 8), 8), Some(Code::Corrupt), "{kind}, a hole");
+        for shape in ["1", "1099511627776", "9223372036854775808,2"] {
+            assert_eq!(with(tensor("U8", shape, [end, end])), Some(Code::Corrupt), "{kind}, {shape} without bytes");
+        }
+    }
+}
+
+#[test]
+fn fewer_ids_than_tokens() {
+    let mut cache = forms().swap_remove(0).1.cache();
+    let sequence = cache.create_sequence().unwrap();
+    append(&mut cache, sequence, &[1, 2, 3, 4, 5, 6], true).unwrap();
+    for (count, code) in [(5, Some(Code::Corrupt)), (6, None), (7, None)] {
+        let save = Save::sequence(&mut cache, sequence, Some(&[1, 2, 3, 4, 5, 6, 7][..count])).unwrap();
+        let bytes = save.to_sink(Sink::memory(), &Watch::default()).unwrap().1;
+        let opened = SequenceFile::open(Source::bytes(bytes)).map(drop);
+        assert_eq!(opened.err().map(|error| error.code()), code, "{count} ids");
+    }
+}
+
+#[test]
+fn a_damaged_page_evicts_nothing() {
+    let form = Form { blocks: 4, ..forms().swap_remove(0).1 };
+    let mut cache = form.cache();
+    let sequence = cache.create_sequence().unwrap();
+    append(&mut cache, sequence, &[1, 2, 3, 4, 5, 6], true).unwrap();
+    let mut bytes = save_sequence_bytes(&mut cache, sequence, &Watch::default()).unwrap();
+    let page = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[page] ^= 1;
+    let (mut cache, prompt) = (form.cache(), (10..27).collect::<Vec<_>>());
+    let other = cache.create_sequence().unwrap();
+    append(&mut cache, other, &prompt[..16], true).unwrap();
+    cache.drop_sequence(other).unwrap();
+    let load = load_sequence(&mut cache, Source::bytes(bytes), PromptOptions::default(), &Watch::default());
+    assert_eq!(load.unwrap_err().code(), Code::Corrupt);
+    assert_eq!(found(&mut cache, &prompt, b""), 16);
 }
 
 #[test]

@@ -56,9 +56,9 @@ const NUMBERS: [&str; 20] = [
 pub struct Parts {
     pub header: String,
     /// The bytes after the header, without the seal.
-    body: Vec<u8>,
+    pub body: Vec<u8>,
     /// The offset of the lists in it.
-    lists: usize,
+    pub lists: usize,
 }
 
 impl Parts {
