@@ -323,6 +323,16 @@ test('decoders in other forms than the merged one, and other objects than OnnxMo
       ['logits', ...presents('decoder')],
       /at past_key_values\.0\.encoder\.key \(input\): it is missing/,
     ],
+    [
+      ['input_ids', 'past_key_self_0', 'past_value_self_0', 'past_key_cross_0', 'past_value_cross_0'],
+      ['logits', 'present_key_self_0', 'present_value_self_0'],
+      /at past_key_cross_0 \(input\): this form of a decoder is not known; optimum-onnx exports a known one; load decoder_/,
+    ],
+    [
+      ['input_ids', 'encoder_hidden_states', ...layer('self'), ...layer('cross')],
+      ['logits', ...presents('self'), ...presents('cross')],
+      /at past_key_values\.0\.cross\.key \(input\): this form of a decoder is not known/,
+    ],
   ]
   for (const [inputNames, outputNames, message] of forms)
     t.regex(throwsCode(t, 'UNSUPPORTED_GRAPH', () => new OnnxPorts({ inputNames, outputNames })).message, message)

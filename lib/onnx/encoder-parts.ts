@@ -12,7 +12,7 @@ import type { EncoderFacts } from './encoding.js'
 import { openSource } from './graph-source.js'
 import type { readLoad } from './options.js'
 import { plainPorts } from './plain.js'
-import type { OnnxPorts } from './ports.js'
+import { isOfEncoder, type OnnxPorts } from './ports.js'
 import { refusedPort } from './refused-node.js'
 
 /** @internal The encoder of a decoder. */
@@ -29,7 +29,13 @@ const NAMES = ['decoder_model_merged', 'encoder_model'] as const
 
 /** @internal True if a graph is a decoder with an encoder, in any form. */
 export function hasEncoder(graph: NativeOnnxGraph): boolean {
-  return graph.inputs().some(({ name }) => name === 'encoder_hidden_states' || /\.encoder\.(key|value)$/.test(name))
+  return encoderInput(graph) !== undefined
+}
+
+/** @internal The first input of a graph that only a decoder with an encoder has. */
+export function encoderInput(graph: NativeOnnxGraph): string | undefined {
+  const names = graph.inputs().map(({ name }) => name)
+  return names.find(name => name === 'encoder_hidden_states') ?? names.find(isOfEncoder)
 }
 
 /** @internal The encoder of a decoder; `undefined` for other models, and for forms of decoders that are refused. */

@@ -88,6 +88,13 @@ const INPUTS_SHOWN = 3
 /** The inputs that only a decoder with an encoder has. */
 const ENCODED = ['encoder_hidden_states', 'encoder_attention_mask'] as const
 
+/** The keys and values of an encoder in other forms of decoders, of onnxruntime-genai's builder and of mobius: `past_key_cross_0`, `past_key_values.0.cross.key`. */
+const OTHER_CROSS = /(?:_cross_\d+|\.cross\.(?:key|value))$/
+
+/** @internal True for an input that only a decoder with an encoder has, in any form. */
+export const isOfEncoder = (name: string): boolean =>
+  name === 'encoder_hidden_states' || /\.encoder\.(?:key|value)$/.test(name) || OTHER_CROSS.test(name)
+
 /** The name of an input that is not a past. */
 export type OnnxInputName = (typeof INPUTS)[number] | (typeof ENCODED)[number]
 
@@ -145,9 +152,17 @@ export class OnnxPorts {
 
   /** The error for a session without pasts. */
   #withoutPast(tried: readonly OnnxNames[]): Error {
+    const names = [...this.#inputs.keys()]
+    const other = names.find(name => OTHER_CROSS.test(name))
+    if (other !== undefined)
+      return refusedPort(
+        other,
+        'input',
+        'this form of a decoder is not known; optimum-onnx exports a known one',
+        'encoder',
+      )
     if (this.has('encoder_hidden_states'))
       return refusedPort('encoder_hidden_states', 'input', 'it has no past', 'encoder')
-    const names = [...this.#inputs.keys()]
     const rest = names.length - INPUTS_SHOWN
     return refusedPort(
       `${names.slice(0, INPUTS_SHOWN).join(', ')}${rest > 0 ? ` and ${rest} more` : ''}`,

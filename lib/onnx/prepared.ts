@@ -10,7 +10,7 @@ import type { BackendName } from './backend.js'
 import { isSlid } from './carried.js'
 import { type Declared, readDeclared } from './declared.js'
 import { type Embeddings, openEmbeddings } from './embeddings.js'
-import { type EncoderParts, encoderParts, hasEncoder } from './encoder-parts.js'
+import { type EncoderParts, encoderInput, encoderParts } from './encoder-parts.js'
 import { openSource } from './graph-source.js'
 import type { readLoad } from './options.js'
 import { pastLayers, windowsOf } from './past-layers.js'
@@ -49,10 +49,11 @@ export async function layersFor(
   { declared, graph, embeddings, rewritten }: PreparedModel,
   backend: BackendName,
 ): Promise<Refused<CacheLayers>> {
-  if (backend !== 'plain' && rewritten.refusal !== undefined && !hasEncoder(graph)) return rewritten
+  const encoded = encoderInput(graph)
+  if (backend !== 'plain' && rewritten.refusal !== undefined && encoded === undefined) return rewritten
   return refusing(async () => {
-    if (backend !== 'plain' && hasEncoder(graph))
-      throw refusedPort('encoder_hidden_states', 'input', 'a decoder with an encoder runs on plain alone', 'encoder')
+    if (backend !== 'plain' && encoded !== undefined)
+      throw refusedPort(encoded, 'input', 'a decoder with an encoder runs on plain alone', 'encoder')
     if (backend === 'plain') await checkWindows(graph, declared, embeddings?.names)
     return layersOf(backend, graph, rewritten.value, declared, embeddings?.names)
   })
