@@ -3,6 +3,8 @@
 //
 //     use_cache_branch   false: computes the cross cache, without a past   |   true: takes the cross cache; its outputs for it are empty
 //
+// A decoder of onnxruntime-genai's builder has no branches: its encoder gives the keys and values, which are the states of an encoding.
+//
 // Many exporters trace the second branch with a single token, and lose the causal mask there. `isWide` tells if it computes several tokens in one call: they are
 // compared with those of the first branch when the model is loaded. A graph that fails there with the calls of any generation is refused.
 import { KvTideError } from '../errors/errors.js'
@@ -59,13 +61,13 @@ export class CrossTensors {
         return [past, new tensor(type, data, [1, size(1), 0, size(3)])]
       }),
     )
-    this.fetches = ports.cross.map(({ present }) => present)
+    this.fetches = ports.isCrossGiven ? [] : ports.cross.map(({ present }) => present)
   }
 
   /** Takes over the encodings of a step. */
   take({ added, forget }: SessionEncodings): void {
     for (const number of forget) this.#held.delete(number)
-    for (const { number, states } of added) this.#held.set(number, { inputs: this.#inputs(states), pasts: undefined })
+    for (const { number, states } of added) this.#held.set(number, this.#crossed(states))
   }
 
   /** True if the keys and values of an encoding are computed. */
@@ -76,7 +78,7 @@ export class CrossTensors {
   /** The inputs of a call for an encoding: with its keys and values, if they are computed. */
   feeds(number: number): Feeds {
     const { inputs, pasts } = this.#of(number)
-    return { ...inputs, ...(pasts ?? this.#none), use_cache_branch: this.#branch(pasts !== undefined) }
+    return { ...inputs, ...(pasts ?? this.#none), ...this.#branch(pasts !== undefined) }
   }
 
   /** Keeps the keys and values that a call without them returned. */
@@ -95,11 +97,11 @@ export class CrossTensors {
   async probe(run: ProbeRun): Promise<void> {
     const states = this.#probeStates()
     if (states === undefined) return
-    const inputs = this.#inputs(states)
-    const first = { ...inputs, ...this.#none, use_cache_branch: this.#branch(false) }
+    const { inputs, pasts } = this.#crossed(states)
+    const first = { ...inputs, ...(pasts ?? this.#none), ...this.#branch(false) }
     const { ids, past } = PROBE
     const whole = await run(ids, undefined, first, this.fetches)
-    const second = { ...inputs, ...this.#pastsOf(whole.outputs), use_cache_branch: this.#branch(true) }
+    const second = { ...inputs, ...(pasts ?? this.#pastsOf(whole.outputs)), ...this.#branch(true) }
     await run(ids.subarray(0, 1), undefined, second, [])
     try {
       const start = await run(ids.subarray(0, past), undefined, second, [])
@@ -118,8 +120,23 @@ export class CrossTensors {
     return this.#held.get(number) as Crossed
   }
 
-  #branch(isSecond: boolean): RuntimeTensor {
-    return new this.#Tensor('bool', Uint8Array.of(isSecond ? 1 : 0), [1])
+  #branch(isSecond: boolean): Feeds {
+    if (this.#ports.isCrossGiven) return {}
+    return { use_cache_branch: new this.#Tensor('bool', Uint8Array.of(isSecond ? 1 : 0), [1]) }
+  }
+
+  /** An encoding whose keys and values the encoder has given, or are still to be computed. */
+  #crossed(states: EncodedStates): Crossed {
+    if (!this.#ports.isCrossGiven) return { inputs: this.#inputs(states), pasts: undefined }
+    const { type, data, frames } = states
+    let at = 0
+    const pasts = this.#ports.cross.map(({ past }) => {
+      const [, heads, , dim] = (this.#none[past] as RuntimeTensor).dims as readonly [number, number, number, number]
+      const start = at
+      at += heads * frames * dim
+      return [past, new this.#Tensor(type, data.subarray(start, at), [1, heads, frames, dim])] as const
+    })
+    return { inputs: {}, pasts: Object.fromEntries(pasts) }
   }
 
   #inputs({ type, data, frames, width, mask }: EncodedStates): Feeds {
@@ -145,10 +162,15 @@ export class CrossTensors {
 
   #probeStates(): EncodedStates | undefined {
     const name: OnnxInputName = 'encoder_hidden_states'
-    const [frames = PROBE.frames, width] = [this.#ports.sizeOf(name, 1), this.#ports.sizeOf(name, 2)]
+    const [{ past, input }] = this.#ports.cross as [CrossPort]
+    const { isCrossGiven } = this.#ports
+    const declared = isCrossGiven ? input.shape?.[2] : this.#ports.sizeOf(name, 1)
+    const frames = typeof declared === 'number' ? declared : PROBE.frames
+    const elements = Object.values(this.#none).reduce((sum, { dims }) => sum + Number(dims[1]) * Number(dims[3]), 0)
+    const width = isCrossGiven ? elements : this.#ports.sizeOf(name, 2)
     if (width === undefined) return undefined
     const floats = Float32Array.from({ length: frames * width }, (_, place) => Math.sin(place + 1))
-    const isHalf = this.#ports.typeOf(name) === 'float16'
+    const isHalf = (isCrossGiven ? this.#none[past]?.type : this.#ports.typeOf(name)) === 'float16'
     const data: TensorData = isHalf ? binding.halves(floats) : floats
     return { type: isHalf ? 'float16' : 'float32', data, frames, width, mask: undefined }
   }

@@ -12,7 +12,7 @@ import type { EncoderFacts } from './encoding.js'
 import { openSource } from './graph-source.js'
 import type { readLoad } from './options.js'
 import { plainPorts } from './plain.js'
-import { isOfEncoder, type OnnxPorts } from './ports.js'
+import { type CrossPort, isOfEncoder, type OnnxPorts } from './ports.js'
 import { refusedPort } from './refused-node.js'
 
 /** @internal The encoder of a decoder. */
@@ -24,8 +24,9 @@ export interface EncoderParts {
 
 /** The default limit of a cross cache. */
 const CROSS_BYTES = 2 ** 30
-/** The names of decoders, and of encoders beside them. */
-const NAMES = ['decoder_model_merged', 'encoder_model'] as const
+/** The names of decoders, and of encoders beside them: merged ones, and those of onnxruntime-genai's builder. */
+const MERGED = ['decoder_model_merged', 'encoder_model'] as const
+const BUILT = ['decoder', 'encoder'] as const
 
 /** @internal True if a graph is a decoder with an encoder, in any form. */
 export function hasEncoder(graph: NativeOnnxGraph): boolean {
@@ -55,18 +56,40 @@ export async function encoderParts(
   }
   const ports = portsOf(decoder)
   if (ports === undefined || ports.cross.length === 0) return undefined
-  const type = ports.typeOf('encoder_hidden_states')
+  const [{ past, input: given }] = ports.cross as [CrossPort]
+  const [name, type = 'float32'] = ports.isCrossGiven
+    ? [past, given.type]
+    : ['encoder_hidden_states', ports.typeOf('encoder_hidden_states')]
   if (type !== 'float32' && type !== 'float16')
-    throw refusedPort('encoder_hidden_states', 'input', `its type is ${type}, expected float32 or float16`, 'type')
-  const source = encoder ?? fileBeside(decoder.path)
+    throw refusedPort(name, 'input', `its type is ${type}, expected float32 or float16`, 'type')
+  const source = encoder ?? fileBeside(decoder.path, ports.isCrossGiven ? BUILT : MERGED)
   return {
-    facts: { type, width: ports.sizeOf('encoder_hidden_states', 2), hasMask: ports.has('encoder_attention_mask') },
+    facts: { type, hasMask: ports.has('encoder_attention_mask'), isGiven: ports.isCrossGiven, ...sizesOf(ports) },
     graph: source === undefined ? undefined : await openSource(source, accuracyLevel),
   }
 }
 
-/** @internal The cross cache of a decoder. In all known models, a frame has as many keys and values in a layer as a token. */
-export function crossCacheOf({ groups, dtype }: PagedKvCache, bytesMax: number = CROSS_BYTES): CrossCache {
+/** The numbers of frames and of elements of a frame, if the graph declares them. */
+function sizesOf(ports: OnnxPorts): Pick<EncoderFacts, 'width' | 'frames'> {
+  const name = 'encoder_hidden_states'
+  if (!ports.isCrossGiven) return { width: ports.sizeOf(name, 2), frames: undefined }
+  const shapes = ports.cross.map(({ input: { shape } }) => shape ?? [])
+  const widths = shapes.map(([, heads, , dim]) => Number(heads) * Number(dim))
+  const width = widths.reduce((sum, one) => sum + one, 0)
+  const [rows] = shapes.map(([, , frames]) => frames)
+  return { width: width > 0 ? width : undefined, frames: typeof rows === 'number' ? rows : undefined }
+}
+
+/**
+ * @internal The cross cache of a decoder. In all known models, a frame has as many keys and values in a layer as a token. If the encoder gives them, they are the
+ * states of an encoding.
+ */
+export function crossCacheOf(
+  { groups, dtype }: PagedKvCache,
+  { isGiven }: EncoderFacts,
+  bytesMax: number = CROSS_BYTES,
+): CrossCache {
+  if (isGiven) return new CrossCache(bytesMax, 0)
   const elements = groups.reduce(
     (sum, { layers, numKvHeads, headDim, valueHeadDim }) => sum + layers.length * numKvHeads * (headDim + valueHeadDim),
     0,
@@ -85,8 +108,8 @@ function portsOf(decoder: NativeOnnxGraph): OnnxPorts | undefined {
 }
 
 /** The encoder beside a decoder: `encoder_model_quantized.onnx` for `decoder_model_merged_quantized.onnx`. */
-function fileBeside(path: string | null): string | undefined {
-  if (path === null || !basename(path).includes(NAMES[0])) return undefined
-  const file = join(dirname(path), basename(path).replace(...NAMES))
+function fileBeside(path: string | null, [decoder, encoder]: readonly [string, string]): string | undefined {
+  if (path === null || !basename(path).includes(decoder)) return undefined
+  const file = join(dirname(path), basename(path).replace(decoder, encoder))
   return existsSync(file) ? file : undefined
 }

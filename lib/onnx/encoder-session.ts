@@ -11,20 +11,46 @@ import {
 import { openGraph } from './runtime-session.js'
 import type { EncoderModel, RuntimeCall, SentTensor, Sessions } from './sessions.js'
 
+/** Outputs with keys and values, of encoders of onnxruntime-genai's builder. */
+const CROSS = /^present_(?:key|value)_cross_(\d+)$/
+
+/** Keys before values, layer by layer: in the order in which a decoder takes them. */
+function byLayer(one: string, other: string): number {
+  const [own, others] = [one, other].map(name => Number(CROSS.exec(name)?.[1])) as [number, number]
+  return own - others || (one < other ? -1 : 1)
+}
+
+/** Keys and values `[1, heads, frames, dim]` of all layers, one behind the other, as `[1, frames, elements]`. */
+function together(tensors: readonly [RuntimeTensor, ...RuntimeTensor[]]): SentTensor {
+  const [{ type, dims }] = tensors
+  const data = tensors.map(elementsOf)
+  const length = data.reduce((sum, { length: own }) => sum + own, 0)
+  const all = type === 'float16' ? new Uint16Array(length) : new Float32Array(length)
+  let at = 0
+  for (const own of data) {
+    all.set(own, at)
+    at += own.length
+  }
+  const frames = dims[2] as number
+  return { type, data: all, dims: [1, frames, length / frames] }
+}
+
 /** @internal An encoder in a session. */
 export class EncoderSession implements Sessions {
   readonly #calling: RuntimeCall
   readonly #module: OnnxRuntimeModule
   readonly #session: RuntimeSession
-  /** The name of the output with the states. */
-  readonly #states: string
+  /** The names of the outputs with the states: one, or the keys and values of all layers. */
+  readonly #states: readonly string[]
 
   private constructor(calling: RuntimeCall, module: OnnxRuntimeModule, session: RuntimeSession) {
     this.#calling = calling
     this.#module = module
     this.#session = session
     const { outputNames } = session
-    this.#states = outputNames.find(name => name === 'last_hidden_state') ?? (outputNames[0] as string)
+    const given = outputNames.filter(name => CROSS.test(name)).toSorted(byLayer)
+    const states = outputNames.find(name => name === 'last_hidden_state') ?? (outputNames[0] as string)
+    this.#states = given.length > 0 ? given : [states]
   }
 
   static async open(model: EncoderModel, calling: RuntimeCall): Promise<EncoderSession> {
@@ -40,8 +66,12 @@ export class EncoderSession implements Sessions {
         new this.#module.Tensor(type, data as unknown as ArrayLike<unknown>, dims),
       ]),
     )
-    const outputs = await ran(undefined, () => this.#calling(() => this.#session.run(feeds, [this.#states])))
-    const states = outputs[this.#states] as RuntimeTensor
+    const outputs = await ran(undefined, () => this.#calling(() => this.#session.run(feeds, this.#states)))
+    const [states, ...others] = this.#states.map(name => outputs[name] as RuntimeTensor) as [
+      RuntimeTensor,
+      ...RuntimeTensor[],
+    ]
+    if (states.dims.length === 4) return together([states, ...others])
     return { type: states.type, data: elementsOf(states), dims: [...states.dims] }
   }
 

@@ -53,7 +53,11 @@ export interface EncoderFacts {
   readonly type: 'float32' | 'float16'
   /** The number of elements of a state, if the graph declares it. */
   readonly width: number | undefined
+  /** The number of states, if the graph takes no other. */
+  readonly frames: number | undefined
   readonly hasMask: boolean
+  /** True if the encoder gives keys and values of all layers, which are the states of an encoding then. */
+  readonly isGiven: boolean
 }
 
 const OUTPUT: Names<EncoderOutput> = { data: 0, dims: 0, mask: 0 }
@@ -106,9 +110,13 @@ export function readEncoded(value: unknown, facts: EncoderFacts | undefined): En
   if (isArray(value) || arrayKind(value) !== undefined)
     throw invalid('encoded', value, 'an object with data and dims, or the result of encode(inputs)')
   const own = readStates(value)
+  if (own === undefined && facts.isGiven)
+    throw invalid('encoded', value, 'the result of encode(inputs): the encoder gives keys and values of each layer')
   if (own === undefined) return new Encoding(INTERNAL, readOutput(value, facts))
   if (own.width !== (facts.width ?? own.width))
     throw invalid('encoded.width', own.width, `${facts.width}, as the model has`)
+  if (own.frames !== (facts.frames ?? own.frames))
+    throw invalid('encoded.frames', own.frames, `${facts.frames}, as the model has`)
   if (own.type !== facts.type) throw invalid('encoded', own.type, `${facts.type}, as the model has`)
   return value as Encoding
 }

@@ -59,7 +59,7 @@ export async function loadModel(given: unknown, options: unknown) {
       ...formatsOf(cacheOptions, backend === 'plain' ? [] : rewritten.value?.layers()),
       ...layers.value,
     } as ModelCacheOptions)
-    const cross = parts === undefined ? undefined : crossCacheOf(cache, read.crossCacheBytes)
+    const cross = parts === undefined ? undefined : crossCacheOf(cache, parts.facts, read.crossCacheBytes)
     const form = { threads, embeddings, positionRows }
     const steps = { layers: layers.value, pages: cache, stepTokens: maxStepTokens, contextLength }
     const made = await refusing(async () => {

@@ -45,9 +45,24 @@ const DECODER: OnnxNames = {
   presentValue: 'present.%d.decoder.value',
 }
 
+/** The same in the form of onnxruntime-genai's builder, whose encoder gives its keys and values itself: they are named `cross` instead of `self`. */
+const SELF: OnnxNames = {
+  pastKey: 'past_key_self_%d',
+  pastValue: 'past_value_self_%d',
+  presentKey: 'present_key_self_%d',
+  presentValue: 'present_value_self_%d',
+}
+
+/** In the names of both: a decoder's own keys and values, and those of its encoder. */
+const SIDES = new Map<OnnxNames, readonly [own: string, cross: string]>([
+  [DECODER, ['.decoder.', '.encoder.']],
+  [SELF, ['_self_', '_cross_']],
+])
+
 /** The names that exporters use. */
 const KNOWN: readonly OnnxNames[] = [
   DECODER,
+  SELF,
   {
     pastKey: 'past_key_values.%d.key',
     pastValue: 'past_key_values.%d.value',
@@ -88,7 +103,7 @@ const INPUTS_SHOWN = 3
 /** The inputs that only a decoder with an encoder has. */
 const ENCODED = ['encoder_hidden_states', 'encoder_attention_mask'] as const
 
-/** The keys and values of an encoder in other forms of decoders, of onnxruntime-genai's builder and of mobius: `past_key_cross_0`, `past_key_values.0.cross.key`. */
+/** The keys and values of an encoder in forms of decoders that are not merged: `past_key_cross_0` of onnxruntime-genai's builder, `past_key_values.0.cross.key` of mobius. */
 const OTHER_CROSS = /(?:_cross_\d+|\.cross\.(?:key|value))$/
 
 /** @internal True for an input that only a decoder with an encoder has, in any form. */
@@ -111,7 +126,7 @@ export interface CarriedPort {
 /** The keys and the values of a layer, by the layer's number in the names. */
 export type LayerPorts = readonly [key: CarriedPort, value: CarriedPort]
 
-/** Keys or values of the encoder's states in one layer. A call without them returns them. */
+/** Keys or values of the encoder's states in one layer. A call without them returns them, or the encoder does. */
 export type CrossPort = Omit<CarriedPort, 'newRows'>
 
 /** @internal The purpose of each input and output of a session. */
@@ -124,6 +139,8 @@ export class OnnxPorts {
   readonly states: readonly StatePort[]
   /** The keys and values of the encoder's states, in all layers; empty for a model without an encoder. */
   readonly cross: readonly CrossPort[]
+  /** True if the encoder gives these keys and values; otherwise the decoder computes them of its states. */
+  readonly isCrossGiven: boolean
   readonly #inputs: ReadonlyMap<string, OnnxInput>
 
   /** `given` are the inputs that a model of embeddings gives. */
@@ -147,7 +164,8 @@ export class OnnxPorts {
       this.#carried(outputs, named(own.pastKey, number), named(own.presentKey, number)),
       this.#carried(outputs, named(own.pastValue, number), named(own.presentValue, number)),
     ])
-    this.cross = found === DECODER ? this.#cross(outputs) : []
+    this.isCrossGiven = found === SELF
+    this.cross = found === DECODER ? this.#cross(outputs) : found === SELF ? this.#given() : []
   }
 
   /** The error for a session without pasts. */
@@ -182,6 +200,15 @@ export class OnnxPorts {
     })
   }
 
+  /** Keys and values that the encoder gives. */
+  #given(): CrossPort[] {
+    return this.layers.flat().map(({ past }) => {
+      const input = past.replace('_self_', '_cross_')
+      const present = input.replace('past', 'present')
+      return { past: input, present, input: this.#carried(new Set([present]), input, present).input }
+    })
+  }
+
   /** The size of an axis of an input, if the session declares it. */
   sizeOf(name: OnnxInputName, axis: number): number | undefined {
     const size = this.#inputs.get(name)?.shape?.[axis]
@@ -208,8 +235,9 @@ export class OnnxPorts {
       throw refusedPort('input_ids', 'input', 'it is missing')
     const states = this.states.map(({ past }) => past)
     const others = new Set<string>([...INPUTS, ...(names === DECODER ? ENCODED : given), ...states])
+    const [side = '', other = ''] = SIDES.get(names) ?? []
     for (const input of this.#inputs.keys()) {
-      const name = names === DECODER ? input.replace('.encoder.', '.decoder.') : input
+      const name = input.replace(other, side)
       const isPast = layerIn(names.pastKey, name) !== undefined || layerIn(names.pastValue, name) !== undefined
       if (!isPast && !others.has(name))
         throw refusedPort(

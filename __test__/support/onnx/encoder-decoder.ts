@@ -1,5 +1,5 @@
 // Tiny decoders with encoders, and what transformers computes with them.
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 
@@ -14,6 +14,8 @@ const IDS = new Set(['input_ids', 'attention_mask'])
 export interface Seq2Seq {
   readonly name: string
   readonly file: string
+  /** True if the encoder gives keys and values, as that of onnxruntime-genai's builder does. */
+  readonly isGiven: boolean
   /** The names of the inputs: `a`, `b`. */
   readonly inputs: readonly string[]
   readonly prompts: Readonly<Record<string, readonly number[]>>
@@ -44,7 +46,8 @@ function modelIn(folder: string, name: string): Seq2Seq {
   }
   return {
     name,
-    file: join(folder, 'decoder_model_merged.onnx'),
+    file: ['decoder_model_merged.onnx', 'decoder.onnx'].map(file => join(folder, file)).find(existsSync) as string,
+    isGiven: !existsSync(join(folder, 'decoder_model_merged.onnx')),
     inputs: [...tensors.keys()].filter(key => key.startsWith('encoded.')).map(key => key.slice(8)),
     prompts,
     inputsOf: input =>

@@ -1,14 +1,16 @@
 """Makes tiny random encoder-decoder models as ONNX graphs, each with the results of transformers.
 
-    python scripts/onnx/matrix/encoder_decoder.py <folder> [--only whisper t5]
+    python scripts/onnx/matrix/encoder_decoder.py <folder> [--only whisper t5] [--builder <folder of onnxruntime_genai/models>]
 
-Needs torch, transformers 4.57 and optimum-onnx. Each model gets encoder_model.onnx, decoder_model_merged.onnx, config.json, references.json (inputs, prompts, and the
+Needs torch, transformers 4.57 and optimum-onnx. With the builder of onnxruntime-genai (see make.py) it also makes whisper-builder, with encoder.onnx, decoder.onnx and
+genai_config.json. The others get encoder_model.onnx, decoder_model_merged.onnx, config.json; each model gets references.json (inputs, prompts, and the
 greedy tokens of each prompt for each input) and references.safetensors (inputs, the encoder's outputs, and the logits of each prompt).
 `KVTIDE_ENCODER_DECODERS=<folder> npx ava __test__/onnx/encoder-decoder.test.ts` runs them all.
 """
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +19,9 @@ import torch
 import transformers
 from optimum.exporters.onnx import main_export
 from safetensors.torch import save_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import genai_builder
 
 VOCAB = 72
 TOKENS = 12
@@ -33,11 +38,38 @@ FAMILIES = {
            dict(d_model=16, d_kv=8, d_ff=24, num_layers=1, num_decoder_layers=2, num_heads=2, tie_word_embeddings=False, decoder_start_token_id=0)),
     'marian': ('Marian', 'MarianMTModel', TEXT, dict(BART, **POSITIONS, decoder_start_token_id=0)),
     'bart': ('Bart', 'BartForConditionalGeneration', TEXT, dict(BART, **POSITIONS, decoder_start_token_id=2)),
+    # The builder gives cross caches for as many layers as the encoder has.
+    'whisper-builder': ('Whisper', 'WhisperForConditionalGeneration', SPEECH,
+                        dict(BART, d_model=16, encoder_layers=2, num_mel_bins=8, max_source_positions=12, max_target_positions=64, decoder_start_token_id=3,
+                             tie_word_embeddings=False, suppress_tokens=None, begin_suppress_tokens=None)),
     'moonshine': ('Moonshine', 'MoonshineForConditionalGeneration', SPEECH, dict(MOONSHINE, **POSITIONS, decoder_start_token_id=1)),
 }
 
 
-def make(name, folder):
+# The models have neither tokenizers nor processors; the builder fails when it saves these, behind the graphs.
+NO_PROCESSORS = '''none = lambda: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))()
+for kind in ("AutoTokenizer", "AutoProcessor", "AutoFeatureExtractor"):
+    getattr(t, kind).from_pretrained = classmethod(lambda c, *a, **k: none())'''
+
+
+def built(builder, work, folder):
+    """Makes the graphs of onnxruntime-genai's builder. It declares an input of 3000 frames, whatever the model takes."""
+    made = Path(work) / 'built'
+    try:
+        genai_builder.build(builder, Path(work) / 'hf', made, ['-p', 'fp32', '-e', 'cpu'], NO_PROCESSORS)
+    except RuntimeError:
+        if not (made / 'decoder.onnx').exists():
+            raise
+    for file in ('encoder.onnx', 'decoder.onnx'):
+        graph = onnx.load(made / file)
+        trim(graph.graph)
+        if file == 'encoder.onnx':
+            graph.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 24
+        onnx.save(graph, folder / file)
+    shutil.copy(made / 'genai_config.json', folder)
+
+
+def make(name, folder, builder):
     kind, model_kind, task, sizes = FAMILIES[name]
     torch.manual_seed(11)
     config = getattr(transformers, f'{kind}Config')(vocab_size=VOCAB, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes)
@@ -51,14 +83,17 @@ def make(name, folder):
                 weight.normal_(0, 0.5)
     with tempfile.TemporaryDirectory() as work:
         model.save_pretrained(f'{work}/hf')
-        # By default, Whisper is exported with 3000 frames.
-        frames = dict(nb_max_frames=2 * config.max_source_positions) if name == 'whisper' else {}
-        main_export(f'{work}/hf', output=f'{work}/onnx', task=task, do_validation=False, library_name='transformers', **frames)
-        for file in ('encoder_model.onnx', 'decoder_model_merged.onnx'):
-            graph = onnx.load(f'{work}/onnx/{file}')
-            trim(graph.graph)
-            onnx.save(graph, folder / file)
-        shutil.copy(f'{work}/onnx/config.json', folder)
+        if name == 'whisper-builder':
+            built(builder, work, folder)
+        else:
+            # By default, Whisper is exported with 3000 frames.
+            frames = dict(nb_max_frames=2 * config.max_source_positions) if name == 'whisper' else {}
+            main_export(f'{work}/hf', output=f'{work}/onnx', task=task, do_validation=False, library_name='transformers', **frames)
+            for file in ('encoder_model.onnx', 'decoder_model_merged.onnx'):
+                graph = onnx.load(f'{work}/onnx/{file}')
+                trim(graph.graph)
+                onnx.save(graph, folder / file)
+            shutil.copy(f'{work}/onnx/config.json', folder)
         # Positions that are computed are not saved: what was exported is what is loaded.
         model = getattr(transformers, model_kind).from_pretrained(f'{work}/hf').eval()
     refer(name, model, folder)
@@ -77,7 +112,7 @@ def trim(graph):
 
 def inputs_of(name, generator):
     """Inputs of the encoder: two of the same sizes, and for text a padded one."""
-    if name == 'whisper':
+    if name.startswith('whisper'):
         return {key: dict(input_features=torch.randn(1, 8, 24, generator=generator)) for key in ('a', 'b')}
     if name == 'moonshine':
         return {key: dict(input_values=torch.randn(1, length, generator=generator)) for key, length in (('a', 4000), ('b', 5000))}
@@ -98,6 +133,7 @@ def refer(name, model, folder):
             mask = {k: v for k, v in inputs.items() if k == 'attention_mask'}
             tensors[f'encoded.{key}'] = encoded[0].clone()
             for kind, value in inputs.items():
+                kind = 'audio_features' if name == 'whisper-builder' else kind
                 tensors[f'{kind}.{key}'] = value.float()
             for prompt, ids in prompts.items():
                 ids, first = list(ids), len(ids)
@@ -118,8 +154,9 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', type=Path)
     parser.add_argument('--only', nargs='*')
+    parser.add_argument('--builder', type=Path)
     arguments = parser.parse_args()
-    for name in arguments.only or FAMILIES:
+    for name in arguments.only or [name for name in FAMILIES if arguments.builder or name != 'whisper-builder']:
         folder = arguments.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        make(name, folder)
+        make(name, folder, arguments.builder)

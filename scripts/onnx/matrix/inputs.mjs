@@ -60,7 +60,7 @@ async function tried(folder, file, backend) {
     ...(backend === undefined ? {} : { backend }),
   })
   try {
-    const hasEncoder = existsSync(join(folder, 'encoder_model.onnx'))
+    const hasEncoder = ['encoder_model.onnx', 'encoder.onnx'].some(name => existsSync(join(folder, name)))
     const prompts = hasEncoder ? await encodedPrompts(model, folder) : imagePrompts(folder)
     const isRight = (found, at) => found === prompts[at].greedy.join()
     const alone = []
@@ -85,7 +85,9 @@ export async function withInputs(folder) {
   const found = new Map()
   const families = existsSync(folder) ? readdirSync(folder).toSorted() : []
   for (const family of families) {
-    const file = ['decoder_model_merged.onnx', 'model.onnx'].find(name => existsSync(join(folder, family, name)))
+    const file = ['decoder_model_merged.onnx', 'decoder.onnx', 'model.onnx'].find(name =>
+      existsSync(join(folder, family, name)),
+    )
     if (file === undefined || !existsSync(join(folder, family, 'references.json'))) continue
     const result = await tried(join(folder, family), file).catch(error => ({
       backend: 'refused',

@@ -27,7 +27,12 @@ if (found !== undefined) {
   await must(found.python, [hybrid, models, '--builder', found.builder, '--mobius', ...found.mobius, ...only], { env })
   const inputs = join(folder, 'inputs')
   if (only.length === 0) {
-    await must(found.python, [join(root, 'scripts', 'onnx', 'matrix', 'encoder_decoder.py'), inputs])
+    await must(found.python, [
+      join(root, 'scripts', 'onnx', 'matrix', 'encoder_decoder.py'),
+      inputs,
+      '--builder',
+      found.builder,
+    ])
     await must(found.python, [join(root, 'scripts', 'onnx', 'matrix', 'vision.py'), inputs, '--builder', found.builder])
   }
   const page = only.length === 0 ? [join(root, 'docs', 'models.md'), inputs] : []
