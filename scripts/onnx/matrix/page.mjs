@@ -14,6 +14,17 @@ const COLUMNS = [
   'mobius-static',
 ]
 
+/** The exporters of the columns. */
+const EXPORTERS = `| form | |
+| --- | --- |
+| optimum | optimum-onnx 0.1.0 with transformers 4.57.6, f32: the \`model.onnx\` of most repositories. Families that it does not know are exported as Llama is |
+| quantised | the same after onnxruntime's \`quantize_dynamic\`: \`model_quantized.onnx\` |
+| dynamo | torch 2.8's newer exporter, opset 23 |
+| builder | onnxruntime-genai 0.18.0's model builder, for the CPU: f32, f16, int4 (blocks of 32), with \`prune_lm_head\`, with \`include_hidden_states\` |
+| builder, cuda-f16 | the same for CUDA, which kvtide runs on the CPU |
+| mobius | mobius-onnx 0.1.0 with transformers 5.24.0, f32 |
+| mobius-static | the same with \`--static-cache\`: a cache of fixed size, written in place |`
+
 /** The text of a result: the backend, and a mark if its tokens are not the expected ones. */
 function cell(result) {
   if (result === undefined) return '–'
@@ -90,15 +101,7 @@ The table is made by \`scripts/onnx/matrix\`: tiny random models of each family,
 with prompts of other lengths. Their tokens are compared with those of transformers; graphs of int4 and dynamically quantised
 graphs are compared with the unmodified graph. Of ${all.length} graphs, ${right.length} run on \`graph\` or \`parts\` with the expected tokens.
 
-| form | |
-| --- | --- |
-| optimum | optimum-onnx 0.1.0 with transformers 4.57.6, f32: the \`model.onnx\` of most repositories. Families that it does not know are exported as Llama is |
-| quantised | the same after onnxruntime's \`quantize_dynamic\`: \`model_quantized.onnx\` |
-| dynamo | torch 2.8's newer exporter, opset 23 |
-| builder | onnxruntime-genai 0.18.0's model builder, for the CPU: f32, f16, int4 (blocks of 32), with \`prune_lm_head\`, with \`include_hidden_states\` |
-| builder, cuda-f16 | the same for CUDA, which kvtide runs on the CPU |
-| mobius | mobius-onnx 0.1.0 with transformers 5.24.0, f32 |
-| mobius-static | the same with \`--static-cache\`: a cache of fixed size, written in place |
+${EXPORTERS}
 
 ${table.join('\n')}
 
