@@ -12,6 +12,7 @@ import { schedules } from './schedules.mjs'
 import { storage } from './storage.mjs'
 import { stores } from './stores.mjs'
 import { streamed } from './streams.mjs'
+import { tiers } from './tiers.mjs'
 
 const threads = ['node', 'scripts/concurrency.mjs']
 
@@ -208,6 +209,7 @@ export const mutants = [
   ...stores,
   ...files,
   ...contiguous,
+  ...tiers,
   ...schedules,
   ...streamed,
 ]

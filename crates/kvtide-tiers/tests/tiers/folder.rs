@@ -152,6 +152,7 @@ fn what_is_put_is_found_by_others() {
     assert_eq!(other.usage(), FolderUsage { entries: 120, bytes: 120 * bytes });
     other.remove(&names(&keys), later());
     assert_eq!((has(&folder, 3), folder.usage().entries), (false, 118));
+    assert_eq!(other.counted_bytes(), 118 * bytes);
     assert_eq!(folder.get(&names(&keys[..1]), 10, later()), [None], "longer than may be read");
     #[cfg(unix)]
     {
@@ -190,8 +191,33 @@ fn over_the_limit_the_longest_unused_go() {
         assert!(folder.usage().entries >= 80);
     }
     fs::remove_file(place.join("usage")).unwrap();
-    put(&folder, 300..330);
-    assert!(folder.usage().bytes <= 100 * each && has(&folder, 329));
+    for first in [300, 400] {
+        put(&folder, first..first + 30);
+        assert!(folder.usage().bytes <= 100 * each && has(&folder, first + 29));
+        // As if there was nothing in the folder.
+        fs::write(place.join("usage"), [0; 16]).unwrap();
+    }
+    fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn temporary_files_that_were_left_behind_are_swept() {
+    let place = temporary("temporaries");
+    put(&Folder::open(&place, u64::MAX).unwrap(), 1..2);
+    let key = block(1).0.to_string();
+    let shard = place.join(&key[..2]);
+    let names = [format!(".{key}.1-1.tmp"), format!(".{key}.2-2.tmp"), ".notes.tmp".to_owned(), format!("{key}.tmp")];
+    for name in &names {
+        fs::write(shard.join(name), b"left behind").unwrap();
+    }
+    let old = SystemTime::now() - Duration::from_secs(2 * 60 * 60);
+    for name in &names[1..] {
+        fs::File::options().write(true).open(shard.join(name)).unwrap().set_modified(old).unwrap();
+    }
+    let folder = Folder::open(&place, u64::MAX).unwrap();
+    let left = names.each_ref().map(|name| shard.join(name).exists());
+    assert_eq!(left, [true, false, true, true], "only old ones of entries");
+    assert!(has(&folder, 1));
     fs::remove_dir_all(place).unwrap();
 }
 
@@ -370,13 +396,15 @@ fn processes_that_are_killed_and_stopped_never_show_a_wrong_page() {
 #[test]
 fn a_name_that_is_no_key_leads_nowhere() {
     let place = temporary("names");
-    let folder = Folder::open(&place, u64::MAX).unwrap();
+    let folder = Folder::open(&place.join("entries").join("here"), u64::MAX).unwrap();
+    fs::write(place.join("outside"), b"mine").unwrap();
     let key = block(1).0.to_string();
     let wrong = ["", "a", "../outside", &key[1..], &format!("{key}/../x"), &format!("{key}\\x")].map(str::to_owned);
     assert_eq!(folder.has(&wrong, later()), [false; 6]);
     assert_eq!(folder.get(&wrong, MAX, later()), vec![None; 6]);
     wrong.iter().for_each(|name| assert!(folder.write(&[(name.clone(), b"bytes")]).is_err(), "{name}"));
     folder.remove(&wrong, later());
+    assert_eq!(fs::read(place.join("outside")).unwrap(), b"mine");
     let marked = format!("{key}-z4-s01234567");
     assert_eq!(folder.put(&[(marked.clone(), b"bytes")], later()), 1);
     assert_eq!(folder.get(&[marked], MAX, later()), [Some(b"bytes".to_vec())]);

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use kvtide_core::paged::BlockKey;
 use kvtide_files::{CacheFile, CacheLoad, SequenceFile, Source, Watch, save_cache_bytes, save_sequence_bytes};
 use kvtide_tensor::pages::NewBlocks;
+use kvtide_tensor::runtime::Budget;
 use kvtide_tensor::{PagedKvCache, PromptOptions};
-use kvtide_tiers::{Policy, Restore, TierSet, Tiers};
+use kvtide_tiers::{Policy, Restore, TierSet, Tiers, TiersOptions};
 
 use crate::ending::Held;
 use crate::tiers::{Toy, attach, bring, compute, later, lower, memory, prompt, small};
@@ -116,7 +117,11 @@ impl World {
             }
             Pending::Fetched(mut restore) => {
                 self.came += restore.end(cache).unwrap().iter().sum::<u32>() as usize;
-                return self.allow(&tokens, since);
+                // After that, stores are no longer asked, and memory has nothing that the cache could not find before.
+                if self.forgotten == 0 {
+                    self.allow(&tokens, since);
+                }
+                return;
             }
             Pending::Opened(file, since) => match file.begin(cache) {
                 Ok(load) => Pending::Loading(file, load.since(since)),
@@ -273,15 +278,43 @@ fn each_way_into_the_cache_is_cut_off_at_each_of_its_steps() {
 }
 
 #[test]
+fn what_is_forgotten_is_not_restored_from_memory() {
+    let (_, form) = forms().remove(0);
+    let mut cache = small(&form, 12).cache();
+    let tiers = attach(&mut cache, memory(u64::MAX), Vec::new());
+    let prompts = [0, 100].map(|first| (first..first + 33).collect::<Vec<u32>>());
+    for tokens in &prompts {
+        let (sequence, _) = compute(&mut cache, tokens);
+        cache.drop_sequence(sequence).unwrap();
+    }
+    assert!(tiers.stats()[0].1.blocks > 0);
+    cache.forget_prefixes().unwrap();
+    assert_eq!(tiers.stats()[0].1.blocks, 0);
+    let came = bring(&tiers, &mut cache, &prompts[0]);
+    assert_eq!((came, found(&mut cache, &prompts[0], b"")), (vec![0], 0));
+}
+
+#[test]
 fn what_is_forgotten_while_a_store_is_asked_is_not_written_there() {
     let (_, form) = forms().remove(0);
     let held = Arc::new(Held::default());
     let mut cache = form.cache();
-    let tiers = attach(&mut cache, memory(u64::MAX), vec![lower(held.clone(), Policy::Commit)]);
+    let budget = Budget::new(None);
+    let options = TiersOptions {
+        memory: memory(u64::MAX),
+        lower: vec![lower(held.clone(), Policy::Commit)],
+        budget: Some(budget.clone()),
+        ..TiersOptions::default()
+    };
+    let tiers = Tiers::attach(&mut cache, options).unwrap();
     held.hold(true);
     compute(&mut cache, &(0..33).collect::<Vec<u32>>());
     held.asked();
+    // These are queued while the store is asked for the others.
+    compute(&mut cache, &(200..233).collect::<Vec<u32>>());
+    assert!(budget.used() > 0);
     cache.forget_prefixes().unwrap();
+    assert_eq!(budget.used(), 0, "the store hangs still");
     held.hold(false);
     assert!(tiers.flush(later()));
     compute(&mut cache, &(100..133).collect::<Vec<u32>>());
