@@ -141,6 +141,25 @@ test('the end is allowed exactly where the text is complete', async t => {
   t.is(await text('[ab]{2}', { bias: { [letter]: 1000 }, stop: [letter] }), 'bb')
   t.is(await text('b?a', { bias: { [letter + 1]: 1000 }, stop: [letter + 1] }), 'a')
   t.is(await text(''), '')
+  using chat = model.open({ tokens: prompt })
+  const empty = model.generate(chat, { ...constrained, grammar: { regex: '' } })
+  t.deepEqual(await read(empty), [])
+  t.is(empty.usage.computedTokens, 0)
+})
+
+test('a text ends at the ids of the model, of its vocabulary and of `stop`', async t => {
+  await using model = await load()
+  t.deepEqual(model.endOfSequence, [END])
+  const [prompt = []] = prompts
+  const own = Vocabulary.ofTokens(
+    Array.from({ length: SIZE }, (_, id) => vocabulary.bytesOf(id)),
+    { endOfSequence: [1] },
+  )
+  const stop = [byte('c')]
+  for (const end of [END, 1, ...stop]) {
+    const options = { grammar: { regex: 'a{3}b*' }, vocabulary: own, bias: { [byte('b')]: 500, [end]: 1000 }, stop }
+    t.is(textOf(await answer(model, prompt, options), own), 'aaa')
+  }
 })
 
 test('allowed, bias, penalties and logprobs go together with a grammar', async t => {

@@ -5,6 +5,7 @@ import { calls } from './calls.mjs'
 import { ava, fuzz, inside, tested } from './checks.mjs'
 import { contiguous } from './contiguous.mjs'
 import { files } from './files.mjs'
+import { grammars } from './grammars.mjs'
 import { identity } from './identity.mjs'
 import { models } from './models.mjs'
 import { network } from './network.mjs'
@@ -210,6 +211,7 @@ export const mutants = [
   ...files,
   ...contiguous,
   ...tiers,
+  ...grammars,
   ...schedules,
   ...streamed,
 ]

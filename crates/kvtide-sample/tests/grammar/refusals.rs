@@ -29,6 +29,7 @@ fn a_schema_is_refused_with_the_path_of_the_part() {
         (r##"{"properties": {"a": {"$ref": "#/$defs/none"}}}"##, "#/properties/a"),
         (r#"{"properties": {"a": {"$ref": "https://example.com/schema.json"}}}"#, "#/properties/a"),
         (r#"{"$ref": "other.json#/a"}"#, "#"),
+        (r#"{"properties": {"a": {"$ref": "other.json#/properties/b"}, "b": {}}}"#, "#/properties/a"),
         (r#"{"type": "string", "pattern": "("}"#, "#"),
         ("false", "#"),
     ];
