@@ -9,6 +9,7 @@ import { grammars } from './grammars.mjs'
 import { identity } from './identity.mjs'
 import { models } from './models.mjs'
 import { network } from './network.mjs'
+import { peers } from './peers.mjs'
 import { schedules } from './schedules.mjs'
 import { storage } from './storage.mjs'
 import { stores } from './stores.mjs'
@@ -211,6 +212,7 @@ export const mutants = [
   ...files,
   ...contiguous,
   ...tiers,
+  ...peers,
   ...grammars,
   ...schedules,
   ...streamed,
