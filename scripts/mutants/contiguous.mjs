@@ -1,7 +1,8 @@
-// Planted faults of contiguous caches: buffers that grow, marks of branches, and writes that make views stale.
+// Planted faults of contiguous caches: buffers that grow, marks of branches, writes that make views stale, and snapshots.
 import { tested } from './checks.mjs'
 
 const CORE = 'crates/kvtide-core/src'
+const EXECUTOR = 'crates/kvtide-tensor/src/contiguous/executor.rs'
 
 export const contiguous = [
   {
@@ -27,5 +28,13 @@ export const contiguous = [
     from: 'Ordering::Equal => shown.start.max(stamp.head).min(shown.end()),',
     to: 'Ordering::Equal => shown.end(),',
     check: tested('contiguous', 'write_log::'),
+  },
+  {
+    name: 'snapshot-write',
+    fault: 'an append overwrites rows that a snapshot shows',
+    file: EXECUTOR,
+    from: '        for write in plan.writes() {\n            save(buffer, write.target, budget, stats)?;\n        }\n',
+    to: '        let _ = (&budget, &stats);\n',
+    check: tested('caches', 'snapshots::'),
   },
 ]
