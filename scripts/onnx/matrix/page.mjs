@@ -28,8 +28,8 @@ const EXPORTERS = `| form | |
 /** The text of a result: the backend, and a mark if its tokens are not the expected ones. */
 function cell(result) {
   if (result === undefined) return '–'
-  const { backend, alone, together } = result
-  if (backend === 'refused') return 'refused'
+  const { backend, isBroken, alone, together } = result
+  if (backend === 'refused') return isBroken ? 'refused ³' : 'refused'
   if (alone === undefined) return `${backend}, fails`
   if (alone.same < alone.of) return `${backend}, differs`
   const marks = [...(together.same < together.of ? ['¹'] : []), ...(result.isOff ? ['²'] : [])]
@@ -83,7 +83,7 @@ const inputRows = others =>
 export function page(everything, others) {
   const hybrids = new Map([...everything].filter(isHybrid))
   const found = new Map([...everything].filter(([family]) => !hybrids.has(family)))
-  const all = [...found.values()].flatMap(ways => [...ways.values()])
+  const all = [...found.values()].flatMap(ways => [...ways.values()]).filter(({ isBroken }) => !isBroken)
   const right = all.filter(result => isFast(result) && isRight(result))
   const table = [
     row(['family', ...COLUMNS.map(name => name.replace('builder-', 'builder, '))]),
@@ -110,6 +110,8 @@ tokens of its step: on other sequences, and on how a long prompt is divided. Thi
 expected tokens if it runs alone.
 
 ² When onnxruntime runs this graph unmodified, it gives other tokens than transformers. kvtide gives the same tokens as onnxruntime.
+
+³ onnxruntime does not run this graph either: the export is wrong. Such graphs are not counted above.
 
 – The exporter does not support the family, or the form was not made.
 

@@ -109,7 +109,9 @@ async function tried(folder, way) {
   try {
     model = await OnnxModel.load(join(folder, way, 'model.onnx'), options)
   } catch (error) {
-    return { backend: 'refused', reason: `${error.code}: ${error.message}` }
+    // What the runtime itself does not run, nothing can.
+    const isBroken = error.details?.reason?.startsWith('onnxruntime: ') === true
+    return { backend: 'refused', isBroken, reason: `${error.code}: ${error.message}` }
   }
   const [first] = model.refusals
   const reason = first === undefined ? '' : first.error.message
