@@ -25,6 +25,17 @@ const EXPORTERS = `| form | |
 | mobius | mobius-onnx 0.1.0 with transformers 5.24.0, f32 |
 | mobius-static | the same with \`--static-cache\`: a cache of fixed size, written in place |`
 
+/** The meaning of marks in cells. */
+const MARKS = `¹ A dynamically quantised graph computes one scale for all rows of a call, so the logits of a token depend slightly on the other
+tokens of its step: on other sequences, and on how a long prompt is divided. This holds for every runtime. Such a graph gives the
+expected tokens if it runs alone.
+
+² When onnxruntime runs this graph unmodified, it gives other tokens than transformers. kvtide gives the same tokens as onnxruntime.
+
+³ onnxruntime does not run this graph either: the export is wrong. Such graphs are not counted above.
+
+– The exporter does not support the family, or the form was not made.`
+
 /** The text of a result: the backend, and a mark if its tokens are not the expected ones. */
 function cell(result) {
   if (result === undefined) return '–'
@@ -105,15 +116,7 @@ ${EXPORTERS}
 
 ${table.join('\n')}
 
-¹ A dynamically quantised graph computes one scale for all rows of a call, so the logits of a token depend slightly on the other
-tokens of its step: on other sequences, and on how a long prompt is divided. This holds for every runtime. Such a graph gives the
-expected tokens if it runs alone.
-
-² When onnxruntime runs this graph unmodified, it gives other tokens than transformers. kvtide gives the same tokens as onnxruntime.
-
-³ onnxruntime does not run this graph either: the export is wrong. Such graphs are not counted above.
-
-– The exporter does not support the family, or the form was not made.
+${MARKS}
 
 Quantised pasts (\`kv_cache_quant_scheme\` of the builder) run on \`graph\` and \`parts\`, tested with Llama: int8 and 4 bits.
 So does one past for keys and values (\`past_0\`), fused to \`com.microsoft.Attention\` or not, tested with gpt2.
