@@ -18,9 +18,11 @@ export function refusalBy(error: unknown): unknown {
   return refusedNode(node, operator, `${RUNTIME}${reason}`, kind)
 }
 
-/** @internal True for a refusal of the runtime itself. */
+/** @internal True if the runtime could not compute a node: the graph does not run, whatever a faster backend lacks. */
 export function isOfRuntime(error: unknown): boolean {
-  return isKvTideError(error) && error.code === 'UNSUPPORTED_GRAPH' && error.details.reason.startsWith(RUNTIME)
+  if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH') return false
+  const { reason, operator } = error.details
+  return reason.startsWith(RUNTIME) && operator !== 'output'
 }
 
 /** The place of a failure, and the reason without it; `undefined` if the failure is not about a place of the graph. */
