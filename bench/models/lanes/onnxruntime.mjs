@@ -1,4 +1,7 @@
 // One measurement of onnxruntime-node in a loop of its own, which passes the presents of a step to the next, with one static batch of all chats: see kvtide.mjs.
+import { existsSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+
 import * as ort from 'onnxruntime-node'
 
 import { timed } from './timed.mjs'
@@ -12,11 +15,16 @@ const presentOf = name => name.replace(/^past(_key_values)?/, 'present')
 const integers = (dims, valueOf) =>
   new ort.Tensor('int64', BigInt64Array.from({ length: dims[0] * dims[1] }, valueOf), dims)
 
+/** onnxruntime-genai's builder names the size of a head, and has it in a config. */
+const config = join(dirname(graph), 'genai_config.json')
+const headSize = existsSync(config) ? JSON.parse(readFileSync(config, 'utf8')).model.decoder.head_size : undefined
+const sizeOf = dim => (typeof dim === 'number' ? dim : headSize)
+
 /** The pasts before the first token. */
 const empty = Object.fromEntries(
   session.inputMetadata
     .filter(({ name }) => isPast(name))
-    .map(({ name, shape, type }) => [name, new ort.Tensor(type, [], [chats, shape[1], 0, shape[3]])]),
+    .map(({ name, shape, type }) => [name, new ort.Tensor(type, [], [chats, shape[1], 0, sizeOf(shape[3])])]),
 )
 
 /** Computes tokens of all chats behind pasts. Returns each chat's next token, the pasts behind them, and their number of tokens. */
