@@ -165,7 +165,7 @@ export class OnnxPorts {
       this.#carried(outputs, named(own.pastValue, number), named(own.presentValue, number)),
     ])
     this.isCrossGiven = found === SELF
-    this.cross = found === DECODER ? this.#cross(outputs) : found === SELF ? this.#given() : []
+    this.cross = found === undefined ? [] : this.#cross(found, outputs)
   }
 
   /** The error for a session without pasts. */
@@ -190,22 +190,16 @@ export class OnnxPorts {
     )
   }
 
-  #cross(outputs: ReadonlySet<string>): CrossPort[] {
+  #cross(names: OnnxNames, outputs: ReadonlySet<string>): CrossPort[] {
+    const sides = SIDES.get(names)
+    if (sides === undefined) return []
     for (const name of ['encoder_hidden_states', 'use_cache_branch'] as const)
-      if (!this.has(name)) throw refusedPort(name, 'input', 'it is missing', 'encoder')
+      if (!this.isCrossGiven && !this.has(name)) throw refusedPort(name, 'input', 'it is missing', 'encoder')
     return this.layers.flat().map(({ past, present }) => {
-      const [input, output] = [past, present].map(name => name.replace('.decoder.', '.encoder.')) as [string, string]
-      const { input: described } = this.#carried(outputs, input, output)
+      const [input, output] = [past, present].map(name => name.replace(...sides)) as [string, string]
+      // An output of the encoder is none of this session.
+      const { input: described } = this.#carried(this.isCrossGiven ? new Set([output]) : outputs, input, output)
       return { past: input, present: output, input: described }
-    })
-  }
-
-  /** Keys and values that the encoder gives. */
-  #given(): CrossPort[] {
-    return this.layers.flat().map(({ past }) => {
-      const input = past.replace('_self_', '_cross_')
-      const present = input.replace('past', 'present')
-      return { past: input, present, input: this.#carried(new Set([present]), input, present).input }
     })
   }
 
