@@ -70,7 +70,7 @@ impl GraphEdit<'_> {
     /// Drops offsets that are added to the positions of long inputs. Returns [`None`] if there are none; otherwise also the
     /// first outputs of the nodes that read positions with an offset.
     pub(super) fn drop_offsets(&mut self) -> Result<Option<Offsets>> {
-        let (lookup, mut found) = (self.lookup, None);
+        let (lookup, positions, mut found) = (self.lookup, self.positions.clone(), None);
         let mut readers = HashSet::new();
         for node in &lookup.model.graph.nodes {
             let Some(rope) = self.offset_of(node)? else { continue };
@@ -78,8 +78,7 @@ impl GraphEdit<'_> {
                 return Err(unrecognised(node, "it adds another offset to positions than the nodes before"));
             }
             found = Some(rope);
-            let names = HashMap::from([(node.outputs[0].as_str(), self.positions.clone())]);
-            let names = names.iter().map(|(old, new)| (*old, new.as_str())).collect();
+            let names = HashMap::from([(node.outputs[0].as_str(), positions.as_str())]);
             self.graph.nodes.retain(|other| other.outputs != node.outputs);
             for reader in &mut self.graph.nodes {
                 if reader.reads().any(|name| *name == node.outputs[0]) {
