@@ -17,10 +17,14 @@ const folders = (path: string): string[] =>
 
 /** As exported, logits of these graphs differ from those of transformers. */
 const OFF = new Map([
-  ['nemotron/builder-f32', 0.001],
-  ['phi/builder-f32', 0.001],
   ['gemma2/builder', 0.01],
   ['gpt-oss/builder', 0.2],
+])
+
+/** So do those of these, by too little to change a token; onnxruntime does not run them unmodified. */
+const ROUNDED = new Map([
+  ['nemotron/builder-f32', 0.001],
+  ['phi/builder-f32', 0.001],
 ])
 
 /** These graphs differ from transformers: products of few bits, and exporters that were wrong or rounded. They are compared with themselves, run unmodified, one prompt after the other. */
@@ -60,7 +64,7 @@ for (const family of folders(folder)) {
         const floats = exporter.endsWith('-past') ? ({ keyFormat: 'f32', valueFormat: 'f32' } as const) : {}
         const options = { threads: 1, cache: { memoryBytes: 2 ** 23, blockSize: 4, ...floats } }
         await using model = await OnnxModel.load(graphFile(`families/${graph}`), { ...options, backend })
-        const limit = OFF.get(graph) ?? (exporter.includes('f16') ? 0.05 : 1e-4)
+        const limit = OFF.get(graph) ?? ROUNDED.get(graph) ?? (exporter.includes('f16') ? 0.05 : 1e-4)
         const entries = names.map(name => ({
           sequence: model.open({ salt: 'all' }),
           tokens: [...(reference.prompts[name] as readonly number[])],
@@ -71,7 +75,7 @@ for (const family of folders(folder)) {
           t.true(far < limit, `${name}: ${far}`)
           entries[place]?.sequence.dispose()
         }
-        if ((OFF.get(graph) ?? 0) > 0.005) return
+        if (OFF.has(graph)) return
         for (const draft of [undefined, 'lookup'] as const) {
           for (const round of ['first', 'cached']) {
             const chats = entries.map(({ tokens }) => model.open({ tokens, salt: `${draft}` }))
