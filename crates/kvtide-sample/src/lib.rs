@@ -47,7 +47,7 @@ mod workspace;
 pub use error::{Error, Result};
 pub use lookup::{NGRAM_MAX, PromptLookup};
 pub use options::{Options, VOCABULARY_MAX};
-pub use row::Mask;
+pub use row::{Mask, Peak, Row};
 pub use sampler::{Sampled, Sampler};
 pub use verify::Drafts;
 pub use workspace::Workspace;

@@ -16,11 +16,43 @@ pub type Mask<'a> = &'a [u32];
 /// Number of logits compared at a time; the first largest one is then looked up in one block only.
 const BLOCK: usize = 64;
 
-/// The largest logit, and the first token that has it.
+/// The largest logit of a row, and the first token that has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Peak {
-    pub token: u32,
-    pub logit: f32,
+pub struct Peak {
+    pub(crate) token: u32,
+    pub(crate) logit: f32,
+}
+
+impl Peak {
+    /// Finds it in one pass. Returns [`None`] if a logit is NaN or +Infinity, or if all are -Infinity.
+    #[must_use]
+    pub fn of(logits: &[f32]) -> Option<Self> {
+        peak(logits).ok().flatten()
+    }
+}
+
+/// Logits to draw from, one per token of the vocabulary. Made of a slice; or of a slice and its peak, if that was found
+/// where the logits were computed: a draw then reads them once less.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    pub(crate) logits: &'a [f32],
+    peak: Option<Peak>,
+}
+
+impl<'a> Row<'a> {
+    /// Logits whose peak may be known: it must be that of these logits.
+    #[must_use]
+    pub fn new(logits: &'a [f32], peak: Option<Peak>) -> Self {
+        // A peak of other logits could point behind these.
+        let own = peak.filter(|peak| logits.get(peak.token as usize) == Some(&peak.logit));
+        Row { logits, peak: own }
+    }
+}
+
+impl<'a, T: AsRef<[f32]> + ?Sized> From<&'a T> for Row<'a> {
+    fn from(logits: &'a T) -> Self {
+        Row { logits: logits.as_ref(), peak: None }
+    }
 }
 
 /// The largest logit of a block, and true if all of them are valid. The remainder behind full lanes is padded to a
@@ -67,7 +99,7 @@ fn peak(logits: &[f32]) -> Result<Option<Peak>> {
 }
 
 /// Returns an error for invalid arguments, and otherwise the largest of the model's logits.
-fn check(logits: &[f32], options: &Options, mask: Option<Mask<'_>>) -> Result<Peak> {
+fn check(Row { logits, peak: known }: Row<'_>, options: &Options, mask: Option<Mask<'_>>) -> Result<Peak> {
     let most = format!("1 to {VOCABULARY_MAX} logits");
     let vocabulary = u32::try_from(logits.len()).ok().filter(|count| (1..=VOCABULARY_MAX).contains(count));
     let vocabulary = vocabulary.ok_or_else(|| Error::argument("logits", logits.len() as f64, most))?;
@@ -78,7 +110,8 @@ fn check(logits: &[f32], options: &Options, mask: Option<Mask<'_>>) -> Result<Pe
     if let Some(mask) = mask.filter(|mask| mask.len() != words as usize) {
         return Err(Error::argument("allowed", mask.len() as f64, format!("{words} words for {vocabulary} tokens")));
     }
-    peak(logits)?.ok_or(Error::NotFinite { row: 0, token: None })
+    let found = known.map_or_else(|| peak(logits), |peak| Ok(Some(peak)))?;
+    found.ok_or(Error::NotFinite { row: 0, token: None })
 }
 
 /// Clamps a logit to finite numbers; -Infinity stays, so a token that is ruled out stays ruled out.
@@ -126,13 +159,14 @@ fn apply_mask(row: &mut [f32], mask: Mask<'_>) {
 
 /// Returns the row that a token is drawn from, in `room` if it differs from the model's own, and its peak.
 pub(crate) fn process<'a>(
-    logits: &'a [f32],
+    row: Row<'a>,
     options: &Options,
     seen: &Seen,
     mask: Option<Mask<'_>>,
     room: &'a mut Vec<f32>,
 ) -> Result<(&'a [f32], Peak)> {
-    let peak_before = check(logits, options, mask)?;
+    let peak_before = check(row, options, mask)?;
+    let logits = row.logits;
     if mask.is_none() && options.bias.is_empty() && !options.counts_generated() {
         return Ok((logits, peak_before));
     }

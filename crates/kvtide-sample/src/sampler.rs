@@ -8,7 +8,7 @@ use crate::cut::{Candidate, candidates, kth, order};
 use crate::error::{Error, Result, reserve};
 use crate::options::Options;
 use crate::random::{Random, Use};
-use crate::row::{Mask, Peak, process};
+use crate::row::{Mask, Peak, Row, process};
 use crate::seen::Seen;
 use crate::weight::{BLOCK, ONE, Scale};
 use crate::workspace::Workspace;
@@ -66,14 +66,16 @@ impl Sampler {
         &self.options
     }
 
-    /// The approximate duration of a draw per logit, in nanoseconds; only the order of magnitude is meaningful.
+    /// The approximate duration of a draw per logit, in nanoseconds; only the order of magnitude is meaningful. `is_known`
+    /// is true for a [`Row`] with its peak.
     #[must_use]
-    pub fn cost(&self) -> f64 {
+    pub fn cost(&self, is_known: bool) -> f64 {
         let options = &self.options;
         let is_changed = options.counts_generated() || !options.bias.is_empty();
         let weighs_all =
             !options.is_greedy() && options.top_k.is_none() && (options.top_p < 1.0 || options.min_p == 0.0);
-        0.7 + f64::from(is_changed) + if weighs_all || options.logprobs.is_some() { 6.0 } else { 0.0 }
+        let pass = if is_known { 0.0 } else { 0.7 };
+        pass + f64::from(is_changed) + if weighs_all || options.logprobs.is_some() { 6.0 } else { 0.0 }
     }
 
     /// Number of tokens in the prompt and behind it: the position of the next token.
@@ -104,9 +106,14 @@ impl Sampler {
     }
 
     /// Draws the next token; changes nothing. O(vocabulary).
-    pub fn sample(&self, logits: &[f32], allowed: Option<Mask<'_>>, workspace: &mut Workspace) -> Result<Sampled> {
+    pub fn sample<'r>(
+        &self,
+        logits: impl Into<Row<'r>>,
+        allowed: Option<Mask<'_>>,
+        workspace: &mut Workspace,
+    ) -> Result<Sampled> {
         let Workspace { row: room, candidates: found, spare, sums, .. } = workspace;
-        let (row, peak) = process(logits, &self.options, &self.seen, allowed, room)?;
+        let (row, peak) = process(logits.into(), &self.options, &self.seen, allowed, room)?;
         let token = if self.options.is_greedy() {
             peak.token
         } else if self.options.cuts() {
@@ -127,10 +134,10 @@ impl Sampler {
     ) -> Result<Vec<(u32, f64)>> {
         let Workspace { row: room, candidates: found, spare, .. } = workspace;
         if self.options.is_greedy() {
-            let (_, peak) = process(logits, &self.options, &self.seen, allowed, room)?;
+            let (_, peak) = process(logits.into(), &self.options, &self.seen, allowed, room)?;
             return Ok(vec![(peak.token, 1.0)]);
         }
-        self.distribution(logits, allowed, room, found, spare)?;
+        self.distribution(logits.into(), allowed, room, found, spare)?;
         let sum: u64 = found.iter().map(|candidate| candidate.weight).sum();
         Ok(found.iter().map(|candidate| (candidate.id, candidate.weight as f64 / sum as f64)).collect())
     }
@@ -142,13 +149,13 @@ impl Sampler {
     /// The logits that a token is drawn from, and the candidates among them.
     pub(crate) fn distribution<'a>(
         &self,
-        logits: &'a [f32],
+        row: Row<'a>,
         allowed: Option<Mask<'_>>,
         room: &'a mut Vec<f32>,
         found: &mut Vec<Candidate>,
         spare: &mut Vec<Candidate>,
     ) -> Result<(&'a [f32], Peak)> {
-        let (row, peak) = process(logits, &self.options, &self.seen, allowed, room)?;
+        let (row, peak) = process(row, &self.options, &self.seen, allowed, room)?;
         candidates(row, peak, &self.options, found, spare)?;
         Ok((row, peak))
     }

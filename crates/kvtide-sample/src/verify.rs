@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use crate::cut::Candidate;
 use crate::error::{Error, Result};
 use crate::random::{Random, Use};
-use crate::row::Mask;
+use crate::row::{Mask, Row};
 use crate::sampler::{Sampled, Sampler};
 use crate::workspace::Workspace;
 
@@ -33,9 +33,9 @@ impl Sampler {
     /// Verifies drafted tokens: `rows` has the model's logits for each of them, and one more row. Returns the drafted
     /// tokens that stay, and one more token behind them; changes nothing. `allowed` has a mask for each row, or is
     /// empty. Rows behind the first rejected token are not read. O(vocabulary) for each token.
-    pub fn verify(
+    pub fn verify<'r, R: Copy + Into<Row<'r>>>(
         &self,
-        rows: &[&[f32]],
+        rows: &[R],
         drafted: &[u32],
         drafts: Drafts<'_>,
         allowed: &[Option<Mask<'_>>],
@@ -63,7 +63,7 @@ impl Sampler {
             let draft = drafted.get(place).copied();
             let sampled = match (draft, drafts) {
                 (Some(draft), Drafts::Logits(logits)) if !ahead.options().is_greedy() => {
-                    ahead.judge(draft, row, logits[place], mask, workspace)
+                    ahead.judge(draft, row.into(), logits[place], mask, workspace)
                 }
                 _ => ahead.sample(row, mask, workspace),
             };
@@ -82,13 +82,13 @@ impl Sampler {
     fn judge(
         &self,
         draft: u32,
-        row: &[f32],
+        row: Row<'_>,
         logits: &[f32],
         mask: Option<Mask<'_>>,
         workspace: &mut Workspace,
     ) -> Result<Sampled> {
         let Workspace { row: room, candidates: own, spare, drafts, .. } = workspace;
-        self.distribution(logits, mask, room, drafts, spare).map_err(|error| match error {
+        self.distribution(logits.into(), mask, room, drafts, spare).map_err(|error| match error {
             Error::NotFinite { .. } => Error::argument("drafts", f64::NAN, "logits that are numbers"),
             other => other,
         })?;

@@ -1,6 +1,6 @@
 //! The tokens that can be drawn, their probabilities, and reported log-probabilities.
 
-use kvtide_sample::{Error, Options, Sampler, Workspace};
+use kvtide_sample::{Error, Options, Peak, Row, Sampler, Workspace};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -79,6 +79,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let mut workspace = Workspace::default();
     let mask = allowed.as_deref().map(mask);
     let sampled = sampler.sample(logits, mask.as_deref(), &mut workspace);
+    let known = Row::new(logits, Peak::of(logits));
+    prop_assert_eq!(&sampler.sample(known, mask.as_deref(), &mut workspace), &sampled);
     let Some(wanted) = naive(logits, options, prompt, generated, allowed.as_deref()) else {
         let nothing = matches!(sampled, Err(Error::NothingAllowed { .. } | Error::NotFinite { token: None, .. }));
         prop_assert!(nothing, "{sampled:?}");
@@ -118,6 +120,22 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
 #[test]
 fn what_could_be_drawn_is_what_sorting_everything_finds() {
     run("filters", 4000, case(), |case| check(&case));
+}
+
+#[test]
+fn a_peak_of_other_logits_is_not_used() {
+    let sampler =
+        Sampler::new(Options { temperature: 0.0, logprobs: Some(1), ..Options::default() }, &[]).expect("options");
+    let drawn = |row: Row<'_>| sampler.sample(row, None, &mut Workspace::default());
+    let other = Peak::of(&[0.0, 1.0, 2.0]);
+    assert!(other.is_some());
+    for logits in [&[3.0, 1.0][..], &[3.0, 1.0, 1.0], &[f32::NAN, 1.0, 0.0]] {
+        assert_eq!(drawn(Row::new(logits, other)), drawn(logits.into()));
+    }
+    for logits in [&[0.0, f32::NAN][..], &[0.0, f32::INFINITY], &[f32::NEG_INFINITY; 3], &[]] {
+        assert_eq!(Peak::of(logits), None);
+        assert!(drawn(Row::new(logits, Peak::of(logits))).is_err());
+    }
 }
 
 #[test]
