@@ -18,11 +18,12 @@ import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
 import { CommonStarts } from './common-starts.js'
 import { Cuts } from './cuts.js'
-import { admit, type Candidate, type Share, sharesOf } from './policy.js'
+import { admit, type Share, sharesOf } from './policy.js'
 import { Room } from './room.js'
 import type { SequenceState } from './sequence-state.js'
 import { type StepPart, WantedRows } from './step-parts.js'
 import { NOTHING_DRAFTED, type Task } from './task.js'
+import { isHolding, TaskCandidate } from './task-candidate.js'
 
 /** The wait while the cache is read in the background, in milliseconds. */
 const BUSY_MS = 1
@@ -208,7 +209,7 @@ export class Scheduler {
     for (const task of this.#tasks)
       if (!task.isAdmitted && !this.fits(task.state.log.length)) this.#dropUnfit(task, this.#room.shortage(task, []))
     const tasks = this.#tasks
-    const candidates = tasks.map(task => candidateOf(task, this.#cuts, this.#starts))
+    const candidates = tasks.map(task => new TaskCandidate(task, this.#cuts, this.#starts))
     admit(candidates, Math.min(this.#limits.sequences, this.#limits.stepTokens), {
       hasRoom: (place, isAlone) =>
         this.#room.shortage(tasks[place] as Task, isAlone ? [] : tasks.filter(task => task.isAdmitted)) === undefined,
@@ -424,33 +425,6 @@ export class Scheduler {
       if (draft !== undefined) task.state.computed -= 1
       this.#drop(task, refused)
     }
-  }
-}
-
-function isHolding({ isAdmitted, state }: Task): boolean {
-  return isAdmitted || state.computed > 0
-}
-
-function candidateOf(task: Task, cuts: Cuts, starts: CommonStarts): Candidate {
-  return {
-    get isWaiting() {
-      return starts.isWaiting(task)
-    },
-    get pending() {
-      return task.pending
-    },
-    get isAdmitted() {
-      return task.isAdmitted
-    },
-    get isHolding() {
-      return isHolding(task)
-    },
-    get drafts() {
-      return task.draftsMax
-    },
-    get nextCut() {
-      return cuts.next(task)
-    },
   }
 }
 

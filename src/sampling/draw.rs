@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 use kvtide_core::Error;
-use kvtide_sample::{Drafts, Sampled, Sampler, Workspace};
+use kvtide_sample::{Drafts, Row, Sampled, Sampler, Workspace};
 use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result, Task};
 use napi_derive::napi;
@@ -121,7 +121,7 @@ impl Wanted {
 
     fn draw_of(&self, masks: &[Option<Vec<u32>>], workspace: &mut Workspace) -> Outcome<Vec<Sampled>> {
         let rows = self.row..=self.row + self.drafted.len() as u32;
-        let rows = rows.map(|row| self.logits.row(row)).collect::<Outcome<Vec<_>>>()?;
+        let rows = rows.map(|row| self.logits.known_row(row)).collect::<Outcome<Vec<Row<'_>>>>()?;
         let drafts = self.drafts.iter().map(|(logits, row)| logits.row(*row)).collect::<Outcome<Vec<_>>>()?;
         let drafts = if drafts.is_empty() { Drafts::Tokens } else { Drafts::Logits(&drafts) };
         let masks: Vec<Option<&[u32]>> = masks.iter().map(Option::as_deref).collect();
@@ -134,7 +134,7 @@ impl Wanted {
     /// The estimated cost, in nanoseconds.
     fn cost(&self) -> f64 {
         let rows = 1 + self.drafted.len() + self.drafts.len();
-        let each = self.sampler.cost() + f64::from(!self.masks.is_empty());
+        let each = self.sampler.cost(self.logits.has_peaks()) + f64::from(!self.masks.is_empty());
         let grammar = self.grammar.as_ref().map_or(0.0, |grammar| {
             if grammar.matcher.is_ready(&grammar.text, &self.drafted) { MATCHED } else { MASKED * rows as f64 }
         });

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kvtide_core::Error;
+use kvtide_sample::{Peak, Row};
 use kvtide_tensor::DType;
 use kvtide_tensor::runtime::{Budget, Lease};
 use napi::bindgen_prelude::AsyncTask;
@@ -25,30 +26,41 @@ use crate::border::task::PoolTask;
 /// Rows of floats, one float per token of the vocabulary.
 pub(crate) struct Logits {
     values: Vec<f32>,
+    /// The peak of each row, where one thread computes the logits and another one draws from them; otherwise empty.
+    peaks: Vec<Option<Peak>>,
     rows: u32,
     vocab: u32,
     _lease: Lease,
 }
 
 impl Logits {
-    /// Concatenated rows, counted in the budget of the JavaScript thread that will own them.
+    /// Concatenated rows, counted in the budget of the JavaScript thread that will own them. Finds their peaks: this
+    /// thread has just written them.
     pub fn new(values: Vec<f32>, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Arc<Self>> {
         let lease = budget.take(4 * values.len() as u64)?;
-        Logits::leased(values, rows, vocab, lease)
+        Ok(Arc::new(Logits::leased(values, rows, vocab, lease)?.with_peaks()?))
+    }
+
+    /// Finds the peak of each row.
+    pub fn with_peaks(mut self) -> Outcome<Self> {
+        let bytes = self.rows as usize * size_of::<Option<Peak>>();
+        self.peaks.try_reserve_exact(self.rows as usize).map_err(|_| Budget::process().refusal(bytes as u64))?;
+        self.peaks.extend(self.values.chunks(self.vocab.max(1) as usize).map(Peak::of));
+        Ok(self)
     }
 
     /// Like `new`, for memory that is already counted.
-    fn leased(values: Vec<f32>, rows: u32, vocab: u32, lease: Lease) -> Outcome<Arc<Self>> {
+    fn leased(values: Vec<f32>, rows: u32, vocab: u32, lease: Lease) -> Outcome<Self> {
         let wanted = u64::from(rows) * u64::from(vocab);
         if values.len() as u64 != wanted {
             let expected = format!("{wanted} logits: {rows} rows of {vocab}");
             return Err(Error::argument("logits", values.len() as u64, expected).into());
         }
-        Ok(Arc::new(Logits { values, rows, vocab, _lease: lease }))
+        Ok(Logits { values, peaks: Vec::new(), rows, vocab, _lease: lease })
     }
 
     /// Converts the elements of a JavaScript array to floats.
-    pub fn read(data: ArrayArg, dtype: &str, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Arc<Self>> {
+    pub fn read(data: ArrayArg, dtype: &str, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Self> {
         let memory = data.memory("data")?;
         let dtype = dtype.parse::<DType>()?;
         let elements = memory.len() / dtype.bytes();
@@ -87,6 +99,17 @@ impl Logits {
         self.rows_from(row, 1)
     }
 
+    /// The logits of a row, with its peak if that is known.
+    pub fn known_row(&self, row: u32) -> Outcome<Row<'_>> {
+        let peak = self.peaks.get(row as usize).copied().flatten();
+        Ok(Row::new(self.row(row)?, peak))
+    }
+
+    /// True if the peaks of all rows are known.
+    pub fn has_peaks(&self) -> bool {
+        self.peaks.len() == self.rows as usize
+    }
+
     /// A number of consecutive rows.
     fn rows_from(&self, first: u32, count: u32) -> Outcome<&[f32]> {
         if u64::from(first) + u64::from(count) > u64::from(self.rows) {
@@ -123,7 +146,7 @@ impl NativeLogits {
     pub fn from_array(env: &Env, data: ArrayArg, dtype: String, rows: f64, vocab: f64) -> Result<Self> {
         guard(env, || {
             let (rows, vocab) = (count("rows", rows)?, count("vocab", vocab)?);
-            Ok(NativeLogits::of(Logits::read(data, &dtype, rows, vocab, &budget())?))
+            Ok(NativeLogits::of(Arc::new(Logits::read(data, &dtype, rows, vocab, &budget())?)))
         })
     }
 
@@ -148,7 +171,7 @@ impl NativeLogits {
             values.try_reserve_exact(vocab as usize).map_err(|_| Budget::process().refusal(4 * u64::from(vocab)))?;
             values.extend_from_slice(&found[..found.len().min(vocab as usize)]);
             values.resize(vocab as usize, f32::NEG_INFINITY);
-            Ok(NativeLogits::of(Logits::leased(values, 1, vocab, lease)?))
+            Ok(NativeLogits::of(Arc::new(Logits::leased(values, 1, vocab, lease)?)))
         })
     }
 

@@ -17,6 +17,7 @@
 //! A thread that ends returns its runs in their current state. Memory is counted on the cache's thread.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use kvtide_tensor::attention::{AttendOptions, Room};
 use kvtide_tensor::buffers::Source;
@@ -207,7 +208,7 @@ impl NativeLentRun {
     pub fn logits(&self, env: &Env, data: ArrayArg, dtype: String, rows: f64, vocab: f64) -> Result<()> {
         self.with(env, |run| {
             let (rows, vocab) = (count("rows", rows)?, count("vocab", vocab)?);
-            run.keep(Logits::read(data, &dtype, rows, vocab, run.budget())?);
+            run.keep(Arc::new(Logits::read(data, &dtype, rows, vocab, run.budget())?.with_peaks()?));
             Ok(())
         })
     }
