@@ -19,6 +19,8 @@ folder = os.path.dirname(job['graph'])
 with open(os.path.join(folder, 'genai_config.json')) as file:
     window = json.load(file)['model']['decoder'].get('sliding_window')
 config = og.Config(folder)
+# A graph for GPUs runs on the CPU as well.
+config.clear_providers()
 config.overlay(json.dumps({'model': {'decoder': {'session_options': {'intra_op_num_threads': job['threads']}}}}))
 model = og.Model(config)
 loaded = peak()
@@ -37,8 +39,8 @@ for _ in range(count):
 last = time.perf_counter()
 used = time.process_time() - before
 tokens = [int(id) for id in generator.get_sequence(0)][len(ids):]
-answer = dict(prompt=(first - start) * 1000, token=(last - first) * 1000 / count / chats, cpu=used * 1000 / count / chats,
-              loaded=loaded, peak=peak(), tokens=','.join(str(id) for id in tokens[:8]))
+answer = dict(prompt=(first - start) * 1000, token=(last - first) * 1000 / count / chats, total=(last - start) * 1000,
+              cpu=used * 1000 / count / chats, loaded=loaded, peak=peak(), tokens=','.join(str(id) for id in tokens[:8]))
 if chats == 1 and (window is None or len(ids) + count <= window['window_size']):
     # Once a window has moved, it cannot return to the end of the prompt.
     generator.rewind_to(len(ids))

@@ -20,12 +20,23 @@ const config = join(dirname(graph), 'genai_config.json')
 const headSize = existsSync(config) ? JSON.parse(readFileSync(config, 'utf8')).model.decoder.head_size : undefined
 const sizeOf = dim => (typeof dim === 'number' ? dim : headSize)
 
+const EMPTY = { float32: new Float32Array(), float16: new Uint16Array() }
+
 /** The pasts before the first token. */
 const empty = Object.fromEntries(
   session.inputMetadata
     .filter(({ name }) => isPast(name))
-    .map(({ name, shape, type }) => [name, new ort.Tensor(type, [], [chats, shape[1], 0, sizeOf(shape[3])])]),
+    .map(({ name, shape, type }) => [name, new ort.Tensor(type, EMPTY[type], [chats, shape[1], 0, sizeOf(shape[3])])]),
 )
+
+/** The place of the largest number. Halves come as their bits, which have the order of numbers but for the sign. */
+function largest(row) {
+  const isHalf = row instanceof Uint16Array
+  const valueOf = isHalf ? bits => (bits < 0x8000 ? bits : 0x8000 - bits) : value => value
+  let best = 0
+  for (let id = 1; id < row.length; id++) if (valueOf(row[id]) > valueOf(row[best])) best = id
+  return best
+}
 
 /** Computes tokens of all chats behind pasts. Returns each chat's next token, the pasts behind them, and their number of tokens. */
 async function step(rows, { pasts, length }) {
@@ -39,12 +50,9 @@ async function step(rows, { pasts, length }) {
   const outputs = await session.run(feeds)
   const { data, dims } = outputs.logits
   const width = dims[2]
-  const tokens = rows.map((_, chat) => {
-    const row = data.subarray(((chat + 1) * dims[1] - 1) * width, (chat + 1) * dims[1] * width)
-    let best = 0
-    for (let id = 1; id < width; id++) if (row[id] > row[best]) best = id
-    return best
-  })
+  const tokens = rows.map((_, chat) =>
+    largest(data.subarray(((chat + 1) * dims[1] - 1) * width, (chat + 1) * dims[1] * width)),
+  )
   const presents = Object.fromEntries(Object.keys(pasts).map(name => [name, outputs[presentOf(name)]]))
   return { tokens, state: { pasts: presents, length: length + next } }
 }

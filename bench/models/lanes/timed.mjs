@@ -1,8 +1,8 @@
 // The timing of lanes in JavaScript.
 
 /**
- * Reads a token of each stream, then `count` more of each. Returns milliseconds for all prompts and for a token, the peak of memory in MiB, and the first
- * tokens of the first stream.
+ * Reads a token of each stream, then `count` more of each. Returns milliseconds for all prompts, for a token and for everything, the peak of memory in MiB, and the
+ * first tokens of the first stream.
  */
 export async function timed(streams, count) {
   const start = performance.now()
@@ -23,6 +23,7 @@ export async function timed(streams, count) {
   return {
     prompt: first - start,
     token: (last - first) / count / streams.length,
+    total: last - start,
     cpu: (user + system) / 1000 / count / streams.length,
     peak: process.resourceUsage().maxRSS / 1024,
     tokens: tokens[0].slice(0, 8).join(),

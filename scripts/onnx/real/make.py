@@ -7,7 +7,7 @@ Needs the environment that environment.mjs makes. Each model gets a folder with
     hf/                weights in f32, config, tokenizer.json
     optimum/           model.onnx in f32, as repositories have it
     builder-f32/, builder-int4/, builder-cuda-f16/
-    f32.gguf           the same weights for llama.cpp, beside the file that the package contains
+    f32.gguf, f16.gguf the same weights for llama.cpp, beside the file that the package contains
     references.json    prompts, and the greedy tokens of transformers
 
 Gemma's terms of use allow tests on a machine; neither its weights nor files made of them belong in a commit or a package.
@@ -121,20 +121,27 @@ def build(builder, folder, form):
     shutil.copy(folder / 'hf' / 'config.json', folder / form / 'config.json')
 
 
-def to_gguf(name, folder):
-    """Writes the weights in f32 with the fields of the package's file."""
+GGUF = {
+    'f32.gguf': (gguf.LlamaFileType.ALL_F32, numpy.float32),
+    'f16.gguf': (gguf.LlamaFileType.MOSTLY_F16, numpy.float16),
+}
+
+
+def to_gguf(folder, name):
+    """Writes the weights as floats with the fields of the package's file. Vectors stay in f32, as llama.cpp has them."""
     reader = gguf.GGUFReader(folder / 'package.gguf')
     architecture = reader.get_field('general.architecture').contents()
-    writer = gguf.GGUFWriter(folder / 'f32.gguf', architecture)
+    kind_of_file, dtype = GGUF[name]
+    writer = gguf.GGUFWriter(folder / name, architecture)
     for field in reader.fields.values():
         if field.name.startswith('GGUF.') or field.name in ('general.architecture', 'general.file_type', 'general.quantization_version'):
             continue
         kind = field.types[0]
         writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_file_type(kind_of_file)
     for tensor in reader.tensors:
-        rows = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(numpy.float32)
-        writer.add_tensor(tensor.name, rows)
+        rows = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        writer.add_tensor(tensor.name, rows.astype(dtype if rows.ndim > 1 else numpy.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -160,7 +167,8 @@ if __name__ == '__main__':
         folder.mkdir(parents=True, exist_ok=True)
         steps = [('hf', lambda: to_transformers(name, unpacked(name, arguments.wheels, folder), folder)),
                  ('references.json', lambda: refer(name, folder, TEXTS)), ('optimum', lambda: optimum(folder)),
-                 *((form, lambda form=form: build(arguments.builder, folder, form)) for form in BUILT), ('f32.gguf', lambda: to_gguf(name, folder))]
+                 *((form, lambda form=form: build(arguments.builder, folder, form)) for form in BUILT),
+                 *((file, lambda file=file: to_gguf(folder, file)) for file in GGUF)]
         for made, step in steps:
             if (folder / made).exists():
                 continue
