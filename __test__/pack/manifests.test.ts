@@ -1,9 +1,11 @@
 // What the published packages say of themselves.
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 
 import test from 'ava'
 
 import { PLATFORMS } from '../../lib/loading/platform.js'
+import { folder, refuses } from '../support/packaging/scripts.js'
 import { CUDA_FILE, CUDA_PACKAGE, VERSION } from '../support/packaging/package-copy.js'
 import { cudaPackage, platform, platformPackage, rootManifest } from '../../scripts/pack/manifests.mjs'
 import { addonPackages, report } from '../../scripts/pack/packages.mjs'
@@ -87,6 +89,20 @@ test('an addon that is not there is named', t => {
     report({ made, skipped: ['kvtide.x.node'] }),
     'kvtide@1.2.3  1 kB, 6 kB unpacked\nSKIPPED: kvtide.x.node is not there, its package is not made',
   )
+})
+
+test('a release with a missing addon is refused before anything is made', async t => {
+  const addons = folder(t)
+  const files = addonPackages(repository).map(({ file }: { file: string }) => file)
+  for (const file of files.slice(1)) writeFileSync(join(addons, file), '')
+  const to = join(addons, 'made')
+  await refuses(
+    t,
+    'pack/packages.mjs',
+    ['--addons', addons, '--to', to, '--complete'],
+    new RegExp(`lacks ${files[0]}$`, 'm'),
+  )
+  t.false(existsSync(to))
 })
 
 test('the lines of node that packages are tried on begin with the oldest that is supported', t => {

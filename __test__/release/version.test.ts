@@ -11,6 +11,9 @@ import { notesOf, present, released, sections, versions } from '../../scripts/re
 const FILES = [
   'package.json',
   'package-lock.json',
+  'packages/serve/package.json',
+  'packages/ai-sdk/package.json',
+  'packages/serve/docker/Dockerfile',
   'Cargo.toml',
   'Cargo.lock',
   'bench/peers/Cargo.lock',
@@ -24,7 +27,8 @@ const all = (at: string): string[] => FILES.map(file => text(at, file))
 
 function copy(t: ExecutionContext): string {
   const at = folder(t)
-  for (const inside of ['bench/peers', 'lib/loading']) mkdirSync(join(at, inside), { recursive: true })
+  for (const inside of ['bench/peers', 'lib/loading', 'packages/ai-sdk', 'packages/serve/docker'])
+    mkdirSync(join(at, inside), { recursive: true })
   for (const file of FILES) cpSync(join(root, file), join(at, file))
   writeFileSync(join(at, 'CHANGELOG.md'), '# Changelog\n\n## Unreleased\n\n### Added\n\n- Something.\n')
   return at
@@ -46,7 +50,7 @@ test('one command raises it everywhere', async t => {
   t.is(code, 0)
   t.is(
     out,
-    `${here} -> 99.1.0: package.json, package-lock.json, Cargo.toml, Cargo.lock, bench/peers/Cargo.lock, fuzz/Cargo.lock, lib/loading/version.ts, CHANGELOG.md\n`,
+    `${here} -> 99.1.0: package.json, package-lock.json, packages/serve/package.json, packages/ai-sdk/package.json, packages/serve/docker/Dockerfile, Cargo.toml, Cargo.lock, bench/peers/Cargo.lock, fuzz/Cargo.lock, lib/loading/version.ts, CHANGELOG.md\n`,
   )
   t.deepEqual(new Set(everywhere(at)), new Set(['99.1.0']))
   t.is(

@@ -1,9 +1,9 @@
 // Makes the published packages: kvtide itself, one for each platform whose addon exists, the one with CUDA, and those over kvtide (packages/).
 //
-//   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>]
+//   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>] [--complete]
 //
-// Each is a folder and a tarball next to it. A missing addon is named, and its package is not made. A release counts the
-// packages, because some package managers install nothing if a package that kvtide depends on does not exist.
+// Each is a folder and a tarball next to it. A missing addon is named, and its package is not made. With --complete, as in a release, that is an error: some package
+// managers install nothing if a package that kvtide depends on does not exist.
 import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 
@@ -115,11 +115,15 @@ export const report = ({ made, over = [], skipped }) =>
   ].join('\n')
 
 async function packages() {
-  const { addons, to } = given({
+  const { addons, to, complete } = given({
+    complete: { type: 'boolean', default: false },
     addons: { type: 'string', default: root },
     to: { type: 'string', default: join(root, 'target', 'pack', 'packages') },
   })
   if (!existsSync(addons)) throw new Refusal(`--addons is ${addons}, expected a folder with addons`)
+  const missing = addonPackages(repository).filter(({ file }) => !existsSync(join(addons, file)))
+  if (complete && missing.length > 0)
+    throw new Refusal(`--complete needs all addons: ${addons} lacks ${missing.map(({ file }) => file).join(', ')}`)
   const found = await makePackages({ addons: resolve(addons), to: resolve(to) })
   console.log(`${report(found)}\nin ${relative(process.cwd(), resolve(to)) || '.'}`)
 }

@@ -22,9 +22,16 @@ const PLACES = [
   {
     file: 'package-lock.json',
     pattern:
-      /^(\s{2}"name": "kvtide",\n\s{2}"version": "|\s{4}"": \{\n\s{6}"name": "kvtide",\n\s{6}"version": ")([^"]+)(")/gm,
-    least: 2,
+      /^(\s{2}"name": "kvtide",\n\s{2}"version": "|\s{4}"": \{\n\s{6}"name": "kvtide",\n\s{6}"version": "|\s{6}"name": "kvtide-[a-z-]+",\n\s{6}"version": "|\s{8}"kvtide": ")(\d[^"]*)(")/gm,
+    least: 6,
   },
+  ...['serve', 'ai-sdk'].map(name => ({
+    // Its own version, and that of kvtide among its dependencies.
+    file: `packages/${name}/package.json`,
+    pattern: /^(\s{2}"version": "|\s{4}"kvtide": ")(\d[^"]*)(")/gm,
+    least: 2,
+  })),
+  { file: 'packages/serve/docker/Dockerfile', pattern: /^(ARG VERSION=)(\S+)()$/gm, least: 1 },
   {
     file: 'Cargo.toml',
     pattern: /(^\[workspace\.package\]\nversion = "|^kvtide-\w+ = \{ version = ")([^"]+)(")/gm,
