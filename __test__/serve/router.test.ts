@@ -2,7 +2,7 @@
 import { request as httpRequest } from 'node:http'
 
 import test, { type ExecutionContext } from 'ava'
-import { publishEvents } from 'kvtide'
+import { KvTideError, PrefixRouter, publishEvents } from 'kvtide'
 import type { TextEvent } from 'kvtide/text'
 
 import { createRouter, type RouterServer } from '../../packages/serve/index.js'
@@ -55,6 +55,23 @@ const metric = async (at: string, name: string): Promise<number> =>
   )
 
 const prompt = (name: string) => [{ role: 'user', content: `${name} `.repeat(40) }]
+
+test.serial('a router without the network says so, instead of finding no worker', async t => {
+  const [publishing, silent] = [await worker(t), await textServer()]
+  t.teardown(() => silent[Symbol.asyncDispose]())
+  const { follow } = PrefixRouter.prototype
+  PrefixRouter.prototype.follow = () => {
+    throw new KvTideError('BINDING_NOT_FOUND', 'install it', { platform: 'here', reason: 'install it' })
+  }
+  try {
+    const refused = await t.throwsAsync(routerOf(t, [silent.client.at, publishing.client.at]))
+    t.is((refused as KvTideError).code, 'BINDING_NOT_FOUND')
+    const { at } = await routerOf(t, [silent.client.at])
+    t.is((await fetch(`${at}/ready`)).status, 200)
+  } finally {
+    PrefixRouter.prototype.follow = follow
+  }
+})
 
 test('a prompt goes to the worker that has its prefix, with the salt of its tenant', async t => {
   const keys = [{ key: 'one' }, { key: 'two' }]

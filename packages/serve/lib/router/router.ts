@@ -74,7 +74,12 @@ export class RouterServer implements AsyncDisposable {
     const read = addressOf(address)
     if (this.#isDraining) throw new KvTideError('DISPOSED', 'the server was closed', { object: 'server' })
     checkUnused(this.app)
-    await Promise.all(this.#workers.map(worker => worker.watch()))
+    try {
+      await Promise.all(this.#workers.map(worker => worker.watch()))
+    } catch (error) {
+      for (const worker of this.#workers) worker.end()
+      throw error
+    }
     return listenAt(this.app, read)
   }
 

@@ -1,7 +1,7 @@
 // A worker as the router sees it: whether it answers, how busy it is, and where it publishes the events of its cache.
 import { setTimeout as sleep } from 'node:timers/promises'
 
-import type { Following, PrefixRouter } from 'kvtide'
+import { type Following, isKvTideError, type PrefixRouter } from 'kvtide'
 
 /** The answer of a worker to `GET /worker`. */
 interface WorkerFacts {
@@ -30,6 +30,7 @@ export class Worker {
   #following: Following | undefined
   #instance: string | undefined
   #isUp = false
+  #isWarned = false
   #load = 0
   /** The number of requests that it got. */
   requests = 0
@@ -66,7 +67,7 @@ export class Worker {
     this.#isUp = false
   }
 
-  /** Checks its health from now on, until {@link end}. The promise settles after the first check. */
+  /** Checks its health from now on, until {@link end}. The promise settles after the first check. It is rejected if this process cannot follow events. */
   async watch(): Promise<void> {
     await this.#check()
     void this.#loop()
@@ -81,7 +82,8 @@ export class Worker {
     const { signal } = this.#ended
     while (!signal.aborted) {
       await sleep(CHECK_MS, undefined, { signal, ref: false }).catch(() => {})
-      if (!signal.aborted) await this.#check()
+      // A worker that begins to publish later is not used if this process cannot follow it.
+      if (!signal.aborted) await this.#check().catch((error: unknown) => this.#warn(error as Error))
     }
   }
 
@@ -94,9 +96,16 @@ export class Worker {
       if (this.#ended.signal.aborted) return
       if (facts.instance !== this.#instance) this.#follow(facts)
       this.#isUp = true
-    } catch {
+    } catch (error) {
       this.#isUp = false
+      if (isKvTideError(error) && error.code === 'BINDING_NOT_FOUND') throw error
     }
+  }
+
+  #warn(error: Error): void {
+    if (this.#isWarned) return
+    this.#isWarned = true
+    process.emitWarning(`${this.name} cannot be followed: ${error.message}`, { code: 'BINDING_NOT_FOUND' })
   }
 
   #get(path: string): Promise<Response> {
