@@ -46,6 +46,23 @@ test('prefixes are found by sequences of the same side only', async t => {
   t.is(await opened(12), 8)
 })
 
+test('arrays of salts and extras may be used again for another tenant', async t => {
+  await using model = toy()
+  const [salt, key] = [Uint8Array.of(1), Uint8Array.of(1)]
+  using chat = model.open({ tokens: ids(8), salt, extra: [{ start: 0, end: 1, key }] })
+  ;[salt[0], key[0]] = [2, 2]
+  // It gets names of its own beyond the threshold, under the salt and the extras that it was opened with.
+  await read(model, chat, 8)
+  const long = [...chat.tokens, 1]
+  const opened = (byte: number): number => {
+    const given = { salt: Uint8Array.of(byte), extra: [{ start: 0, end: 1, key: Uint8Array.of(byte) }] }
+    using other = model.open({ tokens: long, ...given })
+    return other.length
+  }
+  t.true(opened(1) > 0)
+  t.is(opened(2), 0)
+})
+
 test('snapshots, forks and files have the numbers of their length', async t => {
   await using model = toy()
   using chat = model.open({ tokens: ids(10) })

@@ -53,12 +53,14 @@ export function readPrompt({ salt, saltFrom, extra }: GivenPrompt): Prompt {
   return { salt: bytes, saltFrom: start, extra: extra === undefined ? undefined : readExtras(extra) }
 }
 
-/** @internal Selects salt and extras from options, and checks them. */
+/** @internal Selects salt and extras from options, checks them, and copies them: the caller may use its arrays again for another tenant. */
 export function promptOf({ salt, saltFrom, extra }: GivenPrompt): PromptOptions {
-  const given = Object.entries({ salt, saltFrom, extra }).filter(([, value]) => value !== undefined)
-  const options = Object.fromEntries(given) as PromptOptions
-  readPrompt(options)
-  return options
+  const read = copyOf(readPrompt({ salt, saltFrom, extra }))
+  const own = { ...read, salt: typeof salt === 'string' ? salt : read.salt }
+  const given = { salt, saltFrom, extra }
+  return Object.fromEntries(
+    Object.entries(own).filter(([name]) => given[name as keyof GivenPrompt] !== undefined),
+  ) as PromptOptions
 }
 
 function readSalt(salt: unknown): Uint8Array {
