@@ -38,6 +38,12 @@ test('settings are passed by their own names, and those that are absent are abse
   })
 })
 
+test('an undefined setting of a call leaves that of the model', t => {
+  const providerOptions = { kvtide: { salt: undefined, minP: 0.2 } } as never
+  const { chat } = chatOptionsOf({ salt: 'a', minP: 0.1 }, question('?', { providerOptions }))
+  t.like(chat, { salt: 'a', minP: 0.2 })
+})
+
 test('JSON becomes a grammar', t => {
   const schema = { type: 'object', properties: {} } as const
   t.deepEqual(chatOptionsOf({}, question('?', { responseFormat: { type: 'json', schema } })).chat.schema, schema)

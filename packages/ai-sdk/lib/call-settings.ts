@@ -45,5 +45,9 @@ export function settingsOf(settings: CallSettings, { providerOptions }: Language
     throw invalid('providerOptions', providerOptions, 'an object')
   const own = providerOptions?.['kvtide']
   if (own === undefined) return settings
-  return { ...settings, ...checkedSettings('providerOptions.kvtide', own) }
+  const given = Object.entries(checkedSettings('providerOptions.kvtide', own)).filter(
+    ([, value]) => value !== undefined,
+  )
+  // An undefined setting is one that was left out: an undefined salt must not end that of the model.
+  return { ...settings, ...Object.fromEntries(given) }
 }
