@@ -42,6 +42,17 @@ test.serial('a redirect from https to http is not followed', async t => {
   ])
 })
 
+test.serial('a redirect to an address with a name or a password is not followed, nor shown', async t => {
+  for (const credentials of ['name:very-secret', 'very-secret']) {
+    const sent = answering(() => redirect(`https://${credentials}@cdn.example/file?sig=very-secret`))
+    const options = { endpoint: 'https://hub.example', cacheFolder: await folderOf(t) }
+    const error = await rejected(findModel('org/name', options, { limits: LIMITS }), 'HUB_UNAVAILABLE')
+    t.regex(error.message, /it redirects to cdn\.example with a name or a password/)
+    t.false(JSON.stringify([error.message, error.details]).includes('very-secret'))
+    t.is(sent.length, 1)
+  }
+})
+
 test.serial(
   'the token goes to the endpoint, also after a redirect to itself, and to no other host, port or scheme',
   async t => {

@@ -149,6 +149,8 @@ export class HubClient {
       if (next === undefined || !/^https?:$/.test(next.protocol)) throw new Passing('it redirects to nowhere')
       if (at.protocol === 'https:' && next.protocol !== 'https:')
         throw this.unavailable(new Passing(`it redirects from https to ${next.protocol}//${next.host}`))
+      if (next.username !== '' || next.password !== '')
+        throw this.unavailable(new Passing(`it redirects to ${next.host} with a name or a password`))
       at = next
     }
     throw new Passing(`it redirects more than ${REDIRECTS} times`)
