@@ -1,4 +1,6 @@
 // A second model that drafts: the same tokens at temperature 0, the same distribution else, and nothing of it left behind.
+import { setImmediate as turn } from 'node:timers/promises'
+
 import test from 'ava'
 
 import { isKvTideError } from '../../index.js'
@@ -148,6 +150,47 @@ test('generations that draft, others, and a second model that has no room', asyn
     await draft.dispose()
   }
 })
+
+/** A text in which each pair of tokens of the toy occurs: prompt lookup then always finds something to draft. */
+function everyPair(): number[] {
+  const count = VOCABULARY - 1
+  const tokens: number[] = []
+  for (let first = 0; first < count; first++) {
+    tokens.push(first)
+    for (let second = first + 1; second < count; second++) tokens.push(first, second)
+  }
+  return [...tokens, 0]
+}
+
+for (const [name, prompt] of [
+  ['nothing', [1, 2, 3]],
+  ['tokens in each step', everyPair()],
+] as const) {
+  test(`a prompt gets its share of steps beside eight generations whose lookups draft ${name}`, async t => {
+    const model = toyModel(new ToyBackend(new Dice(1)), { capacity: 4000, stepTokens: 64 })
+    const begun = new Set<number>()
+    let [most, drafted] = [0, 0]
+    const chats = Array.from({ length: 8 }, async (_, place) => {
+      using chat = model.open({ tokens: [...prompt, place] })
+      const generation = model.generate(chat, { maxTokens: 60, draft: { lookup: 8 } })
+      const tokens: number[] = []
+      for await (const token of generation) {
+        most = Math.max(most, tokens.push(token))
+        begun.add(place)
+      }
+      t.deepEqual(tokens, alone([...prompt, place], 60))
+      drafted += generation.usage.draftedTokens
+    })
+    while (begun.size < 8) await turn()
+    using sequence = model.open({ tokens: Array.from({ length: 10 }, (_, place) => 14 - place) })
+    await model.run([{ sequence }])
+    // Near their end, generations draft less.
+    t.true(most < 40, `one of them has ${most} tokens by then`)
+    await Promise.all(chats)
+    t.is(drafted > 8 * 60, prompt.length > 100, `${drafted} drafted tokens`)
+    await model.dispose()
+  })
+}
 
 test('under sampling the distribution stays the same', async t => {
   const { model, draft } = toys(7, { slip: 2 })

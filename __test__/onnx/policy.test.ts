@@ -1,7 +1,7 @@
 // Which tokens a step computes: a simulation of the choice alone, without a model. No task waits for one that arrived later.
 import test from 'ava'
 
-import { admit, sharesOf } from '../../lib/onnx/policy.js'
+import { admit, type Share, sharesOf } from '../../lib/onnx/policy.js'
 import { Dice } from '../support/onnx/toy-model.js'
 
 /** A task that needs a block for each four tokens it has computed. */
@@ -9,7 +9,6 @@ class Simulated {
   readonly arrival: number
   readonly length: number
   known: number
-  readonly drafts = 0
   computed = 0
   isAdmitted = false
   rests = 0
@@ -18,12 +17,19 @@ class Simulated {
   readonly isFixed: boolean
   /** Positions of its prompt at which a step has to end, ascending. */
   readonly cuts: readonly number[]
+  /** The maximum number of tokens that it drafts at once. */
+  readonly draftsMax: number
 
   constructor(
     arrival: number,
     prompt: number,
     generated: number,
-    { isFixed, computed, cuts }: { isFixed: boolean; computed: number; cuts: readonly number[] },
+    {
+      isFixed,
+      computed,
+      cuts,
+      draftsMax,
+    }: { isFixed: boolean; computed: number; cuts: readonly number[]; draftsMax: number },
   ) {
     this.arrival = arrival
     this.isFixed = isFixed
@@ -31,6 +37,12 @@ class Simulated {
     this.known = prompt
     this.computed = computed
     this.cuts = cuts
+    this.draftsMax = draftsMax
+  }
+
+  /** The number of drafted tokens: none behind the last one. */
+  get drafts(): number {
+    return Math.min(this.draftsMax, Math.max(0, this.length - this.known - 1))
   }
 
   get nextCut(): number | undefined {
@@ -73,6 +85,44 @@ test('shares: one token of each that decodes first, then prompts in order, withi
   t.deepEqual(sharesOf([candidate(0), candidate(0)], 4), [])
 })
 
+test('drafts leave at least half of the budget behind decoding to prompts, as far as these need it', t => {
+  const shares = (budget: number, ...candidates: ReturnType<typeof candidate>[]): number[][] =>
+    sharesOf(candidates, budget).map(({ place, tokens, drafts }) => [place, tokens, drafts])
+  const eight = Array.from({ length: 8 }, () => candidate(1, 8))
+  const filled = shares(64, ...eight, candidate(10))
+  t.deepEqual(filled.at(-1), [8, 10, 0])
+  t.is(
+    filled.reduce((sum, [, tokens = 0, drafts = 0]) => sum + tokens + drafts, 0),
+    64,
+  )
+  t.deepEqual(shares(64, ...eight, candidate(100)).at(-1), [8, 28, 0])
+  t.deepEqual(shares(2, candidate(1, 8), candidate(10)), [
+    [0, 1, 0],
+    [1, 1, 0],
+  ])
+  // A prompt that is not computed in this step leaves its tokens to drafts.
+  t.deepEqual(shares(8, candidate(1, 8), { ...candidate(10), isWaiting: true }), [[0, 1, 7]])
+  t.deepEqual(shares(8, candidate(1, 8), candidate(10, 0, true, 2)), [
+    [0, 1, 5],
+    [1, 2, 0],
+  ])
+})
+
+test('drafts are asked for only while a candidate decodes and the budget has room', t => {
+  const asked: number[] = []
+  const asking = (place: number, pending: number) => ({
+    ...candidate(pending),
+    get drafts() {
+      asked.push(place)
+      return 3
+    },
+  })
+  const candidates = [asking(0, 0), asking(1, 4), asking(2, 1), asking(3, 1), asking(4, 1)]
+  t.is(sharesOf(candidates, 9).length, 4)
+  // Of six tokens, prompts have three, and those that the first one drafts are the other three.
+  t.deepEqual(asked, [2])
+})
+
 test('a candidate that was refused is not admitted in the same round, even if a later one makes room', t => {
   const candidates = [{ ...candidate(3, 0, false), isHolding: true }, candidate(2, 0, false)]
   const calls: string[] = []
@@ -111,7 +161,18 @@ class Kept {
 }
 
 class Simulation {
-  readonly found = { steps: 0, preemptions: 0, overtaken: 0, refused: 0, wrong: 0, cuts: 0, uncut: 0, overspent: 0 }
+  readonly found = {
+    steps: 0,
+    preemptions: 0,
+    overtaken: 0,
+    refused: 0,
+    wrong: 0,
+    cuts: 0,
+    uncut: 0,
+    overspent: 0,
+    drafts: 0,
+    starved: 0,
+  }
   readonly #dice: Dice
   readonly #capacity: number
   readonly #budget: number
@@ -155,7 +216,8 @@ class Simulation {
     const computed = isFixed ? Math.min(dice.roll(prompt), 4 * this.#free) : 0
     const isCut = dice.roll(3) < this.#cutting
     const cuts = Array.from({ length: prompt - 1 }, (_, place) => place + 1).filter(() => isCut && dice.once(5))
-    const rest = { isFixed, computed: Math.max(0, computed), cuts }
+    const draftsMax = dice.once(3) ? dice.roll(20) : 0
+    const rest = { isFixed, computed: Math.max(0, computed), cuts, draftsMax }
     this.#waiting.push(new Simulated(arrival, prompt, 1 + dice.roll(8), rest))
   }
 
@@ -229,8 +291,9 @@ class Simulation {
       this.#makeRoom()
       return
     }
-    const spent = shares.reduce((sum, { tokens }) => sum + tokens, 0)
+    const spent = shares.reduce((sum, { tokens, drafts }) => sum + tokens + drafts, 0)
     if (spent > this.#budget) this.found.overspent += 1
+    this.#checkPrompts(shares)
     for (const { place, tokens } of shares) {
       const task = this.#waiting[place] as Simulated
       this.#checkEnd(task, task.computed + tokens, spent)
@@ -244,6 +307,20 @@ class Simulation {
       if (owner === 1) this.#kept.spare += task.blocks()
     }
     this.#waiting = this.#waiting.filter(task => task.computed < task.length)
+  }
+
+  /** Decoding may take the whole budget. Drafts leave half of the rest to prompts, or as much as these need. */
+  #checkPrompts(shares: readonly Share[]): void {
+    const admitted = this.#waiting.filter(({ isAdmitted }) => isAdmitted)
+    const decoding = admitted.filter(({ pending }) => pending === 1).length
+    const prompts = admitted.filter(({ pending }) => pending > 1)
+    const wanted = prompts.reduce((sum, { pending, nextCut = pending }) => sum + Math.min(pending, nextCut), 0)
+    const given = shares.reduce((sum, { place, tokens }) => {
+      const task = this.#waiting[place] as Simulated
+      return sum + (task.pending > 1 ? tokens : 0)
+    }, 0)
+    if (given < Math.min(wanted, Math.ceil((this.#budget - decoding) / 2))) this.found.starved += 1
+    this.found.drafts += shares.reduce((sum, { drafts }) => sum + drafts, 0)
   }
 
   /** A step must not pass a cut, and ends for a cut, the budget or the end of what is known, and nothing else. */
@@ -266,19 +343,22 @@ class Simulation {
   }
 }
 
-test('10,000 random arrivals all end, no task waits for one that arrived later, none is refused that fits beside what others keep, and steps end at cuts', t => {
-  let [preemptions, refused, cuts] = [0, 0, 0]
+test('10,000 random arrivals all end, no task waits for one that arrived later, none is refused that fits beside what others keep, steps end at cuts, and drafts starve no prompt', t => {
+  let [preemptions, refused, cuts, drafts] = [0, 0, 0, 0]
   for (let seed = 1; seed <= 10_000; seed++) {
     const { found } = new Simulation(new Dice(seed)).run()
     preemptions += found.preemptions
     refused += found.refused
     cuts += found.cuts
+    drafts += found.drafts
     if (found.overtaken > 0) t.fail(`seed ${seed}: ${found.overtaken} times`)
     if (found.wrong > 0) t.fail(`seed ${seed}: ${found.wrong} refused that fit`)
     if (found.uncut + found.overspent > 0) t.fail(`seed ${seed}: ${found.uncut} steps, ${found.overspent} too long`)
+    if (found.starved > 0) t.fail(`seed ${seed}: drafts left too little to prompts in ${found.starved} steps`)
     if (!t.passed) return
   }
   t.true(cuts > 10_000)
+  t.true(drafts > 10_000)
   t.true(preemptions > 1000)
   t.true(refused > 1000)
 })

@@ -3,8 +3,9 @@
  *
  * 1. Tasks are in order of arrival, and always keep their place in it.
  * 2. A step takes one token of each task that decodes, with its drafted tokens, then chunks of prompts, in order of arrival, until it has
- *    `budget` tokens. A chunk ends at the next position where a checkpoint is wanted (checkpoints.ts). A prompt whose start is being computed
- *    for a task before it waits for that start.
+ *    `budget` tokens. While prompts are pending, drafted tokens take at most half of the budget that decoding leaves, so a prompt never
+ *    waits for drafts. A chunk ends at the next position where a checkpoint is wanted (checkpoints.ts). A prompt whose start is being
+ *    computed for a task before it waits for that start.
  * 3. A task is admitted once there is room for all its tokens. If there is none, blocks are taken from sequences that no task computes, then
  *    from the youngest task that arrived after it. No task waits for one that arrived later. An idle task loses its blocks only if nothing
  *    else can be computed.
@@ -25,7 +26,7 @@ export interface Candidate {
   readonly isHolding: boolean
   /** True if a candidate before it computes the start of its prompt (common-starts.ts); false by default. */
   readonly isWaiting?: boolean
-  /** The maximum number of drafted tokens to verify. */
+  /** The number of tokens that are drafted behind its pending one. Read only while it decodes, because drafting costs time. */
   readonly drafts: number
   /** The number of pending tokens behind which a step has to end, at least 1; `undefined` if a step may end anywhere. */
   readonly nextCut: number | undefined
@@ -41,24 +42,27 @@ export interface Share {
 
 /** @internal The shares of a step, for admitted tasks in order of arrival: those that decode come first. O(candidates). */
 export function sharesOf(candidates: readonly Candidate[], budget: number): Share[] {
-  const decoding: Share[] = []
-  let left = budget
-  for (const [place, { isAdmitted, pending, drafts }] of candidates.entries()) {
-    if (left === 0) break
-    if (!isAdmitted || pending !== 1) continue
-    decoding.push({ place, tokens: 1, drafts })
-    left -= 1
-  }
-  const shares = decoding.map(share => {
-    const drafts = Math.min(share.drafts, left)
-    left -= drafts
-    return { ...share, drafts }
-  })
+  const decoding: { readonly place: number; readonly candidate: Candidate }[] = []
+  const prompts: { readonly place: number; readonly candidate: Candidate; readonly chunk: number }[] = []
   for (const [place, candidate] of candidates.entries()) {
-    if (left === 0) break
     const { isAdmitted, pending, isWaiting = false } = candidate
-    if (!isAdmitted || pending < 2 || isWaiting) continue
-    const tokens = Math.min(pending, left, candidate.nextCut ?? pending)
+    if (!isAdmitted || pending === 0) continue
+    if (pending === 1) decoding.push({ place, candidate })
+    else if (!isWaiting) prompts.push({ place, candidate, chunk: Math.min(pending, candidate.nextCut ?? pending) })
+  }
+  const first = decoding.slice(0, budget)
+  let left = budget - first.length
+  const wanted = prompts.reduce((sum, { chunk }) => sum + chunk, 0)
+  let draftsLeft = left - Math.min(wanted, Math.ceil(left / 2))
+  const shares = first.map(({ place, candidate }) => {
+    const drafts = draftsLeft === 0 ? 0 : Math.min(candidate.drafts, draftsLeft)
+    draftsLeft -= drafts
+    left -= drafts
+    return { place, tokens: 1, drafts }
+  })
+  for (const { place, chunk } of prompts) {
+    if (left === 0) break
+    const tokens = Math.min(chunk, left)
     shares.push({ place, tokens, drafts: 0 })
     left -= tokens
   }

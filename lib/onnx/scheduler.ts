@@ -18,7 +18,7 @@ import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
 import { CommonStarts } from './common-starts.js'
 import { Cuts } from './cuts.js'
-import { admit, type Share, sharesOf } from './policy.js'
+import { admit, sharesOf } from './policy.js'
 import { Room } from './room.js'
 import type { SequenceState } from './sequence-state.js'
 import { type StepPart, WantedRows } from './step-parts.js'
@@ -166,9 +166,9 @@ export class Scheduler {
     this.#wasUnfit = this.#unfit
     this.#unfit = undefined
     try {
-      const shares = this.#choose()
-      if (shares.length > 0) {
-        const steps = await this.#step(shares.map(({ task, share }) => this.#part(task, share)))
+      const parts = this.#choose()
+      if (parts.length > 0) {
+        const steps = await this.#step(parts)
         if (steps === 0) await turn()
       } else if (this.#isAwake || this.#unfit !== undefined) await turn()
       else await new Promise<void>(resolve => (this.#wake = resolve))
@@ -204,7 +204,7 @@ export class Scheduler {
     task.leave(error)
   }
 
-  #choose(): { task: Task; share: Share }[] {
+  #choose(): StepPart[] {
     this.#align()
     for (const task of this.#tasks)
       if (!task.isAdmitted && !this.fits(task.state.log.length)) this.#dropUnfit(task, this.#room.shortage(task, []))
@@ -229,7 +229,7 @@ export class Scheduler {
     }
     this.#starts.update(tasks)
     const shares = sharesOf(candidates, this.#limits.stepTokens)
-    return shares.map(share => ({ task: tasks[share.place] as Task, share }))
+    return shares.map(({ place, tokens, drafts }) => (candidates[place] as TaskCandidate).part(tokens, drafts))
   }
 
   /** Makes tokens pending that have the rotary factors of another length than that of their sequence. */
@@ -261,13 +261,6 @@ export class Scheduler {
     this.#tasks = this.#tasks.filter(other => other !== task)
     this.#room.spare(task.state, task)
     task.outOfRoom(error)
-  }
-
-  #part(task: Task, { tokens, drafts }: Share): StepPart {
-    const { state } = task
-    const most = Math.min(drafts, state.growth)
-    const drafted = most <= 0 ? NOTHING_DRAFTED : task.drafted(most)
-    return { task, tokens: state.log.copy(state.computed, state.computed + tokens), drafted, draft: undefined }
   }
 
   /** Computes one step. If it fails, computes each of its sequences alone. Returns the number of steps that were computed. */
