@@ -3,11 +3,16 @@ import { setImmediate as turn } from 'node:timers/promises'
 
 import test from 'ava'
 
-import { isKvTideError } from '../../index.js'
+import type { NativeLogits } from '#binding'
+
+import { isKvTideError, KvTideError } from '../../index.js'
+import { binding } from '../../lib/loading/binding.js'
+import type { ModelStep } from '../../lib/onnx/backend.js'
 import { type GenerateOptions, OnnxModel, type OnnxSequence } from '../../onnx.js'
 import { references } from '../support/llama/references.js'
 import { F16, graphFile, INT4 } from '../support/onnx/paged-graph.js'
 import { FIRST_SEED } from '../support/onnx/schedules.js'
+import { rejected } from '../support/throws.js'
 import { alone, Dice, ToyBackend, toyModel, VOCABULARY } from '../support/onnx/toy-model.js'
 
 const prompts = Object.keys(references.prompts)
@@ -191,6 +196,82 @@ for (const [name, prompt] of [
     await model.dispose()
   })
 }
+
+const NO_MEMORY = new KvTideError('OUT_OF_MEMORY', 'no memory is left', {
+  requestedBytes: 4,
+  usedBytes: 4,
+  limitBytes: 4,
+})
+
+test('a draft that cannot be drawn leaves alone: drafts that shared its step go on', async t => {
+  class Failing extends ToyBackend {
+    fails = false
+
+    override async run(step: ModelStep): Promise<NativeLogits> {
+      const logits = await super.run(step)
+      const refuse = (): never => {
+        throw NO_MEMORY
+      }
+      if (this.fails) Object.defineProperty(logits, 'fitted', { value: refuse })
+      return logits
+    }
+  }
+  const backend = new Failing(new Dice(2), { poison: -1, slip: 3 })
+  const model = toyModel(new ToyBackend(new Dice(1)), { capacity: 400 })
+  const second = toyModel(backend, { capacity: 400 })
+  using looking = second.open({ tokens: everyPair() })
+  const looked = second.generate(looking, { maxTokens: 30, draft: 'lookup' })
+  const tokens = [(await looked.next()).value]
+  using chat = model.open({ tokens: [1, 2, 3] })
+  backend.fails = true
+  const drafted = rejected(read(model, chat, { maxTokens: 20, draft: second }), 'OUT_OF_MEMORY')
+  for await (const token of looked) tokens.push(token)
+  t.is(await drafted, NO_MEMORY)
+  t.deepEqual(tokens, alone(everyPair(), 30, 3))
+  t.true(looked.usage.draftedTokens > 0)
+  looking.truncate(200)
+  t.is((await read(model, chat, { maxTokens: 5 })).length, 5)
+  await model.dispose()
+  await second.dispose()
+})
+
+test('a draw that fails as a whole rolls the drafts of its step back', async t => {
+  const model = toyModel(new ToyBackend(new Dice(1)), { capacity: 400 })
+  const all = Array.from({ length: VOCABULARY }, (_, id) => id)
+  const { prototype } = binding.NativeDraw
+  const { run } = prototype
+  let calls = 0
+  const failing = (): number[] => {
+    calls += 1
+    // Restored at once: other tests draw as well.
+    if (calls === 6)
+      prototype.run = () => {
+        prototype.run = run
+        throw NO_MEMORY
+      }
+    return all
+  }
+  const chats = [failing, () => all].map((allowed, place) => {
+    const prompt = [...everyPair(), place]
+    const sequence = model.open({ tokens: prompt })
+    return { sequence, prompt, generation: model.generate(sequence, { maxTokens: 30, draft: 'lookup', allowed }) }
+  })
+  await Promise.all(
+    chats.map(async ({ sequence, prompt, generation }) => {
+      const got: number[] = []
+      const reading = (async () => {
+        for await (const token of generation) got.push(token)
+      })()
+      t.is(await rejected(reading, 'OUT_OF_MEMORY'), NO_MEMORY)
+      t.true(generation.usage.draftedTokens > 0)
+      t.deepEqual([...prompt, ...got], [...sequence.tokens])
+      t.deepEqual(await read(model, sequence, { maxTokens: 5 }), alone([...prompt, ...got], 5))
+      sequence.dispose()
+    }),
+  )
+  t.is(model.cache.freeCount, model.cache.totalCount)
+  await model.dispose()
+})
 
 test('under sampling the distribution stays the same', async t => {
   const { model, draft } = toys(7, { slip: 2 })

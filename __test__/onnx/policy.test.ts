@@ -1,7 +1,7 @@
 // Which tokens a step computes: a simulation of the choice alone, without a model. No task waits for one that arrived later.
 import test from 'ava'
 
-import { admit, type Share, sharesOf } from '../../lib/onnx/policy.js'
+import { admit, type Candidate, type Share, sharesOf } from '../../lib/onnx/policy.js'
 import { Dice } from '../support/onnx/toy-model.js'
 
 /** A task that needs a block for each four tokens it has computed. */
@@ -86,7 +86,7 @@ test('shares: one token of each that decodes first, then prompts in order, withi
 })
 
 test('drafts leave at least half of the budget behind decoding to prompts, as far as these need it', t => {
-  const shares = (budget: number, ...candidates: ReturnType<typeof candidate>[]): number[][] =>
+  const shares = (budget: number, ...candidates: Candidate[]): number[][] =>
     sharesOf(candidates, budget).map(({ place, tokens, drafts }) => [place, tokens, drafts])
   const eight = Array.from({ length: 8 }, () => candidate(1, 8))
   const filled = shares(64, ...eight, candidate(10))

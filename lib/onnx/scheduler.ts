@@ -11,7 +11,7 @@ import { setImmediate as turn, setTimeout } from 'node:timers/promises'
 import type { NativeLogits } from '#binding'
 
 import { isKvTideError, KvTideError } from '../errors/errors.js'
-import { drawTokens, type RowToDraw } from '../sampling/sampler.js'
+import { type DrawnTokens, drawTokens, type RowToDraw } from '../sampling/sampler.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
@@ -376,15 +376,13 @@ export class Scheduler {
         task.state.computed += tokens.length
       }
       await this.#draw(parts, wanted, logits)
-    } catch (error) {
-      for (const { task } of parts) if (this.#tasks.includes(task)) this.#drop(task, error)
     } finally {
       logits.dispose()
     }
     return undefined
   }
 
-  /** Gives each task its logits, or the tokens that are drawn from them. */
+  /** Gives each task its logits, or the tokens that are drawn from them. An error of one task leaves the others alone. */
   async #draw(
     parts: readonly StepPart[],
     { firstRows, rowCounts, firstPositions }: WantedRows,
@@ -394,17 +392,19 @@ export class Scheduler {
     for (const [place, part] of parts.entries()) {
       const [first, count] = [firstRows[place] as number, rowCounts[place] as number]
       if (count === 0) continue
-      const row = part.task.toDraw(logits, first, part.drafted)
-      if (row === undefined) part.task.take(logits, first, firstPositions[place] as number, count)
-      else draws.push({ part, row })
+      this.#attempt(part, () => {
+        const row = part.task.toDraw(logits, first, part.drafted)
+        if (row === undefined) part.task.take(logits, first, firstPositions[place] as number, count)
+        else draws.push({ part, row })
+      })
     }
     if (draws.length === 0) return
-    const drawn = await drawTokens(draws.map(({ row }) => row))
+    const failed = (error: unknown): DrawnTokens[] => draws.map(() => ({ error }))
+    const drawn = await drawTokens(draws.map(({ row }) => row)).catch(failed)
     for (const [place, answer] of drawn.entries()) {
-      const {
-        part: { task, draft },
-      } = draws[place] as (typeof draws)[number]
-      const refused = refusalOf(() => {
+      const { part } = draws[place] as (typeof draws)[number]
+      const { task, draft } = part
+      this.#attempt(part, () => {
         // It may have been disposed of since the step has begun.
         task.state.check()
         if (answer.tokens === undefined) throw answer.error
@@ -413,11 +413,16 @@ export class Scheduler {
         const isKept = draft === undefined || commitDraft(draft, 1 + accepted)
         task.state.computed += isKept ? accepted : -1
       })
-      if (refused === undefined) continue
-      draft?.dispose()
-      if (draft !== undefined) task.state.computed -= 1
-      this.#drop(task, refused)
     }
+  }
+
+  /** Makes a call for a task whose tokens were computed. If it throws, the task leaves, and its draft is rolled back with the token before it. */
+  #attempt({ task, draft }: StepPart, call: () => void): void {
+    const refused = refusalOf(call)
+    if (refused === undefined) return
+    draft?.dispose()
+    if (draft !== undefined) task.state.computed -= 1
+    this.#drop(task, refused)
   }
 }
 
