@@ -4,7 +4,7 @@ import { setImmediate } from 'node:timers/promises'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { PagedKvCache, PrefixRouter, publishEvents, type TierOptions } from '../../index.js'
+import { PagedKvCache, PrefixRouter, type PromptOptions, publishEvents, type TierOptions } from '../../index.js'
 import { folderOf } from '../support/folder.js'
 import { span } from '../support/tokens.js'
 import { until } from '../support/until.js'
@@ -19,8 +19,8 @@ const OPTIONS = {
   prefixKey: new Uint8Array(32),
 }
 
-function compute(cache: PagedKvCache, tokens: readonly number[]): void {
-  const seq = cache.openSequence()
+function compute(cache: PagedKvCache, tokens: readonly number[], prompt: PromptOptions = {}): void {
+  const seq = cache.openSequence(prompt)
   const rows = { data: new Float32Array(tokens.length * 2), shape: [1, 1, tokens.length, 2] }
   seq.append({ tokens, k: rows, v: rows })
   cache.dropSequence(seq)
@@ -50,6 +50,29 @@ test('a prompt that left for memory is routed there, and no more once it left th
   await routed(t, { memory: { limitBytes: 1e6 } }, 5)
   // Room for two blocks: the last two of the three prompts that left.
   await routed(t, { memory: { limitBytes: 170 } }, 0)
+})
+
+test('a block that no entry can hold is not published as stored, and counts as dropped', async t => {
+  const path = await folderOf(t)
+  using cache = new PagedKvCache({ ...OPTIONS, tiers: { disk: { path: join(path, 'kv') } } })
+  using router = new PrefixRouter()
+  router.addWorker('one')
+  using publisher = await publishEvents(cache, { endpoint: 'tcp://127.0.0.1:0', replayEndpoint: 'tcp://127.0.0.1:0' })
+  router.follow('one', { endpoint: publisher.endpoint, replayEndpoint: publisher.replayEndpoint as string })
+  // More than an entry has room for.
+  const extra = [{ start: 0, end: 8, key: new Uint8Array(70_000) }]
+  const blocks = (tokens: readonly number[], prompt = {}): number | undefined =>
+    router.route(cache.keys(tokens, prompt))?.blocks
+  compute(cache, span(0, 9), { extra })
+  t.true(await until(() => blocks(span(0, 9), { extra }) === 2))
+  compute(cache, span(100, 121))
+  compute(cache, span(200, 221))
+  t.true(await cache.flush(60_000))
+  t.true(await until(() => blocks(span(100, 121)) === 5))
+  t.is(blocks(span(0, 9), { extra }), 0)
+  const { dropped = 0 } = cache.stats().tiers?.disk ?? {}
+  // Each of the two is tried when it is committed, and again when it is evicted.
+  t.true(dropped >= 2, `${dropped}`)
 })
 
 test('a prompt that is on the disk is routed there', async t => {

@@ -42,7 +42,6 @@ enum Stage {
     /// True in `exist` for each block that exists.
     Answered {
         at: usize,
-        keys: Vec<StoreKey>,
         exist: Vec<bool>,
     },
     /// Entries are ready to be put. Their bytes are counted while they live. They are few, and written even if they
@@ -89,24 +88,37 @@ impl Writer {
     }
 
     /// Encodes the blocks that do not exist yet. Encodes none if they were forgotten meanwhile.
-    fn encode(&mut self, at: usize, keys: Vec<StoreKey>, exist: &[bool]) {
+    fn encode(&mut self, at: usize, exist: &[bool]) {
         let batch = self.inner.queue.take(self.side);
         if batch.is_empty() {
             return;
         }
         let inner = self.inner.clone();
         let tier = &inner.lower[at];
-        let new = batch.iter().zip(exist.iter().chain(std::iter::repeat(&false))).filter(|(_, exists)| !**exists);
         let entry = |key: &StoreKey, bytes: Vec<u8>| {
             let name = tier.entry_name(key);
             let closed = tier.envelope.close(&name, bytes)?;
             Some((name, closed))
         };
-        let entries: Vec<(String, Vec<u8>)> =
-            new.filter_map(|((key, block), _)| entry(key, block.encode(key, &inner.form)?)).collect();
-        let bytes = entries.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-        let tokens = batch.iter().map(|(_, block)| block.tokens.clone()).collect();
-        let written = Written { at, keys, tokens, entries: entries.len(), _lease: inner.budget.take(bytes).ok() };
+        let (mut entries, mut lost) = (Vec::new(), Vec::new());
+        let mut written = Written { at, keys: Vec::new(), tokens: Vec::new(), entries: 0, _lease: None };
+        for ((key, block), exists) in batch.iter().zip(exist.iter().copied().chain(std::iter::repeat(false))) {
+            if !exists {
+                match block.encode(key, &inner.form).and_then(|bytes| entry(key, bytes)) {
+                    Some(entry) => entries.push(entry),
+                    // An entry cannot have its extras, or memory is short.
+                    None => {
+                        lost.push(*key);
+                        continue;
+                    }
+                }
+            }
+            written.keys.push(*key);
+            written.tokens.push(block.tokens.clone());
+        }
+        tier.lose(&lost);
+        let bytes = entries.iter().map(|(_, bytes): &(String, Vec<u8>)| bytes.len() as u64).sum();
+        (written.entries, written._lease) = (entries.len(), inner.budget.take(bytes).ok());
         if entries.is_empty() {
             self.settle(&written, 0);
         } else {
@@ -188,7 +200,7 @@ impl Machine for Writer {
             Stage::Asked { at, keys } => {
                 if self.tier(at).unavailable_for().is_none() {
                     let exist = if let Answer::Has(exist) = answer { exist.to_vec() } else { Vec::new() };
-                    self.stage = Stage::Answered { at, keys, exist };
+                    self.stage = Stage::Answered { at, exist };
                 } else if !self.inner.queue.take(self.side).is_empty() {
                     // The store is unreachable, so entries would be encoded for nothing.
                     self.tier(at).lose(&keys);
@@ -204,7 +216,7 @@ impl Machine for Writer {
 
     fn work(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Answered { at, keys, exist } => self.encode(at, keys, &exist),
+            Stage::Answered { at, exist } => self.encode(at, &exist),
             stage => self.stage = stage,
         }
     }
