@@ -11,10 +11,12 @@ import {
   PrefixRouter,
   publishEvents,
   type PublishOptions,
+  type RoutedEvent,
   Tensor,
 } from '../../index.js'
 import { collected } from '../support/garbage.js'
 import { drawn } from '../support/numbers.js'
+import { CLEARED, publishing, stored } from '../support/raw-publisher.js'
 import { agreesBy, branching, followed, LOOPBACK } from '../support/routing.js'
 import { rejected, throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
@@ -297,4 +299,32 @@ test('a router that was disposed of follows no worker, and a cache that was disp
   cache.dispose()
   await setTimeout(10)
   t.is(publisher.next, batches)
+})
+
+test('events that cost much leave the index to lookups in between', async t => {
+  using router = new PrefixRouter()
+  for (const name of ['large', 'costly']) router.addWorker(name)
+  // Clearing one worker costs as much as there are blocks of all.
+  const keys = span(1, 50_001).map(number => number.toString(16).padStart(16, '0').padEnd(64, '0'))
+  const chain = keys.map((key, place): RoutedEvent => ({
+    type: 'stored',
+    key,
+    parent: keys[Math.max(place - 1, 0)] as string,
+    isFirst: place === 0,
+  }))
+  router.apply('large', chain)
+  const { blocks } = router.stats()
+  t.is(blocks, keys.length)
+  const endpoint = await publishing(t, [...Array.from({ length: 2000 }, () => CLEARED), stored(7)])
+  using following = router.follow('costly', { endpoint })
+  let wasBetween = false
+  const isOver = await until(() => {
+    const hasBegun = following.stats().batches > 0
+    const isKnown = router.stats().blocks > blocks
+    wasBetween ||= hasBegun && !isKnown
+    return isKnown
+  }, 1)
+  t.true(isOver)
+  t.deepEqual(following.stats(), { batches: 1, losses: 0 })
+  t.true(wasBetween)
 })

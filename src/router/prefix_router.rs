@@ -2,7 +2,7 @@
 //! over the network.
 //!
 //! Events of a [followed](super::worker_events) worker are applied to the index on another thread: a lookup waits for
-//! one batch at most.
+//! a millisecond of them, or for one event that takes longer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use kvtide_router::{Followed, Follower, FollowerOptions};
+use kvtide_router::{Event, Followed, Follower, FollowerOptions, NameCheck, WorkerFeed, WorkerIndex};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -42,24 +43,68 @@ struct Counts {
     losses: AtomicU64,
 }
 
+/// The time for which events are applied at once. A worker may send events that cost milliseconds each; in between,
+/// JavaScript gets the index for as long.
+const SLICE: Duration = Duration::from_millis(1);
+
 /// Applies published events to the index until the worker or the router is gone.
 async fn take_in(mut follower: Follower, shared: Shared, name: String, number: u64, counts: Arc<Counts>) {
+    let worker = Followee { shared, name, number };
     while let Some(followed) = follower.next().await {
-        let Ok(mut routing) = shared.lock() else { return };
-        let Routing { index, workers, check, .. } = &mut *routing;
-        let Some(worker) = workers.get_mut(&name).filter(|worker| worker.number == number) else { return };
-        // If memory is short, the index knows fewer of the worker's blocks than it has.
-        let _ = match followed {
+        let is_there = match followed {
             Followed::Batch { batch, .. } => {
                 counts.batches.fetch_add(1, Ordering::Relaxed);
-                batch.events.iter().for_each(|event| check.told(event));
-                worker.feed.apply(index, &batch)
+                worker.take_in(&batch.events).await
             }
             Followed::Lost => {
                 counts.losses.fetch_add(1, Ordering::Relaxed);
-                worker.feed.lost(index)
+                worker.change(|index, _, feed| feed.lost(index)).is_some()
             }
         };
+        if !is_there {
+            return;
+        }
+    }
+}
+
+/// The worker whose events are followed.
+struct Followee {
+    shared: Shared,
+    name: String,
+    number: u64,
+}
+
+impl Followee {
+    /// Applies events, a slice of time after the other. Returns false if the worker or the router is gone.
+    async fn take_in(&self, events: &[Event]) -> bool {
+        let mut events = events.iter().peekable();
+        while events.peek().is_some() {
+            let applied = self.change(|index, check, feed| {
+                let begun = Instant::now();
+                while begun.elapsed() < SLICE
+                    && let Some(event) = events.next()
+                {
+                    check.told(event);
+                    // If memory is short, the index knows fewer of the worker's blocks than it has.
+                    let _ = feed.apply_event(index, event);
+                }
+            });
+            if applied.is_none() {
+                return false;
+            }
+            if events.peek().is_some() {
+                tokio::time::sleep(SLICE).await;
+            }
+        }
+        true
+    }
+
+    /// Changes the index. Returns [`None`] if the worker or the router is gone.
+    fn change<R>(&self, work: impl FnOnce(&mut WorkerIndex, &mut NameCheck, &mut WorkerFeed) -> R) -> Option<R> {
+        let mut routing = self.shared.lock().ok()?;
+        let Routing { index, workers, check, .. } = &mut *routing;
+        let worker = workers.get_mut(&self.name).filter(|worker| worker.number == self.number)?;
+        Some(work(index, check, &mut worker.feed))
     }
 }
 
