@@ -85,10 +85,12 @@ impl ObjectStorageOptions {
     }
 }
 
-/// Returns the key of a setting. A setting that would disable certificate checks has no key.
+/// Returns the key of a setting. A setting that would disable certificate checks has no key, with a provider's prefix
+/// (`aws_`) neither.
 fn key<K: FromStr>(name: &str) -> Result<K> {
     let lower = name.to_ascii_lowercase();
-    let known = if lower == ClientConfigKey::AllowInvalidCertificates.as_ref() { None } else { lower.parse().ok() };
+    let is_unsafe = lower.ends_with(ClientConfigKey::AllowInvalidCertificates.as_ref());
+    let known = if is_unsafe { None } else { lower.parse().ok() };
     known.ok_or_else(|| Error::argument("options", name, "names that the provider's tools know"))
 }
 
@@ -103,11 +105,35 @@ struct Connector {
     certificates: Vec<Certificate>,
 }
 
-impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+impl Connector {
+    /// The client's options. Certificates are always checked, even if the environment says otherwise
+    /// (`AWS_ALLOW_INVALID_CERTIFICATES`).
+    fn checked(&self, options: &ClientOptions) -> ClientOptions {
         let with =
             |options: ClientOptions, certificate: &Certificate| options.with_root_certificate(certificate.clone());
-        let client = ReqwestConnector::default().connect(&self.certificates.iter().fold(options.clone(), with))?;
+        self.certificates.iter().fold(options.clone().with_allow_invalid_certificates(false), with)
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = ReqwestConnector::default().connect(&self.checked(options))?;
         Ok(HttpClient::new(Bounded(client)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_checked_whatever_the_environment_says() {
+        let connector = Connector { certificates: Vec::new() };
+        let checks = |options: &ClientOptions| {
+            options.get_config_value(&ClientConfigKey::AllowInvalidCertificates).as_deref() == Some("false")
+        };
+        let lax = ClientOptions::new().with_allow_invalid_certificates(true);
+        assert!(!checks(&lax));
+        assert!(checks(&connector.checked(&lax)));
     }
 }

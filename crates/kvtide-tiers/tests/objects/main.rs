@@ -187,6 +187,9 @@ fn what_cannot_work_is_refused_by_its_name_and_keys_are_shown_nowhere() {
         (with("http://localhost/a-very-secret-key", "region", "x"), "url"),
         (with("s3://bucket", "no_such_option", "a-very-secret-key"), "options"),
         (with("s3://bucket", "allow_invalid_certificates", "true"), "options"),
+        (with("s3://bucket", "AWS_allow_invalid_certificates", "true"), "options"),
+        (with("gs://bucket", "google_allow_invalid_certificates", "true"), "options"),
+        (with("az://bucket", "azure_allow_invalid_certificates", "true"), "options"),
         (with("s3://bucket", "allow_http", "a-very-secret-key"), "options"),
         (ObjectStorageOptions { roots: Some(b"no certificate".to_vec()), ..options("bucket", 1) }, "read"),
     ] {
