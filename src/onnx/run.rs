@@ -189,6 +189,7 @@ impl Session {
         // SAFETY: the tensor has these dimensions and this element type, and nothing writes to it.
         let bytes: &[u8] = unsafe { memory(library, made.value, rows * vocab * width)? };
         let count = inputs.count();
+        let lease = budget.take(4 * (count * vocab) as u64)?;
         let mut values = Vec::new();
         values.try_reserve_exact(count * vocab).map_err(|_| Budget::process().refusal(4 * (count * vocab) as u64))?;
         let row = |place: usize| &bytes[place * vocab * width..(place + 1) * vocab * width];
@@ -198,7 +199,7 @@ impl Session {
             }
             _ => widen(bytes, element, &mut values),
         }
-        Logits::new(values, count as u32, vocab as u32, budget)
+        Ok(Arc::new(Logits::leased(values, count as u32, vocab as u32, lease)?.with_peaks()?))
     }
 }
 

@@ -134,7 +134,8 @@ impl Wanted {
     /// The estimated cost, in nanoseconds.
     fn cost(&self) -> f64 {
         let rows = 1 + self.drafted.len() + self.drafts.len();
-        let each = self.sampler.cost(self.logits.has_peaks()) + f64::from(!self.masks.is_empty());
+        let is_masked = self.grammar.is_some() || !self.masks.is_empty();
+        let each = self.sampler.cost(self.logits.has_peaks()) + f64::from(is_masked);
         let grammar = self.grammar.as_ref().map_or(0.0, |grammar| {
             if grammar.matcher.is_ready(&grammar.text, &self.drafted) { MATCHED } else { MASKED * rows as f64 }
         });

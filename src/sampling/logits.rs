@@ -34,14 +34,7 @@ pub(crate) struct Logits {
 }
 
 impl Logits {
-    /// Concatenated rows, counted in the budget of the JavaScript thread that will own them. Finds their peaks: this
-    /// thread has just written them.
-    pub fn new(values: Vec<f32>, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Arc<Self>> {
-        let lease = budget.take(4 * values.len() as u64)?;
-        Ok(Arc::new(Logits::leased(values, rows, vocab, lease)?.with_peaks()?))
-    }
-
-    /// Finds the peak of each row.
+    /// Finds the peak of each row, on the thread that has just written them.
     pub fn with_peaks(mut self) -> Outcome<Self> {
         let bytes = self.rows as usize * size_of::<Option<Peak>>();
         self.peaks.try_reserve_exact(self.rows as usize).map_err(|_| Budget::process().refusal(bytes as u64))?;
@@ -49,8 +42,8 @@ impl Logits {
         Ok(self)
     }
 
-    /// Like `new`, for memory that is already counted.
-    fn leased(values: Vec<f32>, rows: u32, vocab: u32, lease: Lease) -> Outcome<Self> {
+    /// Concatenated rows, whose memory is already counted in the budget of the JavaScript thread that will own them.
+    pub fn leased(values: Vec<f32>, rows: u32, vocab: u32, lease: Lease) -> Outcome<Self> {
         let wanted = u64::from(rows) * u64::from(vocab);
         if values.len() as u64 != wanted {
             let expected = format!("{wanted} logits: {rows} rows of {vocab}");

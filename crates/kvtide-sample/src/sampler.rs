@@ -74,7 +74,8 @@ impl Sampler {
         let is_changed = options.counts_generated() || !options.bias.is_empty();
         let weighs_all =
             !options.is_greedy() && options.top_k.is_none() && (options.top_p < 1.0 || options.min_p == 0.0);
-        let pass = if is_known { 0.0 } else { 0.7 };
+        // A draw with cuts reads the row for its candidates, too.
+        let pass = if is_known && options.is_greedy() { 0.0 } else { 0.7 };
         pass + f64::from(is_changed) + if weighs_all || options.logprobs.is_some() { 6.0 } else { 0.0 }
     }
 
