@@ -5,7 +5,7 @@ import test from 'ava'
 
 import type { NativeLogits } from '#binding'
 
-import { isKvTideError, KvTideError } from '../../index.js'
+import { attendAsync, isKvTideError, KvTideError } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
 import type { ModelStep } from '../../lib/onnx/backend.js'
 import { type GenerateOptions, OnnxModel, type OnnxSequence } from '../../onnx.js'
@@ -197,11 +197,16 @@ for (const [name, prompt] of [
   })
 }
 
+const ALL = Array.from({ length: VOCABULARY }, (_, id) => id)
+
 const NO_MEMORY = new KvTideError('OUT_OF_MEMORY', 'no memory is left', {
   requestedBytes: 4,
   usedBytes: 4,
   limitBytes: 4,
 })
+const noMemory = (): never => {
+  throw NO_MEMORY
+}
 
 test('a draft that cannot be drawn leaves alone: drafts that shared its step go on', async t => {
   class Failing extends ToyBackend {
@@ -209,10 +214,7 @@ test('a draft that cannot be drawn leaves alone: drafts that shared its step go 
 
     override async run(step: ModelStep): Promise<NativeLogits> {
       const logits = await super.run(step)
-      const refuse = (): never => {
-        throw NO_MEMORY
-      }
-      if (this.fails) Object.defineProperty(logits, 'fitted', { value: refuse })
+      if (this.fails) Object.defineProperty(logits, 'fitted', { value: noMemory })
       return logits
     }
   }
@@ -237,7 +239,6 @@ test('a draft that cannot be drawn leaves alone: drafts that shared its step go 
 
 test('a draw that fails as a whole rolls the drafts of its step back', async t => {
   const model = toyModel(new ToyBackend(new Dice(1)), { capacity: 400 })
-  const all = Array.from({ length: VOCABULARY }, (_, id) => id)
   const { prototype } = binding.NativeDraw
   const { run } = prototype
   let calls = 0
@@ -247,11 +248,11 @@ test('a draw that fails as a whole rolls the drafts of its step back', async t =
     if (calls === 6)
       prototype.run = () => {
         prototype.run = run
-        throw NO_MEMORY
+        return noMemory()
       }
-    return all
+    return ALL
   }
-  const chats = [failing, () => all].map((allowed, place) => {
+  const chats = [failing, () => ALL].map((allowed, place) => {
     const prompt = [...everyPair(), place]
     const sequence = model.open({ tokens: prompt })
     return { sequence, prompt, generation: model.generate(sequence, { maxTokens: 30, draft: 'lookup', allowed }) }
@@ -271,6 +272,45 @@ test('a draw that fails as a whole rolls the drafts of its step back', async t =
   )
   t.is(model.cache.freeCount, model.cache.totalCount)
   await model.dispose()
+})
+
+/** Begins attention in the background over a sequence's tokens: until it ends, changes of its cache are refused with `BUSY`. */
+function attending({ cache }: OnnxModel, { id }: OnnxSequence): Promise<unknown> {
+  return attendAsync({ data: new Float32Array(8), shape: [1, 1, 8] }, { cache, layer: 0, sequences: [id] })
+}
+
+test('a draft ends once the background has read the cache, and so does a second model begin', async t => {
+  const { model, draft } = toys(4)
+  const prompt = everyPair()
+  const [own, theirs] = await Promise.all(
+    [model, draft].map(async of => {
+      const sequence = of.open({ tokens: [1, 2, 3] })
+      await of.run([{ sequence }])
+      return sequence
+    }),
+  )
+  for (const options of [{ draft: 'lookup' as const }, { draft: { model: draft, tokens: 3 } }]) {
+    const reads: Promise<unknown>[] = []
+    using chat = model.open({ tokens: prompt })
+    // It is called while tokens are drawn, right before the draft ends and the second model gets the tokens.
+    const allowed = (): number[] => {
+      reads.push(attending(model, own as OnnxSequence))
+      if (reads.length % 3 === 1) reads.push(attending(draft, theirs as OnnxSequence))
+      return ALL
+    }
+    const generation = model.generate(chat, { maxTokens: 30, allowed, ...options })
+    const tokens: number[] = []
+    for await (const token of generation) tokens.push(token)
+    t.deepEqual(tokens, alone(prompt, 30))
+    t.true(generation.usage.draftedTokens > 10)
+    t.true((await Promise.all(reads)).length > 10)
+    t.is((await read(model, chat, { maxTokens: 3 })).length, 3)
+  }
+  own?.dispose()
+  theirs?.dispose()
+  for (const { cache } of [model, draft]) t.is(cache.freeCount, cache.totalCount)
+  await model.dispose()
+  await draft.dispose()
 })
 
 test('under sampling the distribution stays the same', async t => {

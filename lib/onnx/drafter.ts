@@ -1,6 +1,7 @@
 // Sources of drafted tokens for a generation: prompt lookup, and a second model with a scheduler of its own.
 import type { NativeLogits } from '#binding'
 
+import { isBusy } from '../border/when-free.js'
 import { isKvTideError } from '../errors/errors.js'
 import { PromptLookup } from '../sampling/prompt-lookup.js'
 import type { RowToDraw, Sampler } from '../sampling/sampler.js'
@@ -125,16 +126,30 @@ export class ModelDrafter implements Drafter {
   push(tokens: readonly number[], next: number): void {
     const {
       sampler,
-      model: { scheduler, shared, contextLength = Infinity, rope },
+      model: { contextLength = Infinity, rope },
     } = this.#options
     sampler.truncate(this.#position)
     sampler.push(tokens)
     this.#position += tokens.length
     this.#forget()
-    const { log, prompt } = this.#of
+    const { log } = this.#of
     // Beyond the end of its own context it drafts nothing, and not across a change of its rotary factors.
     const most = Math.min(this.most, next, contextLength - log.length, growthAt(rope, log.length))
     if (most <= 0) return
+    try {
+      this.#start(most)
+    } catch (error) {
+      if (!isPassing(error)) throw error
+    }
+  }
+
+  /** Adds a task that drafts up to `most` tokens. */
+  #start(most: number): void {
+    const {
+      sampler,
+      model: { scheduler, shared, rope },
+    } = this.#options
+    const { log, prompt } = this.#of
     this.#state ??= SequenceState.of(
       shared,
       'draft',
@@ -182,9 +197,9 @@ export class ModelDrafter implements Drafter {
   }
 }
 
-/** True if a second model may draft again after an error: it had no room. */
+/** True if a second model may draft again after an error: it had no room, or background work used its cache. */
 function isPassing(error: unknown): boolean {
-  return isKvTideError(error) && error.code === 'OUT_OF_BLOCKS'
+  return isBusy(error) || (isKvTideError(error) && error.code === 'OUT_OF_BLOCKS')
 }
 
 /** Drafts tokens with a second model, one per step. */

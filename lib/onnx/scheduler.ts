@@ -10,6 +10,7 @@ import { setImmediate as turn, setTimeout } from 'node:timers/promises'
 
 import type { NativeLogits } from '#binding'
 
+import { isBusy } from '../border/when-free.js'
 import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { type DrawnTokens, drawTokens, type RowToDraw } from '../sampling/sampler.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
@@ -173,7 +174,7 @@ export class Scheduler {
       } else if (this.#isAwake || this.#unfit !== undefined) await turn()
       else await new Promise<void>(resolve => (this.#wake = resolve))
     } catch (error) {
-      if (isKvTideError(error) && error.code === 'BUSY') return rest()
+      if (isBusy(error)) return rest()
       for (const task of this.#tasks) this.#drop(task, error)
     }
   }
@@ -238,7 +239,7 @@ export class Scheduler {
       try {
         if (task.pending > 0 && task.state.align()) task.isAdmitted = false
       } catch (error) {
-        if (isKvTideError(error) && error.code === 'BUSY') throw error
+        if (isBusy(error)) throw error
         this.#drop(task, error)
       }
     }
@@ -268,7 +269,7 @@ export class Scheduler {
     const failure = await this.#tryStep(parts)
     if (failure === undefined) return 1
     const { error } = failure
-    if (isKvTideError(error) && error.code === 'BUSY') throw error
+    if (isBusy(error)) throw error
     const isFull = isKvTideError(error) && error.code === 'OUT_OF_BLOCKS'
     if ((isFull || parts.length === 1) && parts.some(({ drafted }) => drafted.tokens.length > 0))
       return this.#step(parts.map(part => ({ ...part, drafted: NOTHING_DRAFTED })))
@@ -401,6 +402,7 @@ export class Scheduler {
     if (draws.length === 0) return
     const failed = (error: unknown): DrawnTokens[] => draws.map(() => ({ error }))
     const drawn = await drawTokens(draws.map(({ row }) => row)).catch(failed)
+    let verified: { readonly part: StepPart; readonly accepted: number }[] = []
     for (const [place, answer] of drawn.entries()) {
       const { part } = draws[place] as (typeof draws)[number]
       const { task, draft } = part
@@ -410,10 +412,31 @@ export class Scheduler {
         if (answer.tokens === undefined) throw answer.error
         const kept = task.accept(answer.tokens, answer.logprobs, answer.isOver)
         const accepted = Math.max(Math.min(kept, answer.tokens.length - 1), 0)
-        const isKept = draft === undefined || commitDraft(draft, 1 + accepted)
-        task.state.computed += isKept ? accepted : -1
+        if (draft !== undefined) verified.push({ part, accepted })
       })
     }
+    for (;;) {
+      verified = verified.filter(({ part, accepted }) => !this.#endDraft(part, accepted))
+      if (verified.length === 0) return
+      await rest()
+    }
+  }
+
+  /** Keeps the accepted tokens of a draft. Returns false if background work uses the cache: then the draft is still open. */
+  #endDraft(part: StepPart, accepted: number): boolean {
+    const { task, draft } = part
+    let hasEnded = true
+    this.#attempt(part, () => {
+      task.state.check()
+      try {
+        const isKept = commitDraft(draft as Transaction, 1 + accepted)
+        task.state.computed += isKept ? accepted : -1
+      } catch (error) {
+        if (!isBusy(error)) throw error
+        hasEnded = false
+      }
+    })
+    return hasEnded
   }
 
   /** Makes a call for a task whose tokens were computed. If it throws, the task leaves, and its draft is rolled back with the token before it. */
