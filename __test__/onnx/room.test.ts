@@ -256,6 +256,26 @@ test('the drafts of a second model give their blocks to what that model generate
   await isWhole(t, model)
 })
 
+test('a second model gives the blocks of drafts to its own chats also while it drafts nothing', async t => {
+  const { model } = small(64)
+  const { model: second } = small(12)
+  using sequence = model.open({ tokens: ids(20, 1) })
+  const generation = model.generate(sequence, { maxTokens: 40, draft: { model: second, tokens: 2 } })
+  const got = [(await generation.next()).value]
+  // It rests with tokens that are not read yet.
+  for (let steps = -1; steps < model.cache.stats().activeBlocks; await turn()) {
+    steps = model.cache.stats().activeBlocks
+    for (let rest = 0; rest < 20; rest++) await turn()
+  }
+  t.true(second.cache.freeCount < 7, `${second.cache.freeCount} blocks are free`)
+  t.deepEqual(await chat(second, ids(28, 2), { maxTokens: 4 }), alone(ids(28, 2), 4))
+  for await (const token of generation) got.push(token)
+  t.deepEqual(got, alone(ids(20, 1), 40))
+  sequence.dispose()
+  await isWhole(t, second)
+  await isWhole(t, model)
+})
+
 test('a function of between that waits for its own model is refused, and the model goes on', async t => {
   const { model } = small(16)
   using sequence = model.open({ tokens: [1, 2, 3] })

@@ -17,7 +17,7 @@ export class Room {
   readonly #blockSize: number
   /** The number of blocks in the smallest group that keeps all tokens. */
   readonly #capacity: number
-  /** Sequences whose blocks may be taken while they have this user. */
+  /** Sequences whose blocks may be taken while they have this user, or none. */
   readonly #spare = new Map<SequenceState, SequenceUser | undefined>()
 
   constructor(cache: PagedKvCache, shared: SharedCache, stepTokens: number) {
@@ -57,10 +57,11 @@ export class Room {
     }
   }
 
-  /** Notes that blocks of a sequence may be taken while it has this user. */
+  /** Notes that blocks of a sequence may be taken while it has this user; without one, whenever it has none, until it is forgotten. */
   spare(state: SequenceState, user?: SequenceUser): void {
     this.#sweep()
-    this.#spare.set(state, user)
+    const isKept = this.#spare.has(state) && this.#spare.get(state) === undefined
+    if (!isKept) this.#spare.set(state, user)
   }
 
   /** Notes that a sequence no longer exists. */
