@@ -1,8 +1,10 @@
 // Models with other rotary factors for long sequences: each sequence has the numbers of its own length, and no prefix is shared across the threshold.
 import test from 'ava'
 
-import type { OnnxModel, OnnxSequence } from '../../onnx.js'
+import { OnnxModel, type OnnxSequence } from '../../onnx.js'
+import { onnxTest } from '../support/onnx/available.js'
 import { read } from '../support/onnx/chat.js'
+import { graphFile, referenceOf } from '../support/onnx/graphs.js'
 import { alone, Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
 import { rejected, throwsCode } from '../support/throws.js'
 
@@ -129,3 +131,18 @@ test('the threshold is not crossed in a transaction', async t => {
   t.deepEqual([chat.length, [...chat.tokens]], [8, ids(8)])
   t.deepEqual(await read(model, chat, 6), says(ids(8), 6))
 })
+
+for (const backend of ['graph', 'parts', 'plain'] as const)
+  onnxTest(`${backend}: a short prompt finds nothing of a long one`, async t => {
+    const cache = { memoryBytes: 2 ** 23, blockSize: 4 }
+    await using model = await OnnxModel.load(graphFile('families/phi3-long/builder'), { backend, threads: 1, cache })
+    const { prompts, greedy } = referenceOf('families/phi3-long')
+    // Its first tokens are computed in one call with the rest of the long prompt.
+    const long = prompts['p100'] as number[]
+    const answered = async (tokens: readonly number[], salt?: string): Promise<number[]> => {
+      using chat = model.open({ tokens, ...(salt === undefined ? {} : { salt }) })
+      return await read(model, chat, 6)
+    }
+    t.deepEqual(await answered(long), greedy['p100']?.slice(0, 6))
+    t.deepEqual(await answered(long.slice(0, 9)), await answered(long.slice(0, 9), 'alone'))
+  })

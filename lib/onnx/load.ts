@@ -20,6 +20,7 @@ import { crossCacheOf, hasEncoder } from './encoder-parts.js'
 import { endOfSequence } from './end-of-sequence.js'
 import { firstSteps } from './first-steps.js'
 import { GraphBackend } from './graph.js'
+import type { LongRope } from './long-rope.js'
 import { graphFile } from './model-folder.js'
 import { type OnnxCacheOptions, readLoad, readModelSource, rotationOf } from './options.js'
 import { layersFor, prepared, refusing } from './prepared.js'
@@ -71,7 +72,7 @@ export async function loadModel(given: unknown, options: unknown) {
       if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: cacheOptions.maxSequences ?? SEQUENCES }
       const vocabulary = rewritten.value?.inspect().vocabulary ?? vocabularyOf(graph)
-      const rope = (backend === 'plain' ? null : rewritten.value?.longRope()) ?? undefined
+      const rope = ropeOf(backend, rewritten.value)
       const encoded = parts === undefined ? undefined : { ...parts, cross: cross as CrossCache }
       const path = typeof source === 'string' ? resolve(source) : undefined
       const ends = endOfSequence(path, read.config, vocabulary)
@@ -84,6 +85,12 @@ export async function loadModel(given: unknown, options: unknown) {
   const last = refusals.at(-1) as BackendRefusal
   // The first refusal says what a faster backend lacks, the last one what keeps the graph from running at all. Only `plain` runs a decoder with an encoder.
   throw (hasEncoder(graph) || isOfRuntime(last.error) ? last : (refusals[0] as BackendRefusal)).error
+}
+
+/** The tables of rotary factors. On `plain` the graph itself adds the offset to the positions of long sequences. */
+function ropeOf(backend: BackendName, rewritten: NativeOnnxRewritten | undefined): LongRope | undefined {
+  const rope = rewritten?.longRope() ?? undefined
+  return rope === undefined || backend !== 'plain' ? rope : { ...rope, offset: 0 }
 }
 
 /** The path of the graph, or its bytes. */
