@@ -3,7 +3,9 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 
-import { isKvTideError, type KvTideError } from '../../index.js'
+import { isKvTideError, type KvTideError, PagedKvCache } from '../../index.js'
+import { nativeArgument } from '../../lib/border/owner.js'
+import type { SharedCache } from '../../lib/sequences/shared-cache.js'
 import type { GenerateOptions, Generation, OnnxModel, OnnxSequence } from '../../onnx.js'
 import { rejected } from '../support/throws.js'
 import { alone, Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
@@ -236,6 +238,108 @@ test('of several in transactions that all have no room, the youngest is refused'
   )
   t.deepEqual(answers, [alone([...ids(8, 1), 3], 12), 'OUT_OF_BLOCKS'])
   chats[0]?.dispose()
+  await isWhole(t, model)
+})
+
+/** True if a promise is settled after some turns of the event loop. */
+async function settles(promise: Promise<unknown>): Promise<boolean> {
+  let isSettled = false
+  const settle = (): void => void (isSettled = true)
+  promise.then(settle, settle)
+  for (let rest = 0; rest < 20; rest++) await turn()
+  return isSettled
+}
+
+/** A chat in a transaction, whose next token is computed and not read: a model that computes nothing else sleeps. */
+async function unread(model: OnnxModel, maxTokens: number): Promise<[OnnxSequence, Generation]> {
+  const sequence = model.open({ tokens: ids(10, 1) })
+  sequence.begin()
+  const generation = model.generate(sequence, { tokens: [3], maxTokens })
+  await generation.next()
+  return [sequence, generation]
+}
+
+test('a prompt that waits beside an idle transaction begins once other sequences have freed its blocks', async t => {
+  const ways: ((resting: OnnxSequence) => void)[] = [resting => resting.dispose(), resting => resting.truncate(4)]
+  for (const free of ways) {
+    const { model } = small(16)
+    const resting = model.open({ tokens: ids(36, 2) })
+    await model.run([{ sequence: resting }])
+    const [chat, generation] = await unread(model, 9)
+    const waiting = model.open({ tokens: ids(25, 3) })
+    const computed = model.run([{ sequence: waiting }])
+    t.false(await settles(computed))
+    free(resting)
+    t.is((await computed).length, 1)
+    // The transaction ends with its chat.
+    for (const sequence of [chat, resting, waiting]) sequence.dispose()
+    await rejected(all(generation), 'DISPOSED')
+    await isWhole(t, model)
+  }
+})
+
+test('a model sleeps while its prompts wait for room, also beside a reader of its events', async t => {
+  const backend = new ToyBackend(new Dice(1))
+  const model = toyModel(backend, { capacity: 8, more: { events: 100 } })
+  const { native } = nativeArgument<SharedCache>('cache', model.cache, PagedKvCache)
+  const check = native.checkGrowth.bind(native)
+  let looks = 0
+  native.checkGrowth = (...numbers) => {
+    looks += 1
+    return check(...numbers)
+  }
+  const drafting = model.open({ tokens: ids(4, 5) })
+  await model.run([{ sequence: drafting }])
+  const draft = drafting.begin()
+  const [chat] = await unread(model, 2)
+  const events = model.cache.events()
+  const reading = (async () => {
+    for await (const event of events) t.truthy(event)
+  })()
+  const waiting = model.open({ tokens: ids(25, 3) })
+  const computed = outcome(model.run([{ sequence: waiting }]))
+  const drafted = outcome(model.run([{ sequence: drafting, tokens: ids(25, 4) }]))
+  t.false(await settles(Promise.race([computed, drafted])))
+  const before = looks
+  t.false(await settles(Promise.race([computed, drafted])))
+  t.is(looks, before)
+  chat.dispose()
+  t.is(typeof (await drafted), 'object')
+  draft.rollback()
+  t.is(typeof (await computed), 'object')
+  waiting.dispose()
+  drafting.dispose()
+  await isWhole(t, model)
+  await reading
+})
+
+test('a prompt that waits for an answer to be read goes on, or is refused, once that answer is disposed of', async t => {
+  for (const others of [0, 4]) {
+    const { model } = small(8)
+    const resting = model.open()
+    if (others > 0) await model.run([{ sequence: resting, tokens: ids(4 * others, 2) }])
+    const [chat] = await unread(model, 2)
+    const waiting = model.open({ tokens: ids(25, 3) })
+    const computed = outcome(model.run([{ sequence: waiting }]).then(() => 'computed'))
+    t.false(await settles(computed))
+    chat.dispose()
+    t.is(await computed, others === 0 ? 'computed' : 'OUT_OF_BLOCKS')
+    resting.dispose()
+    waiting.dispose()
+    await isWhole(t, model)
+  }
+})
+
+test('a prompt that waits for room ends with its sequence', async t => {
+  const { model } = small(8)
+  const [chat, generation] = await unread(model, 9)
+  const waiting = model.open({ tokens: ids(25, 3) })
+  const computed = model.run([{ sequence: waiting }])
+  t.false(await settles(computed))
+  waiting.dispose()
+  await rejected(computed, 'DISPOSED')
+  chat.dispose()
+  await rejected(all(generation), 'DISPOSED')
   await isWhole(t, model)
 })
 

@@ -119,7 +119,8 @@ export function admit(
   function letFirst(holders: readonly number[], place: number): void {
     const pending = holders.filter(holder => (candidates[holder] as Candidate).pending > 0)
     const fitting = (): number | undefined => pending.find(holder => hasRoom(holder, true))
-    const next = fitting() ?? (preempt(place) ? fitting() : undefined)
+    const isHolding = candidates[place]?.isHolding === true
+    const next = fitting() ?? (isHolding && preempt(place) ? fitting() : undefined)
     if (next !== undefined) accept(next)
     else if (pending.length > 0) refuse(pending.at(-1) as number)
   }

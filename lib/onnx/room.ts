@@ -84,8 +84,9 @@ export class Room {
     return [...this.#spare].filter(([state, user]) => state.user === user && state.computed > 0).map(([state]) => state)
   }
 
-  /** Forgets sequences that their owners use again. */
+  /** Forgets sequences that their owners use again or have disposed of. */
   #sweep(): void {
-    for (const [state, user] of this.#spare) if (user !== undefined && state.user !== user) this.#spare.delete(state)
+    for (const [state, user] of this.#spare)
+      if (state.handle.isReleased || (user !== undefined && state.user !== user)) this.#spare.delete(state)
   }
 }

@@ -14,15 +14,15 @@ import { isBusy } from '../border/when-free.js'
 import { isKvTideError, KvTideError } from '../errors/errors.js'
 import { type DrawnTokens, drawTokens, type RowToDraw } from '../sampling/sampler.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
-import type { SharedCache } from '../sequences/shared-cache.js'
-import { openOn, type Transaction } from '../sequences/transaction.js'
+import type { SharedCache, Waiting } from '../sequences/shared-cache.js'
+import type { Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
 import { CommonStarts } from './common-starts.js'
 import { Cuts } from './cuts.js'
 import { admit, sharesOf } from './policy.js'
 import { Room } from './room.js'
 import type { SequenceState } from './sequence-state.js'
-import { type StepPart, WantedRows } from './step-parts.js'
+import { commitDraft, type StepPart, WantedRows, withDraft } from './step-parts.js'
 import { NOTHING_DRAFTED, type Task } from './task.js'
 import { isHolding, TaskCandidate } from './task-candidate.js'
 
@@ -51,6 +51,8 @@ export class Scheduler {
   #arrivals = 0
   #loop: Promise<void> | undefined
   #wake: (() => void) | undefined
+  /** Wakes it after changes of the cache. */
+  readonly #changes: Waiting = { wake: () => this.#wake?.(), end: () => this.#wake?.() }
   #isAwake = false
   #isEnded = false
 
@@ -172,11 +174,22 @@ export class Scheduler {
         const steps = await this.#step(parts)
         if (steps === 0) await turn()
       } else if (this.#isAwake || this.#unfit !== undefined) await turn()
-      else await new Promise<void>(resolve => (this.#wake = resolve))
+      else await this.#sleep()
     } catch (error) {
       if (isBusy(error)) return rest()
       for (const task of this.#tasks) this.#drop(task, error)
     }
+  }
+
+  /** Sleeps until a call wakes it. While a task waits for room, changes of the cache wake it as well, because they may have freed blocks. */
+  async #sleep(): Promise<void> {
+    const isWaiting = this.#tasks.some(task => !task.isAdmitted && task.pending > 0)
+    if (isWaiting) this.#shared.wait(this.#changes)
+    await new Promise<void>(resolve => (this.#wake = resolve))
+    if (!isWaiting) return
+    this.#shared.leave(this.#changes)
+    // More changes may follow at once.
+    await turn()
   }
 
   /** Removes tasks that are done or ended, or whose sequence no longer exists. */
@@ -452,26 +465,6 @@ export class Scheduler {
 /** @internal Waits briefly, while the cache is read in the background. */
 export function rest(): Promise<void> {
   return setTimeout(BUSY_MS)
-}
-
-/** Opens a transaction for drafted tokens. */
-function withDraft(shared: SharedCache, part: StepPart): StepPart {
-  return part.drafted.tokens.length === 0 ? part : { ...part, draft: openOn(shared, part.task.state.sequence.id) }
-}
-
-/**
- * Commits the accepted part of a draft. If layers keep states that were not kept after each drafted token, a partly accepted draft is rolled back as a whole, and the
- * next step computes the accepted tokens again. Returns false in that case.
- */
-function commitDraft(draft: Transaction, count: number): boolean {
-  try {
-    draft.commit(count)
-    return true
-  } catch (error) {
-    if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
-    draft.dispose()
-    return false
-  }
 }
 
 function preempt(task: Task): boolean {

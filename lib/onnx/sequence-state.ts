@@ -36,6 +36,11 @@ class DeferredHandle extends SequenceHandle {
     if (!this.#isInStep) super.dispose()
   }
 
+  /** True if the object was disposed of. */
+  get isReleased(): boolean {
+    return this.#isReleased
+  }
+
   set isInStep(value: boolean) {
     this.#isInStep = value
     if (!value && this.#isReleased) super.dispose()

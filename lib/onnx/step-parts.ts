@@ -1,5 +1,7 @@
-// The tokens of a step: the share of each task, and the rows of logits that are wanted.
-import type { Transaction } from '../sequences/transaction.js'
+// The tokens of a step: the share of each task, the transactions of drafted tokens, and the rows of logits that are wanted.
+import { isKvTideError } from '../errors/errors.js'
+import type { SharedCache } from '../sequences/shared-cache.js'
+import { openOn, type Transaction } from '../sequences/transaction.js'
 import { joinedRows, type StepEmbeds, type StepRows } from './spans.js'
 import type { Drafted, Task } from './task.js'
 
@@ -10,6 +12,26 @@ export interface StepPart {
   readonly drafted: Drafted
   /** The transaction that contains the drafted tokens until they are verified. */
   readonly draft: Transaction | undefined
+}
+
+/** @internal Opens a transaction for drafted tokens. */
+export function withDraft(shared: SharedCache, part: StepPart): StepPart {
+  return part.drafted.tokens.length === 0 ? part : { ...part, draft: openOn(shared, part.task.state.sequence.id) }
+}
+
+/**
+ * @internal Commits the accepted part of a draft. If layers keep states that were not kept after each drafted token, a partly accepted draft is rolled back as a whole, and the
+ * next step computes the accepted tokens again. Returns false in that case.
+ */
+export function commitDraft(draft: Transaction, count: number): boolean {
+  try {
+    draft.commit(count)
+    return true
+  } catch (error) {
+    if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
+    draft.dispose()
+    return false
+  }
 }
 
 /** @internal The tokens of a step in one array, and the rows of logits that are wanted. */
