@@ -76,8 +76,8 @@ const ROUNDS = Number(values.rounds)
 const isRepeated = ({ form, threads, length, chats }: Place): boolean =>
   form === 'int4' && threads === 1 && length === 500 && chats === 1
 const repeated = (place: Place): number => (isRepeated(place) && ROUNDS > 0 ? Math.max(ROUNDS, 10) : ROUNDS)
-/** Runtimes that are several times slower have one round, of one chat. */
-const once = ({ chats }: Place): number => (chats === 1 ? Math.min(ROUNDS, 1) : 0)
+/** Runtimes that are several times slower have one round, of one chat behind at most 1,000 tokens. */
+const once = ({ chats, length }: Place): number => (chats === 1 && length <= 1000 ? Math.min(ROUNDS, 1) : 0)
 
 const LANES: Readonly<Record<string, Lane>> = {
   kvtide: { program: () => [process.execPath, 'kvtide.mjs'], rounds: repeated },

@@ -127,9 +127,10 @@ function processes(results: readonly Measurement[]): string | undefined {
   return `The highest over the lowest time for a token, of processes with the same work in turns: ${found.join('; ')}.`
 }
 
-/** The form of optimum beside that of the builder, both in kvtide. */
+/** The form of optimum beside that of the builder, both in kvtide and in the same rounds. */
 function exported(results: readonly Measurement[], builder: readonly Measurement[]): string | undefined {
-  const places = placesOf(builder)
+  const rounds = new Set(results.map(({ round }) => round))
+  const places = placesOf(builder.filter(({ round }) => rounds.has(round)))
   const rows = placesOf(results).flatMap(({ name, of }) => {
     const other = places.find(place => place.name === name)
     if (other === undefined) return []
@@ -212,7 +213,7 @@ onnxruntime use the former, llama.cpp also the latter.
   optimum alone.
 - llama.cpp (node-llama-cpp 3.22) runs the same weights in f32 or f16, or the Q4_1 file that the int4 graph was made of.
 
-The graph under *f16* is the one that the builder makes for GPUs, on the CPU. onnxruntime cannot compute the one that it makes for CPUs in halves, kvtide can.
+The graph under *f16* is the one that the builder makes for GPUs, on the CPU. onnxruntime cannot run the builder's f16 graph for CPUs; kvtide can.
 
 After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. With f32, onnxruntime computes
 these products for kvtide and onnxruntime-genai, except that of the head, which kvtide computes itself. With int4, kvtide computes all of them, in integers as the
