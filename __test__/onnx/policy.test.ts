@@ -85,24 +85,25 @@ test('shares: one token of each that decodes first, then prompts in order, withi
   t.deepEqual(sharesOf([candidate(0), candidate(0)], 4), [])
 })
 
+const sharesWithin = (budget: number, ...candidates: Candidate[]): number[][] =>
+  sharesOf(candidates, budget).map(({ place, tokens, drafts }) => [place, tokens, drafts])
+
 test('drafts leave at least half of the budget behind decoding to prompts, as far as these need it', t => {
-  const shares = (budget: number, ...candidates: Candidate[]): number[][] =>
-    sharesOf(candidates, budget).map(({ place, tokens, drafts }) => [place, tokens, drafts])
   const eight = Array.from({ length: 8 }, () => candidate(1, 8))
-  const filled = shares(64, ...eight, candidate(10))
+  const filled = sharesWithin(64, ...eight, candidate(10))
   t.deepEqual(filled.at(-1), [8, 10, 0])
   t.is(
     filled.reduce((sum, [, tokens = 0, drafts = 0]) => sum + tokens + drafts, 0),
     64,
   )
-  t.deepEqual(shares(64, ...eight, candidate(100)).at(-1), [8, 28, 0])
-  t.deepEqual(shares(2, candidate(1, 8), candidate(10)), [
+  t.deepEqual(sharesWithin(64, ...eight, candidate(100)).at(-1), [8, 28, 0])
+  t.deepEqual(sharesWithin(2, candidate(1, 8), candidate(10)), [
     [0, 1, 0],
     [1, 1, 0],
   ])
   // A prompt that is not computed in this step leaves its tokens to drafts.
-  t.deepEqual(shares(8, candidate(1, 8), { ...candidate(10), isWaiting: true }), [[0, 1, 7]])
-  t.deepEqual(shares(8, candidate(1, 8), candidate(10, 0, true, 2)), [
+  t.deepEqual(sharesWithin(8, candidate(1, 8), { ...candidate(10), isWaiting: true }), [[0, 1, 7]])
+  t.deepEqual(sharesWithin(8, candidate(1, 8), candidate(10, 0, true, 2)), [
     [0, 1, 5],
     [1, 2, 0],
   ])
