@@ -20,7 +20,8 @@ import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
  * second model   push -> a task of the second model's scheduler, while the generation is idle -> drafted
  * ```
  * A second model's task shares steps with the other tasks of that model, including drafts for other generations. If there is no room for it,
- * nothing is drafted and the generation goes on: so two models that draft for each other cannot deadlock.
+ * or a function of `between` runs in that model, nothing is drafted and the generation goes on: so two models that draft for each other cannot
+ * deadlock.
  */
 export interface Drafter {
   /** The maximum number of tokens drafted at once. */
@@ -126,7 +127,7 @@ export class ModelDrafter implements Drafter {
   push(tokens: readonly number[], next: number): void {
     const {
       sampler,
-      model: { contextLength = Infinity, rope },
+      model: { scheduler, contextLength = Infinity, rope },
     } = this.#options
     sampler.truncate(this.#position)
     sampler.push(tokens)
@@ -135,7 +136,7 @@ export class ModelDrafter implements Drafter {
     const { log } = this.#of
     // Beyond the end of its own context it drafts nothing, and not across a change of its rotary factors.
     const most = Math.min(this.most, next, contextLength - log.length, growthAt(rope, log.length))
-    if (most <= 0) return
+    if (most <= 0 || scheduler.isHeld) return
     try {
       this.#start(most)
     } catch (error) {

@@ -318,7 +318,8 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     if (this.#task === undefined && !this.#isOver && this.#needsPreparation())
       await (this.#prepared ??= this.#prepare()).catch((cause: unknown) => (refused = { cause }))
     return await new Promise((resolve, reject) => {
-      this.#waiting.push({ resolve, reject })
+      const waiting = { resolve, reject }
+      this.#waiting.push(waiting)
       try {
         if (refused !== undefined && !this.#isOver) throw refused.cause
         if (this.#task === undefined && !this.#isOver) this.#start()
@@ -327,7 +328,17 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
         this.#failure = { cause }
         this.#finish()
       }
+      if (this.#waiting.at(-1) === waiting) this.#checkWait()
     })
+  }
+
+  /** Refuses the last call of `next` if it waits for a step inside a function of `between`. The generation goes on. */
+  #checkWait(): void {
+    try {
+      this.#scheduler.checkSteps()
+    } catch (error) {
+      this.#waiting.pop()?.reject(error)
+    }
   }
 
   /** Ends the generation. When the promise is fulfilled, the sequence can be used again. */
@@ -427,7 +438,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
     if (task !== undefined && !task.hasLeft) {
       task.isEnded = true
       const left = new Promise<void>(resolve => this.#left.push(resolve))
-      this.#scheduler.wake()
+      this.#scheduler.settle()
       await left
     }
     this.#finish()

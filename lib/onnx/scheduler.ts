@@ -5,7 +5,6 @@
 // If a step fails, it is rolled back and its sequences are computed one by one, so only those that fail alone are refused. Between two steps each sequence is in a
 // state that its owner knows. Besides the backend's calls, a step costs microseconds of bookkeeping per sequence. A round that computes nothing ends with a turn of
 // the event loop, so timers, I/O and aborts always get one.
-import { AsyncLocalStorage } from 'node:async_hooks'
 import { setImmediate as turn, setTimeout } from 'node:timers/promises'
 
 import type { NativeLogits } from '#binding'
@@ -17,6 +16,7 @@ import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { SharedCache, Waiting } from '../sequences/shared-cache.js'
 import type { Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
+import { Between, outside } from './between.js'
 import { CommonStarts } from './common-starts.js'
 import { Cuts } from './cuts.js'
 import { admit, sharesOf } from './policy.js'
@@ -28,10 +28,6 @@ import { isHolding, TaskCandidate } from './task-candidate.js'
 
 /** The wait while the cache is read in the background, in milliseconds. */
 const BUSY_MS = 1
-
-/** The scheduler whose `between` function is running. Calls inside that function must not wait for that scheduler. */
-const calling = new AsyncLocalStorage<{ scheduler: Scheduler | undefined }>()
-let calls = 0
 
 /** @internal Computes tasks in steps that they share. */
 export class Scheduler {
@@ -47,7 +43,7 @@ export class Scheduler {
   #unfit: Task | undefined
   /** The task that had no room in the previous round. */
   #wasUnfit: Task | undefined
-  #between: (() => Promise<void>)[] = []
+  readonly #between = new Between()
   #arrivals = 0
   #loop: Promise<void> | undefined
   #wake: (() => void) | undefined
@@ -75,12 +71,7 @@ export class Scheduler {
   /** Adds a task for a sequence. Refused if another task works on it. */
   add<T extends Task>(state: SequenceState, make: (arrival: number) => T): T {
     this.check()
-    if (calling.getStore()?.scheduler === this)
-      throw new KvTideError(
-        'BUSY',
-        'a function passed to `between` cannot generate or run tokens of the same model, because no step begins before it ends',
-        {},
-      )
+    this.checkSteps()
     state.reconcile()
     state.checkFree()
     const task = make(this.#arrivals)
@@ -94,6 +85,11 @@ export class Scheduler {
     if (this.#isEnded) throw disposed()
   }
 
+  /** Refuses a call that waits for a step inside a function of `between`. */
+  checkSteps(): void {
+    this.#between.check('generate or run tokens')
+  }
+
   /** True if so many tokens of one sequence fit into the whole cache. */
   fits(tokens: number): boolean {
     return this.#room.fits(tokens)
@@ -102,39 +98,37 @@ export class Scheduler {
   /** Runs a function between two steps. The next step waits for it. */
   between<R>(call: () => R | Promise<R>): Promise<R> {
     this.check()
-    return new Promise((resolve, reject) => {
-      this.#between.push(async () => {
-        const store: { scheduler: Scheduler | undefined } = { scheduler: this }
-        calls += 1
-        try {
-          resolve(await calling.run(store, call))
-        } catch (error) {
-          reject(error)
-        } finally {
-          // Promises that the function left pending may use the model again.
-          store.scheduler = undefined
-          calls -= 1
-          // While AsyncLocalStorage is in use, all promises cost more.
-          if (calls === 0) calling.disable()
-        }
-      })
-      this.wake()
-    })
+    this.#between.check('call `between`')
+    const called = this.#between.add(call)
+    this.wake()
+    return called
+  }
+
+  /** True while a function of `between` runs: no step begins before it ends. */
+  get isHeld(): boolean {
+    return this.#between.isRunning
   }
 
   /** Checks again whether there is work. */
   wake(): void {
     this.#isAwake = true
     this.#wake?.()
-    this.#loop ??= this.#run().finally(() => {
+    this.#loop ??= outside(() => this.#run()).finally(() => {
       this.#loop = undefined
       if (this.#isAwake) this.wake()
     })
   }
 
-  /** Ends all tasks, after the step that is being computed. */
+  /** Removes tasks that have ended: at once while a function of `between` runs, otherwise after the step that is being computed. */
+  settle(): void {
+    if (this.isHeld) this.#dismiss()
+    else this.wake()
+  }
+
+  /** Ends all tasks, after the step that is being computed. Inside a function of `between` there is none, and it does not wait for that function. */
   async dispose(): Promise<void> {
     this.#isEnded = true
+    if (this.#between.isInside) return this.#dismiss()
     this.wake()
     await this.#loop
   }
@@ -154,11 +148,13 @@ export class Scheduler {
     for (;;) {
       this.#isAwake = false
       this.#dismiss()
-      if (this.#between.length > 0) {
-        for (const call of this.#between.splice(0)) await call()
+      if (!this.#between.isEmpty) {
+        // A function may wait for a generation of another model, which would wait for its drafts.
+        for (const task of this.#tasks) if (task.isOptional) this.#drop(task)
+        await this.#between.run()
         this.#dismiss()
       }
-      if (this.#tasks.length === 0 && this.#between.length === 0) return
+      if (this.#tasks.length === 0 && this.#between.isEmpty) return
       await this.#round()
       this.#wake = undefined
     }
