@@ -143,6 +143,30 @@ test('a long text gives the event loop its turns', async t => {
   t.true(turns > 5, `${turns}`)
 })
 
+test('ids of a long text are made between turns of the event loop, until a signal ends it', async t => {
+  const tokenizer = await load(t, byteLevelTokenizer())
+  const text = '<|im_start|>Hello the world, of 12 words. '.repeat(10_000)
+  let turns = 0
+  const timer = setInterval(() => (turns += 1), 1)
+  t.teardown(() => clearInterval(timer))
+  const ids = await tokenizer.encodeAsync(text)
+  t.true(turns > 5, `${turns}`)
+  t.deepEqual(ids, tokenizer.encode(text))
+  const addSpecialTokens = false
+  t.deepEqual(
+    await tokenizer.encodeAsync('Hello', { addSpecialTokens }),
+    tokenizer.encode('Hello', { addSpecialTokens }),
+  )
+  const ended = new AbortController()
+  const begun = tokenizer.encodeAsync(text.repeat(100), { signal: ended.signal })
+  turns = 0
+  ended.abort(new Error('left'))
+  const error = await rejected(begun, 'ABORTED')
+  t.is((error.cause as Error).message, 'left')
+  t.true(turns < 200, 'it ends soon')
+  await rejected(tokenizer.encodeAsync('Hello', { signal: ended.signal }), 'ABORTED')
+})
+
 test('numbers and spaces split as in the tokenizers in Rust', async t => {
   const json = byteLevelTokenizer()
   const digits = { type: 'Digits', individual_digits: true }
@@ -183,6 +207,8 @@ test('files of a folder are found one folder up as well, and a broken config is 
 test('wrong arguments are refused', async t => {
   const tokenizer = await load(t, byteLevelTokenizer())
   throwsCode(t, 'INVALID_ARGUMENT', () => tokenizer.encode(1 as never))
+  await rejected(tokenizer.encodeAsync(1 as never), 'INVALID_ARGUMENT')
+  await rejected(tokenizer.encodeAsync('a', { signal: {} as never }), 'INVALID_ARGUMENT')
   throwsCode(t, 'INVALID_ARGUMENT', () => tokenizer.decode('a' as never))
   throwsCode(t, 'INVALID_ARGUMENT', () => tokenizer.decode([1.5]))
   throwsCode(t, 'INVALID_ARGUMENT', () => tokenizer.stream({ skipSpecial: true } as never))

@@ -1,6 +1,8 @@
 // A model's tokenizer: text to ids, and back.
 import { checkInternal, checkThis, settle } from '../border/owner.js'
+import { type AsyncOptions, isAbortSignal } from '../border/stop-signal.js'
 import { count, flag, known, type Names, optional, text as string } from '../errors/check.js'
+import { checkSignal, invalid } from '../errors/errors.js'
 import { Vocabulary, type VocabularyOptions } from '../sampling/vocabulary.js'
 import type { TokenIds } from '../sequences/tokens.js'
 import type { Codec } from './codec.js'
@@ -19,6 +21,7 @@ export interface DecodeOptions {
 }
 
 const ENCODE: Names<EncodeOptions> = { addSpecialTokens: 0 }
+const ENCODE_ASYNC: Names<EncodeOptions & AsyncOptions> = { ...ENCODE, signal: 0 }
 const DECODE: Names<DecodeOptions> = { skipSpecialTokens: 0 }
 const ID_MAX = 2 ** 32 - 1
 
@@ -38,11 +41,24 @@ export class TextTokenizer {
     settle<TextTokenizer, 'size' | 'path'>(this, { size, path })
   }
 
-  /** Returns the ids of a text. It takes about a second for a megabyte: a chat's own texts are tokenised in slices. */
+  /** Returns the ids of a text. It takes about a second for a megabyte, which {@link encodeAsync} spends in short slices. */
   encode(text: string, options: EncodeOptions = {}): Uint32Array {
     const { encoder } = TextTokenizer.#codecOf(this)
     const { addSpecialTokens } = known<EncodeOptions>('options', options, ENCODE)
     return encoder.encode(string('text', text), optional(flag, 'addSpecialTokens', addSpecialTokens) ?? true)
+  }
+
+  /** As {@link encode}, in slices of a few milliseconds, between which the event loop gets its turns. */
+  async encodeAsync(text: string, options: EncodeOptions & AsyncOptions = {}): Promise<Uint32Array> {
+    const { encoder } = TextTokenizer.#codecOf(this)
+    const { addSpecialTokens, signal } = known<EncodeOptions & AsyncOptions>('options', options, ENCODE_ASYNC)
+    const hasSpecials = optional(flag, 'addSpecialTokens', addSpecialTokens) ?? true
+    const stop = optional(readSignal, 'signal', signal)
+    const whole = string('text', text)
+    checkSignal(stop)
+    const { ids } = await encoder.encodeFrom(whole, 0, () => stop?.aborted === true)
+    checkSignal(stop)
+    return hasSpecials ? encoder.around(ids) : ids
   }
 
   /** Returns the text of ids. Bytes that are no UTF-8 become U+FFFD. */
@@ -92,6 +108,11 @@ export class TextStream implements Detokenizer {
     checkThis(self, value => #text in value, 'the result of stream()')
     return self.#text
   }
+}
+
+function readSignal(argument: string, value: unknown): AbortSignal {
+  if (!isAbortSignal(value)) throw invalid(argument, value, 'an AbortSignal')
+  return value
 }
 
 /** The ids that have text, by the options of a call. */

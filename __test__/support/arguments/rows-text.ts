@@ -159,6 +159,12 @@ const tokenizers = new Members('TextTokenizer', () => new text.TextTokenizer(INT
     some({ addSpecialTokens: optional(flag) }),
   )
   .special(
+    'encodeAsync',
+    always,
+    param('text', words, () => 'Hello'),
+    some({ addSpecialTokens: optional(flag), signal: optional({ legal: {} }) }),
+  )
+  .special(
     'decode',
     always,
     param('ids', tokenIds, () => [3]),
