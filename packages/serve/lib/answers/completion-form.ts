@@ -11,7 +11,7 @@ export class CompletionForm implements ResponseForm {
   readonly #hasLogprobs: boolean
   readonly #echo: (index: number) => string
 
-  /** `echo` returns the text in front of each answer. */
+  /** `echo` returns the text in front of an answer. It is called once the answer has begun. */
   constructor(head: ResponseHead, hasLogprobs: boolean, echo: (index: number) => string) {
     this.#head = head
     this.#chunks = new Chunks('text_completion', head)
@@ -29,7 +29,7 @@ export class CompletionForm implements ResponseForm {
   }
 
   choice(index: number): ChoiceForm {
-    return new CompletionChoice(index, this.#chunks, this.#hasLogprobs, this.#echo(index))
+    return new CompletionChoice(index, this.#chunks, this.#hasLogprobs, () => this.#echo(index))
   }
 }
 
@@ -37,12 +37,12 @@ class CompletionChoice implements ChoiceForm {
   readonly #index: number
   readonly #chunks: Chunks
   readonly #hasLogprobs: boolean
-  readonly #echo: string
+  readonly #echo: () => string
   readonly #logprobs: TextLogprobs[] = []
   #text = ''
   #reason: TextFinishReason | null = null
 
-  constructor(index: number, chunks: Chunks, hasLogprobs: boolean, echo: string) {
+  constructor(index: number, chunks: Chunks, hasLogprobs: boolean, echo: () => string) {
     this.#index = index
     this.#chunks = chunks
     this.#hasLogprobs = hasLogprobs
@@ -50,7 +50,8 @@ class CompletionChoice implements ChoiceForm {
   }
 
   begin(): string | undefined {
-    return this.#echo === '' ? undefined : this.#chunk(this.#echo, [])
+    const echo = this.#echo()
+    return echo === '' ? undefined : this.#chunk(echo, [])
   }
 
   add(event: Exclude<TextEvent, { readonly type: 'finish' }>): string | undefined {
@@ -71,7 +72,7 @@ class CompletionChoice implements ChoiceForm {
   whole(): object {
     return {
       index: this.#index,
-      text: this.#echo + this.#text,
+      text: this.#echo() + this.#text,
       finish_reason: this.#reason,
       logprobs: this.#hasLogprobs ? legacy(this.#logprobs, 0) : null,
     }

@@ -84,16 +84,25 @@ export function chatRun(served: Served, request: ChatRequest, tenant: Tenant, he
   }
 }
 
+/** Returns the text in front of each answer: that of its prompt. A list of ids is decoded once, when the first answer asks for it. */
+function echoOf({ model }: Served, { prompts, count, hasEcho }: CompletionRequest): (index: number) => string {
+  const texts: string[] = []
+  return index => {
+    if (!hasEcho) return ''
+    const place = Math.floor(index / count)
+    const prompt = prompts[place] as Prompt
+    return (texts[place] ??= typeof prompt === 'string' ? prompt : model.tokenizer.decode(prompt))
+  }
+}
+
 /** Continuations of prompts. */
 export function completionRun(served: Served, request: CompletionRequest, tenant: Tenant, head: ResponseHead): Run {
   const { model } = served
-  const { prompts, count, hasEcho, logprobs, includeUsage } = request
+  const { prompts, count, logprobs, includeUsage } = request
   const options = optionsOf(served, request, tenant, logprobs)
-  const textOf = (prompt: Prompt): string => (typeof prompt === 'string' ? prompt : model.tokenizer.decode(prompt))
-  const echo = (index: number): string => (hasEcho ? textOf(prompts[Math.floor(index / count)] as Prompt) : '')
   return {
     tenant: tenant.salt ?? '',
-    form: new CompletionForm(head, logprobs !== undefined, echo),
+    form: new CompletionForm(head, logprobs !== undefined, echoOf(served, request)),
     prompts: prompts.length,
     count,
     isSingleCall: false,

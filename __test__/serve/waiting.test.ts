@@ -1,0 +1,51 @@
+// Requests that wait: the memory that they keep, and the work that is done before they have their places.
+import test, { type ExecutionContext } from 'ava'
+
+import type { ServerOptions } from '../../packages/serve/index.js'
+import { until } from '../support/until.js'
+import { Client, eventsOf } from '../support/serve/client.js'
+import { said, ScriptedModel } from '../support/serve/scripted-model.js'
+
+/** A server with one place, which a request has taken until `go` is called. */
+async function busy(
+  t: ExecutionContext,
+  options: Partial<ServerOptions> = {},
+): Promise<{ readonly client: Client; readonly go: () => void }> {
+  const gates: (() => void)[] = []
+  const gate = new Promise<void>(resolve => gates.push(resolve))
+  const model = new ScriptedModel(async function* (_, call) {
+    if (call === 0) await gate
+    yield said('!')
+  })
+  const client = await Client.of(t, { maxRunning: 1, maxBodyBytes: 2 ** 20, ...options }, model)
+  client.completed({ prompt: 'first' }, { key: 'one' }).catch(() => {})
+  t.true(await until(() => model.running === 1))
+  return { client, go: () => gates.forEach(open => open()) }
+}
+
+const waiting = (client: Client, count: number): Promise<boolean> =>
+  until(async () => (await client.metric('vllm:num_requests_waiting')) === count)
+
+test('a prompt in front of its answers is decoded once, when the first one begins', async t => {
+  const { client, go } = await busy(t)
+  const { tokenizer } = client.model
+  const { decode } = tokenizer
+  let decoded = 0
+  tokenizer.decode = ids => {
+    decoded += 1
+    return decode(ids)
+  }
+  const prompt = ['one', 'two'].map(text => Array.from(tokenizer.encode(text)))
+  const whole = client.completed({ prompt, echo: true, n: 4 })
+  t.true(await waiting(client, 1))
+  t.is(decoded, 0)
+  go()
+  t.deepEqual(
+    (await whole).choices.map(({ text }) => text),
+    [...Array.from({ length: 4 }, () => 'one!'), ...Array.from({ length: 4 }, () => 'two!')],
+  )
+  t.is(decoded, 2)
+  const streamed = await client.post({ prompt: prompt[0], echo: true, stream: true }, { path: '/v1/completions' })
+  const texts = eventsOf(await streamed.text()).map(({ choices }) => choices[0]?.text)
+  t.deepEqual([texts.join(''), decoded], ['one!', 3])
+})
