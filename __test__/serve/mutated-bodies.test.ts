@@ -8,7 +8,7 @@ import type { Fields } from '../../packages/serve/lib/requests/fields.js'
 import { mutated } from '../support/mutated.js'
 import { check } from '../support/seeded.js'
 
-const facts = { names: ['model'], vocabulary: 300 }
+const facts = { names: ['model'], vocabulary: 300, contextLength: 4096 }
 const shared = {
   model: 'model',
   stream: true,

@@ -3,7 +3,7 @@ import test, { type ExecutionContext } from 'ava'
 
 import type { ServerOptions } from '../../packages/serve/index.js'
 import { until } from '../support/until.js'
-import { Client, eventsOf } from '../support/serve/client.js'
+import { type Answer, Client, eventsOf } from '../support/serve/client.js'
 import { said, ScriptedModel } from '../support/serve/scripted-model.js'
 
 /** A server with one place, which a request has taken until `go` is called. */
@@ -48,4 +48,21 @@ test('a prompt in front of its answers is decoded once, when the first one begin
   const streamed = await client.post({ prompt: prompt[0], echo: true, stream: true }, { path: '/v1/completions' })
   const texts = eventsOf(await streamed.text()).map(({ choices }) => choices[0]?.text)
   t.deepEqual([texts.join(''), decoded], ['one!', 3])
+})
+
+const ids = (length: number): number[] => Array.from({ length }, () => 5)
+
+test('a list of ids that is longer than the context is refused before it waits', async t => {
+  const { client, go } = await busy(t, { maxWaiting: 0 })
+  const path = '/v1/completions'
+  for (const prompt of [ids(4097), [ids(3), ids(5000)]])
+    for (const more of [{}, { stream: true }, { echo: true, n: 16 }]) {
+      const response = await client.post({ prompt, ...more }, { path })
+      const { error } = (await response.json()) as Answer
+      t.deepEqual([response.status, error.code, error.param], [400, 'context_length_exceeded', 'prompt'])
+      t.regex(error.message, /^(4097|5000) tokens exceed the model's context of 4096 tokens$/)
+    }
+  t.is((await client.post({ prompt: ids(4097) }, { path: '/worker/keys?of=completions' })).status, 400)
+  t.is((await client.post({ prompt: ids(4096) }, { path })).status, 503, 'it fits, and the server is full')
+  go()
 })

@@ -150,7 +150,9 @@ export class TextServer implements AsyncDisposable {
 
   #route(): void {
     const { app } = this
-    const facts = { names: [this.#settings.name], vocabulary: this.#settings.model.model.vocabularySize }
+    const { model } = this.#settings
+    const vocabulary = model.model.vocabularySize
+    const facts = { names: [this.#settings.name], vocabulary, contextLength: model.contextLength }
     const status = (): { status: string } => {
       if (this.#isDraining) throw overloaded('the server is shutting down')
       return { status: 'ok' }

@@ -2,7 +2,7 @@
 import { wrong } from '../refusal.js'
 import { type Fields, flag, given, isId, number } from './fields.js'
 import { refuseOthers } from './known.js'
-import { checkModel, type ModelFacts, readShared, type SharedRequest } from './sampling.js'
+import { checkContext, checkModel, type ModelFacts, readShared, type SharedRequest } from './sampling.js'
 
 /** A text, or its token ids. */
 export type Prompt = string | readonly number[]
@@ -33,18 +33,21 @@ export function readCompletion(fields: Fields, facts: ModelFacts): CompletionReq
   return {
     ...shared,
     options: { ...shared.options, maxTokens: shared.options.maxTokens ?? TOKENS },
-    prompts: readPrompts(given(fields, 'prompt'), facts.vocabulary),
+    prompts: readPrompts(given(fields, 'prompt'), facts),
     hasEcho,
     logprobs,
   }
 }
 
-function readPrompts(value: unknown, vocabulary: number | undefined): readonly Prompt[] {
+function readPrompts(value: unknown, { vocabulary, contextLength }: ModelFacts): readonly Prompt[] {
   const expected = 'a text, a list of token ids, or a list of at most 128 of these'
   const one = (prompt: unknown): Prompt => {
     if (typeof prompt === 'string' && prompt !== '' && !/\p{Surrogate}/u.test(prompt)) return prompt
-    if (Array.isArray(prompt) && prompt.length > 0 && prompt.every(id => isId(id, vocabulary)))
+    if (Array.isArray(prompt) && prompt.length > 0 && prompt.every(id => isId(id, vocabulary))) {
+      // A longer list would only take memory while it waits.
+      checkContext(prompt.length, contextLength, 'prompt')
       return prompt as number[]
+    }
     throw wrong('prompt', prompt, `${expected}, none of them empty`)
   }
   const isList = Array.isArray(value) && value.length > 0 && !value.every(item => typeof item === 'number')

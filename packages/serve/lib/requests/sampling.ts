@@ -11,6 +11,8 @@ export interface ModelFacts {
   readonly names: readonly string[]
   /** The size of the vocabulary, if known. */
   readonly vocabulary: number | undefined
+  /** The maximum number of tokens of a prompt, if known. */
+  readonly contextLength: number | undefined
 }
 
 /** The options of a generation that follow from a request, for both endpoints. */
@@ -108,5 +110,16 @@ export function checkModel(fields: Fields, { names }: ModelFacts): void {
     `the model ${shown(model)} does not exist; this server has ${JSON.stringify(names[0])}`,
     'model',
     'model_not_found',
+  )
+}
+
+/** Refuses a prompt that is longer than the model's context. */
+export function checkContext(tokens: number, contextLength: number | undefined, param: 'messages' | 'prompt'): void {
+  if (contextLength === undefined || tokens <= contextLength) return
+  throw new Refusal(
+    400,
+    `${tokens} tokens exceed the model's context of ${contextLength} tokens`,
+    param,
+    'context_length_exceeded',
   )
 }
