@@ -11,6 +11,9 @@ import { checkAsync } from '../support/seeded.js'
 const never = new AbortController().signal
 setMaxListeners(0, never)
 
+/** Bytes of one spot. */
+const SPOT = 2 ** 18
+
 /** Lets all promises that are settled be handled. */
 const settled = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
 
@@ -25,8 +28,8 @@ class Requests {
     this.line = line
   }
 
-  ask(name: string, places = 1, signal: AbortSignal = never): void {
-    this.line.admit({ tenant: name.slice(0, 1), places, signal }).then(
+  ask(name: string, places = 1, signal: AbortSignal = never, bytes = 0): void {
+    this.line.admit({ tenant: name.slice(0, 1), places, bytes, signal }).then(
       place => {
         this.order.push(name)
         this.places.set(name, place)
@@ -110,12 +113,44 @@ test('a client that hangs up leaves the line; a line that closes refuses all tha
   t.deepEqual([requests.line.running, requests.line.waiting, requests.order.length], [0, 0, 1])
 })
 
+test('a large request takes several spots of the line, and displaces none in vain', async t => {
+  const single = new Requests(new Line(1, 4))
+  single.ask('a0')
+  single.ask('a1', 1, never, 2 * SPOT + 1)
+  single.ask('a2', 1, never, 2 * SPOT)
+  await settled()
+  t.is(single.refused.get('a2')?.status, 503, 'three of four spots are taken')
+  single.ask('a3', 1, never, SPOT)
+  await settled()
+  t.deepEqual([single.line.waiting, single.refused.size], [2, 1])
+  // A request that is larger than the whole line waits alone.
+  const alone = new Requests(new Line(1, 2))
+  for (const [name, bytes] of [
+    ['a0', 0],
+    ['a1', 100 * SPOT],
+    ['a2', 0],
+  ] as const)
+    alone.ask(name, 1, never, bytes)
+  await settled()
+  t.deepEqual([[...alone.refused.keys()], alone.line.waiting], [['a2'], 1])
+  const several = new Requests(new Line(1, 8, 2))
+  several.ask('a0')
+  for (const name of ['a1', 'a2', 'a3', 'a4']) several.ask(name, 1, never, 2 * SPOT)
+  several.ask('b1', 1, never, 5 * SPOT)
+  await settled()
+  t.deepEqual([[...several.refused.keys()], several.line.waiting], [['b1'], 4], 'tenant a would keep too little')
+  several.ask('b2', 1, never, 3 * SPOT)
+  await settled()
+  t.deepEqual([[...several.refused.keys()], several.line.waiting], [['b1', 'a4', 'a3'], 3], 'the newest requests of a')
+})
+
 test('for any requests: bounds hold, none is lost, and each is answered once', async t => {
   const step = fc.oneof(
     fc.record({
       kind: fc.constant('ask' as const),
       tenant: fc.constantFrom('a', 'b', 'c'),
       places: fc.integer({ min: 1, max: 5 }),
+      spots: fc.integer({ min: 0, max: 7 }),
     }),
     fc.record({ kind: fc.constant('end' as const), which: fc.nat() }),
     fc.record({ kind: fc.constant('leave' as const), which: fc.nat() }),
@@ -128,13 +163,15 @@ test('for any requests: bounds hold, none is lost, and each is answered once', a
       const requests = new Requests(line)
       const leaving = new Map<string, AbortController>()
       const ended = new Set<string>()
+      const spots = new Map<string, number>()
       let asked = 0
       for (const each of steps) {
         if (each.kind === 'ask') {
           const [name, controller] = [`${each.tenant}${asked}`, new AbortController()]
           asked += 1
           leaving.set(name, controller)
-          requests.ask(name, each.places, controller.signal)
+          spots.set(name, Math.max(1, Math.min(each.spots, waiting)))
+          requests.ask(name, each.places, controller.signal, each.spots * SPOT)
         } else if (each.kind === 'end') {
           const open = requests.order.filter(name => !ended.has(name))
           const name = open[each.which % Math.max(1, open.length)]
@@ -146,6 +183,8 @@ test('for any requests: bounds hold, none is lost, and each is answered once', a
         await settled()
         if (line.running > running || line.waiting > waiting) throw new Error('a bound does not hold')
         if (requests.order.length + requests.refused.size + line.waiting !== asked) throw new Error('a request is lost')
+        const kept = [...spots].filter(([name]) => !requests.places.has(name) && !requests.refused.has(name))
+        if (kept.reduce((sum, [, own]) => sum + own, 0) > waiting) throw new Error('too many spots are taken')
       }
       for (
         let name = requests.order.find(each => !ended.has(each));

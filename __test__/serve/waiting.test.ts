@@ -3,7 +3,7 @@ import test, { type ExecutionContext } from 'ava'
 
 import type { ServerOptions } from '../../packages/serve/index.js'
 import { until } from '../support/until.js'
-import { type Answer, Client, eventsOf } from '../support/serve/client.js'
+import { type Answer, Client, eventsOf, MESSAGES } from '../support/serve/client.js'
 import { said, ScriptedModel } from '../support/serve/scripted-model.js'
 
 /** A server with one place, which a request has taken until `go` is called. */
@@ -65,4 +65,16 @@ test('a list of ids that is longer than the context is refused before it waits',
   t.is((await client.post({ prompt: ids(4097) }, { path: '/worker/keys?of=completions' })).status, 400)
   t.is((await client.post({ prompt: ids(4096) }, { path })).status, 503, 'it fits, and the server is full')
   go()
+})
+
+test('waiting requests with large bodies fill the line', async t => {
+  const { client, go } = await busy(t, { maxWaiting: 4 })
+  const large = { prompt: 'x'.repeat(600_000) }
+  const more = [client.post(large, { path: '/v1/completions' })]
+  t.true(await waiting(client, 1))
+  t.is((await client.post(large, { path: '/v1/completions' })).status, 503)
+  more.push(client.post({ messages: MESSAGES }))
+  t.true(await waiting(client, 2))
+  go()
+  for (const response of await Promise.all(more)) t.is(response.status, 200)
 })

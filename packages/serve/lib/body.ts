@@ -7,6 +7,14 @@ import { Refusal } from './refusal.js'
 /** The maximum number of bytes that are still read from a refused body, so that its client gets to read the response. */
 const DROPPED_MAX = 2 ** 26
 
+/** The sizes of bodies that were read. */
+const SIZES = new WeakMap<IncomingMessage, number>()
+
+/** Returns the size of the body of a request in bytes; 0 if it was not read here. */
+export function sizeOf(request: IncomingMessage): number {
+  return SIZES.get(request) ?? 0
+}
+
 const tooLarge = (most: number): Refusal =>
   new Refusal(413, `the request has more than ${most} bytes`, null, 'request_too_large')
 
@@ -49,6 +57,7 @@ export function bytesOf(request: IncomingMessage, most: number): Promise<Buffer>
       }
     })
     request.on('end', () => {
+      SIZES.set(request, length)
       if (length > most) reject(tooLarge(most))
       else resolve(Buffer.concat(parts))
     })

@@ -15,6 +15,7 @@ import { Line } from './admission/line.js'
 import { EventStream } from './answers/event-stream.js'
 import { RequestRun, type Run } from './answers/request-run.js'
 import type { ResponseHead } from './answers/form.js'
+import { sizeOf } from './body.js'
 import { checkThis } from './arguments.js'
 import { httpApp } from './http.js'
 import { InspectorMount } from './inspector-mount.js'
@@ -274,7 +275,8 @@ export class TextServer implements AsyncDisposable {
       return { 'x-request-id': request.id }
     }
     const stream = isStream ? new EventStream(reply.raw, times.write, begin) : undefined
-    const context = { line: this.#line, metrics: this.#metrics, times, stopped: this.#stopped.signal }
+    const bytes = sizeOf(request.raw)
+    const context = { line: this.#line, metrics: this.#metrics, times, bytes, stopped: this.#stopped.signal }
     this.#active += 1
     try {
       const whole = await new RequestRun(context, run, reply.raw, stream).answer()

@@ -3,16 +3,19 @@
 // - A request runs at once if there are places and nothing waits.
 // - A place that becomes free goes to the tenant with the fewest running answers of those that wait, to its oldest request. Of equal tenants, the one that was
 //   served longest ago is next.
-// - If the line is full, a request of a tenant that has fewer waiting requests than another by at least two displaces the newest request of the tenant with the
-//   most. A tenant that is refused because of its own requests gets 429, any other 503. Both say when to retry.
+// - A waiting request takes one spot of the line for each 256 KiB of its body, so that the memory of all waiting requests is bounded.
+// - If the line is full, a request displaces the newest requests of a tenant that keeps at least as many spots as the request's own tenant gets. A tenant that is
+//   refused because of its own requests gets 429, any other 503. Both say when to retry.
 //
-// Each operation costs O(tenants that wait).
+// Each operation costs O(tenants that wait); displacing costs O(requests that wait).
 import { overloaded } from '../refusal.js'
 
 /** A request in the line. */
 interface Waiting {
   readonly tenant: string
   readonly places: number
+  /** The number of spots that it takes while it waits. */
+  readonly spots: number
   readonly resolve: (place: Place) => void
   readonly reject: (reason: unknown) => void
 }
@@ -20,6 +23,8 @@ interface Waiting {
 /** The requests of one tenant. */
 interface Share {
   readonly waiting: Waiting[]
+  /** The number of spots that the waiting requests take. */
+  spots: number
   running: number
   /** The number of the last admission. */
   served: number
@@ -47,12 +52,16 @@ export class Place implements Disposable {
 const NEWEST = 0.2
 /** The bounds of `Retry-After` in seconds. */
 const RETRY_MAX = 60
+/** Bytes of a body for which a waiting request takes one spot. */
+const SPOT_BYTES = 2 ** 18
 
 /** A request for places. */
 export interface AskedPlaces {
   readonly tenant: string
   /** The number of answers that it computes at once. */
   readonly places: number
+  /** The size of its body; 0 by default. */
+  readonly bytes?: number
   readonly signal: AbortSignal
 }
 
@@ -65,12 +74,14 @@ export class Line {
   readonly #now: () => number
   #running = 0
   #waiting = 0
+  /** The number of spots that all waiting requests take. */
+  #spots = 0
   #admissions = 0
   /** The average time of a request from its admission to its end, in seconds. */
   #seconds = 1
   #isClosed = false
 
-  /** `tenants` is the number of tenants that there are: a line for a single one does not answer 429. */
+  /** `waitingMax` is the number of spots. `tenants` is the number of tenants that there are: a line for a single one does not answer 429. */
   constructor(runningMax: number, waitingMax: number, tenants = 1, now: () => number = () => performance.now()) {
     this.#runningMax = runningMax
     this.#waitingMax = waitingMax
@@ -88,17 +99,18 @@ export class Line {
     return this.#waiting
   }
 
-  /** Admits a request once it has its places; more than there are count as all. */
-  admit({ tenant, places, signal }: AskedPlaces): Promise<Place> {
+  /** Admits a request once it has its places. A request for more places, or of more spots, than there are takes all of them. */
+  admit({ tenant, places, bytes = 0, signal }: AskedPlaces): Promise<Place> {
     return new Promise((resolve, reject) => {
       if (this.#isClosed) throw this.#closed()
       signal.throwIfAborted()
-      const entry: Waiting = { tenant, places: Math.min(places, this.#runningMax), resolve, reject }
+      const spots = Math.max(1, Math.min(Math.ceil(bytes / SPOT_BYTES), this.#waitingMax))
+      const entry: Waiting = { tenant, places: Math.min(places, this.#runningMax), spots, resolve, reject }
       const share = this.#shareOf(tenant)
       // Nothing waits while there are places, except for requests that need more of them.
       if (this.#waiting === 0 && this.#running + entry.places <= this.#runningMax) return this.#enter(entry, share)
-      if (this.#waiting >= this.#waitingMax) this.#makeRoom(tenant, share)
-      this.#waiting += 1
+      if (this.#spots + spots > this.#waitingMax) this.#makeRoom(entry, share)
+      this.#take(share, entry, 1)
       share.waiting.push(entry)
       signal.addEventListener('abort', () => this.#withdraw(entry, signal.reason), { once: true })
       this.#advance()
@@ -117,22 +129,36 @@ export class Line {
   }
 
   #shareOf(tenant: string): Share {
-    const found = this.#shares.get(tenant) ?? { waiting: [], running: 0, served: 0 }
+    const found = this.#shares.get(tenant) ?? { waiting: [], spots: 0, running: 0, served: 0 }
     this.#shares.set(tenant, found)
     return found
   }
 
-  /** Makes room in the full line for a request, or refuses it. */
-  #makeRoom(tenant: string, share: Share): void {
-    let [heaviest, most] = [tenant, share.waiting.length + 1]
-    for (const [name, { waiting }] of this.#shares) if (waiting.length > most) [heaviest, most] = [name, waiting.length]
-    if (heaviest === tenant) {
-      const isOwn = this.#tenants > 1 && share.waiting.length + share.running > 0
-      this.#forget(tenant, share)
-      throw this.#full(isOwn)
+  /** Counts a request that begins to wait, with a sign of 1, or that no longer waits, with -1. */
+  #take(share: Share, { spots }: Waiting, sign: 1 | -1): void {
+    this.#waiting += sign
+    this.#spots += sign * spots
+    share.spots += sign * spots
+  }
+
+  /** Makes room in the full line for a request, or refuses it and displaces none. */
+  #makeRoom({ tenant, spots }: Waiting, share: Share): void {
+    const displaced: Waiting[] = []
+    const shares = [...this.#shares.values()].map(each => ({ waiting: each.waiting.slice(), spots: each.spots }))
+    for (let lacking = this.#spots + spots - this.#waitingMax; lacking > 0;) {
+      const heaviest = shares.reduce((most, other) => (keptBy(other) > keptBy(most) ? other : most))
+      const newest = heaviest.waiting.at(-1)
+      if (newest === undefined || keptBy(heaviest) < share.spots + spots) {
+        const isOwn = this.#tenants > 1 && share.waiting.length + share.running > 0
+        this.#forget(tenant, share)
+        throw this.#full(isOwn)
+      }
+      heaviest.waiting.pop()
+      heaviest.spots -= newest.spots
+      lacking -= newest.spots
+      displaced.push(newest)
     }
-    const newest = this.#shareOf(heaviest).waiting.at(-1) as Waiting
-    this.#withdraw(newest, this.#full(true))
+    for (const entry of displaced) this.#withdraw(entry, this.#full(true))
   }
 
   #full(isOwn: boolean): Error {
@@ -147,7 +173,7 @@ export class Line {
     const at = share?.waiting.indexOf(entry) ?? -1
     if (share === undefined || at < 0) return
     share.waiting.splice(at, 1)
-    this.#waiting -= 1
+    this.#take(share, entry, -1)
     this.#forget(tenant, share)
     entry.reject(reason)
     this.#advance()
@@ -183,10 +209,15 @@ export class Line {
       const entry = next.waiting[0] as Waiting
       if (this.#running + entry.places > this.#runningMax) return
       next.waiting.shift()
-      this.#waiting -= 1
+      this.#take(next, entry, -1)
       this.#enter(entry, next)
     }
   }
+}
+
+/** The number of spots that a tenant keeps without its newest waiting request. */
+function keptBy({ waiting, spots }: Pick<Share, 'waiting' | 'spots'>): number {
+  return spots - (waiting.at(-1)?.spots ?? 0)
 }
 
 function isBefore(one: Share, other: Share): boolean {

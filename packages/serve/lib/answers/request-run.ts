@@ -30,6 +30,8 @@ export interface RunContext {
   readonly line: Line
   readonly metrics: ServerMetrics
   readonly times: RequestTimes
+  /** The size of the request's body. */
+  readonly bytes: number
   /** Aborted when the server ends. */
   readonly stopped: AbortSignal
 }
@@ -97,13 +99,13 @@ export class RequestRun {
 
   /** Answers the request. Returns the response, or streams it and returns `undefined`. */
   async answer(): Promise<object | undefined> {
-    const { line, metrics } = this.#context
+    const { line, metrics, bytes } = this.#context
     const { tenant, form, includeUsage } = this.#run
     const { signal } = this.#abort
     const end = this.#stream === undefined ? undefined : metrics.streaming()
     try {
       {
-        using place = await line.admit({ tenant, places: this.#forms.length, signal })
+        using place = await line.admit({ tenant, places: this.#forms.length, bytes, signal })
         metrics.admitted(this.#seconds())
         await this.#all(place.count)
       }
