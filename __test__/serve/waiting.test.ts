@@ -78,3 +78,20 @@ test('waiting requests with large bodies fill the line', async t => {
   go()
   for (const response of await Promise.all(more)) t.is(response.status, 200)
 })
+
+test('a chat is rendered for the public prompt once it has its place', async t => {
+  const { client, go } = await busy(t, { publicPrompt: 'Be brief', keys: [{ key: 'one' }] })
+  let rendered = 0
+  const { render } = client.model
+  client.model.render = options => {
+    rendered += 1
+    return render.call(client.model, options)
+  }
+  const asked = client.asked({ n: 3 }, { key: 'one' })
+  t.true(await waiting(client, 1))
+  t.is(rendered, 0)
+  go()
+  t.is((await asked).choices.length, 3)
+  // The stand-in renders once more for each answer.
+  t.is(rendered, 1 + 3)
+})

@@ -71,8 +71,7 @@ export function chatRun(served: Served, request: ChatRequest, tenant: Tenant, he
     throw new Refusal(400, 'the model has no chat template: use /v1/completions', 'messages', 'unsupported_parameter')
   const { isParallel, logprobs, count, includeUsage } = request
   const options = optionsOf(served, request, tenant, logprobs)
-  const { chat, saltFrom } = promptOf(served, request, tenant)
-  const own = saltFrom === 0 ? chat : { ...chat, saltFrom }
+  let prompt: ReturnType<typeof promptOf> | undefined
   return {
     tenant: tenant.salt ?? '',
     form: new ChatForm(head, logprobs !== undefined),
@@ -80,7 +79,11 @@ export function chatRun(served: Served, request: ChatRequest, tenant: Tenant, he
     count,
     isSingleCall: !isParallel,
     includeUsage,
-    start: (_, answer, signal) => model.chat({ ...own, ...options(answer, signal) }),
+    start: (_, answer, signal) => {
+      // Finding the public prompt renders the chat, so it is done once, and only for a request that has its place.
+      const { chat, saltFrom } = (prompt ??= promptOf(served, request, tenant))
+      return model.chat({ ...chat, ...(saltFrom === 0 ? {} : { saltFrom }), ...options(answer, signal) })
+    },
   }
 }
 
