@@ -97,6 +97,7 @@ export class ScriptedModel {
   }
   readonly tokenizer = {
     encode: (text: string): Uint32Array => Uint32Array.from(new TextEncoder().encode(text), byte => byte + 3),
+    encodeAsync: async (text: string): Promise<Uint32Array> => this.tokenizer.encode(text),
     decode: (ids: Iterable<number>): string => new TextDecoder().decode(Uint8Array.from(ids, id => id - 3)),
   }
   /** The options of all calls. */

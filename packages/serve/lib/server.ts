@@ -42,6 +42,9 @@ const METHODS = {
   '/worker/keys': ['POST'],
 }
 
+/** The maximum number of prompts whose keys are computed at once. A router that gets none chooses the worker with the least load. */
+const KEYS_MAX = 2
+
 /** Reads a body, and makes its answers. */
 type Endpoint = (
   fields: Fields,
@@ -66,6 +69,8 @@ export class TextServer implements AsyncDisposable {
   readonly #tenants = new WeakMap<FastifyRequest, Tenant>()
   #isDraining = false
   #active = 0
+  /** The number of prompts whose keys are being computed. */
+  #keyed = 0
   #idle: (() => void) | undefined
 
   constructor(options: ServerOptions) {
@@ -207,20 +212,32 @@ export class TextServer implements AsyncDisposable {
     this.app.post(
       '/worker/keys',
       { onRequest: async request => void this.#tenants.set(request, this.#tenantOf(request)) },
-      (request, reply) => {
-        const tenant = this.#tenants.get(request) as Tenant
-        const fields = record(request.body)
-        if (fields === undefined) throw wrong('the body', request.body, 'a JSON object')
-        const { of } = request.query as { readonly of?: string }
-        const keys =
-          of === 'completions'
-            ? completionKeys(this.#served, readCompletion(fields, facts), tenant)
-            : chatKeys(this.#served, readChat(fields, facts), tenant)
+      async (request, reply) => {
+        const keys = await this.#keysOf(request, reply, facts)
         reply.type('application/octet-stream')
         const short = PrefixRouter.shortKeys(keys)
         return reply.send(Buffer.from(short.buffer, short.byteOffset, short.byteLength))
       },
     )
+  }
+
+  /** Returns the keys of the blocks of a prompt, unless those of others are being computed. Ends if the client leaves. */
+  async #keysOf(request: FastifyRequest, reply: FastifyReply, facts: ModelFacts): Promise<readonly string[]> {
+    const tenant = this.#tenants.get(request) as Tenant
+    const fields = record(request.body)
+    if (fields === undefined) throw wrong('the body', request.body, 'a JSON object')
+    if (this.#keyed >= KEYS_MAX) throw overloaded(`the keys of ${this.#keyed} prompts are being computed already`)
+    const gone = new AbortController()
+    reply.raw.on('close', () => gone.abort())
+    const signal = AbortSignal.any([gone.signal, this.#stopped.signal])
+    const { of } = request.query as { readonly of?: string }
+    this.#keyed += 1
+    try {
+      if (of === 'completions') return await completionKeys(this.#served, readCompletion(fields, facts), tenant, signal)
+      return await chatKeys(this.#served, readChat(fields, facts), tenant, signal)
+    } finally {
+      this.#keyed -= 1
+    }
   }
 
   #mountInspector(): void {

@@ -11,7 +11,7 @@ import { Refusal } from '../refusal.js'
 import type { ChatRequest } from './chat.js'
 import type { CompletionRequest, Prompt } from './completion.js'
 import { defined } from './fields.js'
-import { seedOf, type SharedRequest } from './sampling.js'
+import { checkContext, seedOf, type SharedRequest } from './sampling.js'
 
 /** The values that all requests to a server have in common. */
 export interface Served {
@@ -45,17 +45,30 @@ function promptOf({ publicPrompt }: Served, request: ChatRequest, tenant: Tenant
 }
 
 /** Returns the keys of the blocks of a chat, without its last token, which is always computed. */
-export function chatKeys(served: Served, request: ChatRequest, tenant: Tenant): string[] {
+export async function chatKeys(
+  served: Served,
+  request: ChatRequest,
+  tenant: Tenant,
+  signal: AbortSignal,
+): Promise<string[]> {
   const { chat, saltFrom } = promptOf(served, request, tenant)
   const { model } = served
-  const tokens = model.tokenizer.encode(model.render(chat), { addSpecialTokens: false })
+  const tokens = await model.tokenizer.encodeAsync(model.render(chat), { addSpecialTokens: false, signal })
+  checkContext(tokens.length, model.contextLength, 'messages')
   return keysOf(served, tokens, requestSalt(tenant, request.cacheSalt), saltFrom)
 }
 
 /** Returns the keys of the blocks of the first prompt. */
-export function completionKeys(served: Served, { prompts, cacheSalt }: CompletionRequest, tenant: Tenant): string[] {
+export async function completionKeys(
+  served: Served,
+  { prompts, cacheSalt }: CompletionRequest,
+  tenant: Tenant,
+  signal: AbortSignal,
+): Promise<string[]> {
+  const { tokenizer, contextLength } = served.model
   const [prompt] = prompts as readonly [Prompt]
-  const tokens = typeof prompt === 'string' ? served.model.tokenizer.encode(prompt) : Uint32Array.from(prompt)
+  const tokens = typeof prompt === 'string' ? await tokenizer.encodeAsync(prompt, { signal }) : Uint32Array.from(prompt)
+  checkContext(tokens.length, contextLength, 'prompt')
   return keysOf(served, tokens, requestSalt(tenant, cacheSalt), 0)
 }
 
