@@ -201,6 +201,16 @@ test('draining: health fails, new requests are refused, running ones finish', as
   await t.throwsAsync(fetch(`${client.at}/health`))
 })
 
+test('a server that is closed while it drains ends both calls', async t => {
+  const { model } = held()
+  const client = await Client.start({ times: { drain: 60 } }, model)
+  const streamed = client.post(STREAM).then(response => response.text())
+  t.true(await until(() => model.events === 1))
+  const ended = [client.server.drain(), client.server.close(), client.server.drain()]
+  t.is(await Promise.race([Promise.all(ended).then(() => 'ended'), sleep(20_000, 'still waits')]), 'ended')
+  t.regex(await streamed, /"content":"one"[\s\S]*data: \{"error":\{"message":"the server is shutting down"/)
+})
+
 test('draining ends what takes too long', async t => {
   const { model } = held()
   const client = await Client.start({ times: { drain: 0.2 } }, model)

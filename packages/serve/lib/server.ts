@@ -71,7 +71,8 @@ export class TextServer implements AsyncDisposable {
   #active = 0
   /** The number of prompts whose keys are being computed. */
   #keyed = 0
-  #idle: (() => void) | undefined
+  /** Callbacks of calls that wait until no request is active. */
+  readonly #idle: (() => void)[] = []
 
   constructor(options: ServerOptions) {
     const settings = settingsOf(options)
@@ -125,7 +126,7 @@ export class TextServer implements AsyncDisposable {
     this.#isDraining = true
     this.#line.close()
     const timer = setTimeout(() => this.#stop(), timerMs(this.#settings.times.drain))
-    while (this.#active > 0) await new Promise<void>(resolve => (this.#idle = resolve))
+    await this.#untilIdle()
     clearTimeout(timer)
     await this.close()
   }
@@ -136,7 +137,7 @@ export class TextServer implements AsyncDisposable {
     this.#isDraining = true
     this.#line.close()
     this.#stop()
-    while (this.#active > 0) await new Promise<void>(resolve => (this.#idle = resolve))
+    await this.#untilIdle()
     await this.app.close()
     await this.#inspector.close()
   }
@@ -148,6 +149,10 @@ export class TextServer implements AsyncDisposable {
 
   static #check(self: unknown): void {
     checkThis(self, value => #settings in value, 'a TextServer')
+  }
+
+  async #untilIdle(): Promise<void> {
+    while (this.#active > 0) await new Promise<void>(resolve => this.#idle.push(resolve))
   }
 
   #stop(): void {
@@ -307,7 +312,7 @@ export class TextServer implements AsyncDisposable {
       return reply
     } finally {
       this.#active -= 1
-      if (this.#active === 0) this.#idle?.()
+      if (this.#active === 0) for (const resolve of this.#idle.splice(0)) resolve()
     }
   }
 
