@@ -321,3 +321,25 @@ test('the inspector needs the key of an admin, and without keys a local name', a
   const without = await Client.of(t, { hasInspector: false })
   t.is((await without.raw('GET', '/inspector/')).status, 404)
 })
+
+test('without keys, the inspector is closed to other machines and proxies, whatever name they send', async t => {
+  const { app } = client.server
+  const host = 'localhost:8080'
+  for (const remoteAddress of ['192.0.2.1', '10.0.0.2', '::ffff:192.0.2.1', '2001:db8::1', '::127.0.0.1', '127.evil'])
+    for (const url of ['/inspector/', '/inspector/metrics']) {
+      const { statusCode, body } = await app.inject({ url, remoteAddress, headers: { host } })
+      t.deepEqual([statusCode, (JSON.parse(body) as Answer).error.code], [403, 'forbidden'], `${url} ${remoteAddress}`)
+    }
+  for (const name of ['Forwarded', 'X-Forwarded-For', 'x-forwarded-host', 'X-Forwarded-Proto', 'X-Real-IP', 'Via']) {
+    const headers = { host, [name]: '192.0.2.1' }
+    for (const [method, path] of [
+      ['GET', '/inspector/'],
+      ['POST', '/inspector/explain'],
+    ] as const)
+      t.is((await client.raw(method, path, { headers })).status, 403, `${name} ${path}`)
+  }
+  t.is((await client.raw('GET', '/inspector/', { headers: { host } })).status, 200)
+  const own = await Client.of(t, { keys: [{ name: 'admin', key: 'root' }] })
+  const passed = { ...basic('root'), 'x-forwarded-for': '192.0.2.1', host: 'models.example' }
+  t.is((await own.raw('GET', '/inspector/', { headers: passed })).status, 200)
+})

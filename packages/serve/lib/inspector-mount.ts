@@ -12,6 +12,12 @@ const OWN_HEADERS = ['connection', 'keep-alive', 'transfer-encoding', 'authoriza
 /** Names of this machine. A page of another site whose name resolves to this machine sends its own name. */
 const LOCAL = /^(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?$/i
 
+/** Addresses of the loopback, as sockets have them. */
+const LOOPBACK = /^(?:::ffff:)?127\.\d+\.\d+\.\d+$|^::1$/i
+
+/** Headers that proxies add. */
+const PASSED_ON = /^(?:forwarded|via|x-forwarded|x-forwarded-.*|x-real-ip)$/
+
 /** The inspector of a cache. */
 export class InspectorMount {
   readonly #inspector: Inspector
@@ -26,12 +32,16 @@ export class InspectorMount {
     return this.#inspector.metrics()
   }
 
-  /** Refuses a request that comes through a foreign name, on a server without keys. */
-  static checkHost(host: string | undefined): void {
-    if (LOCAL.test(host ?? '')) return
+  /**
+   * Refuses a request from another machine, through a foreign name or through a proxy, on a server without keys. A proxy on this machine that adds no header
+   * looks like a browser on this machine.
+   */
+  static checkLocal({ headers, socket }: IncomingMessage): void {
+    const isPassedOn = Object.keys(headers).some(name => PASSED_ON.test(name))
+    if (LOCAL.test(headers.host ?? '') && LOOPBACK.test(socket.remoteAddress ?? '') && !isPassedOn) return
     throw new Refusal(
       403,
-      'without API keys, the inspector is served on this machine only: open it by localhost',
+      'without API keys, the inspector is served on this machine only: open it by localhost and without a proxy, or start the server with --keys',
       null,
       'forbidden',
     )

@@ -248,7 +248,7 @@ export class TextServer implements AsyncDisposable {
   #mountInspector(): void {
     const pass = async (request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> => {
       if (this.#keys.isNeeded) this.#keys.checkAdmin(request.headers.authorization)
-      else InspectorMount.checkHost(request.headers.host)
+      else InspectorMount.checkLocal(request.raw)
       reply.hijack()
       await this.#inspector.pass(request.url.replace(/^\/inspector\/?/, ''), request.raw, reply.raw)
       return reply
