@@ -53,6 +53,11 @@ export class Proxy {
 
   /** Passes an answer on. Settles at its end: true if all of it was passed on. */
   answer(from: IncomingMessage, to: ServerResponse): Promise<boolean> {
+    // A closed response emits no further event.
+    if (to.destroyed) {
+      from.destroy()
+      return Promise.resolve(false)
+    }
     return new Promise(resolve => {
       const headers = Object.entries(from.headers).filter(([name]) => !HOP.has(name) || name === 'content-length')
       to.writeHead(from.statusCode ?? 502, Object.fromEntries(headers))

@@ -36,6 +36,15 @@ const METHODS = {
   '/metrics': ['GET'],
 }
 
+/** A request on its way to a worker. */
+interface Routed {
+  readonly request: FastifyRequest
+  readonly reply: FastifyReply
+  readonly body: Buffer | undefined
+  /** Aborted when the client leaves or the router ends. */
+  readonly signal: AbortSignal
+}
+
 /** The blocks of a prompt. */
 interface Blocks {
   readonly keys: BigUint64Array
@@ -133,17 +142,33 @@ export class RouterServer implements AsyncDisposable {
       return this.#metrics()
     })
     for (const path of ['/v1/models', '/v1/models/*'])
-      app.get(path, (request, reply) => this.#pass(request, reply, undefined, NO_BLOCKS))
+      app.get(path, (request, reply) => this.#pass(request, reply, undefined))
     for (const path of ROUTED)
       app.post(path, async (request, reply) => {
         const body = request.body as Buffer | undefined
         if (body === undefined) throw new Refusal(400, 'the body is not JSON', null, 'invalid_json')
-        return this.#pass(request, reply, body, await this.#blocksOf(request, body))
+        return this.#pass(request, reply, body)
       })
   }
 
+  /** Passes a request on to a worker. A request with a body has a prompt. */
+  async #pass(request: FastifyRequest, reply: FastifyReply, body: Buffer | undefined): Promise<FastifyReply> {
+    if (this.#isDraining) throw overloaded('the router is shutting down')
+    const gone = new AbortController()
+    // The client may leave at any time from here on, also while a worker computes the keys.
+    reply.raw.on('close', () => gone.abort(new Refusal(499, 'the client closed the request')))
+    const routed = { request, reply, body, signal: AbortSignal.any([gone.signal, this.#stopped.signal]) }
+    this.#active += 1
+    try {
+      return await this.#toWorkers(routed, await this.#blocksOf(routed))
+    } finally {
+      this.#active -= 1
+    }
+  }
+
   /** Returns the keys of a prompt's blocks, computed by a worker; none if no worker returns them in time. */
-  async #blocksOf(request: FastifyRequest, body: Buffer): Promise<Blocks> {
+  async #blocksOf({ request, body, signal }: Routed): Promise<Blocks> {
+    if (body === undefined) return NO_BLOCKS
     const up = this.#workers.filter(({ isUp }) => isUp)
     // One worker needs no choice.
     if (up.length < 2) return NO_BLOCKS
@@ -155,7 +180,7 @@ export class RouterServer implements AsyncDisposable {
         path: `/worker/keys?of=${request.url.startsWith('/v1/chat/') ? 'chat' : 'completions'}`,
         headers: request.raw.headers,
         body,
-        signal: AbortSignal.any([this.#stopped.signal, AbortSignal.timeout(KEYS_MS)]),
+        signal: AbortSignal.any([signal, AbortSignal.timeout(KEYS_MS)]),
       })
       const parts: Buffer[] = []
       for await (const part of answer) parts.push(part as Buffer)
@@ -185,47 +210,24 @@ export class RouterServer implements AsyncDisposable {
   }
 
   /** Passes a request on to workers, one after the other, until one answers. */
-  async #pass(
-    request: FastifyRequest,
-    reply: FastifyReply,
-    body: Buffer | undefined,
-    { keys, count }: Blocks,
-  ): Promise<FastifyReply> {
-    if (this.#isDraining) throw overloaded('the router is shutting down')
-    const gone = new AbortController()
-    reply.raw.on('close', () => gone.abort())
-    const signal = AbortSignal.any([gone.signal, this.#stopped.signal])
+  async #toWorkers(routed: Routed, { keys, count }: Blocks): Promise<FastifyReply> {
     const tried = new Set<Worker>()
-    this.#active += 1
-    try {
-      for (let next = this.#choose(keys, tried); next !== undefined; next = this.#choose(keys, tried)) {
-        const { worker, blocks } = next
-        tried.add(worker)
-        const isLast = this.#workers.every(other => !other.isUp || tried.has(other))
-        const answered = await this.#try(worker, Math.max(1, count - blocks), isLast, { request, reply, body, signal })
-        if (answered) return reply
-        if (signal.aborted)
-          throw gone.signal.aborted ? new Refusal(499, 'the client closed the request') : this.#stopped.signal.reason
-        this.#counts.add('failovers')
-      }
-      throw overloaded('no worker answers')
-    } finally {
-      this.#active -= 1
+    routed.signal.throwIfAborted()
+    for (let next = this.#choose(keys, tried); next !== undefined; next = this.#choose(keys, tried)) {
+      const { worker, blocks } = next
+      tried.add(worker)
+      const isLast = this.#workers.every(other => !other.isUp || tried.has(other))
+      const answered = await this.#try(worker, Math.max(1, count - blocks), isLast, routed)
+      if (answered) return routed.reply
+      routed.signal.throwIfAborted()
+      this.#counts.add('failovers')
     }
+    throw overloaded('no worker answers')
   }
 
   /** Asks one worker. Returns false if another one may be asked: the client has received nothing. */
-  async #try(
-    worker: Worker,
-    blocks: number,
-    isLast: boolean,
-    {
-      request,
-      reply,
-      body,
-      signal,
-    }: { request: FastifyRequest; reply: FastifyReply; body: Buffer | undefined; signal: AbortSignal },
-  ): Promise<boolean> {
+  async #try(worker: Worker, blocks: number, isLast: boolean, routed: Routed): Promise<boolean> {
+    const { request, reply, body, signal } = routed
     let release = worker.addLoad(blocks)
     try {
       let answer: IncomingMessage
