@@ -104,3 +104,30 @@ test('an answer whose client has gone before ends at once', async t => {
   t.false(await proxy.answer(answer, gone))
   t.true(await until(() => worker.open === 0))
 })
+
+test('a request moves on from a worker that hangs before its answer, and the worker is used again', async t => {
+  let hanging: FakeWorker | undefined
+  const workers: FakeWorker[] = []
+  for (const name of ['one', 'two'])
+    workers.push(
+      await FakeWorker.of(t, (request, response) => {
+        if (isKeys(request.url ?? '')) return void response.writeHead(503).end()
+        if (hanging !== undefined && request.socket.localPort === Number(new URL(hanging.at).port)) return
+        response.end(name)
+      }),
+    )
+  const { router, post } = await routerOf(t, workers)
+  const first = await (await post()).text()
+  const [chosen, other] = first === 'one' ? workers : workers.toReversed()
+  hanging = chosen
+  const hung = post()
+  t.true(await until(() => chosen?.open === 1))
+  if (chosen !== undefined) chosen.isSilent = true
+  t.is(await (await hung).text(), first === 'one' ? 'two' : 'one')
+  t.true(await until(() => chosen?.open === 0 && router.active === 0))
+  // It answers again: its next requests have a signal that is not aborted.
+  hanging = undefined
+  if (chosen !== undefined) chosen.isSilent = false
+  if (other !== undefined) other.isSilent = true
+  t.true(await until(async () => (await (await post()).text()) === first, 100))
+})

@@ -23,15 +23,18 @@ export interface Passed {
   readonly path: string
   readonly headers: IncomingMessage['headers']
   readonly body: Buffer | undefined
+  /** Ends the request and its answer. */
   readonly signal: AbortSignal
+  /** Ends the request unless its answer has begun. */
+  readonly lost?: AbortSignal
 }
 
 /** Connections to workers. */
 export class Proxy {
   readonly #agent = new Agent({ keepAlive: true, maxSockets: Infinity, maxFreeSockets: 256 })
 
-  /** Sends a request. Rejects if the worker cannot be reached, or ends before its answer begins. */
-  ask(worker: URL, { method, path, headers, body, signal }: Passed): Promise<IncomingMessage> {
+  /** Sends a request. Rejects if the worker cannot be reached, is lost, or ends before its answer begins. */
+  ask(worker: URL, { method, path, headers, body, signal, lost }: Passed): Promise<IncomingMessage> {
     const passed = Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP.has(name)))
     return new Promise((resolve, reject) => {
       const asked = httpRequest(
@@ -44,10 +47,17 @@ export class Proxy {
           agent: this.#agent,
           signal,
         },
-        resolve,
+        answer => {
+          lost?.removeEventListener('abort', end)
+          resolve(answer)
+        },
       )
+      const end = (): void => void asked.destroy(new Error('the worker is lost'))
+      lost?.addEventListener('abort', end, { once: true })
+      asked.on('close', () => lost?.removeEventListener('abort', end))
       asked.on('error', reject)
       asked.end(body)
+      if (lost?.aborted === true) end()
     })
   }
 

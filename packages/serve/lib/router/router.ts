@@ -3,7 +3,7 @@
 //   request -> keys of its blocks, from any worker -> PrefixRouter -> a worker -> its answer
 //
 // The router has no model, no tokenizer, no API keys and no secrets: a worker checks the key of the client, and computes the keys of the blocks with its salt. Until
-// the first byte of an answer, a request moves to another worker if its own is gone or has no room.
+// the first byte of an answer, a request moves to another worker if its own is gone, hangs or has no room.
 import { setMaxListeners } from 'node:events'
 import type { IncomingMessage } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -234,7 +234,7 @@ export class RouterServer implements AsyncDisposable {
       try {
         const { method, url, raw } = request
         const headers = { ...raw.headers, 'x-request-id': request.id }
-        answer = await this.#proxy.ask(worker.url, { method, path: url, headers, body, signal })
+        answer = await this.#proxy.ask(worker.url, { method, path: url, headers, body, signal, lost: worker.lost })
       } catch {
         if (!signal.aborted) worker.fail()
         return false

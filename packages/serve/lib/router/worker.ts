@@ -1,4 +1,5 @@
 // A worker as the router sees it: whether it answers, how busy it is, and where it publishes the events of its cache.
+import { setMaxListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 import { type Following, isKvTideError, type PrefixRouter } from 'kvtide'
@@ -13,6 +14,8 @@ interface WorkerFacts {
 /** The pause between two health checks, and the time that one may take, in milliseconds. */
 const CHECK_MS = 1000
 const ANSWER_MS = 2000
+/** The number of health checks in a row without any answer after which a worker is lost. */
+const SILENT_MAX = 3
 
 /** An endpoint as the worker bound it, with the host by which the router reaches the worker. */
 function reachable(endpoint: string, url: URL): string {
@@ -32,6 +35,9 @@ export class Worker {
   #isUp = false
   #isWarned = false
   #load = 0
+  /** The number of health checks in a row that got no answer. */
+  #silent = 0
+  #lost: AbortController = forRequests()
   /** The number of requests that it got. */
   requests = 0
 
@@ -45,6 +51,14 @@ export class Worker {
   /** True if it answered the last health check, and no request since has failed to reach it. */
   get isUp(): boolean {
     return this.#isUp
+  }
+
+  /**
+   * Aborted once it has answered no health check for several times: its process hangs, or its machine is gone. Requests whose answer has not begun then move to
+   * another worker. A worker that drains still answers. After an answer, a new signal takes the place of an aborted one.
+   */
+  get lost(): AbortSignal {
+    return this.#lost.signal
   }
 
   /** Adds load in blocks, and returns a function that takes it away again, once. */
@@ -89,7 +103,11 @@ export class Worker {
 
   async #check(): Promise<void> {
     try {
-      const health = await this.#get('health')
+      const health = await this.#get('health').catch((error: unknown) => {
+        this.#missed()
+        throw error
+      })
+      this.#answered()
       await health.arrayBuffer()
       if (!health.ok) return void (this.#isUp = false)
       const facts = (await (await this.#get('worker')).json()) as WorkerFacts
@@ -100,6 +118,16 @@ export class Worker {
       this.#isUp = false
       if (isKvTideError(error) && error.code === 'BINDING_NOT_FOUND') throw error
     }
+  }
+
+  #missed(): void {
+    this.#silent += 1
+    if (this.#silent >= SILENT_MAX) this.#lost.abort()
+  }
+
+  #answered(): void {
+    this.#silent = 0
+    if (this.#lost.signal.aborted) this.#lost = forRequests()
   }
 
   #warn(error: Error): void {
@@ -130,4 +158,11 @@ export class Worker {
     }
     this.#instance = instance
   }
+}
+
+/** Makes a controller to whose signal each request listens. */
+function forRequests(): AbortController {
+  const controller = new AbortController()
+  setMaxListeners(0, controller.signal)
+  return controller
 }
