@@ -1,13 +1,12 @@
 // Loads a model for the command line: flags to options, tiers, and the progress of a download.
-import { randomBytes } from 'node:crypto'
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { RedisStore, type TierOptions } from 'kvtide'
 import { type DownloadProgress, type DownloadRetry, TextModel, type TextModelOptions } from 'kvtide/text'
 
 import { shown } from '../refusal.js'
-import { fileText, type Flags, number, reasonOf, text, WrongFlag } from './flags.js'
+import { fileText, type Flags, number, text, WrongFlag } from './flags.js'
+import { keyOfFolder, secretOf } from './prefix-key.js'
 
 /** Events of the cache that are kept for followers. */
 const EVENTS = 10_000
@@ -16,45 +15,6 @@ const GIB = 2 ** 30
 /** A loaded model, and what has to be disposed of behind it. */
 export interface LoadedModel extends AsyncDisposable {
   readonly model: TextModel
-}
-
-/** Reads 32 bytes from a variable with 64 hexadecimal digits. */
-export function secretOf(variable: string, env: NodeJS.ProcessEnv = process.env): Uint8Array | undefined {
-  const value = env[variable]
-  if (value === undefined || value === '') return undefined
-  if (!/^[\da-f]{64}$/i.test(value))
-    throw new WrongFlag(`${variable} must have 64 hexadecimal digits, as openssl rand -hex 32 prints`)
-  return Buffer.from(value, 'hex')
-}
-
-/** The prefix key of a folder: it lies beside the blocks, which contain the prompts in clear. */
-function keyOfFolder(folder: string): Uint8Array {
-  const path = join(folder, 'prefix-key')
-  try {
-    mkdirSync(folder, { recursive: true, mode: 0o700 })
-    if (!existsSync(path)) makeKey(folder, path)
-  } catch (error) {
-    throw new WrongFlag(`--disk must be a folder, got ${shown(folder)}: ${reasonOf(error)}`)
-  }
-  const found = secretOf('prefix-key', { 'prefix-key': readFileSync(path, 'utf8').trim() })
-  if (found === undefined) throw new WrongFlag(`${path} is empty, expected 64 hexadecimal digits`)
-  return found
-}
-
-/** Writes a new prefix key into a folder, and warns if the folder has blocks of an earlier key. */
-function makeKey(folder: string, path: string): void {
-  try {
-    writeFileSync(path, randomBytes(32).toString('hex'), { mode: 0o600, flag: 'wx' })
-  } catch (error) {
-    // Another process was faster.
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return
-    throw error
-  }
-  const blocks = join(folder, 'blocks')
-  if (existsSync(blocks) && readdirSync(blocks).length > 0)
-    console.error(
-      `warning: ${folder} has blocks but no file prefix-key: blocks of the old key cannot be used, and a new key was made`,
-    )
 }
 
 /** The tiers that flags ask for. */
