@@ -66,6 +66,11 @@ test('help, version and wrong arguments', async t => {
     [['one', 'two'], 2, /expected one model/],
     [['router'], 2, /--worker/],
     [['router', '--worker', 'ftp://x'], 2, /http:\/\/host:port/],
+    [
+      ['router', '--worker', 'http://x:1', '--worker', 'https://user:canary-password@host'],
+      2,
+      /^kvtide-serve: --worker must be http:\/\/host:port: worker 2 of 2 is not\n/,
+    ],
     [['model', '--redis', 'redis://127.0.0.1:1'], 2, /KVTIDE_PREFIX_KEY/],
     [['model', '--events', 'x'], 2, /tcp:\/\/host:port/],
     [['/nowhere/model'], 1, /nowhere/],
@@ -73,7 +78,7 @@ test('help, version and wrong arguments', async t => {
     const started = run(t, args, { KVTIDE_PREFIX_KEY: '' })
     t.is(await started.ended, code, `${args.join(' ')}: ${started.output()}`)
     t.regex(started.output(), expected)
-    t.notRegex(started.output(), /\n {4}at /)
+    t.notRegex(started.output(), /\n {4}at |canary/)
     if (code !== 0) t.true(started.output().length < 400, started.output())
   }
 })

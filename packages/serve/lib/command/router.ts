@@ -19,8 +19,10 @@ with the same KVTIDE_PREFIX_KEY and the same keys. The router itself needs no mo
 export async function router(args: readonly string[]): Promise<number> {
   const { flags, names } = flagsOf(args, { ...LISTEN_FLAGS, worker: { type: 'string', multiple: true } })
   const workers = [...((flags['worker'] as readonly string[] | undefined) ?? []), ...names]
-  const wrong = workers.find(url => !URL.canParse(url) || new URL(url).protocol !== 'http:')
-  if (wrong !== undefined) throw new WrongFlag(`--worker must be http://host:port, got ${JSON.stringify(wrong)}`)
+  // The address may contain a password, and is not shown.
+  const wrong = workers.findIndex(url => !URL.canParse(url) || new URL(url).protocol !== 'http:')
+  if (wrong >= 0)
+    throw new WrongFlag(`--worker must be http://host:port: worker ${wrong + 1} of ${workers.length} is not`)
   if (workers.length === 0) throw new WrongFlag('expected at least one --worker http://host:port')
   const address = addressOf(flags)
   const mib = number(flags, 'max-body', 0.001)
