@@ -161,7 +161,12 @@ async function talked(world: World, drafting: OnnxModel): Promise<void> {
         for await (const token of generation) {
           got.push(token)
           if (dice.once(2)) await turns(dice)
-          if (got.length >= breakAt) break
+          if (got.length < breakAt) continue
+          if (dice.once(2)) {
+            await model.between(() => generation.return())
+            note('ended between steps')
+          }
+          break
         }
       } catch (error) {
         if (!isKvTideError(error) || error.code !== 'OUT_OF_BLOCKS') throw error
@@ -206,7 +211,7 @@ async function looked(
   await Promise.all([model.dispose(), drafting.dispose()])
 }
 
-const LOOKS = ['fork', 'snapshot', 'bytes', 'fork of a fork', 'read', 'copies', 'generated']
+const LOOKS = ['fork', 'snapshot', 'bytes', 'fork of a fork', 'read', 'copies', 'generated', 'ended between steps']
 
 test.serial('reads of a sequence while it is computed see what was given out', async t => {
   await schedules(t, CASES, (dice, name) => looked(t, dice, name), LOOKS)
