@@ -6,7 +6,7 @@ import { OnnxModel, type OnnxSequence } from 'kvtide/onnx'
 const path = process.argv[2] ?? '__test__/fixtures/llama/onnx/model.onnx'
 await using model = await OnnxModel.load(path, { cache: { memoryBytes: 2 ** 24 } })
 
-/** Appends a question and returns the answer, both as token ids: the README has an example with a tokenizer. */
+/** Appends a question and returns the answer, both as token ids: docs/onnx.md has an example with a tokenizer. */
 async function say(chat: OnnxSequence, tokens: readonly number[]): Promise<number[]> {
   const answer: number[] = []
   for await (const token of model.generate(chat, { tokens, maxTokens: 8, temperature: 0 })) answer.push(token)
