@@ -106,11 +106,11 @@ export function page(everything, others) {
   )
   return `# Models
 
-This page lists the ONNX models that run, and the [backend](onnx.md#backends) that runs them. \`npx kvtide inspect model.onnx\` answers the same for your file.
+This page lists the ONNX models that run, and the [backend](onnx.md#backends) that runs them. \`npx kvtide inspect model.onnx\` shows this for your file.
 
 The table is made by \`scripts/onnx/matrix\`: tiny random models of each family, exported in each form, and run alone and together
 with prompts of other lengths. Their tokens are compared with those of transformers; graphs of int4 and dynamically quantised
-graphs are compared with the unmodified graph. Of ${all.length} graphs, ${right.length} run on \`graph\` or \`parts\` with the expected tokens.
+graphs are compared with the unmodified graph. ${right.length} of ${all.length} graphs run on \`graph\` or \`parts\` with the expected tokens.
 
 ${EXPORTERS}
 
@@ -123,7 +123,7 @@ So does one past for keys and values (\`past_0\`), fused to \`com.microsoft.Atte
 
 ## Encoders, and images
 
-Decoders with an encoder, merged by optimum or made by the builder, run on [\`plain\`](onnx.md#encoders-and-decoders). Decoders of images take rows of embeddings
+Decoders with an encoder, merged by optimum or made by the builder, run on [\`plain\`](onnx.md#encoders-and-decoders). Vision decoders take rows of embeddings
 among the tokens. The table has the prompts whose tokens are those of transformers: alone, all together, and once more over the prefixes in the cache.
 \`encoder_decoder.py\` and \`vision.py\` make the models.
 
