@@ -343,7 +343,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
 
   /**
    * Runs a function between two steps, while nothing is computed: for calls on the cache that would otherwise throw `BUSY`. The next step waits for
-   * it, so `generate` and `run` of this model throw `BUSY` inside the function.
+   * it, so inside the function `generate`, `run` and `between` of this model throw `BUSY`, and so does `next()` of a generation without a computed token.
+   * `return()` of a generation and `dispose()` take effect at once.
    */
   between<R>(call: () => R | Promise<R>): Promise<R> {
     OnnxModel.#check(this)
