@@ -16,7 +16,7 @@ import {
 } from '../../index.js'
 import { collected } from '../support/garbage.js'
 import { drawn } from '../support/numbers.js'
-import { CLEARED, publishing, stored } from '../support/raw-publisher.js'
+import { CLEARED, published, stored } from '../support/raw-publisher.js'
 import { agreesBy, branching, followed, LOOPBACK } from '../support/routing.js'
 import { rejected, throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
@@ -315,7 +315,7 @@ test('events that cost much leave the index to lookups in between', async t => {
   router.apply('large', chain)
   const { blocks } = router.stats()
   t.is(blocks, keys.length)
-  const endpoint = await publishing(t, [...Array.from({ length: 2000 }, () => CLEARED), stored(7)])
+  const endpoint = await published(t, [...Array.from({ length: 2000 }, () => CLEARED), stored(7)])
   using following = router.follow('costly', { endpoint })
   let wasBetween = false
   const isOver = await until(() => {

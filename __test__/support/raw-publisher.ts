@@ -28,7 +28,7 @@ export const stored = (hash: number): Buffer =>
   Buffer.concat([Buffer.from([0x96]), name('BlockStored'), Buffer.from([0x91, hash, 0xc0, 0x92, 1, 2, 2, 0xc0])])
 
 /** Publishes one batch of events to each follower, as number 0. Returns the endpoint. */
-export async function publishing(t: ExecutionContext, events: readonly Buffer[]): Promise<string> {
+export async function published(t: ExecutionContext, events: readonly Buffer[]): Promise<string> {
   const count = Buffer.alloc(5, 0xdd)
   count.writeUInt32BE(events.length, 1)
   const batch = Buffer.concat([Buffer.from([0x92, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0]), count, ...events])
