@@ -74,6 +74,22 @@ test('tenants share the public prompt, and nothing behind it', async t => {
   t.is(await ask('two', own, question), 0)
 })
 
+test('the public prompt is shared for each choice of tools', async t => {
+  const publicPrompt = 'You answer questions about the sea, briefly and kindly. '.repeat(4).trim()
+  const choices = ['none', 'auto', 'required', { type: 'function', function: { name: 'dive' } }]
+  // Each choice has a tenant of its own, which has computed nothing before.
+  const keys = ['first', ...choices.keys()].map(key => ({ key: String(key) }))
+  await using server = await textServer({ keys, publicPrompt })
+  const messages = [{ role: 'system', content: publicPrompt }, ...long('How deep is it?')]
+  const tools = [{ type: 'function', function: { name: 'dive', parameters: { type: 'object', properties: {} } } }]
+  for (const [key, tool_choice] of choices.entries()) {
+    const asked = { messages, tools, tool_choice, max_tokens: 1 }
+    t.is((await server.client.post(asked, { key: 'first' })).status, 200, String(tool_choice))
+    const cached = cachedOf(await server.client.asked(asked, { key: String(key) }))
+    t.true(cached > 128 && cached <= publicPrompt.length + 20, `${cached} with ${String(tool_choice)}`)
+  }
+})
+
 test('sixty streams at once, of several tenants, are what the bare model answers', async t => {
   const keys = [{ key: 'one' }, { key: 'two' }, { key: 'three' }]
   await using server = await textServer({ keys, maxRunning: 24 })

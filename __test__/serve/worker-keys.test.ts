@@ -84,3 +84,20 @@ test('work on keys ends if the client leaves', async t => {
   await t.throwsAsync(asked, { any: true })
   t.true(await until(async () => (await client.metric('kvtide_serve_refused_total{status="499"}')) === 1))
 })
+
+test('keys of a chat with tools are those of the prompt that is computed, for each choice of tools', async t => {
+  await using server = await textServer()
+  const { client } = server
+  const parameters = { type: 'object', properties: { depth: { type: 'number' } } }
+  const tools = [{ type: 'function', function: { name: 'dive', parameters } }]
+  const keysOf = async (more: object): Promise<string> => {
+    const response = await client.post({ messages: MESSAGES, ...more }, { path: KEYS })
+    t.is(response.status, 200, JSON.stringify(more))
+    return Buffer.from(await response.arrayBuffer()).toString('hex')
+  }
+  const [without, withTools] = [await keysOf({}), await keysOf({ tools })]
+  t.true(without.length > 0 && withTools.length > without.length)
+  t.is(await keysOf({ tools, tool_choice: 'none' }), without)
+  for (const tool_choice of ['auto', 'required', { type: 'function', function: { name: 'dive' } }])
+    t.is(await keysOf({ tools, tool_choice }), withTools)
+})

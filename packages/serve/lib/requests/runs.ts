@@ -35,13 +35,15 @@ function optionsOf(served: Served, request: SharedRequest, tenant: Tenant, logpr
   return (answer: number, signal: AbortSignal) => ({ ...shared, ...defined({ seed: seedOf(seed, answer) }), signal })
 }
 
-/** The options of a chat's prompt, and the position at which the tenant's salt begins. */
+/** The options of a chat's prompt, those of its text, and the position at which the tenant's salt begins. */
 function promptOf({ publicPrompt }: Served, request: ChatRequest, tenant: Tenant) {
   const { messages, tools, toolChoice, templateOptions, cacheSalt } = request
   const chat = { messages, ...defined({ tools, toolChoice, templateOptions }) }
+  // A prompt has no tools if no call is allowed, and renders the same for all other choices.
+  const rendered = { messages, ...defined({ tools: toolChoice === 'none' ? undefined : tools, templateOptions }) }
   const isShared = tenant.salt !== undefined && cacheSalt === undefined
-  const saltFrom = isShared ? (publicPrompt?.tokens(chat) ?? 0) : 0
-  return { chat, saltFrom }
+  const saltFrom = isShared ? (publicPrompt?.tokens(rendered) ?? 0) : 0
+  return { chat, rendered, saltFrom }
 }
 
 /** Returns the keys of the blocks of a chat, without its last token, which is always computed. */
@@ -51,9 +53,9 @@ export async function chatKeys(
   tenant: Tenant,
   signal: AbortSignal,
 ): Promise<string[]> {
-  const { chat, saltFrom } = promptOf(served, request, tenant)
+  const { rendered, saltFrom } = promptOf(served, request, tenant)
   const { model } = served
-  const tokens = await model.tokenizer.encodeAsync(model.render(chat), { addSpecialTokens: false, signal })
+  const tokens = await model.tokenizer.encodeAsync(model.render(rendered), { addSpecialTokens: false, signal })
   checkContext(tokens.length, model.contextLength, 'messages')
   return keysOf(served, tokens, requestSalt(tenant, request.cacheSalt), saltFrom)
 }
