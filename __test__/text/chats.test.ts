@@ -171,6 +171,34 @@ test('calls come back as the model wrote them, matched by id, name and parsed ar
   t.false(tokenizer.decode(prompts[2] as Uint32Array).includes('Paris'))
 })
 
+test('calls in front of a stop text, or of an early end, stay in the prompt of the next turn', async t => {
+  const call = '<tool_call>\n{"name":"get_weather",  "arguments":{"city":"Paris"}}\n</tool_call>'
+  const { model, prompts, tokenizer } = await scripted([
+    { text: `Look.${call}It will be sunny. END` },
+    {},
+    { text: `Look.${call}` },
+    {},
+  ])
+  const messages = [ask('Weather?')]
+  const isWhole = async (answer: ChatMessage): Promise<void> => {
+    const result: ChatMessage = { role: 'tool', tool_call_id: answer.tool_calls?.[0]?.id ?? '', content: '20 °C' }
+    const turn = { messages: [...messages, answer, result], tools: [WEATHER] }
+    await model.chat(turn).text()
+    t.is(tokenizer.decode(prompts.at(-1) as Uint32Array, { skipSpecialTokens: false }), model.render(turn))
+  }
+  const stopped = await model.chat({ messages, tools: [WEATHER], stop: 'END' }).message()
+  t.deepEqual([stopped.content, stopped.tool_calls?.length], ['Look.It will be sunny. ', 1])
+  await isWhole(stopped)
+  let id = ''
+  for await (const event of model.chat({ messages, tools: [WEATHER] }).events()) {
+    if (event.type !== 'tool-call') continue
+    id = event.id
+    break
+  }
+  const torn = { id, type: 'function', function: { name: 'get_weather', arguments: '' } } as const
+  await isWhole({ role: 'assistant', content: 'Look.', tool_calls: [torn] })
+})
+
 test('a call is streamed: its start, then its arguments', async t => {
   const { model } = await scripted([
     { text: 'Ok.<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>' },

@@ -136,10 +136,12 @@ export class Answer {
       await generation.return()
       this.#usage ??= generation.usage
       sequence.dispose()
-      // What a reader has of an answer that ended early, or in front of a stop text, may come back too: its whole tokens.
-      const kept = lengths.lastIndexOf(this.#given) + 1
+      // The whole tokens of text in front of an early end, or of a stop text, may come back too. Marks of calls and of reasoning have tokens, but no text: behind
+      // them, the length of the text is no place among the tokens.
+      const isText = this.#calls.length === 0 && this.#reasoning.length === 0
+      const kept = isText ? lengths.lastIndexOf(this.#given) + 1 : 0
       if (kept > 0 && (this.finishReason === undefined || this.#stops.isStopped))
-        prepared.finished(answer.slice(0, kept), this.#toolCalls())
+        prepared.finished(answer.slice(0, kept), [])
     }
   }
 
