@@ -171,6 +171,42 @@ test('calls come back as the model wrote them, matched by id, name and parsed ar
   t.false(tokenizer.decode(prompts[2] as Uint32Array).includes('Paris'))
 })
 
+test('reasoning in front of a call is known while the template keeps it, and leaves the prompt with it', async t => {
+  // As of Qwen3: reasoning stays behind the last question, and is dropped in front of it.
+  const template = `{% if tools %}{{ '<tool_call>{"name": …}</tool_call>' }}{% endif %}{% set ns = namespace(last=0) %}
+{%- for message in messages %}{% if message.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for message in messages %}{% set content = message.content %}{% set reasoning = '' %}
+{%- if message.reasoning_content is string %}{% set reasoning = message.reasoning_content %}
+{%- elif '</think>' in content %}{% set reasoning = content.split('</think>')[0].split('<think>')[-1] %}{% set content = content.split('</think>')[-1] %}{% endif %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if loop.index0 > ns.last and reasoning %}{{ '<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' }}{% endif %}{{ content.lstrip('\\n') }}
+{%- for call in message.tool_calls or [] %}{{ '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' + ('<think>\\n' if opened else '') }}{% endif %}`
+  const call = '<tool_call>{"name":"get_weather",  "arguments":{"city":"Paris </think>"}}</tool_call>'
+  for (const opened of [false, true])
+    for (const isSent of [true, false]) {
+      const text = `${opened ? '' : '<think>\n'}Hm.\n</think>\n\n${call}`
+      const { model, prompts, tokenizer } = await scripted([{ text }, {}, {}], { 'chat_template.jinja': template })
+      const messages: ChatMessage[] = [ask('Weather?')]
+      const more = { tools: [WEATHER], templateOptions: { opened } }
+      const { reasoning_content, ...bare } = await model.chat({ messages, ...more }).message()
+      t.is(reasoning_content, 'Hm.')
+      messages.push(isSent ? { ...bare, reasoning_content: 'Hm.' } : bare)
+      messages.push({ role: 'tool', tool_call_id: bare.tool_calls?.[0]?.id ?? '', content: '20 °C' })
+      await model.chat({ messages, ...more }).text()
+      messages.push({ role: 'assistant', content: 'Sunny' }, ask('And Rome?'))
+      await model.chat({ messages, ...more }).text()
+      const [first, second, third] = prompts.map(ids => tokenizer.decode(ids, { skipSpecialTokens: false })) as [
+        string,
+        string,
+        string,
+      ]
+      t.false(third.includes('Hm.'), third)
+      t.true(second.startsWith(`${first}${text}<|im_end|>`), second)
+      t.is(second.split('Hm.').length, 2, second)
+    }
+})
+
 test('calls in front of a stop text, or of an early end, stay in the prompt of the next turn', async t => {
   const call = '<tool_call>\n{"name":"get_weather",  "arguments":{"city":"Paris"}}\n</tool_call>'
   const { model, prompts, tokenizer } = await scripted([

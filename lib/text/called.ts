@@ -2,12 +2,20 @@
 //
 // A template writes the calls of earlier turns in its own form: other spaces, other order. So a message whose calls an answer has made is given to the
 // template as the text that the model wrote, if the calls still are the same: of the same ids and names, with equal arguments after parsing.
+// The reasoning in front of it stays apart, because templates drop the reasoning of earlier turns.
 import type { ReadMessage } from './messages.js'
 import type { ToolCall } from './types.js'
 
-interface Written {
-  readonly meaning: string
+/** @internal An answer as the model wrote it, with its reasoning apart. */
+export interface WrittenAnswer {
+  /** The reasoning without its marks; empty if there is none. */
+  readonly reasoning: string
   readonly text: string
+}
+
+interface Written extends WrittenAnswer {
+  readonly meaning: string
+  readonly size: number
 }
 
 /** The maximum number of characters that are remembered. */
@@ -18,19 +26,20 @@ export class CalledMessages {
   readonly #written = new Map<string, Written>()
   #size = 0
 
-  remember(tenant: string, calls: readonly ToolCall[], text: string): void {
+  remember(tenant: string, calls: readonly ToolCall[], { reasoning, text }: WrittenAnswer): void {
     const key = keyOf(tenant, calls)
-    if (key === undefined || text.length > TEXT_MAX) return
+    const size = reasoning.length + text.length
+    if (key === undefined || size > TEXT_MAX) return
     this.#forget(key)
-    this.#written.set(key, { meaning: meaningOf(calls), text })
-    this.#size += text.length
+    this.#written.set(key, { meaning: meaningOf(calls), reasoning, text, size })
+    this.#size += size
     for (const oldest of this.#written.keys()) {
       if (this.#size <= TEXT_MAX) break
       this.#forget(oldest)
     }
   }
 
-  /** The messages with the texts of known calls in place of their content; `undefined` if there are none. */
+  /** The messages with the texts of known calls in place of their content, and their reasoning if they lack it; `undefined` if no call is known. */
   written(tenant: string, messages: readonly ReadMessage[]): ReadMessage[] | undefined {
     let isAny = false
     const all = messages.map(message => {
@@ -39,13 +48,13 @@ export class CalledMessages {
       const known = key === undefined ? undefined : this.#written.get(key)
       if (known === undefined || known.meaning !== meaningOf(tool_calls as readonly ToolCall[])) return message
       isAny = true
-      return { ...rest, content: known.text }
+      return { ...(known.reasoning === '' ? {} : { reasoning_content: known.reasoning }), ...rest, content: known.text }
     })
     return isAny ? all : undefined
   }
 
   #forget(key: string): void {
-    this.#size -= this.#written.get(key)?.text.length ?? 0
+    this.#size -= this.#written.get(key)?.size ?? 0
     this.#written.delete(key)
   }
 }

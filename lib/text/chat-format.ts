@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 
 import { invalid } from '../errors/errors.js'
+import type { WrittenAnswer } from './called.js'
 import { inTemplate, type ReadMessage } from './messages.js'
 import type { ReadChat } from './options.js'
 import { type ChatTemplate, missingTemplate, type Variables } from './template.js'
@@ -72,7 +73,7 @@ export class ChatFormat {
   reading({ tools, toolChoice, grammar }: ReadChat, prompt: string): ChatReading {
     const { family } = this
     const reasoning = this.#reasoning
-    const isReasoning = reasoning !== undefined && prompt.trimEnd().endsWith(reasoning.open)
+    const isReasoning = this.#opens(prompt)
     const called = tools?.map(tool => tool.function.name) ?? []
     const calls = new CallList(called, family === 'mistral' ? shortId : longId)
     const isForced = tools !== undefined && toolChoice !== 'auto' && toolChoice !== 'none'
@@ -101,6 +102,23 @@ export class ChatFormat {
       isShown: this.#shown(tools !== undefined),
       grammar: isForced ? callGrammar(form) : grammar === undefined ? undefined : reasonedGrammar(grammar, around),
     }
+  }
+
+  /** The raw text of an answer behind a prompt, with its reasoning apart. */
+  written(raw: string, prompt: string): WrittenAnswer {
+    const reasoning = this.#reasoning
+    if (reasoning === undefined) return { reasoning: '', text: raw }
+    const { open, close } = reasoning
+    const start = raw.trimStart()
+    const from = this.#opens(prompt) ? 0 : start.startsWith(open) ? open.length : -1
+    const end = from < 0 ? -1 : start.indexOf(close, from)
+    if (end < 0) return { reasoning: '', text: raw }
+    return { reasoning: start.slice(from, end).trim(), text: start.slice(end + close.length).trimStart() }
+  }
+
+  /** True if a prompt opens the reasoning of its answer. */
+  #opens(prompt: string): boolean {
+    return this.#reasoning !== undefined && prompt.trimEnd().endsWith(this.#reasoning.open)
   }
 
   #parser(tools: readonly Tool[] | undefined, calls: CallList, isReasoning: boolean): AnswerParser {

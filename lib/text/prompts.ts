@@ -108,7 +108,7 @@ export class Prompts {
   ): void {
     const end = this.#format.endOfTurn
     const raw = this.#codec.rawText(answer)
-    if (calls.length > 0) this.#called.remember(tenant, calls, raw)
+    if (calls.length > 0) this.#called.remember(tenant, calls, this.#format.written(raw, prompt))
     if (end === undefined) return
     const behind = this.#codec.rawText([end])
     const put = (text: string, own: readonly number[]): void => {
