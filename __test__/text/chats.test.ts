@@ -1,6 +1,7 @@
 // Chats over a scripted model: events, stop texts, conversations that reuse ids, tools, and inputs that are wrong.
 import test from 'ava'
 
+import { TokenText } from '../../lib/text/detokenizer.js'
 import type { ChatMessage, TextEvent, TextGeneration, Tool } from '../../text.js'
 import { scripted } from '../support/text/scripted.js'
 import { rejected, throwsCode } from '../support/throws.js'
@@ -103,21 +104,38 @@ test('a chat that goes on has the ids that the model wrote, not those of its tex
   t.deepEqual([...(prompts[4] as Uint32Array)], [...tokenizer.encode(model.render({ messages: messages.slice(0, 3) }))])
 })
 
+const TRIMMING =
+  "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + (message.content | trim) + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+
 test('a template that trims answers keeps the tokens that stayed whole', async t => {
-  const trimming =
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + (message.content | trim) + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
   const { tokenizer } = await scripted([])
   const ids = [...'Hello world'].flatMap(letter => [...tokenizer.encode(letter)])
-  const tail = [...tokenizer.encode('\n')]
-  const { model, prompts } = await scripted([{ ids: [...ids, ...tail, ...tail] }, {}], {
-    'chat_template.jinja': trimming,
-  })
-  const messages: ChatMessage[] = [ask('Hi')]
-  messages.push(await model.chat({ messages }).message(), ask('And?'))
-  t.is(messages[1]?.content, 'Hello world\n\n')
-  await model.chat({ messages }).text()
-  const [first, second] = prompts as [Uint32Array, Uint32Array]
-  t.deepEqual(Array.from(second.slice(0, first.length + ids.length)), [...first, ...ids])
+  // The bytes of the last one are three tokens.
+  for (const space of ['\n\n', '\u3000']) {
+    const tail = [...space].flatMap(letter => [...tokenizer.encode(letter)])
+    const { model, prompts } = await scripted([{ ids: [...ids, ...tail] }, {}], { 'chat_template.jinja': TRIMMING })
+    const messages: ChatMessage[] = [ask('Hi')]
+    messages.push(await model.chat({ messages }).message(), ask('And?'))
+    t.is(messages[1]?.content, `Hello world${space}`)
+    await model.chat({ messages }).text()
+    const [first, second] = prompts as [Uint32Array, Uint32Array]
+    t.deepEqual(Array.from(second.slice(0, first.length + ids.length)), [...first, ...ids])
+  }
+})
+
+test.serial('whitespace at the end of an answer costs a pass over its tokens', async t => {
+  const { tokenizer } = await scripted([])
+  const ids = [...'Hello world', ...'\n'.repeat(1000)].flatMap(letter => [...tokenizer.encode(letter)])
+  const { model } = await scripted([{ ids }], { 'chat_template.jinja': TRIMMING })
+  const { push } = TokenText.prototype
+  let decoded = 0
+  t.teardown(() => Object.assign(TokenText.prototype, { push }))
+  TokenText.prototype.push = function (id) {
+    decoded += 1
+    return push.call(this, id)
+  }
+  await model.chat({ messages: [ask('Hi')] }).text()
+  t.true(decoded <= 5 * ids.length, `${decoded} for ${ids.length} tokens`)
 })
 
 test('an answer that was left early, or ended at a stop text, comes back with its tokens', async t => {

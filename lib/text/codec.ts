@@ -83,6 +83,13 @@ export class Codec {
     return textOf(this.#bytes, ids, { isShown: () => true, isStart: false })
   }
 
+  /** The number of whole characters of {@link rawText} up to each id, in UTF-16 units. */
+  rawLengths(ids: Iterable<number>): number[] {
+    const text = this.streamOf(() => true, false)
+    let length = 0
+    return Array.from(ids, id => (length += text.push(id).length))
+  }
+
   /** The ids of a text from a mark on, in slices: see {@link Encoder.encodeFrom}. */
   encodeFrom(text: string, start: number, isEnded: () => boolean): Promise<Encoded> {
     return this.encoder.encodeFrom(text, start, isEnded)

@@ -119,12 +119,10 @@ export class Prompts {
     put(raw, answer)
     // Many templates trim answers. If whole tokens are trimmed, the others stay as they are.
     const trimmed = raw.trimEnd()
-    if (trimmed === raw) return
-    for (let kept = answer.length - 1; kept > 0; kept--) {
-      const text = this.#codec.rawText(answer.slice(0, kept))
-      if (text === trimmed) put(text, answer.slice(0, kept))
-      if (text.length <= trimmed.length) break
-    }
+    if (trimmed === raw || trimmed === '') return
+    const kept = answer.slice(0, this.#codec.rawLengths(answer).indexOf(trimmed.length) + 1)
+    // A token may end in the first bytes of a space.
+    if (this.#codec.rawText(kept) === trimmed) put(trimmed, kept)
   }
 }
 
