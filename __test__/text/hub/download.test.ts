@@ -233,6 +233,25 @@ test('a download that was aborted is resumed by the next call', async t => {
   await rejected(findOn(server, await folderOf(t), 'org/name', { signal: aborted }), 'ABORTED')
 })
 
+test('an abort between the list of files and their download ends it before any of them', async t => {
+  const [server, cache] = [await HubServer.start(t), await folderOf(t)]
+  server.add('org/name', communityFiles('late'))
+  const stop = new AbortController()
+  const { signal } = stop
+  // After the list of files was read, the next listener is that of the download.
+  const listen = signal.addEventListener.bind(signal)
+  signal.addEventListener = (...given: Parameters<typeof listen>): void => {
+    if (server.requests.some(({ path }) => path.includes('/tree/'))) stop.abort(new Error('late'))
+    listen(...given)
+  }
+  const error = await rejected(findOn(server, cache, 'org/name', { signal }), 'ABORTED')
+  t.is((error.cause as Error).message, 'late')
+  t.deepEqual(
+    server.requests.flatMap(({ file }) => file ?? []),
+    [],
+  )
+})
+
 test('a Hub that is away: the cache is used, with a warning, and without it the error says what to do', async t => {
   // Tests of this file run side by side, and its warning is known by the commit: no other test has these files.
   const [server, cache, files] = [await HubServer.start(t), await folderOf(t), communityFiles('away')]

@@ -205,6 +205,8 @@ class Download {
     const { signal } = this.#settings
     const end = (): void => stop.abort(signal?.reason)
     signal?.addEventListener('abort', end, { once: true })
+    // A signal that was aborted in the meantime, during the plan, tells no listener.
+    if (signal?.aborted === true) end()
     const client = new HubClient({ ...this.#settings, signal: stop.signal })
     const worker = async (): Promise<void> => {
       for (let path = queue.shift(); path !== undefined && !stop.signal.aborted; path = queue.shift()) {
