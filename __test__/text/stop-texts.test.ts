@@ -60,3 +60,13 @@ test('a stop text of several tokens is no part of the answer, nor is what is beh
   t.is(stop.push('er: next'), '')
   t.true(stop.isStopped)
 })
+
+test('text that was given out, as in front of a call, cannot become a stop text any more', t => {
+  const stop = new StopTexts(['END'])
+  t.is(stop.push('the EN'), 'the ')
+  t.is(stop.end(), 'EN')
+  t.is(stop.push('D of EN'), 'D of ')
+  t.false(stop.isStopped)
+  t.is(stop.push('D.'), '')
+  t.true(stop.isStopped)
+})

@@ -41,10 +41,11 @@ export class StopTexts {
     return all.slice(0, all.length - held)
   }
 
-  /** Returns the text that was held back. */
+  /** Returns the text that was held back. No stop text begins in it any more. */
   end(): string {
     const held = this.#held
     this.#held = ''
+    this.#matched.fill(0)
     return this.#isStopped ? '' : held
   }
 
