@@ -63,7 +63,7 @@ export class ChatFormat {
     return template.render({
       add_generation_prompt: true,
       ...variables,
-      messages: inTemplate(messages, word => template.mentions(word)),
+      messages: inTemplate(messages, template),
       tools: tools ?? null,
       documents: variables['documents'] ?? null,
     })

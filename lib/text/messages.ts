@@ -5,6 +5,7 @@
 import { fields, flag, isArray, list, optional, text as string } from '../errors/check.js'
 import { invalid, messageOf } from '../errors/errors.js'
 import { isFields } from './files.js'
+import type { ChatTemplate } from './template.js'
 import type { ChatMessage, TextPart, Tool, ToolCall, ToolChoice } from './types.js'
 
 /** @internal A message after its check: the content is one text. */
@@ -140,16 +141,33 @@ export function readToolChoice(choice: unknown, tools: readonly Tool[] | undefin
   throw invalid('toolChoice.name', name, `the name of a tool: ${tools.map(tool => tool.function.name).join(', ')}`)
 }
 
-/** @internal Messages in the form that templates expect: arguments of calls as objects, and only fields that are there. */
-export function inTemplate(messages: readonly ReadMessage[], mentions: (word: string) => boolean): object[] {
-  return messages.map(({ role, tool_calls, reasoning_content, ...rest }) => ({
+/** The sign of a template that joins the arguments of calls with other text, as DeepSeek's do: it needs their JSON. */
+const JOINS_ARGUMENTS = /(?:\.arguments|\[['"]arguments['"]\])\s*[+~]/
+/** The sign of a template that writes calls only if there is no content, as DeepSeek's older ones do. */
+const TESTS_CONTENT = /\bcontent(?:['"]\])?\s+is\s+none\b/
+
+/** @internal Messages in the form that a template expects: arguments of calls as objects or as JSON, and only fields that are there. */
+export function inTemplate(messages: readonly ReadMessage[], template: Pick<ChatTemplate, 'mentions'>): object[] {
+  const isJoined = template.mentions(JOINS_ARGUMENTS)
+  const knowsNone = template.mentions(TESTS_CONTENT)
+  const isDeveloper = template.mentions('developer')
+  const isThinking = template.mentions('.thinking')
+  return messages.map(({ role, content, tool_calls, reasoning_content, ...rest }) => ({
+    content: knowsNone && tool_calls !== undefined && content === '' ? null : content,
     ...rest,
-    role: role === 'developer' && !mentions('developer') ? 'system' : role,
-    ...(tool_calls === undefined ? {} : { tool_calls: tool_calls.map(parsedCall) }),
+    role: role === 'developer' && !isDeveloper ? 'system' : role,
+    ...(tool_calls === undefined
+      ? {}
+      : { tool_calls: isJoined ? tool_calls.map(jsonCall) : tool_calls.map(parsedCall) }),
     ...(reasoning_content === undefined ? {} : { reasoning_content }),
     // The field's name in the templates of gpt-oss.
-    ...(reasoning_content !== undefined && mentions('.thinking') ? { thinking: reasoning_content } : {}),
+    ...(reasoning_content !== undefined && isThinking ? { thinking: reasoning_content } : {}),
   }))
+}
+
+function jsonCall(call: ToolCall): object {
+  const { name, arguments: json } = call.function
+  return { ...call, function: { name, arguments: json === '' ? '{}' : json } }
 }
 
 function parsedCall(call: ToolCall): object {

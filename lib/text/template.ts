@@ -55,9 +55,11 @@ export class ChatTemplate {
     return this.#forTools.text
   }
 
-  /** True if the template of chats mentions a word. */
-  mentions(word: string): boolean {
-    return this.#own.text.includes(word) || this.#forTools.text.includes(word)
+  /** True if the template of chats mentions a word, or has a text of this form. */
+  mentions(word: string | RegExp): boolean {
+    return [this.#own, this.#forTools].some(({ text }) =>
+      typeof word === 'string' ? text.includes(word) : word.test(text),
+    )
   }
 
   render(variables: Variables): string {
