@@ -126,3 +126,15 @@ test('a template that joins arguments with other text gets them as JSON, and cal
   )
   t.is(await (await of(deepseek)).render({ messages: [{ role: 'assistant', content: null }] }), '')
 })
+
+test('text and reasoning in front of a call are one, where the template of gpt-oss refuses both', async t => {
+  const model = await of(
+    "{% for message in messages %}{% if message.content and message.thinking and message.tool_calls %}{{ raise_exception('both') }}{% endif %}[{{ message.thinking }}|{{ message.content }}]{% endfor %}",
+  )
+  const said = { role: 'assistant', content: 'I look.', reasoning_content: 'Hm.' } as const
+  const tool_calls = [call('{}')]
+  t.is(model.render({ messages: [{ ...said, tool_calls }] }), '[Hm.\n\nI look.|]')
+  t.is(model.render({ messages: [said] }), '[Hm.|I look.]')
+  t.is(model.render({ messages: [{ ...said, content: null, tool_calls }] }), '[Hm.|]')
+  t.is(model.render({ messages: [{ role: 'assistant', content: 'I look.', tool_calls }] }), '[|I look.]')
+})

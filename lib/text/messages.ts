@@ -160,9 +160,14 @@ export function inTemplate(messages: readonly ReadMessage[], template: Pick<Chat
       ? {}
       : { tool_calls: isJoined ? tool_calls.map(jsonCall) : tool_calls.map(parsedCall) }),
     ...(reasoning_content === undefined ? {} : { reasoning_content }),
-    // The field's name in the templates of gpt-oss.
-    ...(reasoning_content !== undefined && isThinking ? { thinking: reasoning_content } : {}),
+    ...(reasoning_content === undefined || !isThinking ? {} : thinkingOf(reasoning_content, content, tool_calls)),
   }))
+}
+
+/** The reasoning by its name in the templates of gpt-oss. They refuse reasoning and text in front of a call, and write either as reasoning. */
+function thinkingOf(reasoning: string, content: string, calls: readonly ToolCall[] | undefined): object {
+  if (calls === undefined || content === '' || reasoning === '') return { thinking: reasoning }
+  return { thinking: `${reasoning}\n\n${content}`, content: '' }
 }
 
 function jsonCall(call: ToolCall): object {
