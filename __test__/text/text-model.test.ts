@@ -136,20 +136,27 @@ const FORMS: Readonly<Record<string, readonly [template: string, tokens: readonl
   'gpt-oss': ['<|channel|><|message|>', ['<|channel|>', '<|message|>', '<|constrain|>', '<|end|>', '<|start|>']],
 }
 
+/** Loads the tiny model with a template in the form of a family, and with its tokens. */
+async function formed(t: ExecutionContext, family: string): Promise<TextModel> {
+  const [signs, tokens] = FORMS[family] as (typeof FORMS)[string]
+  const json = byteLevelTokenizer([])
+  const added = tokens.map((content, place) => ({ ...SPECIAL_TOKEN, id: 263 + place, content }))
+  const template = `{% if tools %}{{ tools | length }}{{ '${signs}' }}{% endif %}${TEMPLATE.slice(TEMPLATE.indexOf('{%- for message'))}`
+  const model = await load(t, {
+    'tokenizer.json': { ...json, added_tokens: [...(json['added_tokens'] as object[]), ...added] },
+    'chat_template.jinja': template.replaceAll(
+      '<tool_call>',
+      family === 'hermes' || family === 'qwen3-coder' ? '<tool_call>' : '#',
+    ),
+  })
+  t.is(model.toolFamily, family as never)
+  return model
+}
+
 test('a call that is forced is read as one, in the form of each family', async t => {
   const tools: Tool[] = ['place', 'other'].map(name => ({ type: 'function', function: { name, parameters: SCHEMA } }))
-  for (const [family, [signs, tokens]] of Object.entries(FORMS)) {
-    const json = byteLevelTokenizer([])
-    const added = tokens.map((content, place) => ({ ...SPECIAL_TOKEN, id: 263 + place, content }))
-    const template = `{% if tools %}{{ tools | length }}{{ '${signs}' }}{% endif %}${TEMPLATE.slice(TEMPLATE.indexOf('{%- for message'))}`
-    await using model = await load(t, {
-      'tokenizer.json': { ...json, added_tokens: [...(json['added_tokens'] as object[]), ...added] },
-      'chat_template.jinja': template.replaceAll(
-        '<tool_call>',
-        family === 'hermes' || family === 'qwen3-coder' ? '<tool_call>' : '#',
-      ),
-    })
-    t.is(model.toolFamily, family as never)
+  for (const family of Object.keys(FORMS)) {
+    await using model = await formed(t, family)
     // In place of the analysis, which noise would never end: `commentary`.
     const bias = family === 'gpt-oss' ? { [model.tokenizer.encode('c')[0] as number]: 100 } : {}
     for (const toolChoice of ['required', { name: 'other' }] as const) {
@@ -171,6 +178,35 @@ test('a call that is forced is read as one, in the form of each family', async t
         const { city, warm } = JSON.parse(call.function.arguments) as { city: string; warm: boolean }
         t.true(['Paris', 'Rome'].includes(city) && typeof warm === 'boolean', family)
       }
+    }
+  }
+})
+
+test('with a schema and tools, an answer is JSON or calls, in the form of each family', async t => {
+  const tools: Tool[] = [{ type: 'function', function: { name: 'name', parameters: SCHEMA } }]
+  const schema = { type: 'object', properties: { x: { enum: [1, 2] } }, required: ['x'], additionalProperties: false }
+  for (const family of Object.keys(FORMS)) {
+    await using model = await formed(t, family)
+    const [, tokens] = FORMS[family] as (typeof FORMS)[string]
+    // The tokens with which calls and JSON begin to differ.
+    const opener = { llama3: 'n', 'gpt-oss': 'c' }[family] ?? tokens[0] ?? '<tool_call>'
+    const other = { llama3: 'x', 'gpt-oss': 'f' }[family] ?? '{'
+    for (const [first, grammar] of [
+      [opener, { schema }],
+      [other, { schema }],
+      [opener, { grammar: { json: schema } }],
+    ] as const) {
+      const bias = { [model.tokenizer.encode(first)[0] as number]: 100 }
+      const chat = { messages: [ask('Where?')], tools, ...grammar, bias, seed: 3, temperature: 1, maxTokens: 300 }
+      const answer = model.chat(chat)
+      const { content, tool_calls = [] } = await answer.message()
+      const isCall = first === opener
+      t.is(tool_calls.length > 0, isCall, `${family}, ${first}: ${content}`)
+      if (answer.finishReason === 'length') continue
+      t.is(answer.finishReason, isCall ? 'tool_calls' : 'stop', family)
+      for (const call of tool_calls)
+        t.true(['Paris', 'Rome'].includes((JSON.parse(call.function.arguments) as { city: string }).city), family)
+      if (!isCall) t.true([1, 2].includes((JSON.parse(content ?? '') as { x: number }).x), family)
     }
   }
 })

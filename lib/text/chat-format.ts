@@ -95,12 +95,16 @@ export class ChatFormat {
       family: family as ToolFamily,
       tools: wanted ?? [],
       isSingle: typeof toolChoice === 'object',
+      answer: grammar !== undefined && 'json' in grammar ? grammar : undefined,
     }
+    // Calls of an unknown form cannot be told from JSON.
+    const hasBoth = form.answer !== undefined && tools !== undefined && family !== undefined
     return {
       parser: this.#parser(tools, calls, isReasoning),
       calls,
       isShown: this.#shown(tools !== undefined),
-      grammar: isForced ? callGrammar(form) : grammar === undefined ? undefined : reasonedGrammar(grammar, around),
+      grammar:
+        isForced || hasBoth ? callGrammar(form) : grammar === undefined ? undefined : reasonedGrammar(grammar, around),
     }
   }
 

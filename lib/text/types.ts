@@ -78,9 +78,9 @@ export interface TextOptions extends Omit<SamplingOptions, 'allowed'> {
   readonly stopTokens?: readonly number[]
   /** True to generate past the ids that the model's configs name as the end; false by default. */
   readonly ignoreEndOfSequence?: boolean
-  /** A JSON schema that the answer matches. */
+  /** A JSON schema that the answer matches, unless it calls tools. */
   readonly schema?: object
-  /** A grammar that the answer matches; excludes `schema`. */
+  /** A grammar that the answer matches; excludes `schema`. Only one of JSON leaves the choice of calling tools. */
   readonly grammar?: Grammar
   /** Aborts the generation: the next read is then refused with `ABORTED`. */
   readonly signal?: AbortSignal

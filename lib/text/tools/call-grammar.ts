@@ -1,4 +1,5 @@
-// Grammars that force calls: the text of a family's calls, with the JSON schemas of the tools in place of their arguments.
+// Grammars that force calls, or leave the choice between calls and JSON: the text of a family's calls, with the JSON schemas of the tools in place of their
+// arguments.
 //
 // Names and punctuation are fixed, so that the model decides on nothing but the tool and its arguments. Objects have the separators that templates write, and
 // no other whitespace. Reasoning is allowed in front if the model reasons.
@@ -7,12 +8,17 @@ import type { Tool, ToolFamily } from '../types.js'
 import type { ReasoningMarks } from './answer-parser.js'
 import { isFields } from '../files.js'
 
+/** @internal A grammar of JSON. */
+export type JsonGrammar = Extract<Grammar, { readonly json: unknown }>
+
 /** @internal How calls are forced. */
 export interface CallGrammar {
   readonly family: ToolFamily
   readonly tools: readonly Tool[]
   /** True for exactly one call. */
   readonly isSingle: boolean
+  /** The JSON that the answer may be instead of calls; `undefined` if calls are forced. */
+  readonly answer: JsonGrammar | undefined
   readonly reasoning: ReasoningMarks | undefined
   /** True if the prompt has opened the reasoning. */
   readonly isReasoning: boolean
@@ -20,15 +26,20 @@ export interface CallGrammar {
   readonly specialOf: (text: string) => number | undefined
 }
 
-/** @internal The grammar of an answer that calls a tool. */
+/** @internal The grammar of an answer that calls a tool, or is JSON instead. */
 export function callGrammar(given: CallGrammar): Grammar {
-  const { tools, family, isSingle } = given
+  const { tools, family, isSingle, answer } = given
   const lines = tools.map((tool, which) => `args${which}: %json ${JSON.stringify(schemaOf(tool))}`)
   const calls = tools.map((tool, which) => callOf(given, tool, which, lines))
   lines.push(`call: ${calls.map(call => `(${call})`).join(' | ')}`)
   const [before, between, behind] = AROUND[family].map(text => (text === '' ? '' : parts(given, text)))
   const more = isSingle || between === undefined ? '' : ` (${between} call)*`
-  lines.push(`calls: ${before ?? ''} call${more} ${behind ?? ''}`)
+  const own = `${before ?? ''} call${more} ${behind ?? ''}`
+  if (answer === undefined) lines.push(`calls: ${own}`)
+  else {
+    const front = family === 'gpt-oss' ? parts(given, '<|channel|>final<|message|>') : ''
+    lines.push(`calls: ${own} | ${front} answer`, jsonRule('answer', answer))
+  }
   return { lark: [...startOf(given), ...lines].join('\n') }
 }
 
@@ -52,7 +63,8 @@ function callOf(given: CallGrammar, tool: Tool, which: number, lines: string[]):
     case 'hermes':
       return text(`<tool_call>\n{"name": ${json}, "arguments": `, '}\n</tool_call>')
     case 'llama3':
-      return text(`{"name": ${json}, "parameters": `, '}')
+      // Beside an answer in JSON, no literal may be longer than a token of JSON: of two that begin alike, the lexer takes the longer one.
+      return `${literals('{', '"name"', ':', ' ', json, ',', ' ', '"parameters"', ':', ' ')} args${which} "}"`
     case 'mistral':
     case 'granite':
       return text(`{"name": ${json}, "arguments": `, '}')
@@ -63,6 +75,10 @@ function callOf(given: CallGrammar, tool: Tool, which: number, lines: string[]):
     case 'qwen3-coder':
       return tagged(given, tool, which, lines)
   }
+}
+
+function literals(...texts: readonly string[]): string {
+  return texts.map(text => JSON.stringify(text)).join(' ')
 }
 
 /** Qwen3-Coder's call: parameters in the order of the schema, those that are not required optional. */
@@ -146,7 +162,10 @@ export function reasonedGrammar(
   given: Pick<CallGrammar, 'reasoning' | 'isReasoning' | 'specialOf'>,
 ): Grammar {
   if (!given.isReasoning || !('json' in grammar)) return grammar
-  const schema = grammar.json === 'object' ? { type: 'object' } : grammar.json
   const lines = startOf({ ...given, family: 'hermes' })
-  return { lark: [...lines, `calls: %json ${JSON.stringify(schema)}`].join('\n') }
+  return { lark: [...lines, jsonRule('calls', grammar)].join('\n') }
+}
+
+function jsonRule(name: string, { json }: JsonGrammar): string {
+  return `${name}: %json ${JSON.stringify(json === 'object' ? { type: 'object' } : json)}`
 }
