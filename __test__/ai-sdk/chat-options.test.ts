@@ -75,6 +75,20 @@ test('functions become tools, tools of other providers a warning', t => {
   })
 })
 
+const features = (settings: Parameters<typeof chatOptionsOf>[0], type?: 'auto' | 'none'): unknown[] => {
+  const more = type === undefined ? {} : { toolChoice: { type } }
+  const { warnings } = chatOptionsOf(settings, question('?', { tools: [WEATHER], ...more }))
+  return warnings.map(warning => 'feature' in warning && warning.feature)
+}
+
+test('a grammar that allows no call is a warning beside tools', t => {
+  t.deepEqual(features({ grammar: { regex: 'a' } }), ['tools and grammar'])
+  t.deepEqual(features({ grammar: { lark: 'start: "a"' } }, 'auto'), ['tools and grammar'])
+  t.deepEqual(features({ grammar: { regex: 'a' } }, 'none'), [])
+  t.deepEqual(features({ grammar: { json: 'object' } }), [])
+  t.deepEqual(chatOptionsOf({ grammar: { regex: 'a' } }, question('?')).warnings, [])
+})
+
 const variables = (reasoning: 'none' | 'minimal' | 'max' | 'provider-default', settings = {}): unknown =>
   chatOptionsOf(settings, question('?', { reasoning })).chat.templateOptions
 

@@ -23,6 +23,7 @@ export function chatOptionsOf(model: CallSettings, options: LanguageModelV4CallO
   const warnings: SharedV4Warning[] = []
   const { templateOptions, ...settings } = settingsOf(model, options)
   const tools = toolsOf(options, warnings)
+  if (tools.tools !== undefined) warnOfGrammar(settings, tools.toolChoice, warnings)
   const variables = { ...reasoningOf(options.reasoning), ...templateOptions }
   const chat = {
     ...settings,
@@ -98,6 +99,16 @@ function toolsOf(
   }
   if (toolChoice === undefined) return { tools: own }
   return { tools: own, toolChoice: toolChoice.type === 'tool' ? { name: toolChoice.toolName } : toolChoice.type }
+}
+
+/** Adds a warning for a grammar that allows no calls: any that is not one of JSON. */
+function warnOfGrammar({ grammar }: CallSettings, choice: ToolChoice | undefined, warnings: SharedV4Warning[]): void {
+  if (grammar === undefined || 'json' in grammar || (choice ?? 'auto') !== 'auto') return
+  warnings.push({
+    type: 'unsupported',
+    feature: 'tools and grammar',
+    details: 'the answer matches the grammar of the settings, so no tool is called; a grammar of JSON allows calls',
+  })
 }
 
 /** A JSON schema becomes a grammar: the model can't write anything else. */
