@@ -110,12 +110,13 @@ test('calls reach the template with arguments as objects', async t => {
   t.is(model.render({ messages: [{ role: 'assistant', content: null, tool_calls: [call('{')] }] }), '')
 })
 
+const written = (json: string): string => `<｜tool▁call▁begin｜>f<｜tool▁sep｜>${json}<｜tool▁call▁end｜>`
+
 test('a template that joins arguments with other text gets them as JSON, and calls without content as DeepSeek’s expect', async t => {
   const deepseek =
     "{% for message in messages %}{% if message['content'] is none %}{% for tool in message['tool_calls'] %}{{ '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' + tool['function']['arguments'] + '<｜tool▁call▁end｜>' }}{% endfor %}{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
   const rendered = async (template: string, json: string, content: string | null): Promise<string> =>
     (await of(template)).render({ messages: [{ role: 'assistant', content, tool_calls: [call(json)] }] })
-  const written = (json: string): string => `<｜tool▁call▁begin｜>f<｜tool▁sep｜>${json}<｜tool▁call▁end｜>`
   for (const content of [null, ''])
     t.is(await rendered(deepseek, '{"city":  "Paris"}', content), written('{"city":  "Paris"}'))
   t.is(await rendered(deepseek, '', null), written('{}'))
