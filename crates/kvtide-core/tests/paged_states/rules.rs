@@ -2,8 +2,8 @@
 
 use kvtide_core::Error;
 use kvtide_core::paged::{
-    Append, Explanation, Growth, GrowthRequest, Identity, Keep, LeastUseful, MissReason, PagedPlanner, Writer,
-    explain_in_groups, find_in_groups, prompt_states, shortage_in_groups,
+    Append, Explanation, Growth, GrowthRequest, Identity, Keep, LeastUseful, MissReason, PagedPlanner, WritePlan,
+    Writer, explain_in_groups, find_in_groups, prompt_states, shortage_in_groups,
 };
 
 /// Full layers and states, in blocks of four tokens.
@@ -22,14 +22,7 @@ impl Groups {
 
     fn step(&mut self, sequence: u64, ids: &[u32]) {
         for planner in &mut self.0 {
-            let offsets = [0, ids.len() as u32];
-            let append =
-                Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Step };
-            let write = planner.check_append(&append).unwrap();
-            let (copies, mut plan) = planner.plan_write(write).unwrap();
-            planner.reserve_after(&copies, &plan).unwrap();
-            planner.commit_copies_before(&copies, &mut plan).unwrap();
-            planner.open_step(&plan).unwrap();
+            let plan = opened(planner, sequence, ids.len() as u32);
             planner.mark_layer(&plan, 0).unwrap();
             planner.close_step(&plan, Some(ids)).unwrap();
         }
@@ -42,6 +35,18 @@ impl Groups {
         self.0.iter_mut().zip(held).for_each(|(planner, held)| planner.release(held));
         length
     }
+}
+
+/// Opens a step of this many tokens.
+fn opened(planner: &mut PagedPlanner, sequence: u64, tokens: u32) -> WritePlan {
+    let offsets = [0, tokens];
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Step };
+    let write = planner.check_append(&append).unwrap();
+    let (copies, mut plan) = planner.plan_write(write).unwrap();
+    planner.reserve_after(&copies, &plan).unwrap();
+    planner.commit_copies_before(&copies, &mut plan).unwrap();
+    planner.open_step(&plan).unwrap();
+    plan
 }
 
 fn ids(count: u32) -> Vec<u32> {
@@ -226,6 +231,35 @@ fn a_part_of_a_draft_is_found_and_continued() {
     let mut edited = ids(8);
     edited.extend([50, 51, 52, 53, 54]);
     assert_eq!(groups.found(&edited), 12);
+}
+
+#[test]
+fn a_step_that_is_undone_leaves_the_ids_of_the_draft_before_it() {
+    let mut groups = Groups::new(16);
+    groups.0[1].keep_drafted_states(true);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(6));
+    let drafts: Vec<_> = groups.0.iter_mut().map(|planner| planner.begin(sequence, None).unwrap()).collect();
+    groups.step(sequence, &ids(9)[6..]);
+    for planner in &mut groups.0 {
+        let plan = opened(planner, sequence, 2);
+        planner.undo_step(&plan).unwrap();
+    }
+    for (planner, draft) in groups.0.iter_mut().zip(drafts) {
+        let plan = planner.plan_end(sequence, draft, Keep::First(2)).unwrap();
+        planner.end(&plan).unwrap();
+    }
+    assert_eq!(groups.found(&ids(20)), 8, "the state after the accepted tokens is a checkpoint");
+}
+
+#[test]
+fn a_draft_asks_for_no_slots_of_states() {
+    let mut groups = Groups::new(2);
+    let sequence = groups.sequence();
+    groups.step(sequence, &ids(6));
+    let [full, states] = &groups.0;
+    assert!(full.check_room(sequence, 40).is_ok() && states.check_room(sequence, 40).is_ok());
+    assert!(states.check_room(sequence + 1, 1).is_err());
 }
 
 #[test]

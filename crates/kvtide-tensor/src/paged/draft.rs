@@ -50,7 +50,13 @@ impl PageGroup {
     /// Reserves the blocks that a transaction asks for after it was opened.
     pub fn reserve_draft(&mut self, sequence: u64, options: BeginOptions) -> Result<()> {
         match self.draft_end(sequence, options)? {
-            Some(tokens) => Ok(self.planner.reserve_draft(sequence, tokens)?),
+            Some(tokens) => {
+                self.planner.check_resting(sequence)?;
+                let wanted = [(sequence, tokens)];
+                let missing = self.missing_blocks(&wanted)?;
+                self.take_missing(&wanted, &missing);
+                Ok(())
+            }
             None => Ok(()),
         }
     }

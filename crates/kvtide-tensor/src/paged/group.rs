@@ -16,13 +16,14 @@
 //! | [`PageGroup::change_pages`]: appends, writes, new steps, layers and states of a step | fails | fails |
 //!
 //! So while another thread computes a step, only that step writes to pages. The blocks of a dropped sequence may go to
-//! another sequence meanwhile: their old content is never read, because slots are zeroed first.
+//! another sequence meanwhile: their old content is never read, because slots are zeroed first. New blocks for restored
+//! and loaded content are not zeroed: they fail with `BUSY` while a run writes for a step that is gone.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{EvictionPolicy, HeldContent, Identity, LeastUseful, PagedPlanner};
+use kvtide_core::paged::{EvictionPolicy, HeldContent, Identity, LeastUseful, PagedPlanner, WritePlan};
 use kvtide_cuda::KeptWords;
 
 use super::below::BelowGroup;
@@ -49,6 +50,8 @@ pub(crate) struct PageGroup {
     pub(super) poisoned: bool,
     /// Tracks background readers of its pages.
     pub(super) life: Arc<Life>,
+    /// The plan of the last step that another thread computed.
+    pub(super) lent: Option<Arc<WritePlan>>,
     /// The blocks of snapshots and prefixes, by number.
     pub(super) held: HashMap<u64, HeldContent>,
     pub(super) next_held: u64,
@@ -89,6 +92,7 @@ impl PageGroup {
             copied_bytes: 0,
             poisoned: false,
             life: Arc::default(),
+            lent: None,
             held: HashMap::new(),
             next_held: 0,
             dropped: DroppedList::default(),

@@ -75,6 +75,7 @@ impl PageGroup {
         self.zero_before(&before)?;
         let staged = self.staged(&before, &plan);
         self.planner.lend_step(&plan)?;
+        self.lent = Some(plan.clone());
         let before = before.iter().map(|page| page.tokens).collect();
         let (life, slabs) = (self.life.clone(), self.slabs.clone());
         let (written, computed) = (step.written.clone(), step.computed.clone());

@@ -187,9 +187,19 @@ impl PageGroup {
         self.planner.unwritten(block, layer, kept).chain(std::iter::once(kept..self.planner.block_size())).collect()
     }
 
+    /// Fails with [`Error::Busy`] while another thread computes a step that was undone, or whose sequences are gone: its
+    /// blocks may be free, and it still writes to them.
+    fn check_no_stray_run(&self) -> Result<()> {
+        match &self.lent {
+            Some(plan) if self.planner.check_step(plan).is_err() => self.life.check_no_run(),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes new blocks for some places of `length`; they are not visible until they are named or settled.
     pub fn new_pages(&mut self, places: &[u32], length: u32) -> Result<(Hold, PageWriter)> {
         self.change()?;
+        self.check_no_stray_run()?;
         self.planner.reserve_blocks(places.len())?;
         self.hand_down_evicted();
         let held = self.planner.hold_new(places, length)?;

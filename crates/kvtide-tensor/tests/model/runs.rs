@@ -244,7 +244,11 @@ fn a_step_that_ends_meanwhile_leaves_no_trace() {
         cache.begin(id, None, Default::default()).unwrap();
         let mut step = begin(&mut cache, id, 6);
         let mut run = cache.run_step(&mut step).unwrap();
+        let rows = vec![1; cache.pools().unwrap().len()];
+        assert!(cache.new_blocks(&rows).is_ok(), "a run beside which its step is open");
         end(&mut cache, id, &mut step);
+        // Its blocks are free, and it writes to them: saved content cannot have them.
+        assert_eq!(code(cache.new_blocks(&rows)), Err(Code::Busy));
         // Its blocks now belong to another sequence.
         let next = cache.create_sequence().unwrap();
         cache.ensure_capacity(next, 16).unwrap();
@@ -254,6 +258,7 @@ fn a_step_that_ends_meanwhile_leaves_no_trace() {
         }
         assert_eq!(code(append(&mut cache, next, &[1])), Err(Code::Busy));
         assert_eq!(code(cache.end_run(&mut step, run)), Err(*refused), "{place} on {kind:?}");
+        assert!(cache.new_blocks(&rows).is_ok(), "the run has ended");
         append(&mut cache, next, &[1, 2, 3]).unwrap();
         shows(&mut cache, next, &[1, 2, 3]);
         if cache.has_sequence(id) {

@@ -128,7 +128,7 @@ impl PagedPlanner {
         let total = of.length() + tokens;
         let new = total.div_ceil(self.block_size()).saturating_sub(found.length() as u32);
         let revived = self.revived(found, group);
-        let new = match self.at_once(total, total - found.tokens(), asked) {
+        let new = match self.at_once(total, total.saturating_sub(found.tokens()), asked) {
             None => new,
             Some(AtOnce::Least(least)) => new.min(least.saturating_sub(blocks.iter().flatten().count() as u32)),
             Some(AtOnce::Most(most)) => new.min(most.saturating_sub(revived as u32)),

@@ -204,8 +204,8 @@ impl Content {
         for (position, block) in (0..).step_by(size).zip(tokens[..full].chunks_exact(size)) {
             key = key.child(block, position, &self.keys.extra);
             let end = position + size as u32;
-            let is_here = |(at, _): (&Checkpoint, u32)| at.length == end && at.key == key;
-            if self.checkpoints(tables).any(is_here) {
+            let is_here = |at: &Checkpoint| at.length == end && at.key == key && self.slot_of(at, tables).is_some();
+            if end <= self.length && self.checkpoints.iter().any(|all| all.iter().any(is_here)) {
                 reached = end;
             }
         }

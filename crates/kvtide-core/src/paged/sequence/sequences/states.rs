@@ -32,7 +32,7 @@ impl Sequence {
     /// Reserves memory for one more checkpoint, and for the ids of a step that keeps the state after each token.
     pub fn reserve_states(&mut self, share: &Share) -> Result<()> {
         if share.new_blocks > 1 {
-            self.drafted_ids.clear();
+            // Those of the step before stay: this one may be refused or undone.
             reserve(&mut self.drafted_ids, share.tokens as usize, "ids of drafted tokens")?;
         }
         self.content.reserve_checkpoint()
