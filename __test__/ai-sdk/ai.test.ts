@@ -88,6 +88,26 @@ sdkTest('a loop of tools', async (t, { generateText, isStepCount, jsonSchema, to
   t.true((second?.usage.inputTokenDetails.cacheReadTokens as number) > 0, 'the second step reads the first one')
 })
 
+sdkTest('an output of a schema leaves tools to be called', async (t, { generateText, jsonSchema, Output, tool }) => {
+  const animal = { enum: ['dog', 'spider'] }
+  const schema = jsonSchema({
+    type: 'object',
+    properties: { animal },
+    required: ['animal'],
+    additionalProperties: false,
+  })
+  const weather = tool({
+    description: 'Returns the weather in a city.',
+    inputSchema: jsonSchema({ type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }),
+    execute: () => ({ sky: 'rainy', degrees: 12 }),
+  })
+  const asked = { ...settings, model: model(), tools: { weather }, output: Output.object({ schema }) }
+  const { toolCalls, warnings } = await generateText({ ...asked, prompt: 'What is the weather in Oslo?' })
+  t.deepEqual([toolCalls.map(call => call.input), warnings ?? []], [[{ city: 'Oslo' }], []])
+  const { output } = await generateText({ ...asked, toolChoice: 'none', prompt: 'Which animal says woof?' })
+  t.true(['dog', 'spider'].includes((output as { animal: string }).animal))
+})
+
 sdkTest('an abort', async (t, { generateText }) => {
   const call = generateText({ ...settings, model: model(), prompt: 'Hello!', abortSignal: AbortSignal.abort() })
   const error: unknown = await call.catch((reason: unknown) => reason)

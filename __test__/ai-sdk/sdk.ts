@@ -16,6 +16,7 @@ interface Settings {
   readonly temperature?: number
   readonly maxRetries?: number
   readonly tools?: Readonly<Record<string, unknown>>
+  readonly toolChoice?: string
   readonly stopWhen?: unknown
   readonly output?: unknown
   readonly schema?: unknown
@@ -28,6 +29,7 @@ interface Result {
   readonly finishReason: string
   readonly usage: Usage
   readonly warnings: readonly unknown[] | undefined
+  readonly toolCalls: readonly { readonly input: unknown }[]
   readonly steps: readonly { readonly usage: Usage }[]
 }
 
