@@ -107,6 +107,19 @@ test('the next process finds what is in the folder', async t =>
     t.false((await readdir(join(folder, 'kv', third.slice(0, 2)))).includes(file))
   }))
 
+test('blocks that make room for a transaction come back from the tiers', async t => {
+  using cache = cacheOf({ memory: { limitBytes: 1e6 } }, { capacity: 6 })
+  const { shown } = compute(cache, span(0, 21))
+  const other = cache.openSequence()
+  const draft = other.begin({ maxTokens: 24 })
+  t.is(cache.match(span(0, 21)).length, 0)
+  draft.dispose()
+  other.drop()
+  using found = await cache.match(span(0, 21), { tiers: 'all' })
+  t.is(found.length, 20)
+  t.deepEqual(compute(cache, span(0, 21)).shown, shown)
+})
+
 test("a store of one's own keeps blocks, sealed and compressed", async t => {
   const shelf = new Shelf()
   const store = { store: shelf, secret: new Uint8Array(32).fill(1), compress: true }
