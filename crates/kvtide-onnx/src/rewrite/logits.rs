@@ -185,7 +185,8 @@ impl GraphEdit<'_> {
             };
             let node = &self.graph.nodes[index];
             let operator = node.operator.as_str();
-            let elements = |input: &&String| evaluation.dims(input).map_or(0, |dims| dims.iter().product::<usize>());
+            let count = |dims: &[usize]| dims.iter().fold(1usize, |count, &dim| count.saturating_mul(dim));
+            let elements = |input: &&String| evaluation.dims(input).map_or(0, count);
             let before = match operator {
                 _ if PRODUCTS.contains(&operator) && !is_behind => {
                     is_behind = true;
@@ -239,16 +240,19 @@ impl GraphEdit<'_> {
         }
     }
 
-    /// Fails unless the logits are those of all tokens, or of the last ones, in their order.
+    /// Fails unless the logits are those of all tokens, or of the last ones, in their order. A node that moves rows is
+    /// dropped from the graph, so it has to keep their columns.
     fn check_rows(&self, head: &Head) -> Result<()> {
         let evaluation = self.lookup.at(SHOWN)?;
         let mut marked = marks(&evaluation, &head.rows, (0..SHOWN.new).collect());
         for (index, name) in &head.path {
             let node = &self.graph.nodes[*index];
             let from = node.inputs.iter().find(|from| marked.contains_key(*from)).cloned().unwrap_or_default();
-            let unknown = || unrecognised(node, "the rows that it chooses are not known");
+            let unknown = || unrecognised(node, "the rows that it chooses are not known, or it moves columns");
+            let width = marked.get(&from).and_then(width_of).ok_or_else(unknown)?;
             if MOVES.contains(&node.operator.as_str()) {
                 marked = evaluation.rerun(&[node], &self.lookup.constants, marked)?;
+                marked.get(name).filter(|moved| width_of(moved) == Some(width)).ok_or_else(unknown)?;
             } else {
                 let rows = marked.get(&from).and_then(rows_of).ok_or_else(unknown)?;
                 marked = marks(&evaluation, name, rows);
@@ -270,20 +274,28 @@ fn of_outputs(node: &Node) -> impl Iterator<Item = &str> {
     node.outputs.iter().map(String::as_str).filter(|name| !name.is_empty())
 }
 
-/// A tensor whose elements are the number of the token that their row belongs to.
+/// A tensor that numbers its elements: the number of an element's token, times the width, plus its column.
 fn marks(evaluation: &Evaluation, name: &str, rows: Vec<usize>) -> HashMap<String, Known> {
     let Some(dims) = evaluation.dims(name) else { return HashMap::new() };
     let width = dims.last().copied().unwrap_or(1).max(1);
-    let number = |place: usize| rows.get(place / width).map_or(f64::NAN, |&row| row as f64);
+    let number = |place: usize| rows.get(place / width).map_or(f64::NAN, |&row| (row * width + place % width) as f64);
     let known = Known::filled(evaluation.get(name).element, dims.to_vec(), number);
     HashMap::from([(name.to_owned(), known)])
 }
 
-/// The token of each row, if all elements of a row belong to the same one.
+fn width_of(marked: &Known) -> Option<usize> {
+    marked.dims.as_ref()?.last().map(|&width| width.max(1))
+}
+
+/// The token of each row, if each row has all columns of one token, in order.
 fn rows_of(marked: &Known) -> Option<Vec<usize>> {
-    let (data, width) = (marked.data.as_ref()?, (*marked.dims.as_ref()?.last()?).max(1));
-    let rows = data.chunks(width).map(|row| row.iter().all(|&mark| mark == row[0]).then_some(row[0] as usize));
-    rows.collect()
+    let (data, width) = (marked.data.as_ref()?, width_of(marked)?);
+    let token = |row: &[f64]| {
+        let is_in_order = row.iter().enumerate().all(|(column, &mark)| mark == row[0] + column as f64);
+        let first = row[0] as usize;
+        (is_in_order && first.is_multiple_of(width)).then_some(first / width)
+    };
+    data.chunks(width).map(token).collect()
 }
 
 fn refused(name: &str, reason: &str) -> Error {

@@ -405,3 +405,38 @@ fn heads_of_other_rows_are_refused_by_name() {
     });
     assert!(node.contains("ReduceMax") && reason.contains("not supported between the head"), "{node}: {reason}");
 }
+
+/// A head that drops padding of the vocabulary, or reads one codebook of several, computes other columns.
+#[test]
+fn heads_that_move_columns_are_refused_by_name() {
+    let columns = |move_to: &dyn Fn(&mut Graph, &str)| {
+        let (node, reason) = refused(Size::Named(ALL), |graph, hidden, weight| {
+            let logits = graph.node("MatMul", &[hidden, weight], &[]);
+            move_to(graph, &logits);
+        });
+        assert_eq!(node, "node of logits");
+        assert!(reason.contains("it moves columns"), "{reason}");
+    };
+    for first in [0, 1] {
+        columns(&|graph, logits| {
+            let [first, end, axis] = [first, VOCABULARY - 2, 2].map(|number| graph.ints(&[1], &[number]));
+            graph.node_to("Slice", &[logits, &first, &end, &axis], &["logits"], &[]);
+        });
+    }
+    columns(&|graph, logits| {
+        let sizes = graph.ints(&[2], &[VOCABULARY - 8, 8]);
+        graph.node_to("Split", &[logits, &sizes], &["logits", "rest"], &[Attr::Int("axis", -1)]);
+    });
+    let order: Vec<i64> = (0..VOCABULARY).rev().collect();
+    columns(&|graph, logits| {
+        let order = graph.ints(&[VOCABULARY], &order);
+        graph.node_to("Gather", &[logits, &order], &["logits"], &[Attr::Int("axis", -1)]);
+    });
+    let (_, reason) = refused(Size::Named(ALL), |graph, hidden, weight| {
+        let logits = graph.node("MatMul", &[hidden, weight], &[]);
+        let (books, second) = (graph.ints(&[4], &[0, 0, 2, VOCABULARY / 2]), graph.ints(&[], &[1]));
+        let books = graph.node("Reshape", &[&logits, &books], &[]);
+        graph.node_to("Gather", &[&books, &second], &["logits"], &[Attr::Int("axis", 2)]);
+    });
+    assert!(reason.contains("it moves columns"), "{reason}");
+}
