@@ -8,6 +8,7 @@
 //! A table may be a weight, a constant, or an output of an `If`: models with two contexts have a small and a large
 //! table. A table that the graph computes has no limit, and is skipped.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::proto::{AttributeValue, Graph, Model, Node, Tensor};
@@ -24,6 +25,8 @@ struct Scope<'a> {
     weights: HashMap<&'a str, &'a Tensor>,
     makers: HashMap<&'a str, &'a Node>,
     outer: Option<&'a Scope<'a>>,
+    /// The results of [`Scope::rows`], by name and nodes left: branches of many nodes may lead to one tensor.
+    found: RefCell<HashMap<(String, usize), Option<u64>>>,
 }
 
 impl Model {
@@ -38,7 +41,8 @@ impl<'a> Scope<'a> {
     fn new(graph: &'a Graph, outer: Option<&'a Scope<'a>>) -> Self {
         let weights = graph.initializers.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         let outputs = |node: &'a Node| node.outputs.iter().map(move |name| (name.as_str(), node));
-        Self { graph, weights, makers: graph.nodes.iter().flat_map(outputs).collect(), outer }
+        let makers = graph.nodes.iter().flat_map(outputs).collect();
+        Self { graph, weights, makers, outer, found: RefCell::default() }
     }
 
     /// The number of rows in the shortest table of this graph and of those inside it.
@@ -67,8 +71,18 @@ impl<'a> Scope<'a> {
         is_same && left > 0 && node.input(0).is_some_and(|name| self.is_positions(name, left - 1))
     }
 
-    /// The number of rows of a table with two dimensions.
+    /// The number of rows of a table with two dimensions. Each name is followed once for each number of nodes left.
     fn rows(&self, name: &str, left: usize) -> Option<u64> {
+        let key = (name.to_owned(), left);
+        if let Some(&found) = self.found.borrow().get(&key) {
+            return found;
+        }
+        let found = self.followed(name, left);
+        self.found.borrow_mut().insert(key, found);
+        found
+    }
+
+    fn followed(&self, name: &str, left: usize) -> Option<u64> {
         if let Some(tensor) = self.weights.get(name) {
             return rows_of(tensor);
         }

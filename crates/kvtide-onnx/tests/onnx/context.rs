@@ -65,6 +65,25 @@ fn tables_are_found_behind_casts_and_branches() {
     assert_eq!(context(&computed), None, "what the graph computes has no end that is known");
 }
 
+/// Each branch of each node leads to the node before it: 8 branches of 12 nodes make 2^36 ways.
+#[test]
+fn tables_behind_many_branches_are_followed_once() {
+    let graph = grouped(1, |graph, _| {
+        let mut table = graph.weight(&[40, DIM / 2], 1.);
+        let one = graph.ints(&[], &[1]);
+        for _ in 0..12 {
+            let mut inner = Graph::default();
+            inner.output(&table, F32, &[]);
+            let branch = inner.fields.clone().text(2, "branch");
+            let names = ["then_branch", "else_branch", "a", "b", "c", "d", "e", "f"];
+            let branches = names.map(|name| Attr::Graph(name, branch.clone()));
+            table = graph.node("If", &[&one], &branches);
+        }
+        table
+    });
+    assert_eq!(context(&graph), Some(40));
+}
+
 #[test]
 fn operators_that_turn_and_tables_that_are_learned() {
     let with = |add: &dyn Fn(&mut Graph)| {
