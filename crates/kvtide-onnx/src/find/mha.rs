@@ -119,7 +119,7 @@ fn side<'a>(lookup: &Lookup<'a>, node: &'a Node, at: usize, past: Option<&'a str
         [_, heads, _, dim] => (heads as u32, dim as u32, false),
         [_, _, width] => {
             let heads = heads(node, "kv_num_heads").unwrap_or(num_heads);
-            (heads, width as u32 / heads, true)
+            (heads, (width as u32).checked_div(heads).ok_or_else(|| wrong("it has no heads".into()))?, true)
         }
         _ => return Err(wrong(format!("{name} has dimensions {dims:?}"))),
     };
@@ -207,6 +207,10 @@ fn slots<'a>(lookup: &Lookup<'_>, node: &Node, call: &Call<'_>, sides: [&Side<'a
             Some(name) => Err(wrong(format!(
                 "it has nonpad_kv_seqlen {name}, but its keys and values do not come from TensorScatter into inputs"
             ))),
+            None if call.causal && call.pasts == [None; 2] => {
+                let reason = "it is causal over keys that were joined before it, so it counts from the first of them";
+                Err(wrong(reason.into()))
+            }
             None => Ok(None),
         };
     };

@@ -33,3 +33,26 @@ fn a_bias_of_group_query_attention_may_have_a_window() {
         same_as_before(&format!("gqa.bias.window.{local}"), &bytes, &rewritten);
     }
 }
+
+/// Without pasts of its own, the operator lets the first new token attend to the first key alone.
+#[test]
+fn an_operator_that_is_causal_over_joined_keys_is_refused() {
+    for (operator, causal) in [("Attention", "is_causal"), ("com.microsoft.MultiHeadAttention", "unidirectional")] {
+        let graph = Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
+            let [pasts, presents] = decoder.pasts(layer);
+            for (side, name) in [key, value].into_iter().enumerate() {
+                let new = decoder.heads_first(name, HEADS);
+                decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
+            }
+            let is_own = operator == "Attention";
+            let query = if is_own { decoder.heads_first(query, HEADS) } else { query.to_owned() };
+            let heads = [Attr::Int(causal, 1), Attr::Int("num_heads", HEADS)];
+            let attributes = if is_own { &heads[..1] } else { &heads[..] };
+            let attended = decoder.graph.node(operator, &[&query, &presents[0], &presents[1]], attributes);
+            if is_own { decoder.packed(&attended) } else { attended }
+        });
+        let bytes = graph.model(23);
+        let error = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default()).unwrap_err();
+        assert!(error.to_string().contains("counts from the first of them"), "{operator}: {error}");
+    }
+}
