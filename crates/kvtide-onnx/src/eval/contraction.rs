@@ -178,6 +178,7 @@ fn reduce(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let chosen: Vec<usize> = match axes(node, inputs) {
         Some(axes) if !axes.is_empty() => axes.iter().map(|&at| axis(at, own.len())).collect::<Option<_>>()?,
         _ if node.inputs.get(1).is_some_and(|name| !name.is_empty() && inputs[1].data.is_none()) => return None,
+        _ if node.int("noop_with_empty_axes") == Some(1) => Vec::new(),
         _ => (0..own.len()).collect(),
     };
     let full: Vec<usize> = (0..own.len()).map(|index| if chosen.contains(&index) { 1 } else { own[index] }).collect();

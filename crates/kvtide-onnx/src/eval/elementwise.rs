@@ -41,7 +41,10 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         let count = if operator.starts_with("Skip") { node.outputs.len() } else { 1 };
         return Some(vec![same; count.min(4)]);
     }
-    let function = binary(operator, inputs.first()?.is_whole())?;
+    let function = match binary(operator, inputs.first()?.is_whole())? {
+        _ if operator == "Mod" && node.int("fmod") == Some(1) => |one, other| one % other,
+        function => function,
+    };
     let element = if is_comparison(operator) { Some(ElementType::BOOL) } else { inputs.first()?.element };
     let [first, rest @ ..] = inputs else { return None };
     let mut value = (*first).clone();
@@ -102,7 +105,7 @@ fn unary(operator: &str) -> Option<fn(f64) -> f64> {
         "Tanh" => f64::tanh,
         "Floor" => f64::floor,
         "Ceil" => f64::ceil,
-        "Sign" => f64::signum,
+        "Sign" => |number| if number == 0. { 0. } else { number.signum() },
         "Reciprocal" => |number| 1. / number,
         "Not" => |number| f64::from(number == 0.),
         "IsNaN" => |number| f64::from(number.is_nan()),
