@@ -12,6 +12,9 @@ use crate::source::Source;
 /// Two choices of sizes in which no two numbers coincide.
 pub(crate) const SIZES: [Sizes; 2] = [Sizes { batch: 2, past: 3, new: 5 }, Sizes { batch: 3, past: 5, new: 2 }];
 
+/// A past that is long enough to reveal limits in a graph.
+pub(crate) const LONG: Sizes = Sizes { batch: 1, past: (1 << 16) - 1, new: 1 };
+
 pub(crate) struct Lookup<'a> {
     pub model: &'a Model,
     pub constants: Constants<'a>,
@@ -119,10 +122,16 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    /// The number of a one-element tensor, if it is the same for all sizes.
+    /// The number of a one-element tensor, if it is the same for all sizes, [`LONG`] included if it is known for that.
     pub fn scalar(&self, name: &str) -> Result<Option<f64>> {
         let [one, other] = [self.at(SIZES[0])?.scalar(name), self.at(SIZES[1])?.scalar(name)];
-        Ok(one.filter(|_| one == other))
+        let Some(one) = one.filter(|_| one == other) else { return Ok(None) };
+        // A weight is the same for all sizes; the long evaluation costs more than the others.
+        if self.maker(name).is_none_or(|maker| maker.is("", "Constant")) {
+            return Ok(Some(one));
+        }
+        let long = self.at(LONG)?.scalar(name);
+        Ok(Some(one).filter(|one| long.is_none_or(|long| long == *one)))
     }
 
     /// The numbers of a weight with few elements.

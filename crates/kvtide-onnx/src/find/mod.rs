@@ -15,7 +15,7 @@ mod states;
 
 pub(crate) use found_attention::{Axes, FoundAttention, HeadNorms, Operands, Output};
 pub use layer::{Form, Layer, Layout, Rotary};
-pub(crate) use lookup::{Lookup, SIZES, unrecognised};
+pub(crate) use lookup::{LONG, Lookup, SIZES, unrecognised};
 pub(crate) use states::{FoundState, StateInput, states};
 pub use states::{State, StateForm};
 

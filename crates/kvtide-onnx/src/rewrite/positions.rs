@@ -6,12 +6,9 @@ use std::collections::{HashMap, HashSet};
 use super::GraphEdit;
 use crate::error::{RefusalKind, Result};
 use crate::eval::{Known, Sizes};
-use crate::find::{Layer, SIZES, State, unrecognised};
+use crate::find::{LONG, Layer, SIZES, State, unrecognised};
 use crate::proto::{Attribute, ElementType, Node, Tensor};
 use crate::state_names::is_state;
-
-/// A past that is long enough to reveal limits in a graph.
-const LONG: Sizes = Sizes { batch: 1, past: (1 << 16) - 1, new: 1 };
 
 /// The meaning of a small tensor of integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
