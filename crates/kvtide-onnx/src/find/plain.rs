@@ -5,12 +5,15 @@
 //! softmax <- mask, soft cap, scale, sinks <- MatMul(queries, keys)    backwards
 //! ```
 
+use std::collections::HashMap;
+
 use super::cached::{Cached, Reading, scaled, trace};
 use super::found_attention::{Axes, FoundAttention, Operands, Output};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Added, Rules, Term, rules};
 use crate::error::{RefusalKind, Result};
+use crate::eval::{Evaluation, Known};
 use crate::proto::{ElementType, Node};
 
 /// The most nodes between a softmax and the product with the values.
@@ -139,7 +142,8 @@ fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usi
                             return Ok(Some((index, values)));
                         }
                     }
-                    "Cast" | "Identity" | "Dropout" | "Slice" => next.extend(node.output(0)),
+                    "Cast" | "Identity" | "Dropout" => next.extend(node.output(0)),
+                    "Slice" if cuts_end(lookup, node, name)? => next.extend(node.output(0)),
                     "Reshape" => {
                         if let Some(output) = node.output(0)
                             && (lookup.is_merged(output, name)? || lookup.is_rows(output, name)?)
@@ -162,7 +166,39 @@ fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usi
 /// True for `Where(IsNaN(x), 0, x)`: it handles a row that attends to nothing, which never happens with a causal mask.
 fn replaces_nan(lookup: &Lookup<'_>, node: &Node, name: &str) -> bool {
     let condition = node.input(0).and_then(|condition| lookup.maker(condition));
-    condition.is_some_and(|condition| condition.operator == "IsNaN" && condition.input(0) == Some(name))
+    let is_nan = condition.is_some_and(|node| node.operator == "IsNaN" && node.input(0) == Some(name));
+    is_nan && node.input(2) == Some(name)
+}
+
+/// True if a slice of `name` keeps the first columns of all rows: it cuts off sinks, which are behind the scores.
+fn cuts_end(lookup: &Lookup<'_>, node: &Node, name: &str) -> Result<bool> {
+    for sizes in SIZES {
+        let evaluation = lookup.at(sizes)?;
+        let Some(own) = evaluation.dims(name).map(<[_]>::to_vec) else { return Ok(false) };
+        let marked = Known::filled(evaluation.get(name).element, own.clone(), |place| place as f64);
+        let mut made = evaluation.rerun(&[node], &lookup.constants, HashMap::from([(name.to_owned(), marked)]))?;
+        let found = node.output(0).and_then(|output| made.remove(output)).unwrap_or_default();
+        let (Some(dims), Some(data)) = (found.dims, found.data) else { return Ok(false) };
+        let (Some((&kept, rows)), Some((&width, all))) = (dims.split_last(), own.split_last()) else {
+            return Ok(false);
+        };
+        let is_first = |(place, &mark): (usize, &f64)| mark == (place / kept * width + place % kept) as f64;
+        if rows != all || data.is_empty() || !data.iter().enumerate().all(is_first) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// True for a node that subtracts the maximum of each row of scores, which does not change their softmax.
+fn is_shift(evaluation: &Evaluation, node: Option<&Node>, scores: &str) -> bool {
+    let Some(most) = node.filter(|most| most.operator == "ReduceMax" && most.input(0) == Some(scores)) else {
+        return false;
+    };
+    let given = most.input(1).and_then(|axes| evaluation.get(axes).ints());
+    let axes = most.ints("axes").map(<[_]>::to_vec).or(given).unwrap_or_default();
+    let rank = evaluation.dims(scores).map_or(4, <[_]>::len) as i64;
+    matches!(axes[..], [axis] if axis == -1 || axis == rank - 1) && most.int("keepdims").unwrap_or(1) == 1
 }
 
 /// Returns the queries, their heads apart, before they are scaled, and the factor.
@@ -202,7 +238,9 @@ struct Scores<'a> {
 
 impl<'a> Scores<'a> {
     fn before(lookup: &Lookup<'a>, softmax: &'a Node) -> Result<Self> {
-        if !matches!(softmax.int("axis"), None | Some(-1 | 3)) {
+        // Before opset 13, a softmax without an axis was computed over all axes from the second one on.
+        let is_flat = softmax.int("axis").is_none() && lookup.model.opset("").is_some_and(|version| version < 13);
+        if is_flat || !matches!(softmax.int("axis"), None | Some(-1 | 3)) {
             return Err(unrecognised(softmax, "it is not computed over the last axis"));
         }
         let mut name = softmax.input(0).unwrap_or_default();
@@ -277,15 +315,17 @@ impl<'a> Scores<'a> {
                 self.terms.extend(input(0).map(|name| Term::Kept(name, when, self.axes)));
                 input(before)
             }
-            "Sub" => {
+            // A soft cap behind it, or sinks beside the scores, would not be shifted.
+            "Sub" if self.softcap.is_none() && self.sinks.is_none() => {
                 let most = input(1).and_then(|name| lookup.maker(name));
-                input(0).filter(|&name| {
-                    most.is_some_and(|most| most.operator == "ReduceMax" && most.input(0) == Some(name))
-                })
+                input(0).filter(|&name| is_shift(&evaluation, most, name))
             }
             "Max" => input(0)
                 .filter(|_| input(1).and_then(|name| evaluation.scalar(name)).is_some_and(|least| least <= -1e4)),
             "Concat" if node.inputs.len() == 2 && matches!(node.int("axis"), Some(-1 | 3)) && self.sinks.is_none() => {
+                if self.factor != 1. || self.softcap.is_some() {
+                    return Err(unrecognised(node, "the scores are scaled or capped together with their sinks"));
+                }
                 self.sinks = input(1);
                 input(0)
             }
@@ -301,9 +341,10 @@ impl<'a> Scores<'a> {
         let (dims, data) = (evaluation.dims(name), evaluation.get(name).data.as_ref());
         let (Some(&[_, found, queries, 1]), Some(data)) = (dims, data) else { return Err(wrong()) };
         let sinks: Vec<f32> = (0..heads).filter_map(|head| data.get(head * queries)).map(|&sink| sink as f32).collect();
-        let same =
-            data.iter().enumerate().all(|(index, &sink)| sinks.get(index / queries % heads) == Some(&(sink as f32)));
-        if found != heads || sinks.len() != heads || !same {
+        let head = |index: usize| index.checked_div(queries)?.checked_rem(heads);
+        let of_head = |index: usize| sinks.get(head(index)?).copied();
+        let same = data.iter().enumerate().all(|(index, &sink)| of_head(index) == Some(sink as f32));
+        if heads == 0 || found != heads || sinks.len() != heads || !same {
             return Err(wrong());
         }
         Ok(Some(sinks))

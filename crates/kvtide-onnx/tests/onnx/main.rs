@@ -14,6 +14,7 @@ mod masked_operators;
 mod merged;
 mod new_rows;
 mod pairs;
+mod plain_steps;
 mod quantised_pasts;
 mod quantised_weights;
 mod reading;
