@@ -3,7 +3,7 @@
 //! The nodes in between may repeat heads, transpose, reshape and scale. They are checked by an experiment: distinct
 //! elements go in, and must arrive at the right places.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::scattered::{Slots, scattered};
@@ -148,8 +148,11 @@ impl Cached<'_> {
     /// The graph's output that contains past and new rows together.
     pub fn present(&self, lookup: &Lookup<'_>) -> Option<String> {
         let outputs = &lookup.graph().outputs;
-        let mut names = vec![self.joined];
+        let (mut names, mut seen) = (vec![self.joined], HashSet::new());
         while let Some(name) = names.pop() {
+            if !seen.insert(name) {
+                continue;
+            }
             if outputs.iter().any(|output| output.name == name) {
                 return Some(name.into());
             }

@@ -236,9 +236,12 @@ impl<'a> Grids<'a> {
             for head in 0..self.heads() {
                 let (slope, rows) = (of_head(slopes, head), self.rows([row / new, head, row % new]));
                 let base = Some(sum(&rows, own)).filter(|&base| base > HIDDEN && slope != 0.).unwrap_or(0.);
-                for key in self.sizes.total()..self.sizes.total() + self.spare {
+                // Each slot behind the numbers of all rows is hidden, or shown, like the first one of them.
+                let longest = rows.iter().map(|row| row.numbers.len()).max().unwrap_or(0);
+                let total = self.sizes.total();
+                for key in total..total.saturating_add(self.spare).min(longest.max(total + 1)) {
                     if !rows.iter().any(|row| row.ends(key) || row.hides(key)) {
-                        return Err(format!("its mask shows slot {key} of a cache with {} tokens", self.sizes.total()));
+                        return Err(format!("its mask shows slot {key} of a cache with {total} tokens"));
                     }
                 }
                 for (key, seen) in seen.iter_mut().enumerate() {

@@ -38,6 +38,8 @@ enum Wrong {
     Count,
     /// The mask shows slots that were never written.
     Shown,
+    /// The mask hides everything, with one number for all slots.
+    Hidden,
     /// Keys are in a static cache, values have a past that grows.
     Half,
 }
@@ -143,7 +145,9 @@ fn fixed(form: Static) -> Graph {
         };
         let mut inputs = vec![operands[0].clone(), key.clone(), value];
         inputs.resize(7, String::new());
-        if form.mask {
+        if form.wrong == Wrong::Hidden {
+            inputs[3] = decoder.graph.truths(&[1, 1, 1, 1], &[0]);
+        } else if form.mask {
             inputs[3] = slots_seen(decoder, form, &key);
         }
         if form.counted {
@@ -273,4 +277,11 @@ fn static_caches_that_are_others_are_refused() {
             other => panic!("{wrong:?}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn slots_of_a_cache_are_not_counted_one_by_one() {
+    let form = Static { slots: Some(1 << 40), counted: false, causal: false, wrong: Wrong::Hidden, ..PACKED };
+    let error = rewrite(&fixed(form).model(24)).unwrap_err().to_string();
+    assert!(error.contains("hides the key of the token itself"), "{error}");
 }
