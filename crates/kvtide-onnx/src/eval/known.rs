@@ -68,7 +68,8 @@ impl Known {
     }
 }
 
-pub(super) fn count(dims: &[usize]) -> Option<usize> {
+/// The number of elements; [`None`] if it is too large.
+pub(crate) fn count(dims: &[usize]) -> Option<usize> {
     dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim))
 }
 

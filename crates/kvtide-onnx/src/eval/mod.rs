@@ -18,9 +18,10 @@ mod stateful;
 
 pub(crate) use bind::{Roles, Sizes, is_pair};
 pub(crate) use constants::Constants;
-pub(crate) use known::{Known, axis};
+pub(crate) use known::{Known, axis, count};
 pub(crate) use sized::ELEMENTWISE;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -67,20 +68,14 @@ impl Evaluation {
         let declared: HashMap<&str, ElementType> =
             infos.filter_map(|info| Some((info.name.as_str(), info.element?))).collect();
         let mut completed = HashMap::new();
-        let mut left = NUMBERS_MAX;
+        let left = Cell::new(NUMBERS_MAX);
         for node in &model.graph.nodes {
             for (past, value) in evaluation.complete(model, roles, node) {
                 evaluation.values.insert(past.clone(), value.clone());
                 completed.insert(past, value);
             }
-            let outputs = evaluation.apply(node, constants, &HashMap::new())?;
+            let outputs = evaluation.apply(node, constants, &HashMap::new(), &left)?;
             for (name, mut value) in node.outputs.iter().zip(outputs) {
-                // Numbers that a view shares are counted once.
-                let own = value.data.as_ref().filter(|data| Rc::strong_count(data) == 1);
-                match left.checked_sub(own.map_or(0, |data| data.len())) {
-                    Some(rest) => left = rest,
-                    None => value.data = None,
-                }
                 value.element = declared.get(name.as_str()).copied().or(value.element);
                 evaluation.values.insert(name.clone(), value);
             }
@@ -139,24 +134,52 @@ impl Evaluation {
         constants: &Constants<'_>,
         mut given: HashMap<String, Known>,
     ) -> Result<HashMap<String, Known>> {
+        let left = Cell::new(NUMBERS_MAX);
         for node in nodes {
-            let outputs = self.apply(node, constants, &given)?;
+            let outputs = self.apply(node, constants, &given, &left)?;
             given.extend(node.outputs.iter().cloned().zip(outputs));
         }
         Ok(given)
     }
 
-    fn apply(&self, node: &Node, constants: &Constants<'_>, given: &HashMap<String, Known>) -> Result<Vec<Known>> {
+    /// The outputs of a node, graphs inside it included. `left` is the rest of [`NUMBERS_MAX`]: an output that has more
+    /// numbers gets none.
+    fn apply(
+        &self,
+        node: &Node,
+        constants: &Constants<'_>,
+        given: &HashMap<String, Known>,
+        left: &Cell<usize>,
+    ) -> Result<Vec<Known>> {
+        let mut outputs = self.outputs(node, constants, given, left)?;
+        for value in &mut outputs {
+            // Numbers that a view shares are counted once.
+            let own = value.data.as_ref().filter(|data| Rc::strong_count(data) == 1);
+            match left.get().checked_sub(own.map_or(0, |data| data.len())) {
+                Some(rest) => left.set(rest),
+                None => value.data = None,
+            }
+        }
+        Ok(outputs)
+    }
+
+    fn outputs(
+        &self,
+        node: &Node,
+        constants: &Constants<'_>,
+        given: &HashMap<String, Known>,
+        left: &Cell<usize>,
+    ) -> Result<Vec<Known>> {
         if let Some(value) = constants.node(node)? {
             return Ok(vec![value]);
         }
         if node.is("", "If")
-            && let Some(outputs) = self.branches(node, constants, given)?
+            && let Some(outputs) = self.branches(node, constants, given, left)?
         {
             return Ok(outputs);
         }
         if node.is("", "Scan")
-            && let Some(outputs) = self.scanned(node, constants, given)?
+            && let Some(outputs) = self.scanned(node, constants, given, left)?
         {
             return Ok(outputs);
         }
@@ -182,6 +205,7 @@ impl Evaluation {
         node: &Node,
         constants: &Constants<'_>,
         given: &HashMap<String, Known>,
+        left: &Cell<usize>,
     ) -> Result<Option<Vec<Known>>> {
         let mut all = Vec::new();
         for name in ["then_branch", "else_branch"] {
@@ -192,7 +216,7 @@ impl Evaluation {
                 values.insert(tensor.name.clone(), constants.tensor(tensor)?);
             }
             for inner in &graph.nodes {
-                let outputs = self.apply(inner, constants, &values)?;
+                let outputs = self.apply(inner, constants, &values, left)?;
                 values.extend(inner.outputs.iter().cloned().zip(outputs));
             }
             let outputs = graph.outputs.iter().map(|output| match values.get(&output.name) {

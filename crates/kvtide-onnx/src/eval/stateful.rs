@@ -1,5 +1,6 @@
 //! Operators of layers that keep a state. Only dimensions are computed.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use super::known::axis;
@@ -63,6 +64,7 @@ impl Evaluation {
         node: &Node,
         constants: &Constants<'_>,
         given: &HashMap<String, Known>,
+        left: &Cell<usize>,
     ) -> Result<Option<Vec<Known>>> {
         let Some(graph) = node.graphs().next() else { return Ok(None) };
         let count = node.int("num_scan_inputs").and_then(|count| usize::try_from(count).ok());
@@ -85,7 +87,7 @@ impl Evaluation {
             values.insert(tensor.name.clone(), constants.tensor(tensor)?);
         }
         for inner in &graph.nodes {
-            let outputs = self.apply(inner, constants, &values)?;
+            let outputs = self.apply(inner, constants, &values, left)?;
             values.extend(inner.outputs.iter().cloned().zip(outputs));
         }
         let output = |(at, output): (usize, &crate::proto::ValueInfo)| {

@@ -1,11 +1,11 @@
 //! Graphs of random operators with random inputs and attributes, next to an attention: a rewrite always returns.
 
-use kvtide_onnx::{Model, Options, Rewritten};
+use kvtide_onnx::{Error, Model, Options, Rewritten};
 use proptest::prelude::*;
 
-use crate::support::build::{Attr, Decoder, HEADS};
+use crate::support::build::{Attr, BOOL, Decoder, Graph, HEADS};
 
-const OPERATORS: [&str; 44] = [
+const OPERATORS: [&str; 51] = [
     "Shape",
     "Size",
     "Reshape",
@@ -50,8 +50,15 @@ const OPERATORS: [&str; 44] = [
     "com.microsoft.CausalConvWithState",
     "com.microsoft.LinearAttention",
     "com.microsoft.LinearAttentionGate",
+    "com.microsoft.MultiHeadAttention",
+    "com.microsoft.GroupQueryAttention",
+    "Attention",
+    "Pad",
+    "QuantizeLinear",
+    "Sign",
+    "Identity",
 ];
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 20] = [
     "axis",
     "axes",
     "perm",
@@ -69,6 +76,9 @@ const NAMES: [&str; 17] = [
     "pads",
     "q_num_heads",
     "kv_num_heads",
+    "num_heads",
+    "fmod",
+    "noop_with_empty_axes",
 ];
 const NUMBERS: [i64; 14] = [0, 1, 2, 3, 4, 5, 7, 8, -1, -2, -3, i64::MAX, i64::MIN, 1 << 40];
 
@@ -87,9 +97,8 @@ fn draw() -> impl Strategy<Value = Draw> {
         .prop_map(|(operator, inputs, attributes, outputs)| Draw { operator, inputs, attributes, outputs })
 }
 
-fn model(draws: &[Draw], numbers: &[Vec<usize>]) -> Vec<u8> {
-    let decoder = Decoder::new(HEADS, true);
-    let mut graph = decoder.layers(|decoder, layer, [query, key, value]| {
+fn decoder() -> Graph {
+    Decoder::new(HEADS, true).layers(|decoder, layer, [query, key, value]| {
         let [pasts, presents] = decoder.pasts(layer);
         let output = decoder.graph.fresh("attended");
         let inputs = [query, key, value, "", "", "", &pasts[0], &pasts[1]];
@@ -97,7 +106,11 @@ fn model(draws: &[Draw], numbers: &[Vec<usize>]) -> Vec<u8> {
         let outputs = [output.as_str(), &presents[0], &presents[1]];
         decoder.graph.node_to("com.microsoft.MultiHeadAttention", &inputs, &outputs, &attributes);
         output
-    });
+    })
+}
+
+fn model(draws: &[Draw], numbers: &[Vec<usize>]) -> Vec<u8> {
+    let mut graph = decoder();
     let mut names: Vec<String> =
         ["input_ids", "position_ids", "attention_mask", "logits", "past_key_values.0.key", "present.0.key"]
             .map(str::to_owned)
@@ -151,4 +164,110 @@ proptest! {
             rewritten.parts(&bytes).unwrap();
         }
     }
+}
+
+/// Queries that have no heads, next to keys whose heads follow from them.
+#[test]
+fn an_operator_without_heads_is_refused() {
+    let graph = Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, presents] = decoder.pasts(layer);
+        let graph = &mut decoder.graph;
+        let shape = graph.ints(&[4], &[2, 0, 5, 16]);
+        let attributes = [Attr::Int("allowzero", 1)];
+        let none = graph.node("Reshape", &[query, &shape], &attributes);
+        let output = graph.fresh("attended");
+        let inputs = [none.as_str(), key, value, "", &pasts[0], &pasts[1]];
+        graph.node_to("Attention", &inputs, &[&output, &presents[0], &presents[1]], &[Attr::Int("is_causal", 1)]);
+        output
+    });
+    refused(&graph);
+}
+
+/// The same of a plain attention with sinks, whose product repeats a single head of keys.
+#[test]
+fn a_plain_attention_without_heads_is_refused() {
+    let graph = Decoder::new(1, false).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, presents] = decoder.pasts(layer);
+        for (side, name) in [key, value].into_iter().enumerate() {
+            let new = decoder.heads_first(name, 1);
+            decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
+        }
+        let seen = decoder.seen(&pasts[0], None);
+        let graph = &mut decoder.graph;
+        let (shape, low) = (graph.ints(&[4], &[2, 0, 5, 16]), graph.floats(&[], &[f32::MIN]));
+        let none = graph.node("Reshape", &[query, &shape], &[Attr::Int("allowzero", 1)]);
+        let keys = graph.node("Transpose", &[&presents[0]], &[Attr::Ints("perm", vec![0, 1, 3, 2])]);
+        let scores = graph.node("MatMul", &[&none, &keys], &[]);
+        let scores = graph.node("Where", &[&seen, &scores, &low], &[]);
+        let sinks = graph.floats(&[1, HEADS, 1, 1], &[0.; HEADS as usize]);
+        let all = graph.node("Concat", &[&scores, &sinks], &[Attr::Int("axis", -1)]);
+        let all = graph.node("Softmax", &[&all], &[Attr::Int("axis", -1)]);
+        graph.node("MatMul", &[&all, &presents[1]], &[])
+    });
+    refused(&graph);
+}
+
+fn refused(graph: &Graph) {
+    let bytes = graph.model(23);
+    let error = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Unrecognised { .. }), "{error}");
+}
+
+/// Each node reads the one before it twice: 2^60 ways lead to the last one.
+#[test]
+fn a_present_that_is_read_twice_is_followed_once() {
+    let graph = Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, _] = decoder.pasts(layer);
+        let operands = [key, value].map(|name| decoder.heads_first(name, HEADS));
+        let graph = &mut decoder.graph;
+        let joined = [0, 1].map(|side: usize| {
+            let inputs = [pasts[side].as_str(), &operands[side]];
+            let joined = graph.node("Concat", &inputs, &[Attr::Int("axis", 2)]);
+            let mut name = joined.clone();
+            for _ in 0..60 {
+                name = graph.node("Identity", &[&name, &name], &[]);
+            }
+            graph.node_to("Abs", &[&name], &[&format!("present.{layer}.{}", ["key", "value"][side])], &[]);
+            joined
+        });
+        let seen = decoder.seen(&pasts[0], None);
+        let query = decoder.heads_first(query, HEADS);
+        let output = decoder.graph.node("Attention", &[&query, &joined[0], &joined[1], &seen], &[]);
+        decoder.packed(&output)
+    });
+    let bytes = graph.model(23);
+    drop(Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default()));
+}
+
+/// The branches of a node have no more numbers than the graph around them: what is made behind 2^25 is unknown.
+#[test]
+fn numbers_inside_of_branches_are_counted() {
+    let masked = |is_full: bool| {
+        let graph = Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
+            let [pasts, presents] = decoder.pasts(layer);
+            let seen = decoder.seen(&pasts[0], None);
+            let mut inner = Graph::default();
+            for bits in [[22; 7].as_slice(), &[21, 20, 19, 18, 17, 16, 15, 14, 13]].concat() {
+                let shape = inner.ints(&[1], &[1 << if is_full { bits } else { 4 }]);
+                inner.node("ConstantOfShape", &[&shape], &[]);
+            }
+            let again = inner.node("Not", &[&seen], &[]);
+            let again = inner.node("Not", &[&again], &[]);
+            inner.output(&again, BOOL, &[]);
+            let branch = inner.fields.clone().text(2, "branch");
+            let one = decoder.graph.truths(&[], &[1]);
+            let branches = ["then_branch", "else_branch"].map(|name| Attr::Graph(name, branch.clone()));
+            let mask = decoder.graph.node("If", &[&one], &branches);
+            let output = decoder.graph.fresh("attended");
+            let inputs = [query, key, value, &mask, &pasts[0], &pasts[1]];
+            let heads = [Attr::Int("q_num_heads", HEADS), Attr::Int("kv_num_heads", HEADS)];
+            decoder.graph.node_to("Attention", &inputs, &[&output, &presents[0], &presents[1]], &heads);
+            output
+        });
+        let bytes = graph.model(23);
+        Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default())
+    };
+    assert!(masked(false).is_ok());
+    let error = masked(true).unwrap_err().to_string();
+    assert!(error.contains("depends on more than sizes"), "{error}");
 }
