@@ -25,21 +25,21 @@ pub(super) fn viewed(
     let (mut i, mut j) = (0, 0);
     while i < from.len() || j < to.len() {
         let (first, start) = (i, j);
-        let (mut before, mut behind) = (1, 1);
+        let (mut before, mut behind) = (1usize, 1usize);
         if i < from.len() {
-            before *= from[i];
+            before = from[i];
             i += 1;
         }
         if j < to.len() {
-            behind *= to[j];
+            behind = to[j];
             j += 1;
         }
         while before != behind {
             if before < behind {
-                before *= from.get(i)?;
+                before = before.checked_mul(*from.get(i)?)?;
                 i += 1;
             } else {
-                behind *= to.get(j)?;
+                behind = behind.checked_mul(*to.get(j)?)?;
                 j += 1;
             }
         }
@@ -78,8 +78,8 @@ impl Group<'_> {
         if others().any(|at| self.varies[at]) {
             return None;
         }
-        let stride = inner * self.from[at + 1..].iter().product::<usize>();
-        let end = stride * count(set);
+        let stride = self.from[at + 1..].iter().try_fold(inner, |stride, &dim| stride.checked_mul(dim))?;
+        let end = stride.checked_mul(count(set))?;
         let mut out = vec![Axis::Same; self.to.len()];
         let (mut behind, mut found) = (1, false);
         for (axis, &dim) in out.iter_mut().zip(self.to).rev() {
@@ -157,7 +157,7 @@ impl<'a> Call<'_, 'a> {
         for (at, axis) in axes.iter_mut().enumerate() {
             let times = [0, 1].map(|of: usize| to[of].get(at).map_or(0, |&size| size / from[of][at].max(1)));
             match axis {
-                Axis::Tokens(tokens) if times[0] == times[1] => tokens.outer *= times[0],
+                Axis::Tokens(tokens) if times[0] == times[1] => tokens.outer = tokens.outer.saturating_mul(times[0]),
                 Axis::Same => (),
                 Axis::Index if times == [1, 1] || from[0][at] == from[1][at] => (),
                 _ => return self.step(Cause::Mixed),

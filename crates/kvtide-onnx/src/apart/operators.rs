@@ -3,7 +3,7 @@
 use super::reach::{Axis, Reach, Tokens};
 use super::step::Cause;
 use super::walk::Call;
-use crate::eval::{ELEMENTWISE, Known};
+use crate::eval::{ELEMENTWISE, Known, count};
 
 impl<'a> Call<'_, 'a> {
     /// The reach of the node's outputs.
@@ -245,7 +245,7 @@ impl<'a> Call<'_, 'a> {
         for axis in axes.iter_mut().filter(|axis| has_axis && **axis == Axis::Same) {
             *axis = Axis::Index;
         }
-        let is_large = self.dims(self.input(1)).is_none_or(|dims| dims[0].iter().product::<usize>() > 1);
+        let is_large = self.dims(self.input(1)).is_none_or(|dims| count(dims[0]).is_none_or(|all| all > 1));
         let at = self.axis(self.node.int("axis").unwrap_or(1), axes.len());
         match at.map(|at| axes[at]) {
             Some(Axis::Tokens(_)) if has_axis && is_large => self.step(Cause::Numbered),

@@ -4,6 +4,7 @@ use super::join::both;
 use super::reach::{Axis, Reach};
 use super::step::{Cause, Step};
 use super::walk::Call;
+use crate::eval::count;
 
 /// Reductions that do not change if equal elements are added.
 const BY_VALUE: [&str; 3] = ["ReduceMax", "ReduceMin", "ReduceMean"];
@@ -42,7 +43,7 @@ impl<'a> Call<'_, 'a> {
     /// True if a reduction compares several elements.
     fn compares(&self, name: &str) -> bool {
         let is_sum = ["ReduceSum", "ReduceMean"].contains(&self.node.operator.as_str());
-        let is_one = self.dims(name).is_some_and(|dims| dims.iter().all(|dims| dims.iter().product::<usize>() == 1));
+        let is_one = self.dims(name).is_some_and(|dims| dims.iter().all(|dims| count(dims) == Some(1)));
         !is_sum && !is_one
     }
 

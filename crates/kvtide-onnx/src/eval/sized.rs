@@ -143,10 +143,29 @@ fn dims_of(node: &Node, inputs: &[&Known]) -> Option<Vec<usize>> {
             let pads = node.ints("pads").map(<[_]>::to_vec).or_else(|| inputs.get(1)?.ints())?;
             let own = first?;
             let size = |(at, &dim): (usize, &usize)| {
-                usize::try_from(dim as i64 + pads.get(at)? + pads.get(at + own.len())?).ok()
+                let [before, behind] = [*pads.get(at)?, *pads.get(at + own.len())?];
+                usize::try_from(i64::try_from(dim).ok()?.checked_add(before)?.checked_add(behind)?).ok()
             };
             own.iter().enumerate().map(size).collect()
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::Attribute;
+
+    #[test]
+    fn padding_that_exceeds_64_bits_is_unknown() {
+        let padded = |pads: [i64; 2]| {
+            let node = Node::new("Pad", "", "", &["rows"], &["padded"]).with(Attribute::ints("pads", &pads));
+            dims_of(&node, &[&Known::sized(None, vec![5])])
+        };
+        assert_eq!(padded([1, 2]), Some(vec![8]));
+        assert_eq!(padded([-1, -2]), Some(vec![2]));
+        assert_eq!(padded([i64::MAX, i64::MAX]), None);
+        assert_eq!(padded([i64::MIN, 0]), None);
     }
 }

@@ -46,7 +46,7 @@ impl GraphEdit<'_> {
         match axes {
             Axes::Apart => self.declare(&output, name, layer.element)?,
             Axes::BatchAndHeads => self.merge(layer, &attended, &output),
-            Axes::TokensAndHeads => self.reshape(&attended, &output, layer.value_dim),
+            Axes::TokensAndHeads => self.reshape(&attended, &output, layer.value_dim.into()),
         }
         if was != layer.element {
             self.cast(&output, name, was);
@@ -63,8 +63,8 @@ impl GraphEdit<'_> {
     }
 
     /// Gives `[batch, tokens, ..]` rows of another width, for tokens and heads apart or together.
-    fn reshape(&mut self, from: &str, to: &str, width: u32) {
-        let shape = self.ints(format!("{to}.shape"), &[0, -1, width.into()]);
+    fn reshape(&mut self, from: &str, to: &str, width: i64) {
+        let shape = self.ints(format!("{to}.shape"), &[0, -1, width]);
         self.add(Node::new("Reshape", "", &format!("{to}.rows"), &[from, &shape], &[to]));
     }
 
@@ -83,7 +83,8 @@ impl GraphEdit<'_> {
             }
             Operands::Rows([query, key, value]) => {
                 let packed = format!("kvtide/packed.{}.q", layer.layer);
-                self.reshape(query, &packed, layer.num_heads * layer.head_dim);
+                let width = i64::from(layer.num_heads).saturating_mul(layer.head_dim.into());
+                self.reshape(query, &packed, width);
                 [packed, self.packed(layer, key, "k"), self.packed(layer, value, "v")]
             }
         }
@@ -104,7 +105,7 @@ impl GraphEdit<'_> {
         let prefix = format!("kvtide/{what}.{}", layer.layer);
         let [heads, others] = [layer.num_heads, layer.kv_num_heads].map(i64::from);
         let [dim, values] = [layer.head_dim, layer.value_dim].map(i64::from);
-        let sizes = [heads * dim, others * dim, others * values];
+        let sizes = [heads.saturating_mul(dim), others.saturating_mul(dim), others.saturating_mul(values)];
         let parts = ["q", "k", "v"].map(|part| format!("{prefix}.{part}"));
         let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
         // Before opset 13 the sizes are an attribute.

@@ -172,7 +172,7 @@ impl<'a> Nodes<'a> {
         let (heads, dim) = (heads as usize, dim as usize);
         let apart = node.input(0).filter(|name| self.has(name, |batch, new| vec![batch, new, heads, dim]))?;
         let packed = self.maker(apart, "", "Reshape").and_then(|node| node.input(0));
-        let packed = packed.filter(|name| self.has(name, |batch, new| vec![batch, new, heads * dim]));
+        let packed = packed.filter(|name| self.has(name, |batch, new| vec![batch, new, heads.saturating_mul(dim)]));
         Some(packed.unwrap_or(apart).to_owned())
     }
 
@@ -180,7 +180,7 @@ impl<'a> Nodes<'a> {
     fn packed_output(&self, name: &str, layer: &Layer) -> Option<&'a str> {
         let turn = self.reader(name, "Transpose").filter(|node| node.ints("perm") == Some(&[0, 2, 1, 3]))?;
         let shape = self.reader(turn.output(0)?, "Reshape").filter(|node| node.input(0) == turn.output(0))?;
-        let width = (layer.num_heads * layer.value_dim) as usize;
+        let width = (layer.num_heads as usize).saturating_mul(layer.value_dim as usize);
         shape.output(0).filter(|name| self.has(name, |batch, new| vec![batch, new, width]))
     }
 }
