@@ -166,15 +166,20 @@ proptest! {
     }
 }
 
+/// Queries of which no head is kept.
+fn no_heads(decoder: &mut Decoder, query: &str) -> String {
+    let query = decoder.heads_first(query, HEADS);
+    let [first, end, axis] = [0, 0, 1].map(|number| decoder.graph.ints(&[1], &[number]));
+    decoder.graph.node("Slice", &[&query, &first, &end, &axis], &[])
+}
+
 /// Queries that have no heads, next to keys whose heads follow from them.
 #[test]
 fn an_operator_without_heads_is_refused() {
     let graph = Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
         let [pasts, presents] = decoder.pasts(layer);
+        let none = no_heads(decoder, query);
         let graph = &mut decoder.graph;
-        let shape = graph.ints(&[4], &[2, 0, 5, 16]);
-        let attributes = [Attr::Int("allowzero", 1)];
-        let none = graph.node("Reshape", &[query, &shape], &attributes);
         let output = graph.fresh("attended");
         let inputs = [none.as_str(), key, value, "", &pasts[0], &pasts[1]];
         graph.node_to("Attention", &inputs, &[&output, &presents[0], &presents[1]], &[Attr::Int("is_causal", 1)]);
@@ -193,9 +198,9 @@ fn a_plain_attention_without_heads_is_refused() {
             decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
         }
         let seen = decoder.seen(&pasts[0], None);
+        let none = no_heads(decoder, query);
         let graph = &mut decoder.graph;
-        let (shape, low) = (graph.ints(&[4], &[2, 0, 5, 16]), graph.floats(&[], &[f32::MIN]));
-        let none = graph.node("Reshape", &[query, &shape], &[Attr::Int("allowzero", 1)]);
+        let low = graph.floats(&[], &[f32::MIN]);
         let keys = graph.node("Transpose", &[&presents[0]], &[Attr::Ints("perm", vec![0, 1, 3, 2])]);
         let scores = graph.node("MatMul", &[&none, &keys], &[]);
         let scores = graph.node("Where", &[&seen, &scores, &low], &[]);
