@@ -33,4 +33,7 @@ export const inside = (crate, names) => [
 /** Runs the tests of a file in TypeScript, or the one with a title. */
 export const ava = (file, title) => (title === undefined ? ['ava', file] : ['ava', file, '--match', title])
 
+/** As {@link ava}, with the addon of the tree, which is built first. */
+export const addon = (file, ...title) => ['node', 'scripts/mutants/built.mjs', file, ...title]
+
 export const fuzz = target => ['node', 'scripts/fuzz.mjs', target, '--seconds', '60']

@@ -4,6 +4,8 @@ import { tested } from './checks.mjs'
 const CORE = 'crates/kvtide-core/src'
 const EXECUTOR = 'crates/kvtide-tensor/src/contiguous/executor.rs'
 
+const snapshots = tested('caches', 'snapshots::')
+
 export const contiguous = [
   {
     name: 'growth',
@@ -35,6 +37,46 @@ export const contiguous = [
     file: EXECUTOR,
     from: '        for write in plan.writes() {\n            save(buffer, write.target, budget, stats)?;\n        }\n',
     to: '        let _ = (&budget, &stats);\n',
-    check: tested('caches', 'snapshots::'),
+    check: snapshots,
+  },
+  {
+    name: 'snapshot-rows',
+    fault: 'rows of a snapshot are taken from the start of the memory that they were saved in',
+    file: EXECUTOR,
+    from: 'Run::new(run.start - patch.run.start, run.len), &held.buffer',
+    to: 'Run::new(0, run.len), &held.buffer',
+    check: snapshots,
+  },
+  {
+    name: 'snapshot-moved',
+    fault: 'a copy of a snapshot has the rows that were written over it',
+    file: EXECUTOR,
+    from: 'for patch in held.patches().iter().rev() {',
+    to: 'for patch in held.patches().iter().rev().skip(1) {',
+    check: snapshots,
+  },
+  {
+    name: 'mark-ahead',
+    fault: 'a mark is taken that is ahead of the tokens',
+    file: `${CORE}/rollback.rs`,
+    from: 'if mark.committed > self.committed {',
+    to: 'if mark.committed > self.committed + 1 {',
+    check: tested('contiguous', 'rollback::'),
+  },
+  {
+    name: 'draft-child',
+    fault: 'a transaction changes while its child is open',
+    file: `${CORE}/drafts.rs`,
+    from: 'if depth + 1 == self.open.len() { Ok(()) }',
+    to: 'if depth < self.open.len() { Ok(()) }',
+    check: tested('contiguous', 'drafts::'),
+  },
+  {
+    name: 'draft-path',
+    fault: 'a path is accepted whose nodes do not follow each other',
+    file: `${CORE}/tree.rs`,
+    from: 'Some(&parent) if i64::from(parent) != before => {',
+    to: 'Some(&parent) if i64::from(parent) > before => {',
+    check: tested('contiguous', 'drafts::'),
   },
 ]

@@ -1,6 +1,7 @@
 // Planted faults, each with the check that must catch it: `from` becomes `to` in a copy of the repository.
 //
 // `check` is a command line whose failure means that the fault was caught.
+import { addons } from './addon.mjs'
 import { calls } from './calls.mjs'
 import { ava, fuzz, inside, tested } from './checks.mjs'
 import { contiguous } from './contiguous.mjs'
@@ -203,7 +204,16 @@ export const mutants = [
     to: 'column(vector) % COLUMNS * 4',
     check: tested('blocks', 'each_number_of_rows'),
   },
+  {
+    name: 'row-peak',
+    fault: 'a row is drawn from with the peak of another one',
+    file: 'crates/kvtide-sample/src/row.rs',
+    from: 'peak.filter(|peak| logits.get(peak.token as usize) == Some(&peak.logit))',
+    to: 'peak.filter(|peak| (peak.token as usize) < logits.len())',
+    check: tested('sampling', 'a_peak_of_other_logits_is_not_used'),
+  },
   ...calls,
+  ...addons,
   ...identity,
   ...models,
   ...network,

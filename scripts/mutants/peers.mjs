@@ -3,6 +3,7 @@ import { tested } from './checks.mjs'
 
 const ROUTER = 'crates/kvtide-router/src'
 const DECODER = `${ROUTER}/zmtp/decoder.rs`
+const LISTENER = `${ROUTER}/zmtp/listener.rs`
 const CURSOR = `${ROUTER}/zmq/cursor.rs`
 
 const publishers = name => tested('peers', `of_publishers::${name}`)
@@ -24,6 +25,30 @@ export const peers = [
     from: 'if !is_command && self.parts.len() == self.limits.parts {',
     to: 'if is_command && self.parts.len() == self.limits.parts {',
     check: publishers('messages_without_end_are_cut_off'),
+  },
+  {
+    name: 'peer-count',
+    fault: 'any number of peers is served',
+    file: LISTENER,
+    from: ' && peers.len() < PEERS_MAX {',
+    to: ' && peers.len() < PEERS_MAX * 1000 {',
+    check: publishers('so_many_peers_are_taken_and_others_when_they_have_gone'),
+  },
+  {
+    name: 'peer-handshake',
+    fault: 'any number of peers may begin and not end a handshake',
+    file: LISTENER,
+    from: 'if aborts.len() > HANDSHAKES_MAX && ',
+    to: 'if aborts.len() > HANDSHAKES_MAX * 1000 && ',
+    check: publishers('half_open_connections_keep_nobody_out'),
+  },
+  {
+    name: 'peer-mechanism',
+    fault: 'a peer with another mechanism of security is served',
+    file: `${ROUTER}/zmtp/greeting.rs`,
+    from: 'if bytes[MECHANISM] != NULL {',
+    to: 'if bytes[MECHANISM.start] == 0 {',
+    check: publishers('what_is_not_zmtp_without_a_mechanism_is_closed'),
   },
   {
     name: 'history-bytes',
