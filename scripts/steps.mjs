@@ -28,6 +28,9 @@ export function hostTarget() {
   return /^host: (.+)$/m.exec(ask('rustc', ['-vV']) ?? '')?.[1]
 }
 
+/** The file in which cargo puts the library of the addon here. */
+export const libraryFile = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }[process.platform]
+
 /** The same as arguments of cargo. */
 export function onTarget() {
   const target = hostTarget()

@@ -5,11 +5,9 @@ import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { ask, hostTarget, must, temporary } from '../steps.mjs'
+import { ask, hostTarget, libraryFile, must, temporary } from '../steps.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { remapped } from './addon.mjs'
-
-const FILES = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }
 
 export function firstDifference(one, other) {
   if (one.equals(other)) return undefined
@@ -29,7 +27,7 @@ async function build(commit, folder, target) {
     cwd: folder,
     env,
   })
-  return readFileSync(join(folder, 'target', target, 'release', FILES[process.platform]))
+  return readFileSync(join(folder, 'target', target, 'release', libraryFile))
 }
 
 async function check() {
