@@ -44,6 +44,10 @@ export class TaskCandidate implements Candidate {
     return this.#draft().tokens.length
   }
 
+  get nextCut(): number | undefined {
+    return this.#cuts.next(this.#task)
+  }
+
   /** Its next tokens in a step, and the first of its drafted ones. */
   part(tokens: number, drafts: number): StepPart {
     const { log, computed } = this.#task.state
@@ -58,10 +62,6 @@ export class TaskCandidate implements Candidate {
   #draft(): Drafted {
     const most = Math.min(this.#task.draftsMax, this.#task.state.growth)
     return (this.#drafted ??= most <= 0 ? NOTHING_DRAFTED : this.#task.drafted(most))
-  }
-
-  get nextCut(): number | undefined {
-    return this.#cuts.next(this.#task)
   }
 }
 
