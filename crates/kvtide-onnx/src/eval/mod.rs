@@ -132,14 +132,24 @@ impl Evaluation {
         &self,
         nodes: &[&Node],
         constants: &Constants<'_>,
-        mut given: HashMap<String, Known>,
+        given: HashMap<String, Known>,
     ) -> Result<HashMap<String, Known>> {
-        let left = Cell::new(NUMBERS_MAX);
+        self.evaluated(nodes.iter().copied(), constants, given, &Cell::new(NUMBERS_MAX))
+    }
+
+    /// Adds the outputs of nodes, in order, to values that they may read.
+    fn evaluated<'n>(
+        &self,
+        nodes: impl IntoIterator<Item = &'n Node>,
+        constants: &Constants<'_>,
+        mut values: HashMap<String, Known>,
+        left: &Cell<usize>,
+    ) -> Result<HashMap<String, Known>> {
         for node in nodes {
-            let outputs = self.apply(node, constants, &given, &left)?;
-            given.extend(node.outputs.iter().cloned().zip(outputs));
+            let outputs = self.apply(node, constants, &values, left)?;
+            values.extend(node.outputs.iter().cloned().zip(outputs));
         }
-        Ok(given)
+        Ok(values)
     }
 
     /// The outputs of a node, graphs inside it included. `left` is the rest of [`NUMBERS_MAX`]: an output that has more
@@ -215,10 +225,7 @@ impl Evaluation {
             for tensor in &graph.initializers {
                 values.insert(tensor.name.clone(), constants.tensor(tensor)?);
             }
-            for inner in &graph.nodes {
-                let outputs = self.apply(inner, constants, &values, left)?;
-                values.extend(inner.outputs.iter().cloned().zip(outputs));
-            }
+            let values = self.evaluated(&graph.nodes, constants, values, left)?;
             let outputs = graph.outputs.iter().map(|output| match values.get(&output.name) {
                 Some(value) => value.clone(),
                 None => self.get(&output.name).clone(),

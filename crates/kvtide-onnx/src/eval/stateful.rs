@@ -86,10 +86,7 @@ impl Evaluation {
         for tensor in &graph.initializers {
             values.insert(tensor.name.clone(), constants.tensor(tensor)?);
         }
-        for inner in &graph.nodes {
-            let outputs = self.apply(inner, constants, &values, left)?;
-            values.extend(inner.outputs.iter().cloned().zip(outputs));
-        }
+        let values = self.evaluated(&graph.nodes, constants, values, left)?;
         let output = |(at, output): (usize, &crate::proto::ValueInfo)| {
             let step = values.get(&output.name)?;
             let mut dims = step.dims.clone()?;

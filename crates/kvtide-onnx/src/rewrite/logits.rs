@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::GraphEdit;
 use super::positions::dependents;
 use crate::error::{Error, RefusalKind, Result};
-use crate::eval::{Evaluation, Known, Sizes};
+use crate::eval::{Evaluation, Known, Sizes, count};
 use crate::find::{SIZES, unrecognised};
 use crate::proto::{Attribute, Dim, ElementType, Node, Tensor, ValueInfo};
 
@@ -185,8 +185,7 @@ impl GraphEdit<'_> {
             };
             let node = &self.graph.nodes[index];
             let operator = node.operator.as_str();
-            let count = |dims: &[usize]| dims.iter().fold(1usize, |count, &dim| count.saturating_mul(dim));
-            let elements = |input: &&String| evaluation.dims(input).map_or(0, count);
+            let elements = |input: &&String| evaluation.dims(input).map_or(0, |dims| count(dims).unwrap_or(usize::MAX));
             let before = match operator {
                 _ if PRODUCTS.contains(&operator) && !is_behind => {
                     is_behind = true;

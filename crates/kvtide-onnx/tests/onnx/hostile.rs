@@ -192,11 +192,7 @@ fn an_operator_without_heads_is_refused() {
 #[test]
 fn a_plain_attention_without_heads_is_refused() {
     let graph = Decoder::new(1, false).layers(|decoder, layer, [query, key, value]| {
-        let [pasts, presents] = decoder.pasts(layer);
-        for (side, name) in [key, value].into_iter().enumerate() {
-            let new = decoder.heads_first(name, 1);
-            decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
-        }
+        let [pasts, presents] = decoder.joined(layer, [key, value], 1);
         let seen = decoder.seen(&pasts[0], None);
         let none = no_heads(decoder, query);
         let graph = &mut decoder.graph;

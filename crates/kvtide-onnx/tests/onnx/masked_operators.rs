@@ -39,11 +39,7 @@ fn a_bias_of_group_query_attention_may_have_a_window() {
 fn an_operator_that_is_causal_over_joined_keys_is_refused() {
     for (operator, causal) in [("Attention", "is_causal"), ("com.microsoft.MultiHeadAttention", "unidirectional")] {
         let graph = Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
-            let [pasts, presents] = decoder.pasts(layer);
-            for (side, name) in [key, value].into_iter().enumerate() {
-                let new = decoder.heads_first(name, HEADS);
-                decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
-            }
+            let [_, presents] = decoder.joined(layer, [key, value], HEADS);
             let is_own = operator == "Attention";
             let query = if is_own { decoder.heads_first(query, HEADS) } else { query.to_owned() };
             let heads = [Attr::Int(causal, 1), Attr::Int("num_heads", HEADS)];

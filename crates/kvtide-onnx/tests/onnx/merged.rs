@@ -8,12 +8,8 @@ use crate::support::runtime::same_as_before;
 /// A plain decoder.
 fn decoder() -> Graph {
     Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
-        let [pasts, presents] = decoder.pasts(layer);
         let query = decoder.heads_first(query, HEADS);
-        for (side, name) in [key, value].into_iter().enumerate() {
-            let new = decoder.heads_first(name, HEADS);
-            decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
-        }
+        let [pasts, presents] = decoder.joined(layer, [key, value], HEADS);
         let seen = decoder.seen(&pasts[0], None);
         let graph = &mut decoder.graph;
         let keys = graph.node("Transpose", &[&presents[0]], &[Attr::Ints("perm", vec![0, 1, 3, 2])]);

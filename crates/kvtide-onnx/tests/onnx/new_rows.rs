@@ -69,12 +69,8 @@ fn every_graph_of_the_fixtures_gives_its_new_rows() {
 /// A graph that is not recognised: its softmax stands inside of a branch.
 fn in_a_branch() -> Graph {
     Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
-        let [pasts, presents] = decoder.pasts(layer);
         let query = decoder.heads_first(query, HEADS);
-        for (side, name) in [key, value].into_iter().enumerate() {
-            let new = decoder.heads_first(name, HEADS);
-            decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
-        }
+        let [pasts, presents] = decoder.joined(layer, [key, value], HEADS);
         let seen = decoder.seen(&pasts[0], None);
         let added = decoder.added(&seen);
         let graph = &mut decoder.graph;

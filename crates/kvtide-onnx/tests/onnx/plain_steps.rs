@@ -8,12 +8,8 @@ use crate::support::runtime::same_as_before;
 /// A decoder whose attention computes its probabilities from scores by these nodes; they get the name of the past.
 fn plain(probabilities: impl Fn(&mut Decoder, &str, &str) -> String) -> Graph {
     Decoder::new(HEADS, false).layers(|decoder, layer, [query, key, value]| {
-        let [pasts, presents] = decoder.pasts(layer);
         let query = decoder.heads_first(query, HEADS);
-        for (side, name) in [key, value].into_iter().enumerate() {
-            let new = decoder.heads_first(name, HEADS);
-            decoder.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
-        }
+        let [pasts, presents] = decoder.joined(layer, [key, value], HEADS);
         let turn = Attr::Ints("perm", vec![0, 1, 3, 2]);
         let keys = decoder.graph.node("Transpose", &[&presents[0]], &[turn]);
         let scores = decoder.graph.node("MatMul", &[&query, &keys], &[]);

@@ -263,7 +263,17 @@ impl Decoder {
         self.pasts_of(layer, F32, Size::Is(DIM))
     }
 
-    /// The same of another type, and with rows of another size.
+    /// The same, with the presents joined from the pasts and new rows of `heads` heads.
+    pub fn joined(&mut self, layer: usize, rows: [&str; 2], heads: i64) -> [[String; 2]; 2] {
+        let [pasts, presents] = self.pasts(layer);
+        for (side, name) in rows.into_iter().enumerate() {
+            let new = self.heads_first(name, heads);
+            self.graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
+        }
+        [pasts, presents]
+    }
+
+    /// The same as `pasts` of another type, and with rows of another size.
     pub fn pasts_of(&mut self, layer: usize, element: i64, row: Size) -> [[String; 2]; 2] {
         let dims = |rows| [Size::Named("batch"), Size::Is(self.kv_heads), Size::Named(rows), row];
         let (past, total) = (dims("past"), dims("total"));
