@@ -53,7 +53,7 @@ const CASES: Readonly<Record<string, Case>> = {
   },
   'a decoder with an encoder': {
     file: () => fixture('encoder-decoder/t5/decoder_model_merged.onnx'),
-    kinds: ['encoder', 'encoder', 'runs'],
+    kinds: ['form', 'form', 'runs'],
   },
   'an encoder': {
     file: () => fixture('encoder-decoder/whisper/encoder_model.onnx'),

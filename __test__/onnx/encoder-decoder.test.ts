@@ -19,9 +19,12 @@ const pairs = ({ inputs, prompts }: Seq2Seq): [input: string, prompt: string][] 
 
 const prompt = (of: Seq2Seq, name: string): number[] => [...(of.prompts[name] as readonly number[])]
 
-for (const of of models) {
-  test(`${of.name}: logits are those of transformers, and a second question about the same input computes neither encoder nor cross cache`, async t => {
-    await using model = await load(of)
+/** Each model with each backend that runs it. */
+const ways = models.flatMap(of => of.backends.map(backend => ({ of, backend })))
+
+for (const { of, backend } of ways) {
+  test(`${of.name} on ${backend}: logits are those of transformers, and a second question about the same input computes neither encoder nor cross cache`, async t => {
+    await using model = await load(of, { backend })
     for (const [round, [input, name]] of pairs(of).entries()) {
       const encoded = await model.encode(of.inputsOf(input))
       t.is(encoded.frames, of.tensor(`encoded.${input}`).shape[1] as number)
@@ -35,9 +38,9 @@ for (const of of models) {
     t.deepEqual(model.cache.stats().hitTokens, 0)
   })
 
-  test(`${of.name}: tokens are those of transformers, all at once, again over cached prefixes, and with drafts`, async t => {
+  test(`${of.name} on ${backend}: tokens are those of transformers, all at once, again over cached prefixes, and with drafts`, async t => {
     for (const draft of [undefined, 'lookup'] as const) {
-      await using model = await load(of)
+      await using model = await load(of, { backend })
       const encoded = await encodings(model, of)
       for (const round of ['first', 'again']) {
         const opened = pairs(of).map(([input, name]) =>
@@ -61,8 +64,8 @@ for (const of of models) {
     }
   })
 
-  test(`${of.name}: forks, cuts, snapshots and beams give the tokens of a sequence alone`, async t => {
-    await using model = await load(of)
+  test(`${of.name} on ${backend}: forks, cuts, snapshots and beams give the tokens of a sequence alone`, async t => {
+    await using model = await load(of, { backend })
     const [encoded] = (await encodings(model, of)).values()
     const ids = prompt(of, 'p4')
     const greedy = of.greedy('a', 'p4')
@@ -95,11 +98,11 @@ for (const of of models) {
     model.cache.checkInvariants()
   })
 
-  test(`${of.name}: preempted in a small cache, and with a cross cache without room, the tokens are the same`, async t => {
+  test(`${of.name} on ${backend}: preempted in a small cache, and with a cross cache without room, the tokens are the same`, async t => {
     for (const options of [{ cache: { capacity: 14 } }, { crossCacheBytes: 0 }]) {
       await using model = await OnnxModel.load(of.file, {
         threads: 1,
-        backend: 'plain',
+        backend,
         ...options,
         cache: { blockSize: 4, capacity: 200, ...options.cache },
       })
@@ -122,8 +125,8 @@ for (const of of models) {
     }
   })
 
-  test(`${of.name}: no prefix is found for another encoding, and the same states are the same encoding`, async t => {
-    await using model = await load(of)
+  test(`${of.name} on ${backend}: no prefix is found for another encoding, and the same states are the same encoding`, async t => {
+    await using model = await load(of, { backend })
     const [a, b] = [...(await encodings(model, of)).values()] as [Encoding, Encoding]
     const tokens = prompt(of, 'p17')
     using first = model.open({ tokens, encoded: a })
@@ -163,13 +166,13 @@ for (const of of models) {
     t.is(changed.length, 0)
   })
 
-  test(`${of.name}: a saved sequence goes on in another model, with the same encoding only`, async t => {
-    await using model = await load(of)
+  test(`${of.name} on ${backend}: a saved sequence goes on in another model, with the same encoding only`, async t => {
+    await using model = await load(of, { backend })
     const [a, b] = [...(await encodings(model, of)).values()] as [Encoding, Encoding]
     using sequence = model.open({ tokens: prompt(of, 'p4'), encoded: a })
     await read(model, sequence, 6)
     const bytes = await sequence.saveBytes()
-    await using next = await load(of)
+    await using next = await load(of, { backend })
     const [own] = (await encodings(next, of)).values()
     using loaded = await next.loadSequence(bytes, { encoded: own as Encoding })
     t.deepEqual(await read(next, loaded, MOST - 6), of.greedy('a', 'p4').slice(6))

@@ -1,5 +1,5 @@
-// The cross cache: the keys and values of encodings, which a decoder computes once and every sequence of the encoding uses. They stay on the session thread
-// (cross-tensors) under numbers; this file decides which of them are kept. If the limit in bytes is exceeded, the least recently used one is dropped. If a
+// The cross cache: the keys and values of encodings, which a decoder computes once and every sequence of the encoding uses. The backend keeps them under numbers
+// (crossings, cross-tensors); this file decides which of them are kept. If the limit in bytes is exceeded, the least recently used one is dropped. If a
 // sequence of its encoding goes on later, the cross cache is computed again from the states that the sequence has. All cross caches of a step are kept until it
 // ends.
 //
@@ -17,6 +17,14 @@ export interface CrossCacheStats {
   readonly computed: number
   /** The number of runs of the encoder. */
   readonly encoderRuns: number
+}
+
+/** The memory of an encoding whose keys and values a backend keeps. */
+interface KeptEncoding {
+  /** The bytes of the keys and values of one frame. */
+  readonly frameBytes: number
+  /** The number of copies of its states. */
+  readonly copies: 1 | 2
 }
 
 interface Entry {
@@ -37,8 +45,7 @@ export interface StepEncodings {
 /** @internal The encodings of a model. */
 export class CrossCache {
   readonly #bytesMax: number
-  /** The bytes of the keys and values of one frame. */
-  readonly #frameBytes: number
+  readonly #kept: KeptEncoding
   /** By key, the one that was used longest ago first. */
   readonly #entries = new Map<string, Entry>()
   /** The bytes of all entries. */
@@ -48,9 +55,9 @@ export class CrossCache {
   #computed = 0
   #encoderRuns = 0
 
-  constructor(bytesMax: number, frameBytes: number) {
+  constructor(bytesMax: number, kept: KeptEncoding) {
     this.#bytesMax = bytesMax
-    this.#frameBytes = frameBytes
+    this.#kept = kept
   }
 
   stats(): CrossCacheStats {
@@ -76,6 +83,14 @@ export class CrossCache {
     entry.inputs = inputs
     this.#use(entry)
     this.#evict()
+  }
+
+  /** Forgets everything, as if nothing had been computed. */
+  reset(): void {
+    for (const entry of this.#entries.values()) if (entry.number !== undefined) this.#forgotten.push(entry.number)
+    this.#entries.clear()
+    this.#bytes = 0
+    this.#computed = 0
   }
 
   /** The encodings of a step. */
@@ -138,11 +153,12 @@ export class CrossCache {
     this.#bytes += this.#bytesOf(entry) - before
   }
 
-  /** The bytes of an entry that is kept. The states are on both threads if keys and values were computed. */
+  /** The bytes of an entry that is kept. */
   #bytesOf(entry: Entry): number {
     const { encoding, number } = entry
     if (this.#entries.get(encoding.key) !== entry) return 0
     const { data, frames } = statesOf(encoding)
-    return number === undefined ? data.byteLength : 2 * data.byteLength + frames * this.#frameBytes
+    const { frameBytes, copies } = this.#kept
+    return number === undefined ? data.byteLength : copies * data.byteLength + frames * frameBytes
   }
 }

@@ -7,6 +7,7 @@ import type { NativeOnnxGraph } from '#binding'
 import { invalid, isKvTideError } from '../errors/errors.js'
 import { dtypeRow } from '../border/host-array.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
+import type { BackendName } from './backend.js'
 import { CrossCache } from './cross-cache.js'
 import type { EncoderFacts } from './encoding.js'
 import { openSource } from './graph-source.js'
@@ -87,14 +88,16 @@ function sizesOf(ports: OnnxPorts): Pick<EncoderFacts, 'width' | 'frames'> {
 export function crossCacheOf(
   { groups, dtype }: PagedKvCache,
   { isGiven }: EncoderFacts,
+  backend: BackendName,
   bytesMax: number = CROSS_BYTES,
 ): CrossCache {
-  if (isGiven) return new CrossCache(bytesMax, 0)
+  if (isGiven) return new CrossCache(bytesMax, { frameBytes: 0, copies: 2 })
   const elements = groups.reduce(
     (sum, { layers, numKvHeads, headDim, valueHeadDim }) => sum + layers.length * numKvHeads * (headDim + valueHeadDim),
     0,
   )
-  return new CrossCache(bytesMax, elements * dtypeRow(dtype).bytes)
+  // On `plain` the states themselves are on the session thread as well.
+  return new CrossCache(bytesMax, { frameBytes: elements * dtypeRow(dtype).bytes, copies: backend === 'plain' ? 2 : 1 })
 }
 
 /** The purposes of a decoder's inputs; `undefined` if `plain` refuses them, which names the reason. */

@@ -1,4 +1,4 @@
-// The session of an encoder, on a session thread of its own, so that no step waits for it.
+// The session of an encoder, or of the graph that computes keys and values of its states (encoder-host.ts).
 import { binding } from '../loading/binding.js'
 import {
   elementsOf,
@@ -11,12 +11,21 @@ import {
 import { openGraph } from './runtime-session.js'
 import type { EncoderModel, RuntimeCall, SentTensor, Sessions } from './sessions.js'
 
-/** Outputs with keys and values, of encoders of onnxruntime-genai's builder. */
-const CROSS = /^present_(?:key|value)_cross_(\d+)$/
+/** Outputs with keys and values: of encoders of onnxruntime-genai's builder, and of the part of a merged decoder that computes them of states. */
+const CROSS = /^present(?:_(?:key|value)_cross_(\d+)|\.(\d+)\.encoder\.(?:key|value))$/
+
+/** The number of the layer in the name of an output. */
+function layerOf(name: string): number {
+  return Number(
+    CROSS.exec(name)
+      ?.slice(1)
+      .find(digits => digits !== undefined),
+  )
+}
 
 /** Keys before values, layer by layer: in the order in which a decoder takes them. */
 function byLayer(one: string, other: string): number {
-  const [own, others] = [one, other].map(name => Number(CROSS.exec(name)?.[1])) as [number, number]
+  const [own, others] = [layerOf(one), layerOf(other)]
   return own - others || (one < other ? -1 : 1)
 }
 
@@ -72,7 +81,7 @@ export class EncoderSession implements Sessions {
       ...RuntimeTensor[],
     ]
     if (states.dims.length === 4) return together([states, ...others])
-    return { type: states.type, data: elementsOf(states), dims: [...states.dims] }
+    return { type: states.type, data: elementsOf(states).slice(), dims: [...states.dims] }
   }
 
   async release(): Promise<void> {

@@ -5,11 +5,13 @@
 //     plain          two tokens, then one    with and without a past
 //
 // The steps use a cache of their own, of a few tokens. They cost as much as two or three tokens: the runtime reads the weights that it has just loaded.
-// A decoder with an encoder needs an encoding for a step: cross-tensors computes one when the session is opened.
+// A decoder with an encoder gets an encoding of zeros. On plain, cross-tensors makes its first calls when the session is opened.
 import { isKvTideError } from '../errors/errors.js'
 import { PagedKvCache } from '../paged/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
+import { INTERNAL } from '../border/owner.js'
 import type { Backend } from './backend.js'
+import { type EncoderFacts, Encoding } from './encoding.js'
 import type { CacheLayers } from './prepared.js'
 import { refusalBy } from './runtime-refusal.js'
 
@@ -24,6 +26,18 @@ export interface FirstSteps {
   readonly pages: Pick<PagedKvCache, 'keyFormat' | 'valueFormat'>
   readonly stepTokens: number
   readonly contextLength: number | undefined
+  /** For a decoder with an encoder. */
+  readonly encoding?: Encoding | undefined
+}
+
+/** The frames of the encoding, if a graph takes any number of them. */
+const FRAMES = 4
+
+/** @internal An encoding for the first steps of a decoder; `undefined` if the graph does not declare the width of its states. */
+export function firstEncoding({ type, width, frames = FRAMES }: EncoderFacts): Encoding | undefined {
+  if (width === undefined) return undefined
+  const data = type === 'float32' ? new Float32Array(frames * width) : new Uint16Array(frames * width)
+  return new Encoding(INTERNAL, { type, data, frames, width, mask: undefined })
 }
 
 /** @internal Computes the first steps. If the runtime refuses one, the backend is disposed of, and the error is `UNSUPPORTED_GRAPH` with the runtime's reason. */
@@ -40,7 +54,7 @@ export async function firstSteps<B extends Backend>(backend: B, form: FirstSteps
 
 async function compute(
   backend: Backend,
-  { layers, pages: { keyFormat, valueFormat }, stepTokens, contextLength = Infinity }: FirstSteps,
+  { layers, pages: { keyFormat, valueFormat }, stepTokens, contextLength = Infinity, encoding }: FirstSteps,
 ): Promise<void> {
   using cache = new PagedKvCache({ ...SIZE, ...layers, keyFormat, valueFormat } as ModelCacheOptions)
   using sequence = cache.openSequence()
@@ -54,7 +68,7 @@ async function compute(
     const row = Array.from(ids, (_, place) => length + place)
     const logits = await backend.run({
       step,
-      sequences: [{ sequence, before: new Uint32Array(length) }],
+      sequences: [{ sequence, before: new Uint32Array(length), encoding }],
       offsets,
       ids,
       positions: Int32Array.from(backend.positionRows === 3 ? [...row, ...row, ...row] : row),

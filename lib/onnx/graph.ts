@@ -4,7 +4,9 @@ import type { NativeLogits, NativeOnnxGraph, NativeOnnxRewritten, NativeOnnxSess
 
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendForm, ModelStep } from './backend.js'
+import { Crossings, type Encoding } from './crossings.js'
 import { embeddingsSession, graphSession } from './graph-session.js'
+import type { SentTensor, SessionEncodings } from './sessions.js'
 
 /** @internal The backend `graph`: one graph with kvtide's attention in it. A step is one call of the addon, on a thread of Node's pool. */
 export class GraphBackend implements Backend {
@@ -12,33 +14,69 @@ export class GraphBackend implements Backend {
   readonly positionRows: 1 | 3
   readonly #session: NativeOnnxSession
   readonly #embeddings: NativeOnnxSession | undefined
+  readonly #crossings: Crossings | undefined
 
-  private constructor(session: NativeOnnxSession, embeddings: NativeOnnxSession | undefined, positionRows: 1 | 3) {
+  private constructor(
+    session: NativeOnnxSession,
+    embeddings: NativeOnnxSession | undefined,
+    positionRows: 1 | 3,
+    crossings: Crossings | undefined,
+  ) {
     this.#session = session
     this.#embeddings = embeddings
     this.positionRows = positionRows
+    this.#crossings = crossings
   }
 
   static async of(
     graph: NativeOnnxGraph,
     rewritten: NativeOnnxRewritten,
-    { threads, embeddings, positionRows = 1 }: BackendForm,
+    form: BackendForm,
+    encoding?: Encoding,
   ): Promise<GraphBackend> {
+    const { threads, embeddings, positionRows = 1 } = form
     const own = embeddings === undefined ? undefined : await embeddingsSession(embeddings.graph, threads)
     try {
       const embedded = embeddings?.names ?? []
-      return new GraphBackend(await graphSession(graph, rewritten, { threads, embedded }), own, positionRows)
+      const session = await graphSession(graph, rewritten, { threads, embedded })
+      const crossings = encoding === undefined ? undefined : new Crossings(encoding, rewritten, form)
+      return new GraphBackend(session, own, positionRows, crossings)
     } catch (error) {
       own?.dispose()
       throw error
     }
   }
 
-  async run({ step, ids, positions, rows, embeds }: ModelStep): Promise<NativeLogits> {
+  async run(step: ModelStep): Promise<NativeLogits> {
+    const crossed = this.#crossings?.of(step.sequences)
+    try {
+      const logits = await this.#run(step, crossed && (await this.#kept(crossed.encodings)))
+      crossed?.done()
+      return logits
+    } catch (error) {
+      crossed?.failed()
+      throw error
+    }
+  }
+
+  /** Keeps the encodings that a step adds, and returns the number of each sequence's encoding. */
+  async #kept(encodings: SessionEncodings): Promise<Uint32Array> {
+    const crossings = this.#crossings as Crossings
+    for (const number of encodings.forget) this.#session.forgetEncoding(number)
+    for (const { number, states } of await crossings.rowsOf(encodings)) {
+      const { data, frames, mask } = states
+      await this.#session.keepEncoding(number, data as Float32Array, frames, crossings.sizes, mask)
+    }
+    return Uint32Array.from(encodings.numbers)
+  }
+
+  async #run(
+    { step, offsets, ids, positions, rows, embeds }: ModelStep,
+    numbers: Uint32Array | undefined,
+  ): Promise<NativeLogits> {
     using run = StepRun.of(step)
-    const own = this.#embeddings
-    const given = embeds === undefined ? undefined : ([embeds.places, embeds.data] as [Int32Array, Float32Array])
-    const logits = await this.#session.run(run.native, ids, positions, rows, own, given)
+    const given = { places: embeds?.places, embeds: embeds?.data, encodings: numbers, offsets }
+    const logits = await this.#session.run(run.native, ids, positions, rows, this.#embeddings, given)
     try {
       run.end()
     } catch (error) {
@@ -48,9 +86,13 @@ export class GraphBackend implements Backend {
     return logits
   }
 
-  dispose(): Promise<void> {
+  encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
+    return (this.#crossings as Crossings).encode(inputs)
+  }
+
+  async dispose(): Promise<void> {
     this.#session.dispose()
     this.#embeddings?.dispose()
-    return Promise.resolve()
+    await this.#crossings?.end()
   }
 }

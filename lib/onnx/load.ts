@@ -15,15 +15,16 @@ import type { ModelCacheOptions } from '../sequences/options.js'
 import type { Backend, BackendForm, BackendName } from './backend.js'
 import { smallest } from './context.js'
 import type { CrossCache } from './cross-cache.js'
+import type { Encoding } from './crossings.js'
 import type { Embeddings } from './embeddings.js'
 import { crossCacheOf, hasEncoder } from './encoder-parts.js'
 import { endOfSequence } from './end-of-sequence.js'
-import { firstSteps } from './first-steps.js'
+import { firstEncoding, type FirstSteps, firstSteps } from './first-steps.js'
 import { GraphBackend } from './graph.js'
 import type { LongRope } from './long-rope.js'
 import { graphFile } from './model-folder.js'
 import { type OnnxCacheOptions, readLoad, readModelSource, rotationOf } from './options.js'
-import { layersFor, prepared, refusing } from './prepared.js'
+import { layersFor, prepared, type PreparedModel, refusing } from './prepared.js'
 import { isOfRuntime } from './runtime-refusal.js'
 import { SessionBackend } from './session-backend.js'
 
@@ -60,14 +61,11 @@ export async function loadModel(given: unknown, options: unknown) {
       ...formatsOf(cacheOptions, backend === 'plain' ? [] : rewritten.value?.layers()),
       ...layers.value,
     } as ModelCacheOptions)
-    const cross = parts === undefined ? undefined : crossCacheOf(cache, parts.facts, read.crossCacheBytes)
+    const cross = parts === undefined ? undefined : crossCacheOf(cache, parts.facts, backend, read.crossCacheBytes)
+    const encoding = parts === undefined || cross === undefined ? undefined : { cross, encoder: parts.graph }
     const form = { threads, embeddings, positionRows }
     const steps = { layers: layers.value, pages: cache, stepTokens: maxStepTokens, contextLength }
-    const made = await refusing(async () => {
-      if (backend !== 'plain') return firstSteps(await make(backend, graph, rewritten.value, form), steps)
-      const plain = await SessionBackend.plain(graph, cache, form, { cross, encoder: parts?.graph })
-      return parts === undefined ? firstSteps(plain, steps) : plain
-    })
+    const made = await refusing(() => opened(backend, model, cache, { form, encoding, steps }))
     if (made.value !== undefined) {
       if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: cacheOptions.maxSequences ?? SEQUENCES }
@@ -83,7 +81,7 @@ export async function loadModel(given: unknown, options: unknown) {
     refusals.push({ backend, error: made.refusal as KvTideError })
   }
   const last = refusals.at(-1) as BackendRefusal
-  // The first refusal says what a faster backend lacks, the last one what keeps the graph from running at all. Only `plain` runs a decoder with an encoder.
+  // The first refusal says what a faster backend lacks, the last one what keeps the graph from running at all. More forms of decoders with an encoder run on `plain`.
   throw (hasEncoder(graph) || isOfRuntime(last.error) ? last : (refusals[0] as BackendRefusal)).error
 }
 
@@ -106,7 +104,7 @@ function sourceOf(
 /** The graphs whose warning was given. */
 const warned = new Set<string>()
 
-/** The advice for a decoder with an encoder, which has no faster backend. */
+/** The advice for a decoder with an encoder: other exporters make the same form. */
 const NO_OTHER = "pass backend: 'plain' to load it without this warning"
 
 /** Warns once for each graph that it runs on the slow backend, unless that one was asked for. */
@@ -124,14 +122,28 @@ function warnOfPlain(graph: NativeOnnxGraph, namespace: string, refusal: Backend
   process.emitWarning(text, { type: 'KvTideWarning', code: 'KVTIDE_PLAIN' })
 }
 
-async function make(
-  backend: Exclude<BackendName, 'plain'>,
-  graph: NativeOnnxGraph,
-  rewritten: NativeOnnxRewritten | undefined,
-  form: BackendForm,
+/** Opens a backend, and computes its first steps. */
+async function opened(
+  backend: BackendName,
+  { graph, rewritten, encoder }: PreparedModel,
+  cache: PagedKvCache,
+  {
+    form,
+    encoding,
+    steps,
+  }: { readonly form: BackendForm; readonly encoding: Encoding | undefined; readonly steps: FirstSteps },
 ): Promise<Backend> {
-  if (backend === 'graph') return GraphBackend.of(graph, rewritten as NativeOnnxRewritten, form)
-  return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, form)
+  if (backend === 'plain') {
+    const plain = await SessionBackend.plain(graph, cache, form, encoding)
+    return encoder === undefined ? firstSteps(plain, steps) : plain
+  }
+  const way = backend === 'graph' ? GraphBackend.of : SessionBackend.parts
+  const made = await way(graph, rewritten.value as NativeOnnxRewritten, form, encoding)
+  if (encoder === undefined) return firstSteps(made, steps)
+  const first = firstEncoding(encoder.facts)
+  if (first !== undefined) await firstSteps(made, { ...steps, encoding: first })
+  encoding?.cross.reset()
+  return made
 }
 
 /** The formats of pages: those of the caller, else those that follow from the pasts, if the graph quantises all of them. Pages have one format: the most accurate one. */

@@ -13,6 +13,7 @@ import type { DType, TensorData } from '../border/host-array.js'
 import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
+import { CrossedRows, turned } from './crossed-rows.js'
 import { Embedder } from './embedder.js'
 import { refusedNode } from './refused-node.js'
 import { renamedWeights } from './renamed-weights.js'
@@ -26,7 +27,7 @@ import {
   type RuntimeSession,
   type RuntimeTensor,
 } from './runtime.js'
-import type { PartsModel, RuntimeCall, Sessions, SessionStep } from './sessions.js'
+import type { PartsModel, RuntimeCall, SessionEncodings, Sessions, SessionStep } from './sessions.js'
 
 const ELEMENTS: Readonly<Record<string, DType>> = { float32: 'f32', float16: 'f16' }
 const TYPES: Readonly<Record<string, string>> = { f32: 'float32', f16: 'float16' }
@@ -37,6 +38,8 @@ interface Attention {
   readonly v: string
   readonly out: string
   readonly layer: NativeOnnxLayer
+  /** True if it attends to encodings instead of the cache. */
+  readonly isCrossed: boolean
   readonly options: AttendOptions
 }
 
@@ -63,7 +66,7 @@ interface Subgraph {
 
 /** @internal Refuses layers of elements for which JavaScript has no tensors. */
 export function checkElements(rewritten: NativeOnnxRewritten): void {
-  for (const { element, node, form } of rewritten.layers()) {
+  for (const { element, node, form } of [...rewritten.layers(), ...rewritten.crossed()]) {
     if (TYPES[element] === undefined) throw withoutTensors(node, form, element)
   }
 }
@@ -82,6 +85,7 @@ export class Parts implements Sessions {
   readonly #inputs: readonly NativeOnnxPort[]
   readonly #logits: string
   readonly #embedder: Embedder | undefined
+  readonly #crossed: CrossedRows
 
   private constructor(
     calling: RuntimeCall,
@@ -91,6 +95,7 @@ export class Parts implements Sessions {
     embedder: Embedder | undefined,
   ) {
     this.#embedder = embedder
+    this.#crossed = new CrossedRows(rewritten.crossed())
     this.#weights = weights
     this.#calling = calling
     this.#module = module
@@ -106,7 +111,9 @@ export class Parts implements Sessions {
   ): Promise<Parts> {
     const rewritten = binding.NativeOnnxRewritten.taken(number)
     checkElements(rewritten)
-    const layers = new Map(rewritten.layers().map(layer => [layer.layer, layer]))
+    const [layers, crossed] = [rewritten.layers(), rewritten.crossed()].map(
+      list => new Map(list.map(layer => [layer.layer, layer])),
+    ) as [Map<number, NativeOnnxLayer>, Map<number, NativeOnnxLayer>]
     const { module } = await calling(() => onnxRuntime(runtime))
     const kept = takesFolder ? at : undefined
     const written = await rewritten.parts(kept?.name, kept === undefined)
@@ -143,11 +150,10 @@ export class Parts implements Sessions {
           outputs,
           last,
           states: steps,
-          attentions: attentions.map(({ layer, ...names }) => ({
-            ...names,
-            layer: layers.get(layer) as NativeOnnxLayer,
-            options: { threads, ...optionsOf(layers.get(layer) as NativeOnnxLayer) },
-          })),
+          attentions: attentions.map(({ layer: place, ...names }) => {
+            const layer = (names.isCrossed ? crossed : layers).get(place) as NativeOnnxLayer
+            return { ...names, layer, options: { threads, ...optionsOf(layer) } }
+          }),
         })
       }
     } catch (error) {
@@ -159,6 +165,7 @@ export class Parts implements Sessions {
   }
 
   async compute(run: LentRun, step: SessionStep): Promise<void> {
+    if (step.encodings !== undefined) this.#crossed.take(step.encodings)
     const held = this.#feeds(step, await this.#embedder?.embed(step.ids, step.embeds))
     for (const { session, inputs, outputs, attentions, states, last } of this.#parts) {
       if (session !== undefined) {
@@ -166,7 +173,7 @@ export class Parts implements Sessions {
         const made = await ran(inputs[0], () => this.#calling(() => session.run(feeds, outputs)))
         for (const name of outputs) held.set(name, made[name] as RuntimeTensor)
       }
-      for (const attention of attentions) this.#attend(run, attention, held, step.ids.length)
+      for (const attention of attentions) this.#attend(run, attention, held, step)
       for (const state of states) this.#computeStates(run, state, held, step.ids.length)
       for (const name of last) held.delete(name)
     }
@@ -174,6 +181,7 @@ export class Parts implements Sessions {
   }
 
   async release(): Promise<void> {
+    this.#crossed.clear()
     for (const { session } of this.#parts) await this.#calling(() => session?.release())
     await this.#embedder?.release()
   }
@@ -215,9 +223,9 @@ export class Parts implements Sessions {
   /** Computes an attention behind a subgraph. Its output becomes a tensor. */
   #attend(
     run: LentRun,
-    { layer, q, k, v, out, options }: Attention,
+    { layer, isCrossed, q, k, v, out, options }: Attention,
     held: Map<string, RuntimeTensor>,
-    tokens: number,
+    { ids: { length: tokens }, offsets, encodings }: SessionStep,
   ): void {
     const { numHeads, numKvHeads, headDim, valueHeadDim, headsFirst, source } = layer
     const rows = (name: string, heads: number, dim: number): HostTensor => {
@@ -227,14 +235,22 @@ export class Parts implements Sessions {
         throw failed(`${name} is [${dims.join(', ')}], expected ${tokens} tokens of ${heads} heads of ${dim}`, name)
       return { data: data as TensorData, dtype, shape: headsFirst ? [1, heads, tokens, dim] : [tokens, heads, dim] }
     }
-    const answer = run.attend(
-      layer.layer,
-      rows(q, numHeads, headDim),
-      ...(source === undefined
-        ? ([rows(k, numKvHeads, headDim), rows(v, numKvHeads, valueHeadDim)] as const)
-        : ([rows(q, numHeads, headDim), rows(q, numHeads, headDim)] as const)),
-      options,
-    )
+    const attended = (): TensorData => {
+      const { data } = rows(q, numHeads, headDim) as { data: TensorData }
+      const own = headsFirst ? turned(data, numHeads, tokens) : data
+      const found = this.#crossed.attend(layer, own, (encodings as SessionEncodings).numbers, offsets, options)
+      return headsFirst ? turned(found, tokens, numHeads) : found
+    }
+    const answer = isCrossed
+      ? attended()
+      : run.attend(
+          layer.layer,
+          rows(q, numHeads, headDim),
+          ...(source === undefined
+            ? ([rows(k, numKvHeads, headDim), rows(v, numKvHeads, valueHeadDim)] as const)
+            : ([rows(q, numHeads, headDim), rows(q, numHeads, headDim)] as const)),
+          options,
+        )
     const dims = headsFirst ? [1, numHeads, tokens, valueHeadDim] : [1, tokens, numHeads * valueHeadDim]
     held.set(out, new this.#module.Tensor(TYPES[layer.element] as string, answer, dims))
   }

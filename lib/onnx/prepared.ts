@@ -46,14 +46,14 @@ export async function prepared(
 
 /** @internal The layers of a cache for a backend, or the reason why it does not run the model. */
 export async function layersFor(
-  { declared, graph, embeddings, rewritten }: PreparedModel,
+  { declared, graph, embeddings, encoder, rewritten }: PreparedModel,
   backend: BackendName,
 ): Promise<Refused<CacheLayers>> {
+  if (backend !== 'plain' && rewritten.refusal !== undefined) return rewritten
   const encoded = encoderInput(graph)
-  if (backend !== 'plain' && rewritten.refusal !== undefined && encoded === undefined) return rewritten
   return refusing(async () => {
-    if (backend !== 'plain' && encoded !== undefined)
-      throw refusedPort(encoded, 'input', 'a decoder with an encoder runs on plain alone', 'encoder')
+    if (backend !== 'plain' && encoded !== undefined && encoder === undefined)
+      throw refusedPort(encoded, 'input', 'this form of a decoder is not known', 'encoder')
     if (backend === 'plain') await checkWindows(graph, declared, embeddings?.names)
     return layersOf(backend, graph, rewritten.value, declared, embeddings?.names)
   })

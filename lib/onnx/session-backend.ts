@@ -6,14 +6,13 @@ import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendForm, BackendName, ModelStep } from './backend.js'
 import type { CrossCache } from './cross-cache.js'
+import { Crossings, type Encoding } from './crossings.js'
+import { EncoderHost } from './encoder-host.js'
 import { placed } from './graph-session.js'
 import { KeptPresents } from './kept-presents.js'
-import { isAtLeast, onnxPackage } from './runtime.js'
-import { type SessionHost, sessionHost } from './session-host.js'
-import type { EmbeddingsModel, SentTensor, SessionsModel } from './sessions.js'
-
-/** The first version of onnxruntime that accepts a folder for the weights of a model given as bytes. */
-const FOLDER_MINOR = 21
+import { opened } from './opened.js'
+import type { SessionHost } from './session-host.js'
+import type { SentTensor, SessionEncodings } from './sessions.js'
 
 /** Ends the sessions of models that were garbage collected without being disposed of. */
 const lost = new FinalizationRegistry<SessionHost>(host => void host.end())
@@ -28,23 +27,33 @@ export class SessionBackend implements Backend {
   readonly #host: SessionHost
   readonly #presents: KeptPresents | undefined
   readonly #cross: CrossCache | undefined
-  readonly #openEncoder: (() => Promise<SessionHost>) | undefined
-  /** The thread of the encoder, from its first run on. */
-  #encoder: Promise<SessionHost> | undefined
+  readonly #encoder: EncoderHost | undefined
+  /** The encodings of `parts`. */
+  readonly #crossings: Crossings | undefined
 
   private constructor(
     name: BackendName,
     host: SessionHost,
-    presents: KeptPresents | undefined,
     { positionRows = 1 }: BackendForm,
-    { cross, open }: { readonly cross?: CrossCache | undefined; readonly open?: () => Promise<SessionHost> } = {},
+    {
+      presents,
+      cross,
+      encoder,
+      crossings,
+    }: {
+      readonly presents?: KeptPresents
+      readonly cross?: CrossCache | undefined
+      readonly encoder?: EncoderHost | undefined
+      readonly crossings?: Crossings | undefined
+    },
   ) {
     this.name = name
     this.positionRows = positionRows
     this.#host = host
     this.#presents = presents
     this.#cross = cross
-    this.#openEncoder = open
+    this.#encoder = encoder
+    this.#crossings = crossings
     lost.register(this, host, this)
   }
 
@@ -57,6 +66,7 @@ export class SessionBackend implements Backend {
     graph: NativeOnnxGraph,
     rewritten: NativeOnnxRewritten,
     form: BackendForm,
+    encoding?: Encoding,
   ): Promise<SessionBackend> {
     const host = await opened(rewritten.share(), form, (number, common) => ({
       kind: 'parts',
@@ -64,7 +74,8 @@ export class SessionBackend implements Backend {
       at: placed(graph),
       ...common,
     }))
-    return new SessionBackend('parts', host, undefined, form)
+    const crossings = encoding === undefined ? undefined : new Crossings(encoding, rewritten, form)
+    return new SessionBackend('parts', host, form, { crossings })
   }
 
   /** Makes the backend `plain`, over a cache with the graph's layers. A decoder with an encoder has a cross cache, and perhaps the graph of the encoder. */
@@ -72,10 +83,7 @@ export class SessionBackend implements Backend {
     graph: NativeOnnxGraph,
     cache: PagedKvCache,
     form: BackendForm,
-    {
-      cross,
-      encoder,
-    }: { readonly cross?: CrossCache | undefined; readonly encoder?: NativeOnnxGraph | undefined } = {},
+    encoding?: Encoding,
   ): Promise<SessionBackend> {
     const { groups, dtype, keyFormat, valueFormat } = cache
     const facts = { groups: groups.map(group => ({ ...group })), dtype, keyFormat, valueFormat }
@@ -85,17 +93,33 @@ export class SessionBackend implements Backend {
       cache: facts,
       ...common,
     }))
-    if (encoder === undefined) return new SessionBackend('plain', host, new KeptPresents(), form, { cross })
-    const open = (): Promise<SessionHost> =>
-      opened(encoder.share(), form, (number, common) => ({ kind: 'encoder', graph: number, ...common }))
-    return new SessionBackend('plain', host, new KeptPresents(), form, { cross, open })
+    const { cross, encoder: beside } = encoding ?? {}
+    const encoder = beside === undefined ? undefined : new EncoderHost(beside, form)
+    return new SessionBackend('plain', host, form, { presents: new KeptPresents(), cross, encoder })
   }
 
   async run(step: ModelStep): Promise<NativeLogits> {
+    const crossed = (this.#cross ?? this.#crossings)?.of(step.sequences)
+    try {
+      const logits = await this.#run(step, crossed && (await this.#sent(crossed.encodings)))
+      crossed?.done()
+      return logits
+    } catch (error) {
+      crossed?.failed()
+      throw error
+    }
+  }
+
+  /** The encodings of a step as the session thread takes them: `parts` takes keys and values in place of states. */
+  async #sent(encodings: SessionEncodings): Promise<SessionEncodings> {
+    const crossings = this.#crossings
+    return crossings === undefined ? encodings : { ...encodings, added: await crossings.rowsOf(encodings) }
+  }
+
+  async #run(step: ModelStep, encodings: SessionEncodings | undefined): Promise<NativeLogits> {
     using run = StepRun.of(step.step)
     const { offsets, ids, positions, rows, embeds } = step
     const presents = this.#presents?.of(step)
-    const crossed = this.#cross?.of(step.sequences)
     const number = run.share()
     try {
       await this.#host.compute(number, {
@@ -105,67 +129,28 @@ export class SessionBackend implements Backend {
         rows,
         embeds,
         ...(presents === undefined ? {} : { pasts: presents.pasts }),
-        ...(crossed === undefined ? {} : { encodings: crossed.encodings }),
+        ...(encodings === undefined ? {} : { encodings }),
       })
       run.end()
       const logits = run.logits()
       presents?.done()
-      crossed?.done()
       return logits
     } catch (error) {
       presents?.failed()
-      crossed?.failed()
       throw error
     } finally {
       binding.unshare(number)
     }
   }
 
-  async encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
-    this.#encoder ??= this.#startEncoder()
-    const host = await this.#encoder
-    return host.encode(inputs)
-  }
-
-  /** Opens the encoder. If that fails, the next run tries again. */
-  async #startEncoder(): Promise<SessionHost> {
-    try {
-      const host = await (this.#openEncoder as () => Promise<SessionHost>)()
-      lost.register(this, host, this)
-      return host
-    } catch (error) {
-      this.#encoder = undefined
-      throw error
-    }
+  encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
+    return ((this.#encoder ?? this.#crossings) as EncoderHost).encode(inputs)
   }
 
   async dispose(): Promise<void> {
     lost.unregister(this)
-    const encoder = await this.#encoder?.catch(() => undefined)
-    await encoder?.end()
+    await this.#encoder?.end()
+    await this.#crossings?.end()
     await this.#host.end()
-  }
-}
-
-function commonOf({ threads }: BackendForm, embeddings: EmbeddingsModel | undefined) {
-  const { version, folder } = onnxPackage()
-  return { runtime: { version, folder }, threads, takesFolder: isAtLeast(version, FOLDER_MINOR), embeddings }
-}
-
-/** Opens sessions of a graph that was shared under a number. */
-async function opened(
-  number: number,
-  form: BackendForm,
-  model: (number: number, common: ReturnType<typeof commonOf>) => SessionsModel,
-): Promise<SessionHost> {
-  const { embeddings } = form
-  const shared = embeddings?.graph.share()
-  try {
-    const { names = [], width = 0 } = embeddings ?? {}
-    const given = shared === undefined ? undefined : { graph: shared, names: [...names], width }
-    return await sessionHost(model(number, commonOf(form, given)))
-  } finally {
-    binding.unshare(number)
-    if (shared !== undefined) binding.unshare(shared)
   }
 }

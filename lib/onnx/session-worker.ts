@@ -27,7 +27,10 @@ async function take(request: SessionRequest): Promise<void> {
   } catch (error) {
     answered = { error: crossed(error) }
   }
-  port.postMessage({ ...answered, isPruned: sessions?.isPruned === true })
+  const { encoded } = answered
+  // The sessions have made a copy.
+  const moved = encoded === undefined ? [] : [encoded.data.buffer as ArrayBuffer]
+  port.postMessage({ ...answered, isPruned: sessions?.isPruned === true }, moved)
   // Nothing else keeps the thread alive, so it ends. Deno's port has no `close`.
   if ('end' in request) port.unref()
 }

@@ -98,6 +98,7 @@ export interface Sessions {
   readonly isPruned?: boolean
   /** Writes every layer of the run, and passes the wanted rows of logits to it. If it is refused, nothing of the step is kept. */
   compute?(run: LentRun, step: SessionStep): Promise<void>
+  /** The result has memory of its own. */
   encode?(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor>
   release(): Promise<void>
 }

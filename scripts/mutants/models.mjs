@@ -4,6 +4,7 @@ import { ava } from './checks.mjs'
 const SCHEDULER = 'lib/onnx/scheduler.ts'
 const SPANS = 'lib/onnx/spans.ts'
 const CROSS = 'lib/onnx/cross-cache.ts'
+const CROSSINGS = 'lib/onnx/crossings.ts'
 const ENCODING = 'lib/onnx/encoding.ts'
 
 const faults = title => ava('__test__/onnx/faults.test.ts', title)
@@ -108,6 +109,30 @@ export const models = [
     from: 'for (const entry of this.#entries.values()) {\n      if',
     to: 'for (const entry of [...this.#entries.values()].toReversed()) {\n      if',
     check: ava('__test__/onnx/cross-cache.test.ts', 'encodings that were used longest ago are dropped, *'),
+  },
+  {
+    name: 'crossing-mask',
+    fault: 'a decoder attends to the padding of an encoding',
+    file: CROSSINGS,
+    from: '    const mask = this.#maskOf(states)\n',
+    to: '    const mask = states.mask?.subarray(0, 0) && undefined\n',
+    check: encoders('marian on graph: logits are those of transformers, *'),
+  },
+  {
+    name: 'crossing-number',
+    fault: 'each sequence of a step attends to the encoding of the first one',
+    file: 'lib/onnx/graph.ts',
+    from: 'return Uint32Array.from(encodings.numbers)',
+    to: 'return Uint32Array.from(encodings.numbers, () => encodings.numbers[0] as number)',
+    check: encoders('whisper on graph: tokens are those of transformers, *'),
+  },
+  {
+    name: 'crossed-rows',
+    fault: 'the heads of several queries are in the wrong order',
+    file: 'lib/onnx/crossed-rows.ts',
+    from: 'out.set(turned(found, numHeads, end - start), start',
+    to: 'out.set(found, start',
+    check: encoders('whisper on parts: logits are those of transformers, *'),
   },
   {
     name: 'checkpoint-junction',

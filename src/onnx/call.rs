@@ -124,3 +124,13 @@ pub(super) fn widened(dtype: DType, bytes: &[u8]) -> Outcome<Cow<'_, [f32]>> {
     }
     Ok(Cow::Owned(floats(dtype, bytes)?))
 }
+
+/// Transposes `[outer, inner, row]` to `[inner, outer, row]`, rows in bytes.
+pub(super) fn turn(from: &[u8], to: &mut [u8], [outer, inner, row]: [usize; 3]) {
+    for a in 0..outer {
+        for b in 0..inner {
+            let (at, place) = ((a * inner + b) * row, (b * outer + a) * row);
+            to[place..place + row].copy_from_slice(&from[at..at + row]);
+        }
+    }
+}

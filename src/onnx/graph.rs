@@ -64,7 +64,7 @@ impl NativeOnnxGraph {
             let refused = |_| Budget::process().refusal(given.len() as u64);
             copy.try_reserve_exact(given.len()).map_err(refused)?;
             copy.extend_from_slice(given);
-            Ok(PoolTask::of(move || OpenGraph::read(Box::new(copy), None, level), NativeOnnxGraph::of_graph))
+            Ok(PoolTask::of(move || OpenGraph::read(Arc::new(copy), None, level), NativeOnnxGraph::of_graph))
         })
     }
 
@@ -79,7 +79,7 @@ impl NativeOnnxGraph {
         guard(env, || Ok(NativeOnnxGraph { graph: shared::take(number)? }))
     }
 
-    fn of_graph(graph: OpenGraph) -> Self {
+    pub(super) fn of_graph(graph: OpenGraph) -> Self {
         NativeOnnxGraph { graph: Arc::new(graph) }
     }
 

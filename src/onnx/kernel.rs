@@ -10,7 +10,8 @@ use kvtide_tensor::runtime::with_host;
 use kvtide_tensor::{DType, HostTensor, StepRun};
 
 use super::api::KernelContext;
-use super::call::{Call, Input, no_step, refused, room};
+use super::call::{Call, Input, no_step, refused, room, turn};
+use super::encoded::{CrossedQueries, StepEncodings};
 use super::info::{Attributes, Info};
 use super::operator::{COSINES, POSITIONS, SINES};
 use super::rotary::{Heads, Tables, lay};
@@ -27,6 +28,8 @@ pub(super) struct Kernel {
     dim: usize,
     value_dim: usize,
     heads_first: bool,
+    /// True if it attends to the states of an encoder.
+    crossed: bool,
     /// True if the first input has queries, keys and values.
     packed: bool,
     /// Rotated elements of a head, if the operator rotates queries and keys.
@@ -51,6 +54,7 @@ impl Kernel {
             dim: whole(c"head_dim")? as usize,
             value_dim: whole(c"value_dim")? as usize,
             heads_first: whole(c"heads_first")? == 1,
+            crossed: info.is_set(c"crossed"),
             packed: info.is_set(c"packed"),
             rotary_dim: whole(c"rotary_dim").ok().map(|dims| dims as usize),
             interleaved: info.is_set(c"interleaved"),
@@ -104,6 +108,9 @@ impl KernelCall<'_> {
         let tokens = self.tokens(&q)?;
         let out = self.output(tokens)?;
         let mut state = kernel.shared.state();
+        if kernel.crossed {
+            return self.compute_crossed(&mut state, &q, tokens, out);
+        }
         if kernel.packed || kernel.rotary_dim.is_some() {
             return self.compute_laid(&mut state, &q, tokens, out);
         }
@@ -123,6 +130,30 @@ impl KernelCall<'_> {
         let turned = room(queries, q.bytes.len())?;
         turn(q.bytes, turned, [kernel.heads, tokens, kernel.dim * bytes]);
         self.attend_turned(run, rows, self.queries(turned, tokens)?, out)
+    }
+
+    /// Attends to the encodings of the step.
+    fn compute_crossed(&self, state: &mut State, q: &Input<'_>, tokens: usize, out: &mut [u8]) -> Outcome<()> {
+        let Kernel { heads, dim, value_dim, dtype, .. } = *self.kernel;
+        let State { encodings, turned: [queries, rows], .. } = state;
+        if !self.is_turned(tokens) {
+            return self.attend_encoded(encodings, q.bytes, out);
+        }
+        let (queries, rows) = (room(queries, q.bytes.len())?, room(rows, out.len())?);
+        turn(q.bytes, queries, [heads, tokens, dim * dtype.bytes()]);
+        self.attend_encoded(encodings, queries, rows)?;
+        turn(rows, out, [tokens, heads, value_dim * dtype.bytes()]);
+        Ok(())
+    }
+
+    /// Attends to encodings with queries in token-first order.
+    fn attend_encoded(&self, encodings: &StepEncodings, bytes: &[u8], out: &mut [u8]) -> Outcome<()> {
+        let Kernel { dtype, heads, kv_heads, dim, value_dim, layer, .. } = *self.kernel;
+        let (threads, call) = (self.kernel.shared.threads, self.call());
+        let options = AttendOptions { causal: false, ..self.kernel.options(threads) };
+        let queries = CrossedQueries { layer: layer as usize, dtype, heads, kv_heads, dims: [dim, value_dim], bytes };
+        let work = || encodings.attend(&queries, &options, out);
+        with_host(threads, move |count, job| call.share(count, job), work).map_err(wrong)?
     }
 
     /// Splits a packed tensor and rotates queries and keys before it attends.
@@ -252,15 +283,5 @@ impl KernelCall<'_> {
         let packed = [batch, tokens, heads * dim];
         let dims: &[i64] = if kernel.heads_first { &heads_first } else { &packed };
         self.call().output(dims, kernel.dtype.bytes())
-    }
-}
-
-/// Transposes `[outer, inner, row]` to `[inner, outer, row]`, rows in bytes.
-fn turn(from: &[u8], to: &mut [u8], [outer, inner, row]: [usize; 3]) {
-    for a in 0..outer {
-        for b in 0..inner {
-            let (at, place) = ((a * inner + b) * row, (b * outer + a) * row);
-            to[place..place + row].copy_from_slice(&from[at..at + row]);
-        }
     }
 }

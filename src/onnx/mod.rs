@@ -15,6 +15,7 @@
 //! shared.rs     state that the kernels of a session share
 //! session.rs    a model loaded by onnxruntime              run.rs         one step of it
 //! embeddings.rs the model of its embeddings                native_session.rs   the same for JavaScript
+//! encoded.rs    keys and values of an encoder's states
 //! ```
 
 #[cfg(target_os = "linux")]
@@ -23,6 +24,7 @@ mod api;
 mod block_kernel;
 mod call;
 mod embeddings;
+mod encoded;
 mod graph;
 mod info;
 mod kernel;

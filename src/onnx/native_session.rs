@@ -22,6 +22,7 @@ use napi::bindgen_prelude::{AsyncTask, Either};
 use napi::{Env, Result, Task};
 use napi_derive::napi;
 
+use super::encoded::{Encoded, GivenEncoding, StepEncodings};
 use super::library::Library;
 use super::run::StepInputs;
 use super::session::{ModelData, Options, Port, Purpose, Session};
@@ -54,6 +55,21 @@ pub struct NativeOnnxSessionOptions {
     pub embeds: Option<bool>,
     /// The inputs of a decoder that come from the model of its embeddings.
     pub embedded: Option<Vec<String>>,
+}
+
+/// Rows of embeddings that replace those of their tokens, and the encodings of a step: the number of each sequence's, and the
+/// first token of each sequence, followed by the number of all tokens.
+#[napi(object, object_to_js = false)]
+#[derive(Default)]
+pub struct NativeGiven {
+    #[napi(ts_type = "Int32Array | undefined")]
+    pub places: Option<ArrayArg>,
+    #[napi(ts_type = "Float32Array | undefined")]
+    pub embeds: Option<ArrayArg>,
+    #[napi(ts_type = "Uint32Array | undefined")]
+    pub encodings: Option<ArrayArg>,
+    #[napi(ts_type = "Int32Array | undefined")]
+    pub offsets: Option<ArrayArg>,
 }
 
 /// A model's path, or its bytes.
@@ -107,11 +123,48 @@ impl NativeOnnxSession {
         self.read(env, |session| Ok(session.outputs.iter().map(Port::text).collect()))
     }
 
-    /// Computes a step. Takes the token ids and positions of all its sequences, concatenated, and the rows whose logits
-    /// are needed. For a decoder that takes embeddings, also the model of these, and rows that replace those of their
-    /// tokens.
+    /// Keeps keys and values of an encoder's states under a number: layer by layer, keys before values, each `[heads, frames,
+    /// dim]`. `sizes` has the heads and the elements of keys and of values of each layer, and `mask` has 1 for each state to
+    /// attend to.
     #[napi(
-        ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined, embeddings?: NativeOnnxSession | undefined, given?: [places: Int32Array, rows: Float32Array] | undefined",
+        ts_args_type = "number: number, data: Float32Array | Uint16Array, frames: number, sizes: Uint32Array, mask?: Uint8Array | undefined",
+        ts_return_type = "Promise<void>"
+    )]
+    pub fn keep_encoding(
+        &self,
+        env: &Env,
+        number: f64,
+        data: ArrayArg,
+        frames: f64,
+        sizes: ArrayArg,
+        mask: Option<ArrayArg>,
+    ) -> Result<AsyncTask<PoolTask<(), ()>>> {
+        self.read(env, |session| {
+            let number = positive("number", number)?;
+            let given = GivenEncoding::read(data, positive("frames", frames)? as usize, sizes, mask)?;
+            let session = session.clone();
+            let keep = move || {
+                let encoded = Arc::new(Encoded::new(given)?);
+                session.encodings().insert(number, encoded);
+                Ok(())
+            };
+            Ok(PoolTask::of(keep, |()| ()))
+        })
+    }
+
+    /// Drops an encoding. A step that is being computed keeps it until it ends.
+    #[napi]
+    pub fn forget_encoding(&self, env: &Env, number: f64) -> Result<()> {
+        self.read(env, |session| {
+            session.encodings().remove(&positive("number", number)?);
+            Ok(())
+        })
+    }
+
+    /// Computes a step. Takes the token ids and positions of all its sequences, concatenated, and the rows whose logits
+    /// are needed. For a decoder that takes embeddings, also the model of these.
+    #[napi(
+        ts_args_type = "run: NativeStepRun, ids: Uint32Array, positions: Int32Array, rows?: Int32Array | undefined, embeddings?: NativeOnnxSession | undefined, given?: NativeGiven | undefined",
         ts_return_type = "Promise<NativeLogits>"
     )]
     pub fn run(
@@ -122,20 +175,21 @@ impl NativeOnnxSession {
         positions: ArrayArg,
         rows: Option<ArrayArg>,
         embeddings: Option<&NativeOnnxSession>,
-        given: Option<Vec<ArrayArg>>,
+        given: Option<NativeGiven>,
     ) -> Result<AsyncTask<StepTask>> {
         let embeddings = embeddings.map(|model| model.read(env, |session| Ok(session.clone()))).transpose()?;
         self.read(env, |session| {
-            let mut given = given.unwrap_or_default().into_iter();
-            let inputs = StepInputs::read(ids, positions, rows, [given.next(), given.next()])?;
+            let NativeGiven { places, embeds, encodings, offsets } = given.unwrap_or_default();
+            let inputs = StepInputs::read(ids, positions, rows, [places, embeds])?;
             let lent = run.lend()?;
             inputs.check(&lent)?;
+            let encodings = session.encodings_of(encodings, offsets)?;
             if session.running.swap(true, Ordering::AcqRel) {
                 return Err(kvtide_tensor::Error::Busy.into());
             }
             let running = Running(session.clone());
             let (running, lent, budget) = (Some(running), Some(lent), budget());
-            Ok(AsyncTask::new(StepTask { running, embeddings, lent, inputs, budget }))
+            Ok(AsyncTask::new(StepTask { running, embeddings, lent, encodings, inputs, budget }))
         })
     }
 
@@ -143,6 +197,23 @@ impl NativeOnnxSession {
     #[napi]
     pub fn dispose(&self, env: &Env) {
         self.session.borrow_mut().dispose(env, |_| ());
+    }
+}
+
+impl Session {
+    /// The encodings of a step: their numbers, and the first token of each sequence, followed by the number of all tokens.
+    fn encodings_of(&self, numbers: Option<ArrayArg>, offsets: Option<ArrayArg>) -> Outcome<StepEncodings> {
+        let mut all = StepEncodings::default();
+        let (Some(numbers), Some(offsets)) = (numbers, offsets) else { return Ok(all) };
+        let numbers = numbers.elements::<u32>("numbers")?.unwrap_or(&[]);
+        let offsets = offsets.elements::<i32>("offsets")?.unwrap_or(&[]);
+        let kept = self.encodings();
+        for (&number, span) in numbers.iter().zip(offsets.windows(2)) {
+            let missing = || Error::argument("numbers", f64::from(number), "the number of a kept encoding");
+            let encoded = kept.get(&number).ok_or_else(missing)?;
+            all.push(span[1].abs_diff(span[0]) as usize, encoded.clone());
+        }
+        Ok(all)
     }
 }
 
@@ -167,6 +238,7 @@ pub struct StepTask {
     running: Option<Running>,
     embeddings: Option<Arc<Session>>,
     lent: Option<LentRun>,
+    encodings: StepEncodings,
     inputs: StepInputs,
     budget: Arc<Budget>,
 }
@@ -175,7 +247,7 @@ impl StepTask {
     fn compute_step(&mut self) -> Outcome<NativeLogits> {
         let gone = || kvtide_tensor::Error::Aborted;
         let Running(session) = self.running.as_ref().ok_or_else(gone)?;
-        session.shared.begin(self.lent.take().ok_or_else(gone)?);
+        session.shared.begin(self.lent.take().ok_or_else(gone)?, std::mem::take(&mut self.encodings));
         let computed =
             catch(|| session.run(self.embeddings.as_deref(), &self.inputs, &self.budget)).unwrap_or_else(Err);
         let (lent, refusal) = session.shared.end();

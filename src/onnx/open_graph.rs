@@ -1,6 +1,7 @@
 //! An open graph: the model without its weights, and the source that its weights are read from.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvtide_core::{Code, Error, details};
 use kvtide_onnx::{FileSource, Model, Port, Source, Weights};
@@ -42,7 +43,7 @@ impl From<kvtide_onnx::Error> for Refusal {
 
 /// A parsed model, and the source of its weights.
 pub struct OpenGraph {
-    pub source: Box<dyn Source + Send + Sync>,
+    pub source: Arc<dyn Source + Send + Sync>,
     pub model: Model,
     pub path: Option<PathBuf>,
     /// The files with weights, and the number of bytes of each that are used.
@@ -57,10 +58,10 @@ impl OpenGraph {
             return Err(wrong("the path of an ONNX file, not of a folder".into()).into());
         }
         let source = FileSource::open(path).map_err(|error| wrong(format!("a file that can be read ({error})")))?;
-        Self::read(Box::new(source), Some(path.to_owned()), level).map_err(|refusal| named(refusal, path))
+        Self::read(Arc::new(source), Some(path.to_owned()), level).map_err(|refusal| named(refusal, path))
     }
 
-    pub fn read(source: Box<dyn Source + Send + Sync>, path: Option<PathBuf>, level: Option<u8>) -> Outcome<Self> {
+    pub fn read(source: Arc<dyn Source + Send + Sync>, path: Option<PathBuf>, level: Option<u8>) -> Outcome<Self> {
         let mut model = Model::read(&source.as_ref())?;
         if let Some(split) = model.split_pasts(&source.as_ref())? {
             model = split;
@@ -70,6 +71,12 @@ impl OpenGraph {
         }
         let files = model.check_weights(&source.as_ref())?;
         Ok(OpenGraph { source, model, path, files })
+    }
+
+    /// A model with weights of this one.
+    pub fn part(&self, model: Model) -> Self {
+        let (source, path, files) = (self.source.clone(), self.path.clone(), self.files.clone());
+        OpenGraph { source, model, path, files }
     }
 }
 

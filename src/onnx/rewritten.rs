@@ -7,6 +7,7 @@ use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;
 
+use super::graph::NativeOnnxGraph;
 use super::open_graph::{NativeOnnxPort, OpenGraph, weights};
 use crate::border::external_array::ExternalArray;
 use crate::border::handle::guard;
@@ -119,6 +120,8 @@ pub struct NativeOnnxPart {
 #[napi(object, object_from_js = false)]
 pub struct NativeOnnxPartAttention {
     pub layer: u32,
+    /// True for an attention over the states of an encoder, which reads no `k` and `v`.
+    pub is_crossed: bool,
     pub q: String,
     pub k: String,
     pub v: String,
@@ -172,12 +175,8 @@ impl From<kvtide_onnx::PartState> for NativeOnnxPartState {
 
 impl From<WrittenPart> for NativeOnnxPart {
     fn from(part: WrittenPart) -> Self {
-        let attention = |kvtide_onnx::PartAttention { layer, inputs: [q, k, v], output }| NativeOnnxPartAttention {
-            layer,
-            q,
-            k,
-            v,
-            out: output,
+        let attention = |kvtide_onnx::PartAttention { layer, is_crossed, inputs: [q, k, v], output }| {
+            NativeOnnxPartAttention { layer, is_crossed, q, k, v, out: output }
         };
         NativeOnnxPart {
             bytes: ExternalArray::bytes(part.bytes),
@@ -223,6 +222,25 @@ impl NativeOnnxRewritten {
     #[napi(catch_unwind)]
     pub fn layers(&self) -> Vec<NativeOnnxLayer> {
         self.rewritten.rewritten.layers().iter().map(NativeOnnxLayer::from).collect()
+    }
+
+    /// The attentions over the states of an encoder. Empty for a model without an encoder.
+    #[napi(catch_unwind)]
+    pub fn crossed(&self) -> Vec<NativeOnnxLayer> {
+        self.rewritten.rewritten.crossed().iter().map(NativeOnnxLayer::from).collect()
+    }
+
+    /// The distance of the numbers in the mask of the encoder that belong to neighbouring states, if these attentions read it.
+    #[napi(catch_unwind)]
+    pub fn mask_stride(&self) -> Option<u32> {
+        self.rewritten.rewritten.mask_stride()
+    }
+
+    /// The graph that computes their keys and values of the encoder's states, if the encoder does not give them.
+    #[napi(catch_unwind)]
+    pub fn crossing(&self) -> Option<NativeOnnxGraph> {
+        let model = self.rewritten.rewritten.crossing()?;
+        Some(NativeOnnxGraph::of_graph(self.rewritten.graph.part(model.clone())))
     }
 
     #[napi(catch_unwind)]

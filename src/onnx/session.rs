@@ -5,15 +5,17 @@
 //! would take the processor away from other threads. The library prints nothing: its errors become errors of the call.
 #![expect(unsafe_code, reason = "a model is passed to a C library, and our tensors for the length of a call")]
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::ptr::{null, null_mut};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtide_core::{Code, details};
 
 use super::api::{CustomOpDomain, MemoryInfo, SessionObject, SessionOptions, number};
+use super::encoded::Encoded;
 use super::library::{Library, encoded, small};
 use super::operator::Operator;
 use super::shared::Shared;
@@ -36,6 +38,8 @@ pub(super) struct Session {
     pub outputs: Vec<Port>,
     pub shared: Arc<Shared>,
     pub running: AtomicBool,
+    /// Keys and values of an encoder's states, by number.
+    pub encodings: Mutex<HashMap<u32, Arc<Encoded>>>,
     _operators: Box<[Operator]>,
 }
 
@@ -97,6 +101,7 @@ impl Session {
             _operators: Operator::all(&shared),
             shared,
             running: AtomicBool::new(false),
+            encodings: Mutex::default(),
         };
         // SAFETY: output pointers point to locals; operators live as long as the session.
         session.domain = library.make(|out| unsafe { (api.create_domain)(c"kvtide".as_ptr(), out) })?;
@@ -234,6 +239,11 @@ impl Session {
             return Err(unsupported(LOGITS, "output", "the graph has no outputs"));
         }
         Ok(())
+    }
+
+    /// The encodings that it keeps.
+    pub fn encodings(&self) -> MutexGuard<'_, HashMap<u32, Arc<Encoded>>> {
+        self.encodings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The output with logits.

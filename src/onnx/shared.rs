@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvtide_tensor::DType;
 
 use super::api::{Status, number};
+use super::encoded::StepEncodings;
 use super::library::Library;
 use crate::border::handle::catch;
 use crate::border::refusal::{Outcome, Refusal};
@@ -28,6 +29,8 @@ pub(super) struct Shared {
 pub(super) struct State {
     /// The step being computed.
     pub run: Option<LentRun>,
+    /// The encodings of its tokens.
+    pub encodings: StepEncodings,
     /// The first error of a kernel.
     refusal: Option<Refusal>,
     /// Queries and outputs in token-first order, for graphs with heads first.
@@ -46,14 +49,15 @@ impl Shared {
     }
 
     /// Makes a step available to the kernels.
-    pub fn begin(&self, run: LentRun) {
+    pub fn begin(&self, run: LentRun, encodings: StepEncodings) {
         let mut state = self.state();
-        (state.run, state.refusal) = (Some(run), None);
+        (state.run, state.encodings, state.refusal) = (Some(run), encodings, None);
     }
 
     /// Takes the step back, together with the first error of a kernel.
     pub fn end(&self) -> (Option<LentRun>, Option<Refusal>) {
         let mut state = self.state();
+        state.encodings = StepEncodings::default();
         (state.run.take(), state.refusal.take())
     }
 

@@ -101,7 +101,7 @@ function encoding(): OnnxModel {
     refusals: [],
     vocabulary: VOCABULARY,
     limits: { stepTokens: 4, sequences: 4 },
-    encoded: { facts, graph: encoder, cross: new CrossCache(0, 0) },
+    encoded: { facts, graph: encoder, cross: new CrossCache(0, { frameBytes: 0, copies: 2 }) },
   })
 }
 

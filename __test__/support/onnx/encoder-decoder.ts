@@ -14,8 +14,11 @@ const IDS = new Set(['input_ids', 'attention_mask'])
 export interface Seq2Seq {
   readonly name: string
   readonly file: string
+  readonly encoder: string
   /** True if the encoder gives keys and values, as that of onnxruntime-genai's builder does. */
   readonly isGiven: boolean
+  /** The backends that run it: T5 adds numbers of its own to scores, which `plain` alone computes. */
+  readonly backends: readonly ('graph' | 'parts' | 'plain')[]
   /** The names of the inputs: `a`, `b`. */
   readonly inputs: readonly string[]
   readonly prompts: Readonly<Record<string, readonly number[]>>
@@ -30,7 +33,7 @@ export const models: readonly Seq2Seq[] = [FIXTURES, process.env['KVTIDE_ENCODER
     ? []
     : readdirSync(folder, { withFileTypes: true })
         .filter(entry => entry.isDirectory())
-        .map(({ name }) => modelIn(join(folder, name), name)),
+        .map(({ name }) => modelIn(join(folder, name), folder === FIXTURES ? name : `made ${name}`)),
 )
 
 function modelIn(folder: string, name: string): Seq2Seq {
@@ -47,7 +50,9 @@ function modelIn(folder: string, name: string): Seq2Seq {
   return {
     name,
     file: ['decoder_model_merged.onnx', 'decoder.onnx'].map(file => join(folder, file)).find(existsSync) as string,
+    encoder: ['encoder_model.onnx', 'encoder.onnx'].map(file => join(folder, file)).find(existsSync) as string,
     isGiven: !existsSync(join(folder, 'decoder_model_merged.onnx')),
+    backends: name.includes('t5') ? ['plain'] : ['graph', 'parts', 'plain'],
     inputs: [...tensors.keys()].filter(key => key.startsWith('encoded.')).map(key => key.slice(8)),
     prompts,
     inputsOf: input =>

@@ -11,6 +11,10 @@ use crate::proto::{Graph, Model, Place, Port, ValueInfo, port};
 pub struct Inspection {
     /// Attention layers, by number.
     pub layers: Vec<Layer>,
+    /// Attentions over the states of an encoder, by number.
+    pub crossed: Vec<Layer>,
+    /// The distance of the numbers in the mask of the encoder that belong to neighbouring states, if these attentions read it.
+    pub mask_stride: Option<u32>,
     /// States of layers, by number in the names and by tensor.
     pub states: Vec<State>,
     /// Inputs of the new graph.
@@ -35,14 +39,17 @@ pub struct Inspection {
     pub vocabulary: Option<u32>,
 }
 
+/// The attentions and states of a graph.
+pub(crate) struct Found {
+    pub layers: Vec<Layer>,
+    pub crossed: Vec<Layer>,
+    pub mask_stride: Option<u32>,
+    pub states: Vec<State>,
+}
+
 impl Inspection {
-    pub(crate) fn new(
-        old: &Model,
-        new: &Model,
-        layers: Vec<Layer>,
-        states: Vec<State>,
-        vocabulary: Option<u32>,
-    ) -> Self {
+    pub(crate) fn new(old: &Model, new: &Model, found: Found, vocabulary: Option<u32>) -> Self {
+        let Found { layers, crossed, mask_stride, states } = found;
         let (before, after) = (&old.graph, &new.graph);
         let missing = |from: &[ValueInfo], to: &[ValueInfo]| {
             let names = from.iter().filter(|value| !to.iter().any(|other| other.name == value.name));
@@ -50,6 +57,8 @@ impl Inspection {
         };
         let mut inspection = Self {
             layers,
+            crossed,
+            mask_stride,
             states,
             inputs: after.inputs.iter().map(port).collect(),
             outputs: after.outputs.iter().map(port).collect(),
@@ -86,6 +95,10 @@ impl fmt::Display for Inspection {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(to, "layers   form                 heads  kv  dim  type  rules")?;
         rows(to, self.layers.iter().map(|layer| (layer.layer, layer_row(layer))))?;
+        if !self.crossed.is_empty() {
+            writeln!(to, "encoder")?;
+        }
+        rows(to, self.crossed.iter().map(|layer| (layer.layer, layer_row(layer))))?;
         if !self.states.is_empty() {
             writeln!(to, "states   form                 tensor     type  dimensions")?;
         }

@@ -24,6 +24,7 @@
 
 mod apart;
 mod context;
+mod cross_names;
 mod error;
 mod eval;
 mod find;

@@ -21,6 +21,8 @@ use crate::source::Source;
 pub struct PartAttention {
     /// The layer's number.
     pub layer: u32,
+    /// True for an attention over the states of an encoder: it reads no keys and values of subgraphs.
+    pub is_crossed: bool,
     /// Queries, keys and values: outputs of subgraphs.
     pub inputs: [String; 3],
     /// The output, which later subgraphs read.
@@ -210,6 +212,7 @@ fn attention(node: &Node) -> Result<PartAttention> {
     match (node.int("layer"), node.inputs.as_slice(), node.output(0)) {
         (Some(layer), [query, key, value], Some(output)) => Ok(PartAttention {
             layer: layer as u32,
+            is_crossed: node.int("crossed") == Some(1),
             inputs: [query.clone(), key.clone(), value.clone()],
             output: output.into(),
         }),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Known;
+use crate::cross_names::{ENCODER_MASK, ENCODER_STATES, is_cross};
 use crate::proto::{Dim, ElementType, Graph, Node, ValueInfo};
 use crate::state_names::is_state;
 
@@ -20,6 +21,11 @@ pub(crate) struct Sizes {
 impl Sizes {
     pub fn total(&self) -> usize {
         self.past + self.new
+    }
+
+    /// The number of an encoder's states, which coincides with no other number.
+    pub fn frames(&self) -> usize {
+        if self.batch == 2 { 11 } else { 13 }
     }
 }
 
@@ -111,7 +117,10 @@ impl Roles {
     /// a pair of them. States of layers have names of their own, and rows that a step gives are known.
     pub fn is_past(&self, input: &ValueInfo) -> bool {
         let is_stored = |element: ElementType| element.is_float() || element.code_bits().is_some();
-        let is_whole = input.element.is_some_and(is_stored) && rank(input) == Some(4) && !is_state(&input.name);
+        let is_whole = input.element.is_some_and(is_stored)
+            && rank(input) == Some(4)
+            && !is_state(&input.name)
+            && !is_cross(&input.name);
         (is_whole || is_pair(input)) && !self.embedded.contains(&input.name)
     }
 
@@ -121,6 +130,11 @@ impl Roles {
         let is_embedded = self.embedded.contains(&input.name);
         let before = usize::from(is_pair(input));
         let is_state = is_state(&input.name);
+        let name = input.name.as_str();
+        let frames = match name {
+            ENCODER_MASK | ENCODER_STATES => Some(1),
+            _ => is_cross(name).then_some(2),
+        };
         dims.iter()
             .enumerate()
             .map(|(index, dim)| match (index.wrapping_sub(before), dim) {
@@ -131,6 +145,8 @@ impl Roles {
                 }
                 (0, Dim::Name(_) | Dim::Unknown) if self.counts.contains_key(&input.name) => Some(sizes.batch),
                 (2, Dim::Name(_) | Dim::Unknown) if is_past => Some(sizes.past),
+                (0, Dim::Name(_) | Dim::Unknown) if frames.is_some() => Some(sizes.batch),
+                (axis, Dim::Name(_) | Dim::Unknown) if Some(axis) == frames => Some(sizes.frames()),
                 (_, Dim::Size(size)) => usize::try_from(*size).ok(),
                 (1, Dim::Name(_)) if self.mask.as_ref() == Some(&input.name) => Some(sizes.total()),
                 (_, Dim::Name(name)) if Some(name) == self.new.as_ref() => Some(sizes.new),
@@ -149,7 +165,10 @@ impl Roles {
     pub fn bind(&self, input: &ValueInfo, sizes: Sizes) -> Known {
         let element = input.element;
         let Some(dims) = self.dims(input, sizes) else { return Known { element, ..Known::default() } };
-        if self.mask.as_ref() == Some(&input.name) || LOGITS_TO_KEEP.contains(&input.name.as_str()) {
+        if self.mask.as_ref() == Some(&input.name)
+            || input.name == ENCODER_MASK
+            || LOGITS_TO_KEEP.contains(&input.name.as_str())
+        {
             return Known::filled(element, dims, |_| 1.);
         }
         if let Some(count) = self.counts.get(&input.name) {

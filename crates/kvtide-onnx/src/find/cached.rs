@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::scattered::{Slots, scattered};
+use crate::cross_names::is_cross;
 use crate::error::Result;
 use crate::eval::{Known, pasts_of};
 use crate::proto::Node;
@@ -80,6 +81,24 @@ pub(super) fn trace<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cac
         let Some(before) = view(lookup, node)? else { return Ok(None) };
         name = before;
     }
+}
+
+/// Follows `name` back to an input with keys or values of an encoder's states; [`None`] if it leads elsewhere.
+pub(super) fn trace_crossed<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cached<'a>>> {
+    let mut name = name;
+    while let Some(node) = lookup.maker(name) {
+        let Some(before) = view(lookup, node)? else { return Ok(None) };
+        name = before;
+    }
+    if !is_cross(name) || lookup.graph().input(name).is_none() {
+        return Ok(None);
+    }
+    Ok(match lookup.at(SIZES[0])?.dims(name) {
+        Some(&[_, heads, _, dim]) => {
+            Some(Cached { past: name, half: None, new: name, joined: name, heads, dim, slots: None })
+        }
+        _ => None,
+    })
 }
 
 fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>> {
@@ -183,7 +202,8 @@ impl Cached<'_> {
         let evaluation = lookup.at(SIZES[0])?;
         let sizes = evaluation.sizes;
         let slots = self.slots.and_then(|slots| slots.count(&evaluation));
-        let (batch, tokens) = (sizes.batch, slots.unwrap_or(sizes.total()));
+        let rows = evaluation.dims(self.joined).and_then(|dims| dims.get(2)).copied();
+        let (batch, tokens) = (sizes.batch, slots.or(rows).unwrap_or(sizes.total()));
         let own = vec![batch, self.heads, tokens, self.dim];
         let marked = Known::filled(evaluation.get(self.joined).element, own, |place| (place + 1) as f64);
         let given = HashMap::from([(self.joined.to_owned(), marked)]);

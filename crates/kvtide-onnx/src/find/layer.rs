@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::cross_names::is_cross;
 use crate::proto::{ElementType, Place};
 
 /// The form in which an attention was found.
@@ -96,4 +97,17 @@ pub struct Layer {
     pub pasts: [String; 2],
     /// The outputs with all keys and values, if the graph has them. The rewrite drops them.
     pub presents: [Option<String>; 2],
+}
+
+impl Layer {
+    /// True for an attention over the states of an encoder.
+    #[must_use]
+    pub fn is_crossed(&self) -> bool {
+        is_cross(&self.pasts[0])
+    }
+
+    /// A name that no other attention of its graph has.
+    pub(crate) fn tag(&self) -> String {
+        if self.is_crossed() { format!("cross.{}", self.layer) } else { self.layer.to_string() }
+    }
 }

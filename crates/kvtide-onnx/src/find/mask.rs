@@ -22,7 +22,7 @@ const HEADS_MAX: usize = 1 << 16;
 /// compared when they were read.
 const TABLE_MAX: usize = 1 << 14;
 /// The largest number that hides a score when it is added to it.
-const HIDDEN: f64 = -1e4;
+pub(super) const HIDDEN: f64 = -1e4;
 
 /// One tensor that changes scores.
 #[derive(Clone, Copy, Debug)]
@@ -48,14 +48,14 @@ impl<'a> Term<'a> {
         Self::Added(Added { name, factor: (!is_capped).then_some(1.), axes: Axes::Apart })
     }
 
-    fn name(&self) -> &'a str {
+    pub fn name(&self) -> &'a str {
         match self {
             Self::Added(Added { name, .. }) | Self::Kept(name, ..) => name,
         }
     }
 
     /// The axes of the scores that it changes.
-    fn axes(&self) -> Axes {
+    pub fn axes(&self) -> Axes {
         match self {
             Self::Added(Added { axes, .. }) | Self::Kept(_, _, axes) => *axes,
         }
@@ -399,4 +399,11 @@ pub(super) fn rules<'a>(
         slopes: is_sloped.then(|| (0..heads).map(|head| of_head(&slopes, head) as f32).collect()),
         context_length: (total < TOKENS).then_some(total as u32),
     })
+}
+
+/// Returns a term that keeps scores for a boolean mask, and one that is added to scores for any other mask.
+pub(super) fn term<'a>(lookup: &Lookup<'_>, mask: Option<&'a str>, is_capped: bool) -> Result<Option<Term<'a>>> {
+    let Some(mask) = mask else { return Ok(None) };
+    let is_truth = lookup.at(SIZES[0])?.get(mask).element == Some(ElementType::BOOL);
+    Ok(Some(if is_truth { Term::Kept(mask, true, Axes::Apart) } else { Term::added(mask, is_capped) }))
 }

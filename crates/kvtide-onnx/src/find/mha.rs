@@ -2,13 +2,13 @@
 //! the operator, or a `Concat` puts it before the keys and values.
 
 use super::cached::{Reading, trace};
-use super::found_attention::{Axes, FoundAttention, Operands, Output};
+use super::found_attention::{FoundAttention, Operands, Output};
 use super::gqa::{heads, scale};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
-use super::mask::{Rules, Term, rules};
+use super::mask::{Rules, rules, term};
 use super::scattered::{Slots, scattered};
-use crate::error::{Error, RefusalKind, Result};
+use crate::error::{RefusalKind, Result};
 use crate::proto::{ElementType, Node};
 
 /// The differences between the two operators.
@@ -229,11 +229,4 @@ fn slots<'a>(lookup: &Lookup<'_>, node: &Node, call: &Call<'_>, sides: [&Side<'a
         }
     }
     Ok(Some(Slots { is_bounded: true, ..slots }))
-}
-
-/// Returns a term that keeps scores for a boolean mask, and one that is added to scores for any other mask.
-fn term<'a>(lookup: &Lookup<'_>, mask: Option<&'a str>, is_capped: bool) -> Result<Option<Term<'a>>, Error> {
-    let Some(mask) = mask else { return Ok(None) };
-    let is_truth = lookup.at(SIZES[0])?.get(mask).element == Some(ElementType::BOOL);
-    Ok(Some(if is_truth { Term::Kept(mask, true, Axes::Apart) } else { Term::added(mask, is_capped) }))
 }

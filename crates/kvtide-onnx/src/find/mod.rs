@@ -3,6 +3,7 @@
 
 mod cached;
 mod contrib;
+mod cross;
 mod found_attention;
 mod gqa;
 mod layer;
@@ -13,6 +14,7 @@ mod plain;
 mod scattered;
 mod states;
 
+pub(crate) use cross::{Crossed, crossed};
 pub(crate) use found_attention::{Axes, FoundAttention, HeadNorms, Operands, Output};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{LONG, Lookup, SIZES, unrecognised};
@@ -28,6 +30,7 @@ pub(crate) fn attentions(lookup: &Lookup<'_>, states: &mut [FoundState]) -> Resu
     let mut all = Vec::new();
     for (index, node) in lookup.graph().nodes.iter().enumerate() {
         match (node.domain.as_str(), node.operator.as_str()) {
+            _ if cross::is_crossed(lookup, node)? => (),
             ("com.microsoft", "GroupQueryAttention") => all.push(gqa::find(lookup, index)?),
             ("com.microsoft", "MultiHeadAttention") => all.push(mha::multi_head(lookup, index)?),
             ("com.microsoft", "Attention") => all.push(contrib::find(lookup, index)?),

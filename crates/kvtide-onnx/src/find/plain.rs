@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 
-use super::cached::{Cached, Reading, scaled, trace};
+use super::cached::{Cached, Reading, scaled, trace, trace_crossed};
+use super::cross::{Masked, frames};
 use super::found_attention::{Axes, FoundAttention, Operands, Output};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Added, Rules, Term, rules};
+use super::scattered::Slots;
 use crate::error::{RefusalKind, Result};
 use crate::eval::{Evaluation, Known};
 use crate::proto::{ElementType, Node};
@@ -21,69 +23,104 @@ const STEPS_MAX: usize = 8;
 
 /// The attention around a softmax; [`None`] if the values have no past.
 pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAttention>> {
-    let Some((weighted, values)) = product_behind(lookup, softmax)? else { return Ok(None) };
-    let (node, output) = (lookup.node(weighted), lookup.node(weighted).output(0).unwrap_or_default());
-    let wrong = |reason: &str| unrecognised(node, reason);
-    let scores = Scores::before(lookup, lookup.node(softmax))?;
-    let (Some(query), Some(keys)) = (scores.product.input(0), scores.product.input(1)) else {
-        return Err(wrong("its product with the keys has no inputs"));
-    };
-    let keys_read = keys;
-    let bare = || unrecognised(scores.product, "its keys have no past before them").of(RefusalKind::Past);
-    let keys = trace(lookup, keys)?.ok_or_else(bare)?;
-    fit(&keys, &values).map_err(wrong)?;
-    let element = lookup.graph().input(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
-    let (query, factor) = queries(lookup, query, element)?;
-    let is_rows = scores.axes == Axes::TokensAndHeads;
-    let heads = heads_of(lookup, &scores, query, &keys)?;
-    let read = node.input(1).unwrap_or_default();
-    // Rows of tokens and heads read the keys of one head.
-    let repeated = if is_rows { 1 } else { heads };
-    if (values.factor(lookup, node, read, repeated, Reading::Rows)? - 1.).abs() > 1e-6 {
-        return Err(wrong("its values are scaled"));
-    }
-    let factor = factor * keys.factor(lookup, scores.product, keys_read, repeated, Reading::Columns)?;
+    let Some(Around { mut found, scores, slots }) = Around::of(lookup, softmax, trace)? else { return Ok(None) };
+    let node = lookup.node(softmax);
     if scores.terms.is_empty() {
-        return Err(unrecognised(lookup.node(softmax), "nothing hides later tokens: there is no mask before it"));
+        return Err(unrecognised(node, "nothing hides later tokens: there is no mask before it"));
     }
-    let rules = rules(lookup, lookup.node(softmax), &scores.terms, false, heads, keys.slots)?;
-    let Rules { window, slopes, context_length } = rules;
-    let layer = Layer {
-        layer: 0,
-        form: Form::Plain,
-        node: lookup.node(softmax).called().into(),
-        num_heads: heads as u32,
-        kv_num_heads: keys.heads as u32,
-        head_dim: keys.dim as u32,
-        value_dim: values.dim as u32,
-        element,
-        past_bits: None,
-        scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
-        softcap: scores.softcap.map(|cap| cap as f32),
-        window,
-        context_length,
-        sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
-        alibi_slopes: slopes,
-        rotary: None,
-        layout: if is_rows { Layout::Packed } else { Layout::HeadsFirst },
-        source: None,
-        presents: [&keys, &values].map(|cached| cached.present(lookup)),
-        pasts: [keys.past, values.past].map(str::to_owned),
+    let heads = found.layer.num_heads as usize;
+    let Rules { window, slopes, context_length } = rules(lookup, node, &scores.terms, false, heads, slots)?;
+    found.layer.window = window;
+    found.layer.context_length = context_length;
+    found.layer.alibi_slopes = slopes;
+    Ok(Some(found))
+}
+
+/// The attention over the states of an encoder around a softmax; [`None`] if the values are not those of an encoder.
+pub(super) fn find_crossed(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<Masked>> {
+    let Some(Around { mut found, scores, .. }) = Around::of(lookup, softmax, trace_crossed)? else { return Ok(None) };
+    let Operands::Apart([query, ..]) = &found.operands else {
+        return Err(unrecognised(lookup.node(softmax), "its tokens and heads are one axis"));
     };
-    let axes =
-        output_axes(lookup, output, is_rows)?.ok_or_else(|| wrong("its output has other axes than its scores"))?;
-    let operands = [query, keys.new, values.new].map(str::to_owned);
-    let operands = if is_rows { Operands::Rows(operands) } else { Operands::Apart(operands) };
-    Ok(Some(FoundAttention {
-        layer,
-        operands,
-        positions: None,
-        bias: None,
-        norms: None,
-        joined: Some([keys.joined, values.joined].map(str::to_owned)),
-        output: Output { name: output.into(), axes },
-        index: weighted,
-    }))
+    found.operands = Operands::Apart([query.clone(), query.clone(), query.clone()]);
+    found.joined = None;
+    let mask_stride = frames(lookup, lookup.node(softmax), &scores.terms, found.layer.num_heads as usize)?;
+    Ok(Some((found, mask_stride)))
+}
+
+/// Follows keys or values back to the place where they come from.
+type Trace = for<'a> fn(&Lookup<'a>, &'a str) -> Result<Option<Cached<'a>>>;
+
+/// An attention around a softmax, and the operations on its scores.
+struct Around<'a> {
+    found: FoundAttention,
+    scores: Scores<'a>,
+    /// The slots of a static cache.
+    slots: Option<Slots<'a>>,
+}
+
+impl<'a> Around<'a> {
+    fn of(lookup: &Lookup<'a>, softmax: usize, trace: Trace) -> Result<Option<Self>> {
+        let Some((weighted, values)) = product_behind(lookup, softmax, trace)? else { return Ok(None) };
+        let (node, output) = (lookup.node(weighted), lookup.node(weighted).output(0).unwrap_or_default());
+        let wrong = |reason: &str| unrecognised(node, reason);
+        let scores = Scores::before(lookup, lookup.node(softmax))?;
+        let (Some(query), Some(keys)) = (scores.product.input(0), scores.product.input(1)) else {
+            return Err(wrong("its product with the keys has no inputs"));
+        };
+        let keys_read = keys;
+        let bare = || unrecognised(scores.product, "its keys have no past before them").of(RefusalKind::Past);
+        let keys = trace(lookup, keys)?.ok_or_else(bare)?;
+        fit(&keys, &values).map_err(wrong)?;
+        let element = lookup.graph().input(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
+        let (query, factor) = queries(lookup, query, element)?;
+        let is_rows = scores.axes == Axes::TokensAndHeads;
+        let heads = heads_of(lookup, &scores, query, &keys)?;
+        let read = node.input(1).unwrap_or_default();
+        // Rows of tokens and heads read the keys of one head.
+        let repeated = if is_rows { 1 } else { heads };
+        if (values.factor(lookup, node, read, repeated, Reading::Rows)? - 1.).abs() > 1e-6 {
+            return Err(wrong("its values are scaled"));
+        }
+        let factor = factor * keys.factor(lookup, scores.product, keys_read, repeated, Reading::Columns)?;
+        let layer = Layer {
+            layer: 0,
+            form: Form::Plain,
+            node: lookup.node(softmax).called().into(),
+            num_heads: heads as u32,
+            kv_num_heads: keys.heads as u32,
+            head_dim: keys.dim as u32,
+            value_dim: values.dim as u32,
+            element,
+            past_bits: None,
+            scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
+            softcap: scores.softcap.map(|cap| cap as f32),
+            window: None,
+            context_length: None,
+            sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
+            alibi_slopes: None,
+            rotary: None,
+            layout: if is_rows { Layout::Packed } else { Layout::HeadsFirst },
+            source: None,
+            presents: [&keys, &values].map(|cached| cached.present(lookup)),
+            pasts: [keys.past, values.past].map(str::to_owned),
+        };
+        let axes =
+            output_axes(lookup, output, is_rows)?.ok_or_else(|| wrong("its output has other axes than its scores"))?;
+        let operands = [query, keys.new, values.new].map(str::to_owned);
+        let operands = if is_rows { Operands::Rows(operands) } else { Operands::Apart(operands) };
+        let found = FoundAttention {
+            layer,
+            operands,
+            positions: None,
+            bias: None,
+            norms: None,
+            joined: Some([keys.joined, values.joined].map(str::to_owned)),
+            output: Output { name: output.into(), axes },
+            index: weighted,
+        };
+        Ok(Some(Self { found, scores, slots: keys.slots }))
+    }
 }
 
 /// The number of heads of queries.
@@ -129,7 +166,7 @@ fn fit(keys: &Cached<'_>, values: &Cached<'_>) -> Result<(), &'static str> {
 }
 
 /// The product of a softmax with values that have a past.
-fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usize, Cached<'a>)>> {
+fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize, trace: Trace) -> Result<Option<(usize, Cached<'a>)>> {
     let mut names: Vec<&str> = lookup.node(softmax).output(0).into_iter().collect();
     for _ in 0..STEPS_MAX {
         let mut next = Vec::new();

@@ -13,7 +13,7 @@ impl GraphEdit<'_> {
     /// Replaces an attention that was found by `kvtide::Attention`.
     pub(super) fn attend(&mut self, found: &FoundAttention) -> Result<()> {
         let layer = &found.layer;
-        let is_own = layer.source.is_none();
+        let is_own = layer.source.is_none() && !layer.is_crossed();
         let mut operands = self.apart(found);
         if let Some(bias) = &found.bias {
             operands = self.biased(layer, bias, operands);
@@ -34,12 +34,12 @@ impl GraphEdit<'_> {
         }
         let [query, mut key, mut value] = self.cast_to_pages(layer, found.operands.tensors(), operands)?;
         if !is_own {
-            // Its keys and values are those of another layer, in the cache: the operator does not read these inputs.
+            // Its keys and values are those of another layer, or of an encoder: the operator does not read these inputs.
             [key, value] = [query.clone(), query.clone()];
         }
         let Output { name, axes } = &found.output;
         let was = self.lookup.at(SIZES[0])?.get(name).element.unwrap_or(layer.element);
-        let prefix = format!("kvtide/attended.{}", layer.layer);
+        let prefix = format!("kvtide/attended.{}", layer.tag());
         let output = if was == layer.element { name.clone() } else { prefix.clone() };
         let attended = if *axes != Axes::Apart { format!("{prefix}.apart") } else { output.clone() };
         self.add(node(layer, [&query, &key, &value], &attended));
@@ -181,7 +181,7 @@ impl GraphEdit<'_> {
         let evaluation = self.lookup.at(SIZES[0])?;
         for ((name, from), part) in operands.iter_mut().zip(from).zip(["q", "k", "v"]) {
             if evaluation.get(from).element.is_some_and(|element| element != layer.element) {
-                let cast = format!("kvtide/cast.{}.{part}", layer.layer);
+                let cast = format!("kvtide/cast.{}.{part}", layer.tag());
                 self.cast(name, &cast, layer.element);
                 *name = cast;
             }
@@ -196,7 +196,7 @@ impl GraphEdit<'_> {
 }
 
 fn node(layer: &Layer, inputs: [&str; 3], output: &str) -> Node {
-    let name = format!("kvtide/attention.{}", layer.layer);
+    let name = format!("kvtide/attention.{}", layer.tag());
     let mut node = Node::new("Attention", DOMAIN, &name, &inputs, &[output])
         .with(Attribute::int("layer", layer.layer.into()))
         .with(Attribute::int("num_heads", layer.num_heads.into()))
@@ -205,6 +205,9 @@ fn node(layer: &Layer, inputs: [&str; 3], output: &str) -> Node {
         .with(Attribute::int("value_dim", layer.value_dim.into()))
         .with(Attribute::int("heads_first", i64::from(layer.layout == Layout::HeadsFirst)))
         .with(Attribute::float("scale", layer.scale));
+    if layer.is_crossed() {
+        node = node.with(Attribute::int("crossed", 1));
+    }
     if let Some(softcap) = layer.softcap {
         node = node.with(Attribute::float("softcap", softcap));
     }

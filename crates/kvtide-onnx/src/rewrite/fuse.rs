@@ -191,15 +191,18 @@ fn is_last(node: &Node) -> bool {
 
 impl GraphEdit<'_> {
     /// Replaces each attention, and each short convolution, by one that does the work of the nodes around it.
-    pub(super) fn fuse(&mut self, layers: &[Layer]) -> Result<()> {
+    pub(super) fn fuse(&mut self, [layers, crossed]: [&[Layer]; 2]) -> Result<()> {
         let before = self.graph.nodes.clone();
         let nodes = Nodes::of(self, &before)?;
         let mut replaced = HashSet::new();
         let is_own = |layer: &&Layer| layer.element == ElementType::F32 && layer.source.is_none();
         for (place, node) in before.iter().enumerate() {
             let made = if node.is(DOMAIN, "Attention") {
-                let layer = layers.iter().find(|layer| node.int("layer") == Some(layer.layer.into()));
-                layer.filter(is_own).and_then(|layer| fused(&nodes, layer, node))
+                let is_crossed = node.int("crossed") == Some(1);
+                let of = if is_crossed { crossed } else { layers };
+                let layer = of.iter().find(|layer| node.int("layer") == Some(layer.layer.into())).filter(is_own);
+                let fused = if is_crossed { fused_crossed } else { fused };
+                layer.and_then(|layer| fused(&nodes, layer, node))
             } else if node.is(DOMAIN, "ShortConv") {
                 short_conv::fused(&nodes, node)
             } else {
@@ -257,6 +260,18 @@ fn fused(nodes: &Nodes<'_>, layer: &Layer, node: &Node) -> Option<Node> {
             .with(Attribute::int("interleaved", found.interleaved.into()));
     }
     Some(made)
+}
+
+/// An attention over the states of an encoder with tokens first; `None` if it has them first, or cannot.
+fn fused_crossed(nodes: &Nodes<'_>, layer: &Layer, node: &Node) -> Option<Node> {
+    if layer.layout == Layout::Packed {
+        return None;
+    }
+    let query = nodes.tokens_first(node.input(0)?, layer.num_heads, layer.head_dim)?;
+    let output = nodes.packed_output(node.output(0)?, layer)?;
+    let mut made = Node::new(&node.operator, &node.domain, &node.name, &[query.as_str(); 3], &[output]);
+    made.attributes = node.attributes.iter().filter(|attribute| attribute.name != "heads_first").cloned().collect();
+    Some(made.with(Attribute::int("heads_first", 0)))
 }
 
 /// Queries, keys, values and the output with tokens first, if all of them can be.

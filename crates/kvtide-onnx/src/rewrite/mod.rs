@@ -41,9 +41,10 @@ use self::long_rope::check_ropes;
 use self::prune::prune;
 use self::windows::declare_windows;
 use crate::apart::{Inputs, check_apart};
+use crate::cross_names::is_cross_present;
 use crate::error::{Error, RefusalKind, Result};
-use crate::find::{Layer, Lookup, SIZES, State, attentions, states};
-use crate::inspect::Inspection;
+use crate::find::{Crossed, Layer, Lookup, SIZES, State, attentions, crossed, states};
+use crate::inspect::{Found, Inspection};
 use crate::parts::{GraphPart, cut};
 use crate::proto::{Dim, ElementType, Graph, Model, Node, ValueInfo, checked};
 use crate::source::Source;
@@ -71,6 +72,7 @@ pub struct Rewritten {
     fused: Model,
     inspection: Inspection,
     long_rope: Option<LongRope>,
+    crossing: Option<Model>,
 }
 
 /// The input with positions: `[batch, tokens]`, or `[3, batch, tokens]` with a row for time, height and width each.
@@ -99,10 +101,12 @@ impl Rewritten {
         let model = split.as_ref().unwrap_or(model);
         let lookup = Lookup::new(model, source, &options.embedded)?;
         let mut kept = states(&lookup)?;
+        let Crossed { all: crossed, mask_stride } = crossed(&lookup)?;
         let mut all = attentions(&lookup, &mut kept)?;
         declare_windows(&lookup, &mut all, &kept, options)?;
         let mut edit = GraphEdit::new(&lookup);
-        let indices = all.iter().map(|found| found.index).chain(kept.iter().map(|found| found.index));
+        let attended = all.iter().chain(&crossed).map(|found| found.index);
+        let indices = attended.chain(kept.iter().map(|found| found.index));
         let replaced: HashSet<usize> = indices.collect();
         edit.graph.nodes = model
             .graph
@@ -114,22 +118,23 @@ impl Rewritten {
             .collect();
         let tables = edit.join_tables(&mut all)?;
         let offsets = edit.drop_offsets()?;
-        for found in &all {
+        for found in all.iter().chain(&crossed) {
             edit.attend(found)?;
         }
         for (place, found) in kept.iter().enumerate() {
             edit.keep_state(place, found)?;
         }
         let layers: Vec<Layer> = all.into_iter().map(|found| found.layer).collect();
+        let crossed: Vec<Layer> = crossed.into_iter().map(|found| found.layer).collect();
         let states: Vec<State> = kept.into_iter().map(|found| found.state).collect();
         let presents = layers.iter().flat_map(|layer| layer.presents.iter().flatten());
         let presents: HashSet<&String> = presents.chain(states.iter().map(|state| &state.present)).collect();
-        edit.graph.outputs.retain(|output| !presents.contains(&output.name));
+        edit.graph.outputs.retain(|output| !presents.contains(&output.name) && !is_cross_present(&output.name));
         // Rows of the head are chosen first: nodes that chose them by the mask are not needed then.
         if options.logit_rows {
             edit.choose_rows()?;
         }
-        edit.replace_positions(&layers, &states)?;
+        edit.replace_positions([&layers, &crossed], &states)?;
         let tokens = lookup.roles.tokens.as_str();
         prune(&mut edit.graph, tokens);
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
@@ -143,7 +148,7 @@ impl Rewritten {
         if has_rotary {
             rewritten.import("com.microsoft", 1);
         }
-        edit.fuse(&layers)?;
+        edit.fuse([&layers, &crossed])?;
         edit.gather_columns()?;
         edit.multiply_in_place()?;
         if options.block_products {
@@ -154,8 +159,10 @@ impl Rewritten {
         let mut fused = rewritten.clone();
         fused.graph = checked(edit.graph)?;
         let vocabulary = vocabulary(&lookup, &rewritten.graph)?;
-        let inspection = Inspection::new(given, &rewritten, layers, states, vocabulary);
-        Ok(Self { model: rewritten, fused, inspection, long_rope })
+        let crossing = merged::crossing(given, tokens, &crossed)?;
+        let found = Found { layers, crossed, mask_stride, states };
+        let inspection = Inspection::new(given, &rewritten, found, vocabulary);
+        Ok(Self { model: rewritten, fused, inspection, long_rope, crossing })
     }
 
     /// The new model. Its bytes are written with the source that the old model was read from.
@@ -184,16 +191,35 @@ impl Rewritten {
         &self.inspection.layers
     }
 
+    /// The attentions over the states of an encoder, by number; empty for a model without an encoder. Attributes `layer` of their nodes
+    /// are places in this list.
+    pub fn crossed(&self) -> &[Layer] {
+        &self.inspection.crossed
+    }
+
+    /// The distance of the numbers in the mask of the encoder that belong to neighbouring states: these attentions skip states whose
+    /// number is 0. [`None`] if they read no mask.
+    pub fn mask_stride(&self) -> Option<u32> {
+        self.inspection.mask_stride
+    }
+
+    /// The model that computes their keys and values of the encoder's states, layer by layer, keys before values. It takes the
+    /// states, perhaps their mask, and perhaps any tokens. [`None`] if the encoder gives keys and values.
+    pub fn crossing(&self) -> Option<&Model> {
+        self.crossing.as_ref()
+    }
+
     /// The states, by number in the names and by tensor: attributes `state` of nodes are places in this list.
     pub fn states(&self) -> &[State] {
         &self.inspection.states
     }
 
-    /// The most tokens that the tables of masks have rows for; [`None`] if no table limits them. Tables of positions are
-    /// counted by [`Model::context_length`].
+    /// The most tokens that the tables of masks, and tables of positions in the new graph, have rows for; [`None`] if no table limits
+    /// them.
     #[must_use]
     pub fn context_length(&self) -> Option<u32> {
-        self.layers().iter().filter_map(|layer| layer.context_length).min()
+        let positions = self.model.context_length().and_then(|rows| u32::try_from(rows).ok());
+        self.layers().iter().filter_map(|layer| layer.context_length).chain(positions).min()
     }
 
     /// Returns the same graph as subgraphs, cut at its attentions and at its layers with a state.

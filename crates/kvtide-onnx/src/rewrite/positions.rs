@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::GraphEdit;
+use crate::cross_names::ENCODER_MASK;
 use crate::error::{RefusalKind, Result};
 use crate::eval::{Known, Sizes};
 use crate::find::{LONG, Layer, SIZES, State, unrecognised};
@@ -22,8 +23,10 @@ enum Meaning {
 
 impl GraphEdit<'_> {
     /// Replaces every position or length that is computed from dropped inputs.
-    pub(super) fn replace_positions(&mut self, layers: &[Layer], states: &[State]) -> Result<()> {
-        let mut dropped: HashSet<String> = layers.iter().flat_map(|layer| layer.pasts.clone()).collect();
+    pub(super) fn replace_positions(&mut self, layers: [&[Layer]; 2], states: &[State]) -> Result<()> {
+        let layers = layers.into_iter().flatten();
+        let mut dropped: HashSet<String> = layers.flat_map(|layer| layer.pasts.clone()).collect();
+        dropped.insert(ENCODER_MASK.into());
         dropped.extend(states.iter().map(|state| state.past.clone()));
         dropped.extend(self.lookup.roles.mask.clone());
         dropped.extend(self.lookup.roles.counts().map(str::to_owned));
@@ -44,7 +47,7 @@ impl GraphEdit<'_> {
                 continue;
             }
             let Some(maker) = makers.get(name) else { continue };
-            if maker.outputs.len() == 1 && self.replaces(name)? {
+            if maker.outputs.len() == 1 && (self.replaces(name)? || self.gathers(maker)?) {
                 replaced.insert(name);
                 continue;
             }
@@ -114,6 +117,28 @@ impl GraphEdit<'_> {
         if !wide(element) {
             self.cast(&target, name, element);
         }
+        Ok(true)
+    }
+
+    /// Gathers rows of a table by `position_ids`, if a node cuts out those of the new tokens. Returns false if it does not.
+    fn gathers(&mut self, node: &Node) -> Result<bool> {
+        let (Some(table), Some(name)) = (node.input(0), node.output(0)) else { return Ok(false) };
+        if !node.is("", "Slice") || self.lookup.maker(table).is_some_and(|maker| !maker.is("", "Constant")) {
+            return Ok(false);
+        }
+        for sizes in [SIZES[0], SIZES[1], LONG] {
+            let evaluation = self.lookup.at(sizes)?;
+            let ints = |at: usize| node.input(at).and_then(|name| evaluation.get(name).ints());
+            let cut = [ints(1), ints(2), Some(ints(3).unwrap_or(vec![0])), Some(ints(4).unwrap_or(vec![1]))];
+            if cut != [sizes.past as i64, sizes.total() as i64, 0, 1].map(|number| Some(vec![number])) {
+                return Ok(false);
+            }
+        }
+        let positions = self.positions()?;
+        let (shape, flat) =
+            (self.ints(format!("kvtide/shape of {name}"), &[-1]), format!("kvtide/positions of {name}"));
+        self.add(Node::new("Reshape", "", &flat, &[&positions, &shape], &[&flat]));
+        self.add(Node::new("Gather", "", &format!("kvtide/{name}"), &[table, &flat], &[name]));
         Ok(true)
     }
 

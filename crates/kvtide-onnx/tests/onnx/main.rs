@@ -4,6 +4,7 @@ mod apart;
 mod apart_kept;
 mod cast_pasts;
 mod context;
+mod crossed;
 mod embeddings;
 mod forms;
 mod fusing;

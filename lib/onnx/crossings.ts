@@ -1,0 +1,99 @@
+// The encodings of the backends `graph` and `parts`: the keys and values of each encoding, which their attentions read. The cross cache decides which of them a
+// backend keeps, under numbers.
+//
+//     states of an encoder    ->  the graph that computes keys and values of them  ->  keys and values
+//     keys and values of an encoder of onnxruntime-genai's builder                 ->  the same
+import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
+
+import { KvTideError } from '../errors/errors.js'
+import type { BackendForm, StepSequence } from './backend.js'
+import type { CrossCache, StepEncodings } from './cross-cache.js'
+import { EncoderHost } from './encoder-host.js'
+import type { EncodedStates } from './encoding.js'
+import { integersOf } from './runtime.js'
+import type { SentTensor, SessionEncodings } from './sessions.js'
+
+/** @internal The encoder of a model, and the cache of its encodings. */
+export interface Encoding {
+  readonly cross: CrossCache
+  readonly encoder: NativeOnnxGraph | undefined
+}
+
+/** @internal The encodings of a backend. */
+export class Crossings {
+  /** For each layer: the heads, the elements of keys, and those of values. */
+  readonly sizes: Uint32Array
+  readonly #cross: CrossCache
+  readonly #encoder: EncoderHost | undefined
+  readonly #crossing: EncoderHost | undefined
+  /** The distance of the numbers of a mask that belong to neighbouring states; `undefined` if a decoder takes none. */
+  readonly #maskStride: number | undefined
+
+  constructor({ cross, encoder }: Encoding, rewritten: NativeOnnxRewritten, form: BackendForm) {
+    const layers = rewritten.crossed()
+    this.sizes = Uint32Array.from(
+      layers.flatMap(({ numKvHeads, headDim, valueHeadDim }) => [numKvHeads, headDim, valueHeadDim]),
+    )
+    this.#cross = cross
+    this.#encoder = encoder === undefined ? undefined : new EncoderHost(encoder, form)
+    const crossing = rewritten.crossing() ?? undefined
+    this.#crossing = crossing === undefined ? undefined : new EncoderHost(crossing, form)
+    this.#maskStride = rewritten.maskStride() ?? undefined
+  }
+
+  /** The encodings of a step. */
+  of(sequences: readonly StepSequence[]): StepEncodings {
+    return this.#cross.of(sequences)
+  }
+
+  /** The encodings that a step adds, with their keys and values in place of states. */
+  async rowsOf({ added }: SessionEncodings): Promise<SessionEncodings['added']> {
+    const all: SessionEncodings['added'][number][] = []
+    for (const { number, states } of added) all.push({ number, states: await this.#rowsOf(states) })
+    return all
+  }
+
+  /** Runs the encoder. */
+  encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
+    return (this.#encoder as EncoderHost).encode(inputs)
+  }
+
+  async end(): Promise<void> {
+    await this.#encoder?.end()
+    await this.#crossing?.end()
+  }
+
+  /** The keys and values of states: layer by layer, keys before values, each `[heads, frames, elements]`. */
+  async #rowsOf(states: EncodedStates): Promise<EncodedStates> {
+    const mask = this.#maskOf(states)
+    const crossing = this.#crossing
+    if (crossing === undefined) return { ...states, mask }
+    const { type, data, frames, width } = states
+    const given = (name: string): SentTensor => {
+      if (name === 'encoder_hidden_states') return { type, data, dims: [1, frames, width] }
+      // No numbers of tokens make a difference.
+      const numbers = name === 'encoder_attention_mask' ? (states.mask ?? new Uint8Array(frames).fill(1)) : [0]
+      const kind = crossing.typeOf(name)
+      return { type: kind, data: integersOf(kind, numbers), dims: [1, numbers.length] }
+    }
+    const rows = await crossing.encode(Object.fromEntries(crossing.inputs.map(name => [name, given(name)])))
+    const [, found = 0, elements = 0] = rows.dims
+    if (found !== frames) throw failed(`the keys and values of ${frames} states have ${found} rows`)
+    return { type, data: rows.data as EncodedStates['data'], frames, width: elements, mask }
+  }
+
+  /** 1 for each state to attend to; `undefined` for all of them. */
+  #maskOf({ frames, mask }: EncodedStates): Uint8Array | undefined {
+    const stride = this.#maskStride
+    if (stride === undefined || mask === undefined || !mask.includes(0)) return undefined
+    if (mask.length <= (frames - 1) * stride)
+      throw failed(
+        `the mask has ${mask.length} numbers for ${frames} states, expected at least ${(frames - 1) * stride + 1}`,
+      )
+    return Uint8Array.from({ length: frames }, (_, frame) => mask[frame * stride] as number)
+  }
+}
+
+function failed(reason: string): KvTideError<'RUNTIME_FAILED'> {
+  return new KvTideError('RUNTIME_FAILED', `onnxruntime-node failed: ${reason}`, { reason })
+}
