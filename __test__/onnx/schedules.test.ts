@@ -1,10 +1,13 @@
 // Random schedules: many clients generate, run, cancel, fork, cut, draft, rest and drop at once, on pools that are too small, some with prompts that
 // never fit. Each of them has to get what it would get alone, and none may be refused that has room beside what resting clients keep.
+import { readFileSync } from 'node:fs'
+
 import test, { type ExecutionContext } from 'ava'
 
 import type { PageFormat } from '../../index.js'
-import { OnnxModel } from '../../onnx.js'
+import { OnnxModel, type OnnxModelOptions } from '../../onnx.js'
 import { onnxTest } from '../support/onnx/available.js'
+import { encodings, models as encoderDecoders } from '../support/onnx/encoder-decoder.js'
 import { POISON as HYBRID_POISON, VOCABULARY as HYBRID_VOCABULARY } from '../support/onnx/hybrid-graph.js'
 import { linearGraph, linearGreedy } from '../support/onnx/linear-graph.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
@@ -128,26 +131,19 @@ test.serial('random schedules over layers with states', async t => {
 })
 
 /** A whole model, and what it says to each alone: on another one, from the start. */
-async function wholeModel(): Promise<ClientWorld & AsyncDisposable> {
-  const [model, other] = (await Promise.all(
-    [48, 400].map(capacity =>
-      OnnxModel.load(graphFile('onnx'), {
-        backend: 'graph',
-        threads: 1,
-        maxStepTokens: 24,
-        cache: { capacity, blockSize: 4 },
-      }),
-    ),
-  )) as [OnnxModel, OnnxModel]
+function wholeModel(
+  [model, other]: readonly [OnnxModel, OnnxModel],
+  vocabulary: number,
+): ClientWorld & AsyncDisposable {
   let name = 0
   return {
     model,
-    vocabulary: 320,
+    vocabulary,
     poison: undefined,
     pins: new Pins(model),
     drafts: 6,
-    alone: async (tokens, count) => {
-      using sequence = other.open({ tokens, salt: `${name++}` })
+    alone: async (tokens, count, _total, _pictures, encoded) => {
+      using sequence = other.open({ tokens, salt: `${name++}`, ...(encoded === undefined ? {} : { encoded }) })
       const found: number[] = []
       const generation = other.generate(sequence, { maxTokens: count, logprobs: 2 })
       for await (const token of generation) {
@@ -164,10 +160,30 @@ async function wholeModel(): Promise<ClientWorld & AsyncDisposable> {
 /** The outcomes of schedules over a whole model. */
 const WHOLE = ['length', 'stop', 'left', 'run', 'rolled back', 'ABORTED']
 
+const SIZES = { threads: 1, maxStepTokens: 24 }
+
+const loadLlama = (capacity: number): Promise<OnnxModel> =>
+  OnnxModel.load(graphFile('onnx'), { backend: 'graph', ...SIZES, cache: { capacity, blockSize: 4 } })
+
 onnxTest('random schedules over a whole model', async t => {
-  await using world = await wholeModel()
+  await using world = wholeModel([await loadLlama(48), await loadLlama(400)], 320)
   await schedules(t, Math.max(20, Math.ceil(CASES / 200)), (dice, name) => talk(t, world, dice, name), WHOLE)
 })
+
+for (const of of encoderDecoders)
+  for (const backend of of.backends)
+    onnxTest(`random schedules over ${of.name}, a decoder with an encoder, on ${backend}`, async t => {
+      const [decoder, encoder] = [readFileSync(of.file), readFileSync(of.encoder)]
+      const load = (options: Pick<OnnxModelOptions, 'backend' | 'crossCacheBytes'>, capacity: number) =>
+        OnnxModel.load(decoder, { encoder, ...SIZES, ...options, cache: { capacity, blockSize: 4 } })
+      // The cross cache has room for one encoding. The other model computes all of it with the unmodified graph. A sequence has at most 64 tokens.
+      const own = await load({ backend, crossCacheBytes: 2 ** 12 }, 14)
+      await using world = wholeModel([own, await load({ backend: 'plain' }, 400)], 72)
+      const made = [...(await encodings(world.model, of)).values()]
+      const run = (dice: Dice, name: string): Promise<void> => talk(t, { ...world, encodings: made }, dice, name)
+      await schedules(t, Math.max(20, Math.ceil(CASES / 200)), run, WHOLE)
+      t.true((world.model.crossCache?.computed ?? 0) > made.length)
+    })
 
 for (const backend of ['graph', 'parts', 'plain'] as const) {
   onnxTest(`random schedules over a model with states on ${backend}`, async t => {

@@ -4,7 +4,7 @@ import { setImmediate as eventLoop } from 'node:timers/promises'
 import type { ExecutionContext } from 'ava'
 
 import { isKvTideError, type KvTideError } from '../../../index.js'
-import type { Generation, OnnxModel, OnnxSequence } from '../../../onnx.js'
+import type { Encoding, Generation, OnnxModel, OnnxSequence } from '../../../onnx.js'
 import { argmax } from './graphs.js'
 import type { Pins } from './pins.js'
 import { note } from './schedules.js'
@@ -27,11 +27,16 @@ export interface ClientWorld {
   readonly alone: Alone
   /** True if it takes pictures. */
   readonly hasPictures?: boolean
+  /** Those of a decoder with an encoder: each client has one of them. */
+  readonly encodings?: readonly Encoding[]
   /** True if layers keep states: a transaction keeps some of its tokens only if the states between those of its last step were kept. */
   readonly isWhole?: boolean
   /** True if transactions may have steps of several tokens. The rules of {@link Pins} do not cover them: the cache must be large. */
   readonly runsDrafts?: boolean
 }
+
+/** Before it goes on, a client has room for so many tokens in the context of its model. */
+const ROOM = 25
 
 /** The codes of errors that a client may get instead of what it asked for. */
 const ALLOWED = new Set(['OUT_OF_BLOCKS', 'ABORTED', 'CANNOT_ROLL_BACK'])
@@ -55,6 +60,8 @@ export class Client {
   readonly #name: string
   readonly #salt: string
   readonly #pictures: readonly Picture[]
+  readonly #encoded: Encoding | undefined
+  readonly #context: number
   #chat: OnnxSequence
   #tokens: number[]
 
@@ -63,19 +70,33 @@ export class Client {
     world: ClientWorld,
     dice: Dice,
     name: string,
-    from?: { chat?: OnnxSequence; tokens: number[]; salt: string; pictures: readonly Picture[] },
+    from?: {
+      chat?: OnnxSequence
+      tokens: number[]
+      salt: string
+      pictures: readonly Picture[]
+      encoded: Encoding | undefined
+    },
   ) {
     this.#t = t
     this.#world = world
     this.#dice = dice
     this.#name = name
     this.#tokens = from?.tokens ?? promptOf(dice, world.vocabulary)
+    this.#context = world.model.contextLength ?? Infinity
     this.#salt = from?.salt ?? (dice.once(3) ? 'other' : 'one')
     this.#pictures = from?.pictures ?? (world.hasPictures === true ? picturesOf(dice, this.#tokens) : [])
+    const { encodings = [] } = world
+    this.#encoded = from === undefined ? encodings[dice.roll(encodings.length)] : from.encoded
     const embeds = embedsOf(this.#pictures)
     this.#chat =
       from?.chat ??
-      world.model.open({ tokens: this.#tokens, salt: this.#salt, ...(embeds.length === 0 ? {} : { embeds }) })
+      world.model.open({
+        tokens: this.#tokens,
+        salt: this.#salt,
+        ...(embeds.length === 0 ? {} : { embeds }),
+        ...(this.#encoded === undefined ? {} : { encoded: this.#encoded }),
+      })
     if (this.#pictures.some(({ start, rows }) => start + rows <= this.#chat.length)) note('found picture')
     this.#rest()
   }
@@ -129,6 +150,7 @@ export class Client {
     await this.#wait()
     if (dice.once(6)) for (let turns = dice.roll(10); turns > 0; turns--) await eventLoop()
     if (dice.once(4)) this.#cut()
+    if (this.#tokens.length > this.#context - ROOM) this.#cut(this.#context >> 1)
     if (dice.once(6)) return this.#run()
     if (dice.once(this.#world.drafts)) return this.#draft()
     if (dice.once(6)) return this.#twin()
@@ -139,6 +161,7 @@ export class Client {
         tokens: [...this.#tokens],
         salt: this.#salt,
         pictures: this.#pictures,
+        encoded: this.#encoded,
       })
       await Promise.all([this.#generate(), other.talk(1)])
       return
@@ -146,11 +169,21 @@ export class Client {
     return this.#generate()
   }
 
+  /** As many tokens as the model has positions for. */
+  #fitting(tokens: number[]): number[] {
+    return tokens.slice(0, Math.max(0, this.#context - this.#tokens.length - 1))
+  }
+
+  /** The tokens that it gets behind others if it is alone. */
+  async #alone(tokens: readonly number[], count: number, total?: number): Promise<number[]> {
+    return this.#world.alone(tokens, count, total, this.#pictures, this.#encoded)
+  }
+
   async #generate(needsTokens = false): Promise<void> {
     const [dice, { model, vocabulary, poison, poisons: odds = 25 }] = [this.#dice, this.#world]
     const more =
       needsTokens || this.#tokens.length === 0 || dice.once(3)
-        ? promptOf(dice, vocabulary, needsTokens ? 0 : this.#most)
+        ? this.#fitting(promptOf(dice, vocabulary, needsTokens ? 0 : this.#most))
         : []
     const isPoisoned = !needsTokens && poison !== undefined && dice.once(odds)
     const poisons = isPoisoned ? [poison] : []
@@ -161,7 +194,7 @@ export class Client {
     const breakAt = dice.once(3) ? dice.roll(6) : Infinity
     const abort = dice.once(6) ? new AbortController() : undefined
     const before = [...this.#tokens, ...more, ...poisons]
-    const whole = isPoisoned ? [] : await this.#world.alone(before, maxTokens, undefined, this.#pictures)
+    const whole = isPoisoned ? [] : await this.#alone(before, maxTokens)
     const stop = dice.once(3) ? [whole[dice.roll(20)] ?? dice.roll(vocabulary)] : []
     const generation = model.generate(this.#chat, {
       tokens: [...more, ...poisons],
@@ -234,11 +267,12 @@ export class Client {
   }
 
   async #run(
-    tokens = promptOf(this.#dice, this.#world.vocabulary, this.#most),
+    asked = promptOf(this.#dice, this.#world.vocabulary, this.#most),
     isAll = this.#dice.once(2),
     isDraft = false,
   ): Promise<void> {
     const { model, vocabulary } = this.#world
+    const tokens = this.#fitting(asked)
     if (tokens.length + this.#tokens.length === this.#chat.length) return
     try {
       const computed = this.#chat.length
@@ -253,7 +287,7 @@ export class Client {
       this.#t.is(logits.length, rows * vocabulary)
       for (let row = 0; row < rows; row++) {
         const total = this.#tokens.length
-        const [next] = await this.#world.alone(this.#tokens.slice(0, total - rows + row + 1), 1, total, this.#pictures)
+        const [next] = await this.#alone(this.#tokens.slice(0, total - rows + row + 1), 1, total)
         if (next !== undefined)
           this.#t.is(
             argmax(logits.subarray(row * vocabulary, (row + 1) * vocabulary)),
@@ -273,6 +307,7 @@ export class Client {
       tokens: [...this.#tokens],
       salt: this.#salt,
       pictures: this.#pictures,
+      encoded: this.#encoded,
     })
     const follow = async (): Promise<void> => {
       for (let turn = this.#dice.roll(6); turn > 0; turn--) await eventLoop()
@@ -324,8 +359,7 @@ export class Client {
     }
   }
 
-  #cut(): void {
-    const length = this.#dice.roll(this.#tokens.length + 1)
+  #cut(length = this.#dice.roll(this.#tokens.length + 1)): void {
     try {
       this.#chat.truncate(length)
     } catch (error) {

@@ -7,6 +7,7 @@ import { binding } from '../../../lib/loading/binding.js'
 import type { Backend, ModelStep } from '../../../lib/onnx/backend.js'
 import type { Cuts } from '../../../lib/onnx/cuts.js'
 import { OnnxModel } from '../../../lib/onnx/model.js'
+import type { Encoding } from '../../../lib/onnx/encoding.js'
 import type { EmbedSpan } from '../../../lib/onnx/spans.js'
 import { LentRun } from '../../../lib/sequences/lent-run.js'
 import { StepRun } from '../../../lib/sequences/step-run.js'
@@ -75,6 +76,7 @@ export type Alone = (
   count: number,
   total: number | undefined,
   pictures: readonly Picture[],
+  encoded?: Encoding,
 ) => number[] | Promise<number[]>
 
 /** Pictures as a caller gives them. */

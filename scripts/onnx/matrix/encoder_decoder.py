@@ -28,7 +28,7 @@ TOKENS = 12
 SPEECH, TEXT = 'automatic-speech-recognition-with-past', 'text2text-generation-with-past'
 BART = dict(d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=40, decoder_ffn_dim=40)
 POSITIONS = dict(max_position_embeddings=64)
-MOONSHINE = dict(hidden_size=32, intermediate_size=40, encoder_num_hidden_layers=2, decoder_num_hidden_layers=2, encoder_num_attention_heads=2,
+MOONSHINE = dict(hidden_size=16, intermediate_size=40, encoder_num_hidden_layers=2, decoder_num_hidden_layers=2, encoder_num_attention_heads=2,
                  decoder_num_attention_heads=2, tie_word_embeddings=False)
 WHISPER = dict(BART, d_model=16, num_mel_bins=8, max_source_positions=12, max_target_positions=64, decoder_start_token_id=3, tie_word_embeddings=False,
                suppress_tokens=None, begin_suppress_tokens=None)
@@ -36,8 +36,9 @@ FAMILIES = {
     'whisper': ('Whisper', 'WhisperForConditionalGeneration', SPEECH, WHISPER),
     't5': ('T5', 'T5ForConditionalGeneration', TEXT,
            dict(d_model=16, d_kv=8, d_ff=24, num_layers=1, num_decoder_layers=2, num_heads=2, tie_word_embeddings=False, decoder_start_token_id=0)),
-    'marian': ('Marian', 'MarianMTModel', TEXT, dict(BART, **POSITIONS, decoder_start_token_id=0)),
-    'bart': ('Bart', 'BartForConditionalGeneration', TEXT, dict(BART, **POSITIONS, decoder_start_token_id=2)),
+    # A head of its own: with that of the embeddings, each token would be followed by itself.
+    'marian': ('Marian', 'MarianMTModel', TEXT, dict(BART, **POSITIONS, d_model=16, decoder_start_token_id=0, tie_word_embeddings=False)),
+    'bart': ('Bart', 'BartForConditionalGeneration', TEXT, dict(BART, **POSITIONS, decoder_start_token_id=2, tie_word_embeddings=False)),
     # The builder gives cross caches for as many layers as the encoder has.
     'whisper-builder': ('Whisper', 'WhisperForConditionalGeneration', SPEECH, dict(WHISPER, encoder_layers=2)),
     'moonshine': ('Moonshine', 'MoonshineForConditionalGeneration', SPEECH, dict(MOONSHINE, **POSITIONS, decoder_start_token_id=1)),

@@ -123,7 +123,7 @@ So does one past for keys and values (\`past_0\`), fused to \`com.microsoft.Atte
 
 ## Encoders, and images
 
-Decoders with an encoder, merged by optimum or made by the builder, run on [\`plain\`](onnx.md#encoders-and-decoders). Vision decoders take rows of embeddings
+[Decoders with an encoder](onnx.md#encoders-and-decoders) are merged by optimum, or made by the builder. Vision decoders take rows of embeddings
 among the tokens. The table has the prompts whose tokens are those of transformers: alone, all together, and once more over the prefixes in the cache.
 \`encoder_decoder.py\` and \`vision.py\` make the models.
 
