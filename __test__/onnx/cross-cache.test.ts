@@ -55,7 +55,14 @@ test('encodings that were used longest ago are dropped, those of a step only beh
   // It stays with its states; the one that was added is the newest.
   t.is(cross.stats().bytes, 2 * size + 32)
   const fourth = cross.of(used(b, a))
-  t.deepEqual([fourth.encodings.numbers, fourth.encodings.forget], [[5, 1], [4]])
+  // The backend may not have got the numbers of the step that failed.
+  t.deepEqual(
+    [fourth.encodings.numbers, fourth.encodings.forget],
+    [
+      [5, 1],
+      [2, 4],
+    ],
+  )
   t.deepEqual(
     fourth.encodings.added.map(({ number }) => number),
     [5],

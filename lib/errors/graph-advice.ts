@@ -23,7 +23,7 @@ export const GRAPH_ADVICE: Readonly<Record<GraphRefusal, string>> = {
     'load it on the backend graph or parts, which add the windows of a config, or export it with its windows',
   config: 'put config.json beside the model, or pass the option config',
   embeddings: 'put the model of its embeddings beside it (embed_tokens.onnx), or pass the option embeddings',
-  encoder: 'load decoder_model_merged.onnx as an OnnxModel, which runs on the backend plain',
+  encoder: 'load decoder_model_merged.onnx as an OnnxModel',
   form: "export it with optimum-onnx or with onnxruntime-genai's model builder",
   input: 'export it with the inputs input_ids, attention_mask, position_ids and pasts, and no others',
   output: 'export it with the outputs logits and presents',

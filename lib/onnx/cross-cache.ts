@@ -31,7 +31,7 @@ interface Entry {
   readonly encoding: Encoding
   /** The hash of the encoder's inputs, if kvtide ran it. */
   inputs: string | undefined
-  /** The number on the session thread; `undefined` if nothing was computed. */
+  /** The number under which the backend keeps its keys and values; `undefined` if it does not. */
   number: number | undefined
 }
 
@@ -93,6 +93,13 @@ export class CrossCache {
     this.#computed = 0
   }
 
+  /** Takes the numbers of encodings that are no longer needed. */
+  forgotten(): number[] {
+    const all = this.#forgotten
+    this.#forgotten = []
+    return all
+  }
+
   /** The encodings of a step. */
   of(sequences: readonly StepSequence[]): StepEncodings {
     const added: Entry[] = []
@@ -110,17 +117,17 @@ export class CrossCache {
     const encodings = {
       numbers: entries.map(entry => entry.number as number),
       added: added.map(({ encoding, number }) => ({ number: number as number, states: statesOf(encoding) })),
-      forget: this.#forgotten,
+      forget: this.forgotten(),
     }
-    this.#forgotten = []
     return {
       encodings,
       done: () => {
         this.#computed += added.length
         this.#evict()
       },
-      // The thread may have taken them or not.
+      // The backend may have taken them or not.
       failed: () => {
+        this.#forgotten.push(...encodings.forget)
         for (const entry of added) this.#forget(entry)
       },
     }

@@ -5,7 +5,7 @@
 //     keys and values of an encoder of onnxruntime-genai's builder                 ->  the same
 import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
 
-import { KvTideError } from '../errors/errors.js'
+import { invalid, KvTideError } from '../errors/errors.js'
 import type { BackendForm, StepSequence } from './backend.js'
 import type { CrossCache, StepEncodings } from './cross-cache.js'
 import { EncoderHost } from './encoder-host.js'
@@ -37,13 +37,18 @@ export class Crossings {
     this.#cross = cross
     this.#encoder = encoder === undefined ? undefined : new EncoderHost(encoder, form)
     const crossing = rewritten.crossing() ?? undefined
-    this.#crossing = crossing === undefined ? undefined : new EncoderHost(crossing, form)
+    this.#crossing = crossing === undefined ? undefined : new EncoderHost(crossing, form, true)
     this.#maskStride = rewritten.maskStride() ?? undefined
   }
 
   /** The encodings of a step. */
   of(sequences: readonly StepSequence[]): StepEncodings {
     return this.#cross.of(sequences)
+  }
+
+  /** The numbers of encodings that are no longer needed. */
+  forgotten(): number[] {
+    return this.#cross.forgotten()
   }
 
   /** The encodings that a step adds, with their keys and values in place of states. */
@@ -79,18 +84,29 @@ export class Crossings {
     const rows = await crossing.encode(Object.fromEntries(crossing.inputs.map(name => [name, given(name)])))
     const [, found = 0, elements = 0] = rows.dims
     if (found !== frames) throw failed(`the keys and values of ${frames} states have ${found} rows`)
-    return { type, data: rows.data as EncodedStates['data'], frames, width: elements, mask }
+    return {
+      type: rows.type as EncodedStates['type'],
+      data: rows.data as EncodedStates['data'],
+      frames,
+      width: elements,
+      mask,
+    }
   }
 
   /** 1 for each state to attend to; `undefined` for all of them. */
   #maskOf({ frames, mask }: EncodedStates): Uint8Array | undefined {
     const stride = this.#maskStride
     if (stride === undefined || mask === undefined || !mask.includes(0)) return undefined
-    if (mask.length <= (frames - 1) * stride)
-      throw failed(
-        `the mask has ${mask.length} numbers for ${frames} states, expected at least ${(frames - 1) * stride + 1}`,
+    const [least, most] = stride === 1 ? [frames, frames] : [(frames - 1) * stride + 1, Infinity]
+    if (mask.length < least || mask.length > most)
+      throw invalid(
+        'encoded.mask.length',
+        mask.length,
+        `${most === least ? '' : 'at least '}${least}, for ${frames} states`,
       )
-    return Uint8Array.from({ length: frames }, (_, frame) => mask[frame * stride] as number)
+    const own = Uint8Array.from({ length: frames }, (_, frame) => mask[frame * stride] as number)
+    if (!own.includes(1)) throw invalid('encoded.mask', mask, 'a 1 at one of the states')
+    return own
   }
 }
 

@@ -15,12 +15,15 @@ const lost = new FinalizationRegistry<SessionHost>(host => void host.end())
 export class EncoderHost {
   readonly #graph: NativeOnnxGraph
   readonly #form: BackendForm
+  readonly #isCrossing: boolean
   /** Its thread, from its first run on. */
   #host: Promise<SessionHost> | undefined
 
-  constructor(graph: NativeOnnxGraph, form: BackendForm) {
+  /** `isCrossing`: it returns keys and values of an encoder's states. */
+  constructor(graph: NativeOnnxGraph, form: BackendForm, isCrossing = false) {
     this.#graph = graph
     this.#form = form
+    this.#isCrossing = isCrossing
   }
 
   async encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
@@ -51,6 +54,7 @@ export class EncoderHost {
       const host = await opened(this.#graph.share(), this.#form, (number, common) => ({
         kind: 'encoder',
         graph: number,
+        isCrossing: this.#isCrossing,
         ...common,
       }))
       lost.register(this, host, this)

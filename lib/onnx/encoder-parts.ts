@@ -73,7 +73,7 @@ export async function encoderParts(
 /** The numbers of frames and of elements of a frame, if the graph declares them. */
 function sizesOf(ports: OnnxPorts): Pick<EncoderFacts, 'width' | 'frames'> {
   const name = 'encoder_hidden_states'
-  if (!ports.isCrossGiven) return { width: ports.sizeOf(name, 2), frames: undefined }
+  if (!ports.isCrossGiven) return { width: ports.sizeOf(name, 2), frames: ports.sizeOf(name, 1) }
   const shapes = ports.cross.map(({ input: { shape } }) => shape ?? [])
   const widths = shapes.map(([, heads, , dim]) => Number(heads) * Number(dim))
   const width = widths.reduce((sum, one) => sum + one, 0)

@@ -11,21 +11,12 @@ import {
 import { openGraph } from './runtime-session.js'
 import type { EncoderModel, RuntimeCall, SentTensor, Sessions } from './sessions.js'
 
-/** Outputs with keys and values: of encoders of onnxruntime-genai's builder, and of the part of a merged decoder that computes them of states. */
-const CROSS = /^present(?:_(?:key|value)_cross_(\d+)|\.(\d+)\.encoder\.(?:key|value))$/
-
-/** The number of the layer in the name of an output. */
-function layerOf(name: string): number {
-  return Number(
-    CROSS.exec(name)
-      ?.slice(1)
-      .find(digits => digits !== undefined),
-  )
-}
+/** Outputs with keys and values, of encoders of onnxruntime-genai's builder. */
+const CROSS = /^present_(?:key|value)_cross_(\d+)$/
 
 /** Keys before values, layer by layer: in the order in which a decoder takes them. */
 function byLayer(one: string, other: string): number {
-  const [own, others] = [layerOf(one), layerOf(other)]
+  const [own, others] = [one, other].map(name => Number(CROSS.exec(name)?.[1])) as [number, number]
   return own - others || (one < other ? -1 : 1)
 }
 
@@ -52,20 +43,21 @@ export class EncoderSession implements Sessions {
   /** The names of the outputs with the states: one, or the keys and values of all layers. */
   readonly #states: readonly string[]
 
-  private constructor(calling: RuntimeCall, module: OnnxRuntimeModule, session: RuntimeSession) {
+  private constructor(calling: RuntimeCall, module: OnnxRuntimeModule, session: RuntimeSession, isCrossing: boolean) {
     this.#calling = calling
     this.#module = module
     this.#session = session
     const { outputNames } = session
     const given = outputNames.filter(name => CROSS.test(name)).toSorted(byLayer)
     const states = outputNames.find(name => name === 'last_hidden_state') ?? (outputNames[0] as string)
-    this.#states = given.length > 0 ? given : [states]
+    const all = given.length > 0 ? given : [states]
+    this.#states = isCrossing ? outputNames : all
   }
 
   static async open(model: EncoderModel, calling: RuntimeCall): Promise<EncoderSession> {
     const graph = binding.NativeOnnxGraph.taken(model.graph)
     const { module } = await calling(() => onnxRuntime(model.runtime))
-    return new EncoderSession(calling, module, await openGraph(graph, model, module, calling))
+    return new EncoderSession(calling, module, await openGraph(graph, model, module, calling), model.isCrossing)
   }
 
   async encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {

@@ -1,5 +1,5 @@
 // Encodings: what a decoder with an encoder attends to besides its own tokens. The states are in JavaScript's memory; the keys and values that the decoder
-// computes of them, its cross cache, are on the session thread (cross-cache, cross-tensors). The key of an encoding is a hash of its states and mask. It is part of
+// computes of them, its cross cache, are in its backend (cross-cache, crossings, cross-tensors). The key of an encoding is a hash of its states and mask. It is part of
 // the names of all blocks of a sequence, so a prefix is only found for the same encoding.
 import { createHash } from 'node:crypto'
 
@@ -38,7 +38,7 @@ export interface EncoderOutput extends TensorLike {
 /** An input of an encoder: a tensor, or token ids. */
 export type EncoderInput = TensorLike | TokenIds
 
-/** @internal The states of an encoding, in the form in which they are sent to the session thread. */
+/** @internal The states of an encoding, or its keys and values, in the form in which they are sent to a session thread. */
 export interface EncodedStates {
   readonly type: 'float32' | 'float16'
   readonly data: TensorData

@@ -34,8 +34,10 @@ export interface FirstSteps {
 const FRAMES = 4
 
 /** @internal An encoding for the first steps of a decoder; `undefined` if the graph does not declare the width of its states. */
-export function firstEncoding({ type, width, frames = FRAMES }: EncoderFacts): Encoding | undefined {
+export function firstEncoding({ type, width, frames: declared = FRAMES, isGiven }: EncoderFacts): Encoding | undefined {
   if (width === undefined) return undefined
+  // The rewritten graph has no inputs for keys and values: a few of them will do.
+  const frames = isGiven ? FRAMES : declared
   const data = type === 'float32' ? new Float32Array(frames * width) : new Uint16Array(frames * width)
   return new Encoding(INTERNAL, { type, data, frames, width, mask: undefined })
 }

@@ -48,10 +48,13 @@ export class GraphBackend implements Backend {
   }
 
   async run(step: ModelStep): Promise<NativeLogits> {
+    // The pages are lent from here on, however long an encoding takes.
+    using run = StepRun.of(step.step)
     const crossed = this.#crossings?.of(step.sequences)
     try {
-      const logits = await this.#run(step, crossed && (await this.#kept(crossed.encodings)))
+      const logits = await this.#compute(run, step, crossed && (await this.#kept(crossed.encodings)))
       crossed?.done()
+      for (const number of this.#crossings?.forgotten() ?? []) this.#session.forgetEncoding(number)
       return logits
     } catch (error) {
       crossed?.failed()
@@ -70,11 +73,11 @@ export class GraphBackend implements Backend {
     return Uint32Array.from(encodings.numbers)
   }
 
-  async #run(
-    { step, offsets, ids, positions, rows, embeds }: ModelStep,
+  async #compute(
+    run: StepRun,
+    { offsets, ids, positions, rows, embeds }: ModelStep,
     numbers: Uint32Array | undefined,
   ): Promise<NativeLogits> {
-    using run = StepRun.of(step)
     const given = { places: embeds?.places, embeds: embeds?.data, encodings: numbers, offsets }
     const logits = await this.#session.run(run.native, ids, positions, rows, this.#embeddings, given)
     try {

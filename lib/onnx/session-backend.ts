@@ -68,13 +68,13 @@ export class SessionBackend implements Backend {
     form: BackendForm,
     encoding?: Encoding,
   ): Promise<SessionBackend> {
+    const crossings = encoding === undefined ? undefined : new Crossings(encoding, rewritten, form)
     const host = await opened(rewritten.share(), form, (number, common) => ({
       kind: 'parts',
       rewritten: number,
       at: placed(graph),
       ...common,
     }))
-    const crossings = encoding === undefined ? undefined : new Crossings(encoding, rewritten, form)
     return new SessionBackend('parts', host, form, { crossings })
   }
 
@@ -99,9 +99,10 @@ export class SessionBackend implements Backend {
   }
 
   async run(step: ModelStep): Promise<NativeLogits> {
+    using run = StepRun.of(step.step)
     const crossed = (this.#cross ?? this.#crossings)?.of(step.sequences)
     try {
-      const logits = await this.#run(step, crossed && (await this.#sent(crossed.encodings)))
+      const logits = await this.#compute(run, step, crossed && (await this.#sent(crossed.encodings)))
       crossed?.done()
       return logits
     } catch (error) {
@@ -116,8 +117,7 @@ export class SessionBackend implements Backend {
     return crossings === undefined ? encodings : { ...encodings, added: await crossings.rowsOf(encodings) }
   }
 
-  async #run(step: ModelStep, encodings: SessionEncodings | undefined): Promise<NativeLogits> {
-    using run = StepRun.of(step.step)
+  async #compute(run: StepRun, step: ModelStep, encodings: SessionEncodings | undefined): Promise<NativeLogits> {
     const { offsets, ids, positions, rows, embeds } = step
     const presents = this.#presents?.of(step)
     const number = run.share()

@@ -45,10 +45,12 @@ export interface PlainModel extends SessionsOptions {
   readonly cache: CarriedCache
 }
 
-/** @internal The graph of an encoder. */
+/** @internal The graph of an encoder, or the one that computes keys and values of its states. */
 export interface EncoderModel extends SessionsOptions {
   readonly kind: 'encoder'
   readonly graph: number
+  /** True if all of its outputs are keys and values: keys before values, layer by layer. */
+  readonly isCrossing: boolean
 }
 
 /** @internal A tensor in a message. */
@@ -79,7 +81,7 @@ export interface SessionPasts {
   readonly forget: readonly number[]
 }
 
-/** @internal The encodings of a step, in the form in which they are sent to the session thread. */
+/** @internal The encodings of a step, as a backend takes them. */
 export interface SessionEncodings {
   /** The number of each sequence's encoding. */
   readonly numbers: readonly number[]

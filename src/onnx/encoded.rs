@@ -46,7 +46,11 @@ impl GivenEncoding {
     /// elements of its keys and values.
     pub fn read(data: ArrayArg, frames: usize, sizes: ArrayArg, mask: Option<ArrayArg>) -> Outcome<Self> {
         let bytes = data.memory("data")?.bytes();
-        let sizes = sizes.elements::<u32>("sizes")?.unwrap_or(&[]).chunks_exact(3);
+        let sizes = sizes.elements::<u32>("sizes")?.unwrap_or(&[]);
+        if sizes.is_empty() || !sizes.len().is_multiple_of(3) {
+            return Err(wrong("sizes", format!("{} numbers", sizes.len()), "three for each layer".into()));
+        }
+        let sizes = sizes.chunks_exact(3);
         let whole = |list: &[u32]| Sizes { heads: list[0] as usize, dims: [list[1] as usize, list[2] as usize] };
         let sizes = sizes.map(whole).collect();
         let mask = mask.map(|mask| mask.elements::<u8>("mask").map(|mask| mask.unwrap_or(&[]).to_vec())).transpose()?;
@@ -60,10 +64,12 @@ impl Encoded {
     /// Leaves out the states that the mask hides.
     pub fn new(given: GivenEncoding) -> Outcome<Self> {
         let GivenEncoding { data, frames, sizes, mask } = given;
-        let elements = sizes.iter().map(|own| own.heads * (own.dims[0] + own.dims[1])).sum::<usize>() * frames;
+        let of_layer = |own: &Sizes| own.heads.checked_mul(own.dims[0].checked_add(own.dims[1])?);
+        let layers = sizes.iter().try_fold(0usize, |sum, own| sum.checked_add(of_layer(own)?));
+        let elements = layers.and_then(|elements| elements.checked_mul(frames)).unwrap_or(usize::MAX);
         let dtype = match data.len() {
-            bytes if elements > 0 && bytes == 4 * elements => DType::F32,
-            bytes if elements > 0 && bytes == 2 * elements => DType::F16,
+            bytes if elements > 0 && Some(bytes) == elements.checked_mul(4) => DType::F32,
+            bytes if elements > 0 && Some(bytes) == elements.checked_mul(2) => DType::F16,
             bytes => return Err(wrong("data", format!("{bytes} bytes"), format!("{elements} floats or half floats"))),
         };
         let Some(mask) = mask else {
@@ -156,7 +162,7 @@ impl StepEncodings {
             return Err(format!(
                 "the step has encodings of {} tokens, and {} queries",
                 self.tokens(),
-                bytes.len() / row
+                bytes.len().checked_div(row).unwrap_or(0)
             ));
         }
         for (span, encoded) in &self.spans {

@@ -207,6 +207,10 @@ impl Session {
         let (Some(numbers), Some(offsets)) = (numbers, offsets) else { return Ok(all) };
         let numbers = numbers.elements::<u32>("numbers")?.unwrap_or(&[]);
         let offsets = offsets.elements::<i32>("offsets")?.unwrap_or(&[]);
+        if offsets.len() != numbers.len() + 1 || !offsets.is_sorted() {
+            let expected = format!("{} numbers, ascending", numbers.len() + 1);
+            return Err(Error::argument("offsets", format!("{} numbers", offsets.len()), expected).into());
+        }
         let kept = self.encodings();
         for (&number, span) in numbers.iter().zip(offsets.windows(2)) {
             let missing = || Error::argument("numbers", f64::from(number), "the number of a kept encoding");

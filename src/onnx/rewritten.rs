@@ -248,7 +248,7 @@ impl NativeOnnxRewritten {
         self.rewritten.rewritten.states().iter().map(NativeOnnxState::from).collect()
     }
 
-    /// The most tokens that the tables of its masks have rows for, if there are any.
+    /// The most tokens that the tables of its masks and positions have rows for, if there are any.
     #[napi(catch_unwind)]
     pub fn context_length(&self) -> Option<u32> {
         self.rewritten.rewritten.context_length()

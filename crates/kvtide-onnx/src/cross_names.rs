@@ -22,6 +22,14 @@ pub(crate) fn is_cross_present(name: &str) -> bool {
     is_between(name, "present.")
 }
 
+/// The input with the values that belong to keys.
+pub(crate) fn values_of(keys: &str) -> Option<String> {
+    match keys.strip_prefix("past_key_cross_") {
+        Some(number) => Some(format!("past_value_cross_{number}")),
+        None => keys.strip_suffix(".key").map(|layer| format!("{layer}.value")),
+    }
+}
+
 /// The output with the keys or values that an input takes, of a decoder that computes them itself.
 pub(crate) fn present_of(cross: &str) -> Option<String> {
     cross.strip_prefix("past_key_values.").map(|rest| format!("present.{rest}"))

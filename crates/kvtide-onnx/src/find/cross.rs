@@ -15,7 +15,7 @@ use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Added, HIDDEN, Term, term};
 use super::{number_in, plain};
-use crate::cross_names::{ENCODER_MASK, is_cross};
+use crate::cross_names::{ENCODER_MASK, is_cross, values_of};
 use crate::error::{Error, RefusalKind, Result};
 use crate::eval::{Known, Sizes};
 use crate::proto::{ElementType, Node};
@@ -31,7 +31,7 @@ pub(crate) struct Crossed {
 /// An attention, and the distance of the numbers in the mask of the encoder.
 pub(super) type Masked = (FoundAttention, Option<u32>);
 
-/// Finds all attentions over the states of an encoder. `O(nodes)`, plus the evaluations of masks.
+/// Finds all attentions over the states of an encoder. `O(nodes)`, and as much again for each mask, plus the evaluations of masks.
 pub(crate) fn crossed(lookup: &Lookup<'_>) -> Result<Crossed> {
     let inputs = lookup.graph().inputs.iter().filter(|input| is_cross(&input.name));
     let inputs: Vec<&str> = inputs.map(|input| input.name.as_str()).collect();
@@ -49,6 +49,14 @@ pub(crate) fn crossed(lookup: &Lookup<'_>) -> Result<Crossed> {
     if let Some(unread) = inputs.iter().find(|&&input| claimed.iter().filter(|past| **past == input).count() != 1) {
         let reason = "not one attention over the states of the encoder reads these keys or values";
         return Err(Error::unrecognised(RefusalKind::Form, *unread, "input", reason));
+    }
+    let is_pair = |[keys, values]: &[String; 2]| values_of(keys).as_ref() == Some(values);
+    if let Some((other, _)) = found.iter().find(|(attention, _)| !is_pair(&attention.layer.pasts)) {
+        let [keys, values] = &other.layer.pasts;
+        return Err(unrecognised(
+            lookup.node(other.index),
+            format!("{keys} and {values} are not keys and values of a layer"),
+        ));
     }
     found.sort_by_key(|(attention, _)| number_in(&attention.layer.pasts[0]));
     let mask_stride = found.first().and_then(|found| found.1);
@@ -185,30 +193,37 @@ impl Shown<'_, '_> {
         let agrees = |hidden: &[bool]| {
             hidden.iter().enumerate().all(|(place, &hidden)| hidden != kept(place / frames, place % frames))
         };
-        // A mask without zeros hides nothing. If one without ones hides nothing either, the mask is not read.
-        let shows = |length| Ok(!self.hidden(length, |_, _| true)?.contains(&true));
-        let is_read = self.reads_mask();
-        if !is_read || self.hidden(frames, |_, _| false).is_ok_and(|hidden| !hidden.contains(&true)) {
-            return if shows(frames)? { Ok(None) } else { Err(own_mask(self.node)) };
+        let refused = |error: Option<Error>| Err(error.unwrap_or_else(|| own_mask(self.node)));
+        let hides = |hidden: &[bool]| hidden.contains(&true);
+        if !self.reads_mask() {
+            return if hides(&self.hidden(frames, |_, _| true)?) { refused(None) } else { Ok(None) };
         }
         let plain = self.hidden(frames, kept);
         if plain.as_ref().is_ok_and(|hidden| agrees(hidden)) {
-            return if shows(frames)? { Ok(Some(1)) } else { Err(own_mask(self.node)) };
+            return if hides(&self.hidden(frames, |_, _| true)?) { refused(None) } else { Ok(Some(1)) };
         }
-        // Each bit of a place in the mask is shown by a mask of its own.
-        let mut places = vec![0; batch * frames];
+        // Each bit of a place in a longer mask is shown by a mask of its own.
+        let mut sampled = Vec::new();
         for bit in 0..SAMPLE_BITS {
-            let sampled = self.hidden(SAMPLES, |_, place| place >> bit & 1 == 1);
-            let Ok(hidden) = sampled else { return Err(plain.err().unwrap_or_else(|| own_mask(self.node))) };
+            sampled.extend(self.hidden(SAMPLES, |_, place| place >> bit & 1 == 1));
+        }
+        if plain.as_ref().is_ok_and(|hidden| !hides(hidden)) && !sampled.iter().any(|hidden| hides(hidden)) {
+            return Ok(None);
+        }
+        let mut places = vec![0; batch * frames];
+        for (bit, hidden) in sampled.iter().enumerate() {
             places.iter_mut().zip(hidden).for_each(|(place, hidden)| *place |= usize::from(!hidden) << bit);
         }
         let stride = places[1];
         let is_even = places.iter().enumerate().all(|(index, &place)| place == index % frames * stride);
-        let sampled = self.hidden(SAMPLES, |sequence, place| kept(sequence, place.checked_div(stride).unwrap_or(0)))?;
-        if stride > 0 && is_even && agrees(&sampled) && shows(SAMPLES)? {
-            return Ok(u32::try_from(stride).ok());
+        if sampled.len() < SAMPLE_BITS || stride == 0 || !is_even {
+            return refused(plain.err());
         }
-        Err(plain.err().unwrap_or_else(|| own_mask(self.node)))
+        let own = self.hidden(SAMPLES, |sequence, place| kept(sequence, place / stride))?;
+        if !agrees(&own) || hides(&self.hidden(SAMPLES, |_, _| true)?) {
+            return refused(None);
+        }
+        Ok(u32::try_from(stride).ok())
     }
 
     /// True if the terms depend on the mask of the encoder.

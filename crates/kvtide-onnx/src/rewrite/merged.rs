@@ -24,10 +24,9 @@ pub(super) fn unmerged(model: &Model) -> Result<Option<Model>> {
 pub(super) fn crossing(model: &Model, tokens: &str, crossed: &[Layer]) -> Result<Option<Model>> {
     let outputs = crossed.iter().flat_map(|layer| &layer.pasts).filter_map(|past| present_of(past));
     let outputs: Vec<String> = outputs.collect();
-    if outputs.is_empty() {
-        return Ok(None);
-    }
-    let Some(mut alone) = branch_of(model, "else_branch")? else { return Ok(None) };
+    let Some(first) = outputs.first() else { return Ok(None) };
+    let missing = || Error::unrecognised(RefusalKind::Form, first, "output", "no branch of the graph computes it");
+    let mut alone = branch_of(model, "else_branch")?.ok_or_else(missing)?;
     let graph = &mut alone.graph;
     let output = |name: &String| {
         let found = graph.outputs.iter().find(|output| output.name == *name).cloned();

@@ -218,7 +218,10 @@ impl Rewritten {
     /// them.
     #[must_use]
     pub fn context_length(&self) -> Option<u32> {
-        let positions = self.model.context_length().and_then(|rows| u32::try_from(rows).ok());
+        // Positions of long sequences are behind the rows for short ones.
+        let offset = self.long_rope.map_or(0, |rope| rope.offset);
+        let positions = self.model.context_length().map(|rows| rows.saturating_sub(offset));
+        let positions = positions.and_then(|rows| u32::try_from(rows).ok());
         self.layers().iter().filter_map(|layer| layer.context_length).chain(positions).min()
     }
 

@@ -79,6 +79,8 @@ struct Crossing {
     attributes: &'static [(&'static str, i64)],
     /// Reads the keys of the first layer in both layers.
     is_twice: bool,
+    /// Takes values for keys, and keys for values.
+    is_swapped: bool,
     /// Multiplies the values by 2.
     is_scaled: bool,
     /// Has an input that nothing reads.
@@ -96,6 +98,8 @@ enum Mask {
     Inverted(f32),
     /// A mask with a number for each so many samples.
     Sampled(i64),
+    /// As [`Mask::Of`], but a mask without ones hides nothing.
+    Shown,
     /// Of the first query alone.
     Row,
 }
@@ -117,11 +121,19 @@ fn mask(decoder: &mut Decoder, mask: Mask, keys: &str) -> Option<String> {
     }
     let kept = graph.node("Cast", &[&kept], &[Attr::Int("to", F32)]);
     let one = graph.floats(&[], &[1.]);
+    let kept = if let Mask::Shown = mask {
+        let (axis, nothing) = (graph.ints(&[1], &[1]), graph.floats(&[], &[0.]));
+        let sum = graph.node("ReduceSum", &[&kept, &axis], &[]);
+        let is_empty = graph.node("Equal", &[&sum, &nothing], &[]);
+        graph.node("Where", &[&is_empty, &one, &kept], &[])
+    } else {
+        kept
+    };
     let (hidden, factor) = match mask {
         Mask::None => return None,
         Mask::Inverted(factor) => (kept, factor),
         Mask::Of(factor) => (graph.node("Sub", &[&one, &kept], &[]), factor),
-        Mask::Sampled(_) | Mask::Row => (graph.node("Sub", &[&one, &kept], &[]), -1e9),
+        Mask::Sampled(_) | Mask::Shown | Mask::Row => (graph.node("Sub", &[&one, &kept], &[]), -1e9),
     };
     let factor = graph.floats(&[], &[factor]);
     let mut added = graph.node("Mul", &[&hidden, &factor], &[]);
@@ -149,7 +161,8 @@ fn decoder(form: Crossing) -> Vec<u8> {
     }
     let graph = decoder.layers(|decoder, layer, operands| {
         let query = decoder.grouped(layer, operands, &[]);
-        let [keys, mut values] = NAMES.map(|name| format!("{name}{}", if form.is_twice { 0 } else { layer }));
+        let [keys, values] = NAMES.map(|name| format!("{name}{}", if form.is_twice { 0 } else { layer }));
+        let [keys, mut values] = if form.is_swapped { [values, keys] } else { [keys, values] };
         if form.is_scaled {
             let two = decoder.graph.floats(&[], &[2.]);
             values = decoder.graph.node("Mul", &[&values, &two], &[]);
@@ -203,9 +216,13 @@ fn products_and_operators_over_states_are_recognised_with_their_masks() {
     let operators = operators.map(|(operator, form)| (Some(operator), form));
     for (operator, form) in [(None, Form::Plain)].into_iter().chain(operators) {
         let heads = if form == Form::MultiHeadAttention { 4 } else { 2 };
-        for (mask, stride) in
-            [(Mask::None, None), (Mask::Of(-1e9), Some(1)), (Mask::Of(0.), None), (Mask::Sampled(384), Some(384))]
-        {
+        for (mask, stride) in [
+            (Mask::None, None),
+            (Mask::Of(-1e9), Some(1)),
+            (Mask::Of(0.), None),
+            (Mask::Shown, Some(1)),
+            (Mask::Sampled(384), Some(384)),
+        ] {
             let attributes: &[_] = if operator == Some("Attention") { &[("kv_num_heads", 2)] } else { &[] };
             let rewritten = rewrite(Crossing { operator, mask, attributes, ..Crossing::default() }).unwrap();
             assert_eq!(rewritten.mask_stride(), stride, "{form}");
@@ -228,6 +245,7 @@ fn other_attentions_over_states_are_refused_by_name() {
         (masked(Mask::Inverted(-1e9)), "hides other states"),
         (masked(Mask::Row), "hides a state from some queries or heads only"),
         (Crossing { attributes: &[("kv_num_heads", 2), ("is_causal", 1)], ..standard }, "it is causal"),
+        (Crossing { is_swapped: true, ..standard }, "are not keys and values of a layer"),
         (Crossing { is_twice: true, ..standard }, "not one attention over the states"),
         (Crossing { is_scaled: true, ..standard }, "its values are scaled"),
         (Crossing { is_scaled: true, ..Crossing::default() }, "its values are scaled"),
