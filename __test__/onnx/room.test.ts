@@ -444,3 +444,21 @@ test('forks that arrive in each turn of the event loop do not stop the chat that
   sequence.dispose()
   await isWhole(t, model)
 })
+
+test('disposing of a snapshot or of a match wakes what waits for its blocks', async t => {
+  const { model } = small(8)
+  const shared = nativeArgument<SharedCache>('cache', model.cache, PagedKvCache)
+  using sequence = model.open({ tokens: ids(8) })
+  await model.run([{ sequence }])
+  for (const held of [sequence.snapshot(), model.cache.match(ids(8))]) {
+    let woken = 0
+    const waiting = { wake: () => void (woken += 1), end: () => undefined }
+    shared.wait(waiting)
+    await turn()
+    t.is(woken, 0)
+    held.dispose()
+    await turn()
+    t.is(woken, 1)
+    shared.leave(waiting)
+  }
+})

@@ -20,6 +20,7 @@ let end: (value: Owner) => void
 export abstract class Owner {
   readonly #native: object
   readonly #class: Class
+  readonly #onEnd: (() => void) | undefined
   #ended = false
 
   static {
@@ -35,21 +36,24 @@ export abstract class Owner {
     }
   }
 
-  /** @internal */
-  constructor(token: unknown, native: object, owner: Class) {
+  /** @internal `ended` is called when the object is disposed of. */
+  constructor(token: unknown, native: object, owner: Class, ended?: () => void) {
     checkInternal(token, 'the base class', 'a class of this package instead')
     this.#native = native
     this.#class = owner
+    this.#onEnd = ended
   }
 
   /** Disposes of the object and frees its memory. Later calls on it throw `DISPOSED`; a second `dispose()` does nothing. */
   dispose(): void {
     endThis(this, Owner)
+    this.#onEnd?.()
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
     endThis(this, Owner)
+    this.#onEnd?.()
   }
 }
 

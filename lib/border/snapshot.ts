@@ -14,9 +14,9 @@ export interface NativeSnapshot {
  */
 export class Snapshot extends Owner {
   /** @internal */
-  constructor(token: unknown, native: NativeSnapshot) {
+  constructor(token: unknown, native: NativeSnapshot, ended?: () => void) {
     checkInternal(token, 'Snapshot', 'snapshot() of a KvCache or of a Sequence instead')
-    super(token, native, Snapshot)
+    super(token, native, Snapshot, ended)
   }
 
   /** The number of tokens in the snapshot. */

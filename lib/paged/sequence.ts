@@ -164,7 +164,7 @@ export class Sequence extends Owner {
   /** Takes a snapshot, in O(1). Blocks are copied only when they are overwritten. Tokens of an open transaction or step are treated as by {@link fork}. */
   snapshot(): Snapshot {
     const { shared, id } = own(this)
-    return new Snapshot(INTERNAL, shared.native.snapshot(id))
+    return new Snapshot(INTERNAL, shared.native.snapshot(id), () => shared.changed())
   }
 
   /**

@@ -236,9 +236,9 @@ export class PrefixMatch extends Owner {
   declare readonly length: number
 
   /** @internal */
-  constructor(token: unknown, native: NativePagedPrefix, length?: number) {
+  constructor(token: unknown, shared: SharedCache, native: NativePagedPrefix, length?: number) {
     checkInternal(token, 'PrefixMatch', 'match(tokens) of a cache instead')
-    super(token, native, PrefixMatch)
+    super(token, native, PrefixMatch, () => shared.changed())
     settle(this, { length: length ?? native.length() })
   }
 }
@@ -251,7 +251,7 @@ export function findPrefix(shared: SharedCache, tokens: unknown, options: unknow
   const native = shared
     .ticked()
     .findPrefix(readTokens('tokens', tokens), prompt.salt, prompt.saltFrom, prompt.extra, isPartial)
-  return new PrefixMatch(INTERNAL, native)
+  return new PrefixMatch(INTERNAL, shared, native)
 }
 
 /** @internal As {@link findPrefix}; with the option `tiers`, restores blocks from tiers first. */
@@ -289,7 +289,7 @@ async function restoreAndFind(
   const found = await shared.tiers.restore(own, prompt, isPartial ?? false, options)
   return found === undefined
     ? findPrefix(shared, own, { ...prompt, partial: isPartial })
-    : new PrefixMatch(INTERNAL, found.prefix, found.length)
+    : new PrefixMatch(INTERNAL, shared, found.prefix, found.length)
 }
 
 function copyOf({ salt, saltFrom, extra }: Prompt): Prompt {
