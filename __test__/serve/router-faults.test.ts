@@ -131,3 +131,25 @@ test('a request moves on from a worker that hangs before its answer, and the wor
   if (other !== undefined) other.isSilent = true
   t.true(await until(async () => (await (await post()).text()) === first, 100))
 })
+
+test('a stream ends with an error if its worker hangs in the middle, and goes on while bytes come', async t => {
+  const pulses: NodeJS.Timeout[] = []
+  t.teardown(() => pulses.forEach(pulse => clearInterval(pulse)))
+  let isAlive = false
+  const worker = await FakeWorker.of(t, (request, response) => {
+    if (isKeys(request.url ?? '')) return void response.writeHead(503).end()
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write('data: {}\n\n')
+    if (isAlive) pulses.push(setInterval(() => response.write('data: {}\n\n'), 500))
+  })
+  const { router, post } = await routerOf(t, [worker])
+  const hung = await post()
+  isAlive = true
+  const streaming = await post()
+  const reader = (streaming.body as ReadableStream<Uint8Array>).getReader()
+  worker.isSilent = true
+  t.regex(await hung.text(), /^data: \{\}\n\ndata: .*worker_lost.*\n\n$/)
+  t.false((await reader.read()).done)
+  t.true(await until(() => worker.open === 1))
+  await reader.cancel()
+  t.true(await until(() => router.active === 0))
+})

@@ -17,6 +17,9 @@ const HOP = new Set([
   'expect',
 ])
 
+/** An answer of a lost worker ends if nothing of it has come for so many milliseconds. */
+const QUIET_MS = 3000
+
 /** A request to be passed on. */
 export interface Passed {
   readonly method: string
@@ -61,8 +64,15 @@ export class Proxy {
     })
   }
 
-  /** Passes an answer on. Settles at its end: true if all of it was passed on. */
-  answer(from: IncomingMessage, to: ServerResponse): Promise<boolean> {
+  /**
+   * Passes an answer on. Settles at its end: true if all of it was passed on. `whileLost` calls a function while the worker answers no health check: an answer of
+   * which nothing has come for a while ends then.
+   */
+  answer(
+    from: IncomingMessage,
+    to: ServerResponse,
+    whileLost: (call: () => void) => () => void = () => () => undefined,
+  ): Promise<boolean> {
     // A closed response emits no further event.
     if (to.destroyed) {
       from.destroy()
@@ -71,12 +81,18 @@ export class Proxy {
     return new Promise(resolve => {
       const headers = Object.entries(from.headers).filter(([name]) => !HOP.has(name) || name === 'content-length')
       to.writeHead(from.statusCode ?? 502, Object.fromEntries(headers))
+      let heard = performance.now()
+      from.on('data', () => (heard = performance.now()))
+      const leave = whileLost(() => {
+        if (performance.now() - heard >= QUIET_MS) from.destroy()
+      })
       from.pipe(to, { end: false })
       from.on('end', () => {
         to.end()
         resolve(true)
       })
       from.on('close', () => {
+        leave()
         if (!from.complete) broken(from, to)
         resolve(from.complete)
       })

@@ -248,7 +248,7 @@ export class RouterServer implements AsyncDisposable {
       release = worker.addLoad(ANSWER_LOAD)
       worker.requests += 1
       reply.hijack()
-      await this.#proxy.answer(answer, reply.raw)
+      await this.#proxy.answer(answer, reply.raw, call => worker.whileLost(call))
       return true
     } finally {
       release()

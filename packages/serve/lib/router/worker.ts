@@ -38,6 +38,8 @@ export class Worker {
   /** The number of health checks in a row that got no answer. */
   #silent = 0
   #lost: AbortController = forRequests()
+  /** Called at each health check without an answer while it is lost, for the answers that have begun. */
+  readonly #answers = new Set<() => void>()
   /** The number of requests that it got. */
   requests = 0
 
@@ -59,6 +61,12 @@ export class Worker {
    */
   get lost(): AbortSignal {
     return this.#lost.signal
+  }
+
+  /** Calls a function at each health check without an answer while the worker is lost. Returns a function that ends this. */
+  whileLost(call: () => void): () => void {
+    this.#answers.add(call)
+    return () => void this.#answers.delete(call)
   }
 
   /** Adds load in blocks, and returns a function that takes it away again, once. */
@@ -122,7 +130,9 @@ export class Worker {
 
   #missed(): void {
     this.#silent += 1
-    if (this.#silent >= SILENT_MAX) this.#lost.abort()
+    if (this.#silent < SILENT_MAX) return
+    this.#lost.abort()
+    for (const call of this.#answers) call()
   }
 
   #answered(): void {
