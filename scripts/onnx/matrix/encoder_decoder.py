@@ -36,9 +36,9 @@ FAMILIES = {
     'whisper': ('Whisper', 'WhisperForConditionalGeneration', SPEECH, WHISPER),
     't5': ('T5', 'T5ForConditionalGeneration', TEXT,
            dict(d_model=16, d_kv=8, d_ff=24, num_layers=1, num_decoder_layers=2, num_heads=2, tie_word_embeddings=False, decoder_start_token_id=0)),
-    # A head of its own: with that of the embeddings, each token would be followed by itself.
+    # A head of its own: with that of the embeddings, each token would be followed by itself. The export of BART has none.
     'marian': ('Marian', 'MarianMTModel', TEXT, dict(BART, **POSITIONS, d_model=16, decoder_start_token_id=0, tie_word_embeddings=False)),
-    'bart': ('Bart', 'BartForConditionalGeneration', TEXT, dict(BART, **POSITIONS, decoder_start_token_id=2, tie_word_embeddings=False)),
+    'bart': ('Bart', 'BartForConditionalGeneration', TEXT, dict(BART, **POSITIONS, decoder_start_token_id=2)),
     # The builder gives cross caches for as many layers as the encoder has.
     'whisper-builder': ('Whisper', 'WhisperForConditionalGeneration', SPEECH, dict(WHISPER, encoder_layers=2)),
     'moonshine': ('Moonshine', 'MoonshineForConditionalGeneration', SPEECH, dict(MOONSHINE, **POSITIONS, decoder_start_token_id=1)),
