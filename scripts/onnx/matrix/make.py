@@ -135,13 +135,17 @@ FAMILIES = {
 
 # Graphs that differ in their attention, positions, masks or layers: those of __test__/fixtures/families that `--fixtures` makes.
 FIXTURES = {
-    'apertus': ['dynamo'], 'bitnet': ['optimum'], 'codegen': ['optimum'], 'deepseek_v3': ['optimum'], 'dots1': ['optimum'],
-    'ernie4_5': ['optimum', 'builder-f32'], 'exaone4': ['optimum'], 'falcon-alibi': ['optimum'], 'gemma': ['builder-hidden', 'quantised'],
-    'gemma3': ['optimum', 'builder-f32', 'mobius'], 'gemma3n': ['optimum'], 'gemma3n-shared': ['optimum'], 'glm': ['optimum'], 'glm4': ['dynamo'],
-    'gpt_bigcode': ['optimum'], 'gpt_neox': ['optimum'], 'gptj': ['optimum'], 'helium': ['optimum'], 'hunyuan': ['builder-f32'],
-    'llama3-rope': ['builder-int4', 'quantised'], 'mistral': ['optimum', 'builder-f32'], 'mpt': ['optimum'], 'nemotron': ['optimum', 'builder-f32'],
-    'olmo': ['optimum'], 'olmo3': ['optimum'], 'opt': ['optimum'], 'persimmon': ['optimum'], 'phi': ['optimum', 'builder-f32'], 'phi3': ['optimum'],
-    'qwen3_moe': ['optimum'], 'smollm3': ['optimum'], 'starcoder2': ['optimum'], 'vaultgemma': ['optimum'],
+    'apertus': ['dynamo'], 'arcee': ['dynamo'], 'bitnet': ['optimum'], 'codegen': ['optimum'], 'deepseek_v3': ['optimum'], 'dots1': ['optimum'],
+    'ernie4_5': ['optimum', 'builder-f32'], 'exaone4': ['optimum'], 'exaone4-full': ['mobius-static'], 'falcon-alibi': ['optimum'],
+    'flex_olmo': ['mobius'], 'gemma': ['builder-hidden', 'quantised'], 'gemma3': ['optimum', 'builder-f32', 'mobius'], 'gemma3n': ['optimum'],
+    'gemma3n-shared': ['optimum'], 'glm': ['optimum'], 'glm4': ['dynamo'], 'glm4_moe': ['optimum'], 'gpt_bigcode': ['optimum'],
+    'gpt_neox': ['optimum'], 'gptj': ['optimum'], 'granitemoe': ['mobius'], 'helium': ['optimum'], 'hunyuan': ['builder-f32'],
+    'llama-dynamic': ['optimum'], 'llama-linear': ['mobius'], 'llama-yarn': ['mobius'], 'llama3-rope': ['builder-int4', 'quantised'],
+    'ministral': ['optimum'], 'mistral': ['optimum', 'builder-f32'], 'mixtral': ['mobius'], 'mpt': ['optimum'],
+    'nemotron': ['optimum', 'builder-f32'], 'olmo': ['optimum'], 'olmo2': ['dynamo'], 'olmo3': ['optimum'], 'olmoe': ['mobius-static'],
+    'opt': ['optimum'], 'persimmon': ['optimum'], 'phi': ['optimum', 'builder-f32'], 'phi3': ['optimum'], 'phi3-window': ['optimum'],
+    'phimoe': ['optimum'], 'qwen2': ['quantised', 'builder-int4', 'mobius-static'], 'qwen3_moe': ['optimum'], 'seed_oss': ['dynamo'],
+    'smollm3': ['optimum'], 'starcoder2': ['optimum'], 'starcoder2-window': ['optimum'], 'vaultgemma': ['optimum'],
 }
 
 
