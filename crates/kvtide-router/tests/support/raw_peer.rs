@@ -105,6 +105,18 @@ impl RawPeer {
         self.await_hang_up();
     }
 
+    /// True if the other side closes the connection in this time.
+    pub fn is_closed_within(&mut self, time: Duration) -> bool {
+        self.0.set_read_timeout(Some(time)).unwrap();
+        loop {
+            match self.0.read(&mut [0; 4096]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            }
+        }
+    }
+
     /// The same, without closing this side.
     pub fn await_hang_up(&mut self) {
         let mut bytes = [0; 4096];

@@ -77,6 +77,11 @@ fn check_drafted(grammar: &Arc<CompiledGrammar>, matcher: &mut Matcher, text: &[
     let masks = matcher.masks(text, drafted).expect("masks");
     assert_eq!(masks.len(), drafted.len() + 1);
     assert_eq!(matcher.ready(text, drafted).as_ref(), Some(&masks));
+    // Another draft has masks of its own.
+    if let (Some(&first), Some(mask)) = (drafted.first().filter(|_| masks[1].is_some()), &masks[0]) {
+        let other = (0..256).find(|&id| id != first && mask.allows(id));
+        assert!(other.is_none_or(|other| matcher.ready(text, &[other]).is_none()));
+    }
     let mut is_reached = true;
     for (place, mask) in masks.iter().enumerate() {
         assert_eq!(mask.is_some(), is_reached, "row {place}");

@@ -48,6 +48,7 @@ fn a_regular_expression_and_a_lark_grammar_are_refused_with_the_place() {
     {
         let (found, reason) = refusal(&vocabulary, &Grammar::Regex(pattern.to_owned()));
         assert_eq!(found.as_deref(), place, "{pattern}: {reason}");
+        assert!(place.is_some() || reason.starts_with("anchors and word boundaries"), "{pattern}: {reason}");
     }
     for (text, place) in [
         ("start: \"a\" |\n  other", Some("line 2, column 8")),
@@ -64,6 +65,19 @@ fn a_regular_expression_and_a_lark_grammar_are_refused_with_the_place() {
         assert!(is_there, "{text:?}: {found:?} {reason}");
         assert!(!reason.contains('\n'), "{reason}");
     }
+}
+
+#[test]
+fn a_schema_is_refused_that_is_too_deep_along_its_references() {
+    let nested = |inner: String| (0..60).fold(inner, |schema, _| format!(r#"{{"items":{schema}}}"#));
+    let next = |at: usize| {
+        if at == 299 { r#"{"type":"null"}"#.into() } else { format!(r##"{{"$ref":"#/$defs/d{}"}}"##, at + 1) }
+    };
+    let all: Vec<String> = (0..300).map(|at| format!(r#""d{at}":{}"#, nested(next(at)))).collect();
+    let schema = format!(r##"{{"$defs":{{{}}},"$ref":"#/$defs/d0"}}"##, all.join(","));
+    let (place, reason) = refusal(&bytes_and_words(), &Grammar::Json(schema));
+    assert_eq!(place.as_deref(), Some("#"));
+    assert!(reason.contains("levels along its references"), "{reason}");
 }
 
 #[test]
