@@ -11,7 +11,7 @@ export type Class = abstract new (...args: never[]) => Owner
 let look: (value: object, owner: Class) => object | undefined
 let isEnded: (value: Owner) => boolean
 let nameOf: (value: Owner) => string
-let end: (value: Owner) => void
+let end: (value: Owner) => (() => void) | undefined
 
 /**
  * An object that owns a native one. The native object is in a private field, which outside code cannot read or set. The owner
@@ -28,6 +28,7 @@ export abstract class Owner {
     nameOf = value => value.#class.name
     end = value => {
       value.#ended = true
+      return value.#onEnd
     }
     look = (value, owner) => {
       if (!(#native in value)) return undefined
@@ -47,13 +48,11 @@ export abstract class Owner {
   /** Disposes of the object and frees its memory. Later calls on it throw `DISPOSED`; a second `dispose()` does nothing. */
   dispose(): void {
     endThis(this, Owner)
-    this.#onEnd?.()
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
     endThis(this, Owner)
-    this.#onEnd?.()
   }
 }
 
@@ -92,8 +91,9 @@ export function checkThis(self: unknown, isOwn: (value: object) => boolean, expe
 /** Disposes of `this`: every later call on it is refused. A second call does nothing. */
 export function endThis(self: unknown, owner: Class): void {
   const native = nativeArgument<{ dispose(): void }>('this', self, owner)
-  end(self as Owner)
+  const ended = end(self as Owner)
   native.dispose()
+  ended?.()
 }
 
 /** Refuses a constructor call from outside of this package. */

@@ -1,5 +1,5 @@
-// The encodings of the backends `graph` and `parts`: the keys and values of each encoding, which their attentions read. The cross cache decides which of them a
-// backend keeps, under numbers.
+// The encodings of a backend. The cross cache decides which of them it keeps, under numbers. Attentions of `graph` and `parts` read the keys and values of each
+// encoding; `plain` gets the states, and its graph computes these keys and values itself.
 //
 //     states of an encoder    ->  the graph that computes keys and values of them  ->  keys and values
 //     keys and values of an encoder of onnxruntime-genai's builder                 ->  the same
@@ -14,7 +14,7 @@ import { integersOf } from './runtime.js'
 import type { SentTensor, SessionEncodings } from './sessions.js'
 
 /** @internal The encoder of a model, and the cache of its encodings. */
-export interface Encoding {
+export interface EncoderBeside {
   readonly cross: CrossCache
   readonly encoder: NativeOnnxGraph | undefined
 }
@@ -28,17 +28,21 @@ export class Crossings {
   readonly #crossing: EncoderHost | undefined
   /** The distance of the numbers of a mask that belong to neighbouring states; `undefined` if a decoder takes none. */
   readonly #maskStride: number | undefined
+  /** True if the backend takes states as they are. */
+  readonly #takesStates: boolean
 
-  constructor({ cross, encoder }: Encoding, rewritten: NativeOnnxRewritten, form: BackendForm) {
-    const layers = rewritten.crossed()
+  /** `rewritten` is the graph of `graph` and `parts`. */
+  constructor({ cross, encoder }: EncoderBeside, form: BackendForm, rewritten?: NativeOnnxRewritten) {
+    const layers = rewritten?.crossed() ?? []
+    this.#takesStates = rewritten === undefined
     this.sizes = Uint32Array.from(
       layers.flatMap(({ numKvHeads, headDim, valueHeadDim }) => [numKvHeads, headDim, valueHeadDim]),
     )
     this.#cross = cross
     this.#encoder = encoder === undefined ? undefined : new EncoderHost(encoder, form)
-    const crossing = rewritten.crossing() ?? undefined
+    const crossing = rewritten?.crossing() ?? undefined
     this.#crossing = crossing === undefined ? undefined : new EncoderHost(crossing, form, true)
-    this.#maskStride = rewritten.maskStride() ?? undefined
+    this.#maskStride = rewritten?.maskStride() ?? undefined
   }
 
   /** The encodings of a step. */
@@ -51,8 +55,9 @@ export class Crossings {
     return this.#cross.forgotten()
   }
 
-  /** The encodings that a step adds, with their keys and values in place of states. */
+  /** The encodings that a step adds, as the backend takes them: with their keys and values in place of states, except on `plain`. */
   async rowsOf({ added }: SessionEncodings): Promise<SessionEncodings['added']> {
+    if (this.#takesStates) return added
     const all: SessionEncodings['added'][number][] = []
     for (const { number, states } of added) all.push({ number, states: await this.#rowsOf(states) })
     return all

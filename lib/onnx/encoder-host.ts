@@ -3,13 +3,10 @@
 import type { NativeOnnxGraph } from '#binding'
 
 import type { BackendForm } from './backend.js'
-import { opened } from './opened.js'
+import { lost, opened } from './opened.js'
 import { sessionOf } from './runtime-session.js'
 import type { SessionHost } from './session-host.js'
 import type { SentTensor } from './sessions.js'
-
-/** Ends the sessions of models that were garbage collected without being disposed of. */
-const lost = new FinalizationRegistry<SessionHost>(host => void host.end())
 
 /** @internal A graph beside a decoder. */
 export class EncoderHost {

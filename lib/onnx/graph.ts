@@ -4,7 +4,7 @@ import type { NativeLogits, NativeOnnxGraph, NativeOnnxRewritten, NativeOnnxSess
 
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendForm, ModelStep } from './backend.js'
-import { Crossings, type Encoding } from './crossings.js'
+import { Crossings, type EncoderBeside } from './crossings.js'
 import { embeddingsSession, graphSession } from './graph-session.js'
 import type { SentTensor, SessionEncodings } from './sessions.js'
 
@@ -32,14 +32,14 @@ export class GraphBackend implements Backend {
     graph: NativeOnnxGraph,
     rewritten: NativeOnnxRewritten,
     form: BackendForm,
-    encoding?: Encoding,
+    beside?: EncoderBeside,
   ): Promise<GraphBackend> {
     const { threads, embeddings, positionRows = 1 } = form
     const own = embeddings === undefined ? undefined : await embeddingsSession(embeddings.graph, threads)
     try {
       const embedded = embeddings?.names ?? []
       const session = await graphSession(graph, rewritten, { threads, embedded })
-      const crossings = encoding === undefined ? undefined : new Crossings(encoding, rewritten, form)
+      const crossings = beside === undefined ? undefined : new Crossings(beside, form, rewritten)
       return new GraphBackend(session, own, positionRows, crossings)
     } catch (error) {
       own?.dispose()

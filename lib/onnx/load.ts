@@ -15,7 +15,7 @@ import type { ModelCacheOptions } from '../sequences/options.js'
 import type { Backend, BackendForm, BackendName } from './backend.js'
 import { smallest } from './context.js'
 import type { CrossCache } from './cross-cache.js'
-import type { Encoding } from './crossings.js'
+import type { EncoderBeside } from './crossings.js'
 import type { Embeddings } from './embeddings.js'
 import { crossCacheOf, hasEncoder } from './encoder-parts.js'
 import { endOfSequence } from './end-of-sequence.js'
@@ -62,10 +62,10 @@ export async function loadModel(given: unknown, options: unknown) {
       ...layers.value,
     } as ModelCacheOptions)
     const cross = parts === undefined ? undefined : crossCacheOf(cache, parts.facts, backend, read.crossCacheBytes)
-    const encoding = parts === undefined || cross === undefined ? undefined : { cross, encoder: parts.graph }
+    const beside = parts === undefined || cross === undefined ? undefined : { cross, encoder: parts.graph }
     const form = { threads, embeddings, positionRows }
     const steps = { layers: layers.value, pages: cache, stepTokens: maxStepTokens, contextLength }
-    const made = await refusing(() => opened(backend, model, cache, { form, encoding, steps }))
+    const made = await refusing(() => opened(backend, model, cache, { form, beside, steps }))
     if (made.value !== undefined) {
       if (backend === 'plain') warnOfPlain(graph, namespace, refusals[0])
       const limits = { stepTokens: maxStepTokens, sequences: cacheOptions.maxSequences ?? SEQUENCES }
@@ -129,20 +129,20 @@ async function opened(
   cache: PagedKvCache,
   {
     form,
-    encoding,
+    beside,
     steps,
-  }: { readonly form: BackendForm; readonly encoding: Encoding | undefined; readonly steps: FirstSteps },
+  }: { readonly form: BackendForm; readonly beside: EncoderBeside | undefined; readonly steps: FirstSteps },
 ): Promise<Backend> {
   if (backend === 'plain') {
-    const plain = await SessionBackend.plain(graph, cache, form, encoding)
+    const plain = await SessionBackend.plain(graph, cache, form, beside)
     return encoder === undefined ? firstSteps(plain, steps) : plain
   }
   const way = backend === 'graph' ? GraphBackend.of : SessionBackend.parts
-  const made = await way(graph, rewritten.value as NativeOnnxRewritten, form, encoding)
+  const made = await way(graph, rewritten.value as NativeOnnxRewritten, form, beside)
   if (encoder === undefined) return firstSteps(made, steps)
   const first = firstEncoding(encoder.facts)
   if (first !== undefined) await firstSteps(made, { ...steps, encoding: first })
-  encoding?.cross.reset()
+  beside?.cross.reset()
   return made
 }
 

@@ -8,6 +8,9 @@ import type { EmbeddingsModel, SessionsModel } from './sessions.js'
 /** The first version of onnxruntime that accepts a folder for the weights of a model given as bytes. */
 const FOLDER_MINOR = 21
 
+/** @internal Ends the sessions of objects that were garbage collected without being disposed of. */
+export const lost = new FinalizationRegistry<SessionHost>(host => void host.end())
+
 function commonOf({ threads }: BackendForm, embeddings: EmbeddingsModel | undefined) {
   const { version, folder } = onnxPackage()
   return { runtime: { version, folder }, threads, takesFolder: isAtLeast(version, FOLDER_MINOR), embeddings }

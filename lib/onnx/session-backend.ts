@@ -5,17 +5,12 @@ import { binding } from '../loading/binding.js'
 import type { PagedKvCache } from '../paged/paged-kv-cache.js'
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendForm, BackendName, ModelStep } from './backend.js'
-import type { CrossCache } from './cross-cache.js'
-import { Crossings, type Encoding } from './crossings.js'
-import { EncoderHost } from './encoder-host.js'
+import { Crossings, type EncoderBeside } from './crossings.js'
 import { placed } from './graph-session.js'
 import { KeptPresents } from './kept-presents.js'
-import { opened } from './opened.js'
+import { lost, opened } from './opened.js'
 import type { SessionHost } from './session-host.js'
 import type { SentTensor, SessionEncodings } from './sessions.js'
-
-/** Ends the sessions of models that were garbage collected without being disposed of. */
-const lost = new FinalizationRegistry<SessionHost>(host => void host.end())
 
 /**
  * @internal The backends `parts` and `plain`: a model in sessions of onnxruntime-node. A step is one message to the session thread, which takes
@@ -26,33 +21,18 @@ export class SessionBackend implements Backend {
   readonly positionRows: 1 | 3
   readonly #host: SessionHost
   readonly #presents: KeptPresents | undefined
-  readonly #cross: CrossCache | undefined
-  readonly #encoder: EncoderHost | undefined
-  /** The encodings of `parts`. */
   readonly #crossings: Crossings | undefined
 
   private constructor(
     name: BackendName,
     host: SessionHost,
     { positionRows = 1 }: BackendForm,
-    {
-      presents,
-      cross,
-      encoder,
-      crossings,
-    }: {
-      readonly presents?: KeptPresents
-      readonly cross?: CrossCache | undefined
-      readonly encoder?: EncoderHost | undefined
-      readonly crossings?: Crossings | undefined
-    },
+    { presents, crossings }: { readonly presents?: KeptPresents; readonly crossings?: Crossings | undefined },
   ) {
     this.name = name
     this.positionRows = positionRows
     this.#host = host
     this.#presents = presents
-    this.#cross = cross
-    this.#encoder = encoder
     this.#crossings = crossings
     lost.register(this, host, this)
   }
@@ -66,9 +46,9 @@ export class SessionBackend implements Backend {
     graph: NativeOnnxGraph,
     rewritten: NativeOnnxRewritten,
     form: BackendForm,
-    encoding?: Encoding,
+    beside?: EncoderBeside,
   ): Promise<SessionBackend> {
-    const crossings = encoding === undefined ? undefined : new Crossings(encoding, rewritten, form)
+    const crossings = beside === undefined ? undefined : new Crossings(beside, form, rewritten)
     const host = await opened(rewritten.share(), form, (number, common) => ({
       kind: 'parts',
       rewritten: number,
@@ -83,7 +63,7 @@ export class SessionBackend implements Backend {
     graph: NativeOnnxGraph,
     cache: PagedKvCache,
     form: BackendForm,
-    encoding?: Encoding,
+    beside?: EncoderBeside,
   ): Promise<SessionBackend> {
     const { groups, dtype, keyFormat, valueFormat } = cache
     const facts = { groups: groups.map(group => ({ ...group })), dtype, keyFormat, valueFormat }
@@ -93,14 +73,13 @@ export class SessionBackend implements Backend {
       cache: facts,
       ...common,
     }))
-    const { cross, encoder: beside } = encoding ?? {}
-    const encoder = beside === undefined ? undefined : new EncoderHost(beside, form)
-    return new SessionBackend('plain', host, form, { presents: new KeptPresents(), cross, encoder })
+    const crossings = beside === undefined ? undefined : new Crossings(beside, form)
+    return new SessionBackend('plain', host, form, { presents: new KeptPresents(), crossings })
   }
 
   async run(step: ModelStep): Promise<NativeLogits> {
     using run = StepRun.of(step.step)
-    const crossed = (this.#cross ?? this.#crossings)?.of(step.sequences)
+    const crossed = this.#crossings?.of(step.sequences)
     try {
       const logits = await this.#compute(run, step, crossed && (await this.#sent(crossed.encodings)))
       crossed?.done()
@@ -111,10 +90,8 @@ export class SessionBackend implements Backend {
     }
   }
 
-  /** The encodings of a step as the session thread takes them: `parts` takes keys and values in place of states. */
   async #sent(encodings: SessionEncodings): Promise<SessionEncodings> {
-    const crossings = this.#crossings
-    return crossings === undefined ? encodings : { ...encodings, added: await crossings.rowsOf(encodings) }
+    return { ...encodings, added: await (this.#crossings as Crossings).rowsOf(encodings) }
   }
 
   async #compute(run: StepRun, step: ModelStep, encodings: SessionEncodings | undefined): Promise<NativeLogits> {
@@ -144,12 +121,11 @@ export class SessionBackend implements Backend {
   }
 
   encode(inputs: Readonly<Record<string, SentTensor>>): Promise<SentTensor> {
-    return ((this.#encoder ?? this.#crossings) as EncoderHost).encode(inputs)
+    return (this.#crossings as Crossings).encode(inputs)
   }
 
   async dispose(): Promise<void> {
     lost.unregister(this)
-    await this.#encoder?.end()
     await this.#crossings?.end()
     await this.#host.end()
   }

@@ -198,6 +198,9 @@ impl Cached<'_> {
             chain.push(link);
             at = view(lookup, link)?.ok_or_else(wrong)?;
         }
+        if chain.is_empty() && reading == Reading::Rows && heads == self.heads && heads > 0 {
+            return Ok(1.);
+        }
         chain.reverse();
         let evaluation = lookup.at(SIZES[0])?;
         let sizes = evaluation.sizes;
@@ -205,9 +208,6 @@ impl Cached<'_> {
         let rows = evaluation.dims(self.joined).and_then(|dims| dims.get(2)).copied();
         let (batch, tokens) = (sizes.batch, slots.or(rows).unwrap_or(sizes.total()));
         let own = vec![batch, self.heads, tokens, self.dim];
-        if chain.is_empty() && reading == Reading::Rows && heads == self.heads && heads > 0 {
-            return Ok(1.);
-        }
         let marked = Known::filled(evaluation.get(self.joined).element, own, |place| (place + 1) as f64);
         let given = HashMap::from([(self.joined.to_owned(), marked)]);
         let found = evaluation.rerun(&chain, &lookup.constants, given)?.remove(name).ok_or_else(wrong)?;

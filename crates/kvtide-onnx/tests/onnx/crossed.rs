@@ -100,7 +100,7 @@ enum Mask {
     Sampled(i64),
     /// As [`Mask::Of`], but a mask without ones hides nothing.
     Shown,
-    /// Of the first query alone.
+    /// Hides states from the first query alone.
     Row,
 }
 
