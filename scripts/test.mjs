@@ -1,7 +1,7 @@
 // `npm test`: the Rust tests, then the TypeScript ones, and one line that counts both.
 import { bundled, bundleOf, bundleTests } from './bundled.mjs'
 import { ONE_THREAD, tested } from './crates.mjs'
-import { rustCounts } from './cuda/carried/parts.mjs'
+import { rustCounts, rustFailures } from './cuda/carried/parts.mjs'
 import { onTarget, run } from './steps.mjs'
 
 // Examples in the documentation run against the compiled package.
@@ -32,7 +32,7 @@ if (ava.code !== 0 && avaFailed === 0) counts.failed += 1
 if (avaPassed === 0 && avaFailed === 0 && ava.code === 0) counts.failed += 1
 
 // ava ends with a list of what failed; cargo's is far above it.
-for (const [, name] of rust.output.matchAll(/^test (.+) \.\.\. FAILED$/gm)) console.log(`failed in Rust: ${name}`)
+for (const failure of rustFailures(rust.output)) console.log(failure)
 const skipped = counts.skipped > 0 ? `, ${counts.skipped} skipped` : ''
 console.log(`\n${counts.passed} passed, ${counts.failed} failed${skipped}`)
 process.exit(counts.failed === 0 ? 0 : 1)

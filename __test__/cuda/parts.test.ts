@@ -14,6 +14,7 @@ import {
   kernelTests,
   listedTests,
   rustCounts,
+  rustFailures,
   sanitized,
   summary,
   tapCounts,
@@ -66,6 +67,18 @@ test('what test programs print is counted', t => {
   const without = `SKIPPED: tls::no: there is no openssl\n${RUST}test of::one ... SKIPPED: of::one: no server\nSKIPPED: of::one: no server\n`
   t.deepEqual(rustCounts(without), { passed: 4, failed: 2, skipped: 5 })
   t.is(listedTests('boxes: test\nmod::rows: test\nspeed: benchmark\n\n2 tests, 1 benchmark\n'), 2)
+})
+
+test('Rust tests that fail are named with the end of their output', t => {
+  const long = 'x'.repeat(5_000)
+  const output = `test one ... FAILED\ntest two ... ok\ntest three ... FAILED\ntest four - should panic ... FAILED\n
+failures:\n\n---- one stdout ----\nthread 'one' panicked:\nseed 7\n\n---- three stdout ----\n${long} the end\n\n
+failures:\n    one\n    three\n\ntest result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured\n`
+  const [one, three, four] = rustFailures(output)
+  t.is(one, "failed in Rust: one\nthread 'one' panicked:\nseed 7")
+  t.regex(three ?? '', /^failed in Rust: three\nx{1990,1999} the end$/)
+  t.is(four, 'failed in Rust: four - should panic')
+  t.deepEqual(rustFailures(RUST), [])
 })
 
 test('a program that breaks off, or runs no test, has failed', async t => {

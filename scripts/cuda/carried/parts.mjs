@@ -58,6 +58,17 @@ export function rustCounts(text) {
   return { ...counts, passed: counts.passed - skipped, skipped: counts.skipped + skipped }
 }
 
+/** The most characters of each failure that are repeated. */
+const FAILURE = 2_000
+
+/** The name of each Rust test that failed, with the end of its output. */
+export function rustFailures(text) {
+  const sections = text.matchAll(/^---- (.+) stdout ----\n([^]*?)(?=^---- .+ stdout ----$|^failures:$)/gm)
+  const said = new Map(Array.from(sections, ([, name, output]) => [name, output.trim().slice(-FAILURE)]))
+  const names = Array.from(text.matchAll(/^test (.+) \.\.\. FAILED$/gm), ([, name]) => name)
+  return names.map(name => [`failed in Rust: ${name}`, said.get(name) ?? ''].join('\n').trim())
+}
+
 export const listedTests = text => (text.match(/^.+: test$/gm) ?? []).length
 
 /** Counts a failure if a program of the part crashed or ran no test. */

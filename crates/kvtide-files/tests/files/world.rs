@@ -126,12 +126,18 @@ pub fn append_draft(
 
 /// Returns an element of a row, for its layer, head, position, token, index in the row and length of the row.
 pub fn number(dtype: DType, of: [u32; 6]) -> Vec<u8> {
-    let mixed = of.iter().fold(0x9e37_79b9u32, |mixed, part| (mixed ^ part).wrapping_mul(0x85eb_ca6b).rotate_left(13));
+    // Each part is mixed into all bits, so that no two tokens have the same row, even of halves.
+    let mixed = of.iter().fold(0u64, |mixed, part| {
+        let mixed = (mixed ^ u64::from(*part)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    });
     match dtype {
         // Halves of small numbers: any 14 bits.
-        DType::F16 => ((mixed >> 18) as u16).to_ne_bytes().to_vec(),
-        DType::BF16 => ((mixed >> 18) as u16).to_ne_bytes().to_vec(),
-        _ => ((mixed >> 8) as f32 / 8_388_608. - 1.).to_ne_bytes().to_vec(),
+        DType::F16 => ((mixed >> 50) as u16).to_ne_bytes().to_vec(),
+        DType::BF16 => ((mixed >> 50) as u16).to_ne_bytes().to_vec(),
+        _ => ((mixed >> 40) as f32 / 8_388_608. - 1.).to_ne_bytes().to_vec(),
     }
 }
 
