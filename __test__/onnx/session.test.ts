@@ -6,6 +6,8 @@ import { fileURLToPath } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
 
+import type { NativeLogits } from '#binding'
+
 import { binding } from '../../lib/loading/binding.js'
 import { onnxLibrary } from '../../lib/onnx/runtime.js'
 import { StepRun } from '../../lib/sequences/step-run.js'
@@ -280,6 +282,25 @@ test('arguments are refused before anything is computed', async t => {
   run.end()
   step.commit()
   t.is(sequence.length, 2)
+})
+
+test('a session computes one step at a time, and the step that was refused is computed later', async t => {
+  using model = await PagedGraph.open(graphFile('onnx'))
+  using other = await PagedGraph.open(graphFile('onnx'))
+  using sequence = model.cache.openSequence()
+  using elsewhere = other.cache.openSequence()
+  const computing = model.step([{ sequence, tokens: promptOf('p100') }])
+  using step = other.cache.beginStep({ sequences: [elsewhere], offsets: [0, 2] })
+  using run = StepRun.of(step)
+  const call = (): Promise<NativeLogits> =>
+    model.session.run(run.native, Uint32Array.of(3, 4), Int32Array.of(0, 1), Int32Array.of(1))
+  t.throws(call, { code: 'BUSY' })
+  t.is((await computing).rows(), 100)
+  const late = (await call()).row(0)
+  run.end()
+  step.commit()
+  using alone = other.cache.openSequence()
+  t.deepEqual(late, (await other.all(alone, [3, 4])).slice(-late.length))
 })
 
 test('a session that is disposed of finishes its step, and refuses the next one', async t => {
