@@ -61,7 +61,11 @@ impl BlockKernel {
                 return Err(refused(OPERATOR, reason));
             }
         }
-        let out = bytemuck::cast_slice_mut(call.output(&dims, size_of::<f32>())?);
+        let out = call.output(&dims, size_of::<f32>())?;
+        if out.is_empty() {
+            return Ok(());
+        }
+        let out = bytemuck::cast_slice_mut(out);
         let share = move |count: usize, job: &(dyn Fn(usize) + Sync)| call.share(count, job);
         Ok(with_host(shared.threads, share, || weights.multiply(&rows.floats(), out))?)
     }
@@ -79,7 +83,7 @@ fn codes_of<'a>(info: &'a Info, place: usize, scales: &'a [f32]) -> Outcome<Bloc
     Ok(BlockCodes {
         codes: weight(info, place, 1)?,
         scales,
-        zero_points: info.weight(place + ZEROS - CODES, 1)?,
+        zero_points: info.weight(place + ZEROS - CODES, 1)?.map(|zeros| zeros.bytes),
         inner: size(c"K")?,
         columns: size(c"N")?,
         block: size(c"block_size")?,
@@ -92,5 +96,6 @@ fn release(weight: &BlockCodes<'_>) {
 }
 
 fn weight(info: &Info, place: usize, bytes: usize) -> Outcome<&[u8]> {
-    info.weight(place, bytes)?.ok_or_else(|| refused(OPERATOR, format!("its input {place} is not a weight")))
+    let found = info.weight(place, bytes)?;
+    found.map(|weight| weight.bytes).ok_or_else(|| refused(OPERATOR, format!("its input {place} is not a weight")))
 }

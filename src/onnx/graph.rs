@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvtide_onnx::{Options, Rewritten};
-use kvtide_tensor::linear::BlockWeights;
+use kvtide_tensor::linear::{BlockWeights, PackedWeights};
 use kvtide_tensor::runtime::Budget;
 use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
@@ -157,7 +157,8 @@ impl NativeOnnxGraph {
             let window = |window: Option<f64>| window.map(|window| positive("windows", window)).transpose();
             let windows = windows.map(|windows| windows.into_iter().map(window).collect::<Outcome<_>>()).transpose()?;
             let embedded = embedded.unwrap_or_default();
-            let options = Options { logit_rows, windows, embedded, block_products: BlockWeights::is_fast()? };
+            let (block_products, half_products) = (BlockWeights::is_fast()?, PackedWeights::is_fast()?);
+            let options = Options { logit_rows, windows, embedded, block_products, half_products };
             let rewrite = move || {
                 let rewritten = Rewritten::new(&graph.source.as_ref(), &graph.model, &options)?;
                 Ok(RewrittenGraph { graph, rewritten })

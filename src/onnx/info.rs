@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::ptr::null_mut;
 
 use super::api::KernelInfo;
-use super::call::refused;
+use super::call::{Input, refused};
 use super::library::Library;
 use super::tensor::{dims, memory};
 use crate::border::refusal::Outcome;
@@ -46,8 +46,8 @@ impl Info {
 }
 
 impl Info {
-    /// The bytes of a weight, which live as long as the session. `None` if the node lacks this input, or if it is computed.
-    pub fn weight(&self, index: usize, element_bytes: usize) -> Outcome<Option<&[u8]>> {
+    /// A weight, which lives as long as the session. `None` if the node lacks this input, or if it is computed.
+    pub fn weight(&self, index: usize, element_bytes: usize) -> Outcome<Option<Input<'_>>> {
         let (api, info) = (&self.library.api, self.info);
         let (mut is_constant, mut value) = (0, std::ptr::null());
         // SAFETY: the info lives, and the output pointers point to locals.
@@ -55,10 +55,11 @@ impl Info {
         if is_constant == 0 || value.is_null() {
             return Ok(None);
         }
-        let count = dims(self.library, value)?.iter().map(|&dim| dim as usize).product::<usize>();
+        let dims = dims(self.library, value)?;
+        let count = dims.iter().map(|&dim| dim as usize).product::<usize>();
         // SAFETY: a tensor of the session with these dimensions, which nothing changes.
         let bytes = unsafe { memory(self.library, value.cast_mut(), count * element_bytes)? };
-        Ok(Some(bytes))
+        Ok(Some(Input { dims, bytes }))
     }
 }
 

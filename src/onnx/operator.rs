@@ -217,7 +217,7 @@ unsafe extern "system" fn create(
         let info = unsafe { Info::of(shared.library, info) };
         let kernel = match operator.kind {
             Kind::Attention => NodeKernel::Attention(Kernel::read(shared, dtype, &info)?),
-            Kind::Product => NodeKernel::Product(ProductKernel::read(shared, dtype, &info)),
+            Kind::Product => NodeKernel::Product(ProductKernel::read(shared, dtype, &info)?),
             Kind::BlockProduct => NodeKernel::BlockProduct(BlockKernel::read(shared, &info)?),
             Kind::State(operator) => NodeKernel::State(StateKernel::read(shared, dtype, operator, &info)?),
         };

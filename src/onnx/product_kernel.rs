@@ -1,12 +1,12 @@
-//! The product of rows with a weight, as a kernel of onnxruntime: the weight is read in onnxruntime's memory, or in the
-//! file that it has mapped.
+//! The product of rows with a weight, as a kernel of onnxruntime. The weight is read in onnxruntime's memory, or in the file
+//! that it has mapped; or it is packed when the session is made.
 
 use std::sync::Arc;
 
 use kvtide_tensor::DType;
 use kvtide_tensor::buffers::from_f32;
-use kvtide_tensor::linear::{WeightOrder, Weights, multiply};
-use kvtide_tensor::runtime::with_host;
+use kvtide_tensor::linear::{PackedWeights, WeightOrder, Weights, multiply};
+use kvtide_tensor::runtime::{release_mapped, with_host};
 
 use super::api::KernelContext;
 use super::call::{Call, Input, refused, widened, zeros};
@@ -22,39 +22,64 @@ pub(super) struct ProductKernel {
     pub shared: Arc<Shared>,
     dtype: DType,
     order: WeightOrder,
+    packed: Option<PackedWeights>,
 }
 
 impl ProductKernel {
-    pub fn read(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Self {
+    pub fn read(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Outcome<Self> {
         let order = if info.is_set(c"transB") { WeightOrder::Columns } else { WeightOrder::Rows };
-        ProductKernel { shared: shared.clone(), dtype, order }
+        let mut kernel = ProductKernel { shared: shared.clone(), dtype, order, packed: None };
+        if info.is_set(c"packed") {
+            let weight = info.weight(1, dtype.bytes())?.ok_or_else(|| wrong(1, "is not a weight"))?;
+            kernel.packed = Some(PackedWeights::pack(&kernel.weights(&weight)?)?);
+            release_mapped(&[weight.bytes]);
+        }
+        Ok(kernel)
     }
 
-    pub fn compute(&self, context: *mut KernelContext) -> Outcome<()> {
-        let ProductKernel { shared, dtype, order } = self;
-        let call = Call { library: shared.library, context, operator: OPERATOR };
-        let input = |index| call.input(index, dtype.bytes())?.ok_or_else(|| wrong(index, "is missing"));
-        let (rows, weight): (Input<'_>, Input<'_>) = (input(0)?, input(1)?);
+    /// The weights of an input.
+    fn weights<'a>(&self, weight: &Input<'a>) -> Outcome<Weights<'a>> {
+        let ProductKernel { dtype, order, .. } = *self;
         let [inner, columns] = match (order, weight.dims.as_slice()) {
             (WeightOrder::Rows, &[inner, columns]) | (WeightOrder::Columns, &[columns, inner]) => [inner, columns],
             (_, dims) => return Err(wrong(1, &format!("has the dimensions {dims:?}, expected two"))),
         };
+        Ok(Weights { dtype, bytes: weight.bytes, inner: inner as usize, columns: columns as usize, order })
+    }
+
+    pub fn compute(&self, context: *mut KernelContext) -> Outcome<()> {
+        let ProductKernel { shared, dtype, packed, .. } = self;
+        let call = Call { library: shared.library, context, operator: OPERATOR };
+        let input = |index| call.input(index, dtype.bytes())?.ok_or_else(|| wrong(index, "is missing"));
+        let rows: Input<'_> = input(0)?;
+        let weights = if packed.is_none() { Some(self.weights(&input(1)?)?) } else { None };
+        let [inner, columns] = match (packed, &weights) {
+            (Some(packed), _) => [packed.inner(), packed.columns()],
+            (None, Some(weights)) => [weights.inner, weights.columns],
+            (None, None) => return Err(wrong(1, "is missing")),
+        };
+        let multiply = |rows: &[f32], out: &mut [f32]| match (packed, &weights) {
+            (Some(packed), _) => packed.multiply(rows, out),
+            (None, Some(weights)) => multiply(rows, weights, out),
+            (None, None) => Ok(()),
+        };
         let mut dims = rows.dims;
         match dims.last_mut() {
-            Some(last) if *last == inner => *last = columns,
+            Some(last) if *last == inner as i64 => *last = columns as i64,
             _ => return Err(wrong(0, &format!("has the dimensions {dims:?}, expected rows of {inner}"))),
         }
         let out = call.output(&dims, dtype.bytes())?;
-        let [inner, columns] = [inner, columns].map(|size| size as usize);
-        let weights = Weights { dtype: *dtype, bytes: weight.bytes, inner, columns, order: *order };
+        if out.is_empty() {
+            return Ok(());
+        }
         let rows = widened(*dtype, rows.bytes)?;
         let share = move |count: usize, job: &(dyn Fn(usize) + Sync)| call.share(count, job);
         if *dtype == DType::F32 {
             let out = bytemuck::cast_slice_mut(out);
-            return Ok(with_host(shared.threads, share, || multiply(&rows, &weights, out))?);
+            return Ok(with_host(shared.threads, share, || multiply(&rows, out))?);
         }
         let mut products = zeros(out.len() / dtype.bytes())?;
-        with_host(shared.threads, share, || multiply(&rows, &weights, &mut products))?;
+        with_host(shared.threads, share, || multiply(&rows, &mut products))?;
         from_f32(*dtype, &products, out);
         Ok(())
     }

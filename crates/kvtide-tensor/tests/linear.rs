@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use kvtide_core::Code;
 use kvtide_tensor::DType;
-use kvtide_tensor::linear::{WeightOrder, Weights, multiply};
+use kvtide_tensor::linear::{PackedWeights, WeightOrder, Weights, multiply};
 use kvtide_tensor::runtime::{Kernels, with_host, with_kernels};
 use proptest::sample::select;
 
@@ -41,10 +41,20 @@ fn encoded(dtype: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
 }
 
 fn product(rows: &[f32], weights: &Weights<'_>) -> Vec<f32> {
-    let count = rows.len().checked_div(weights.inner).unwrap_or(0);
-    let mut out = vec![f32::NAN; count * weights.columns];
+    let mut out = room(rows, weights);
     multiply(rows, weights, &mut out).unwrap();
     out
+}
+
+/// The same with packed weights.
+fn packed_product(rows: &[f32], weights: &Weights<'_>) -> Vec<f32> {
+    let mut out = room(rows, weights);
+    PackedWeights::pack(weights).unwrap().multiply(rows, &mut out).unwrap();
+    out
+}
+
+fn room(rows: &[f32], weights: &Weights<'_>) -> Vec<f32> {
+    vec![f32::NAN; rows.len().checked_div(weights.inner).unwrap_or(0) * weights.columns]
 }
 
 /// Threads of the standard library.
@@ -57,9 +67,11 @@ fn check(dtype: DType, order: WeightOrder, [count, inner, columns]: [usize; 3], 
     let rows = numbers(count * inner, seed);
     let (bytes, values) = encoded(dtype, &numbers(inner * columns, seed + 77));
     let weights = Weights { dtype, bytes: &bytes[1..], inner, columns, order };
-    for kernels in Kernels::supported() {
-        let [one, three] = [1, 3]
-            .map(|threads| with_kernels(kernels, || with_host(threads, scoped, || product(&rows, &weights))).unwrap());
+    let cases = Kernels::supported().into_iter().flat_map(|kernels| [(kernels, false), (kernels, true)]);
+    for (kernels, is_packed) in cases {
+        let multiply = || if is_packed { packed_product(&rows, &weights) } else { product(&rows, &weights) };
+        let [one, three] =
+            [1, 3].map(|threads| with_kernels(kernels, || with_host(threads, scoped, multiply)).unwrap());
         assert_eq!(one.len(), count * columns);
         for (place, (&found, other)) in one.iter().zip(&three).enumerate() {
             let (row, column) = (place / columns, place % columns);
@@ -72,7 +84,9 @@ fn check(dtype: DType, order: WeightOrder, [count, inner, columns]: [usize; 3], 
             });
             let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
             let error = (f64::from(found) - sum).abs();
-            let named = format!("{kernels:?} {dtype:?} {order:?}, row {row} of {count}, column {column} of {columns}");
+            let form = if is_packed { "packed" } else { "in place" };
+            let named =
+                format!("{kernels:?} {dtype:?} {order:?} {form}, row {row} of {count}, column {column} of {columns}");
             assert!(error <= 4e-6 * (1.0 + size), "{named}: {found}, expected {sum}");
             assert_eq!(found.to_bits(), other.to_bits(), "{named}: on three threads");
         }
@@ -84,7 +98,7 @@ fn products_of_any_sizes_are_sums_of_products() {
     let sizes = (
         select(&[DType::F32, DType::F16, DType::BF16][..]),
         select(&ORDERS[..]),
-        select(&[1usize, 2, 3, 4, 5, 8, 11, 12, 13, 17, 40][..]),
+        select(&[1usize, 2, 3, 4, 5, 8, 11, 12, 13, 17, 25, 40][..]),
         1..70usize,
         1..150usize,
         0..1000usize,
@@ -103,6 +117,7 @@ fn long_rows_and_many_rows_and_columns_are_divided() {
         }
         check(DType::F16, order, [2, 520, 300], 6);
         check(DType::BF16, order, [259, 30, 258], 7);
+        check(DType::F16, order, [25, 600, 290], 8);
     }
 }
 
@@ -112,9 +127,12 @@ fn a_row_gives_the_same_bits_alone_and_among_others() {
     let (bytes, _) = encoded(DType::F32, &numbers(inner * columns, 1));
     let weights = Weights { dtype: DType::F32, bytes: &bytes[1..], inner, columns, order: WeightOrder::Rows };
     let rows = numbers(300 * inner, 2);
-    let alone = product(&rows[..inner], &weights);
-    for count in [2, 5, 12, 13, 256, 300] {
-        assert!(product(&rows[..count * inner], &weights)[..columns] == alone, "{count} rows");
+    for multiply in [product, packed_product] {
+        let alone = multiply(&rows[..inner], &weights);
+        for count in [2, 3, 4, 5, 12, 13, 24, 25, 256, 300] {
+            let among = multiply(&rows[..count * inner], &weights);
+            assert!(among[..columns] == alone, "{count} rows");
+        }
     }
 }
 
@@ -134,7 +152,8 @@ fn numbers_that_are_not_finite_stay_in_their_column() {
         for kernels in Kernels::supported() {
             for count in [1, 4, 12, 30] {
                 let rows = numbers(count * inner, 4);
-                let out = with_kernels(kernels, || product(&rows, &weights)).unwrap();
+                let both = || [product(&rows, &weights), packed_product(&rows, &weights)].concat();
+                let out = with_kernels(kernels, both).unwrap();
                 for (index, value) in out.iter().enumerate() {
                     let is_bad = [20, 69].contains(&(index % columns));
                     assert_eq!(value.is_finite(), !is_bad, "{kernels:?} {order:?} {count} rows: {index}");

@@ -63,6 +63,8 @@ pub struct Options {
     pub embedded: Vec<String>,
     /// In the second graph, products with weights of 4 bits are kvtide's.
     pub block_products: bool,
+    /// In the second graph, products with weights of 16 bits are kvtide's.
+    pub half_products: bool,
 }
 
 /// A model whose attentions and states run on kvtide.
@@ -150,7 +152,7 @@ impl Rewritten {
         }
         edit.fuse([&layers, &crossed])?;
         edit.gather_columns()?;
-        edit.multiply_in_place()?;
+        edit.multiply_in_place(options.half_products)?;
         if options.block_products {
             edit.multiply_blocks();
             edit.gate_products()?;

@@ -66,17 +66,32 @@ fn the_product_of_the_head_reads_its_weight_in_place() {
     }
 }
 
+/// Counts the nodes of the operator's domain, three of which are attentions, in a graph and in its fused form.
+fn ours(bytes: &[u8], options: &Options) -> [usize; 2] {
+    let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), options).unwrap();
+    [rewritten.model(), rewritten.fused()].map(|model| {
+        let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
+        // The domain is field 7 of a node.
+        written.windows(8).filter(|window| *window == b"\x3a\x06kvtide").count()
+    })
+}
+
+#[test]
+fn products_with_weights_of_halves_are_the_operator_s() {
+    let counts = |graph: &str, half_products, logit_rows| {
+        ours(&bytes(graph), &Options { half_products, logit_rows, ..Options::default() })
+    };
+    // A layer has five; the head is chosen rows, or all of them.
+    assert_eq!(counts("onnx-gqa-f16", true, true), [3, 3 + 3 * 5 + 1]);
+    assert_eq!(counts("onnx-gqa-f16", true, false), [3, 3 + 3 * 5 + 1]);
+    assert_eq!(counts("onnx-gqa-f16", false, true), [3, 3 + 1]);
+    assert_eq!(counts("onnx-gqa-f32", true, true), [3, 3 + 1]);
+    assert_eq!(counts("onnx-gqa-f32", true, false), [3, 3]);
+}
+
 #[test]
 fn products_with_weights_of_4_bits_are_the_operator_s() {
-    // The domain is field 7 of a node; three nodes are attentions.
-    let counts = |bytes: &[u8], block_products| {
-        let options = Options { block_products, ..Options::default() };
-        let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &options).unwrap();
-        [rewritten.model(), rewritten.fused()].map(|model| {
-            let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
-            written.windows(8).filter(|window| *window == b"\x3a\x06kvtide").count()
-        })
-    };
+    let counts = |bytes: &[u8], block_products| ours(bytes, &Options { block_products, ..Options::default() });
     let mut model = bytes("onnx-gqa-int4");
     assert_eq!(counts(&model, false), [3, 3]);
     // A layer has five, of which two are one with its gate, and the head is one.

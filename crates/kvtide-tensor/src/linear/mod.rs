@@ -13,9 +13,11 @@
 //! vector of products at a time.
 
 mod blocks;
+mod packed;
 mod unit;
 
 pub use self::blocks::{Activation, BlockCodes, BlockWeights, Gate, Precision};
+pub use self::packed::PackedWeights;
 use self::unit::Unit;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -59,6 +61,13 @@ const UNIT: usize = 1 << 16;
 const COLUMNS_MIN: usize = 64;
 const COLUMNS_MAX: usize = 256;
 
+/// The bytes of a unit in a line of weights, for one row: in narrower ones, each line would be in a page of its own, whose
+/// address takes longer to find than its numbers.
+const LINE: usize = 4096;
+
+/// The fewest units of a thread.
+const UNITS: usize = 4;
+
 /// The number of products below which waking another thread does not pay.
 const ALONE_MAX: usize = 1 << 20;
 
@@ -74,14 +83,23 @@ pub fn multiply(rows: &[f32], weights: &Weights<'_>, out: &mut [f32]) -> Result<
         out.fill(0.0);
         return Ok(());
     }
-    let wide = if count > FEW_MAX { COLUMNS_MAX } else { UNIT / inner };
-    let width = wide.clamp(COLUMNS_MIN, COLUMNS_MAX).next_multiple_of(COLUMNS_MIN);
+    let limit = limit_of(count, inner, columns)?;
+    let wide = match weights.order {
+        _ if count > FEW_MAX => COLUMNS_MAX,
+        WeightOrder::Rows => (LINE / weights.dtype.bytes() / count).min(columns.div_ceil(UNITS * limit)),
+        WeightOrder::Columns => (UNIT / inner).min(COLUMNS_MAX),
+    };
+    let width = wide.max(COLUMNS_MIN).next_multiple_of(COLUMNS_MIN);
     let kernels = TileKernels::of(&Form::of_host()?);
     let units = units(count, columns, [ROWS_MAX, width], out)?;
+    try_share_all(units, limit, |unit| unit.multiply(kernels, rows, weights))
+}
+
+/// The most threads for the product of so many rows.
+fn limit_of(count: usize, inner: usize, columns: usize) -> Result<usize> {
     let products = count.saturating_mul(inner).saturating_mul(columns);
     let least = if is_hosted() { HOSTED_ALONE_MAX } else { ALONE_MAX };
-    let limit = if products < least { 1 } else { threads()? };
-    try_share_all(units, limit, |unit| unit.multiply(kernels, rows, weights))
+    if products < least { Ok(1) } else { threads() }
 }
 
 /// The units of a product, each of at most `height` rows and `width` columns, with its part of every row of the output.
@@ -106,6 +124,12 @@ fn units(count: usize, columns: usize, [height, width]: [usize; 2], out: &mut [f
 impl Weights<'_> {
     /// The number of rows, if all sizes fit.
     fn check(&self, rows: &[f32], out: &[f32]) -> Result<usize> {
+        self.check_size()?;
+        row_count(rows, out, self.inner, self.columns)
+    }
+
+    /// Checks that the weights are floats, as many as their dimensions say.
+    fn check_size(&self) -> Result<()> {
         let &Weights { dtype, bytes, inner, columns, .. } = self;
         if dtype == DType::U8 {
             return Err(Error::argument("dtype", dtype.name(), "f32, f16 or bf16"));
@@ -115,7 +139,7 @@ impl Weights<'_> {
             let expected = format!("{inner} * {columns} elements of {} bytes", dtype.bytes());
             return Err(Error::ShapeMismatch { argument: "weights", value: vec![bytes.len()], expected });
         }
-        row_count(rows, out, inner, columns)
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The arithmetic of attention on a tile: some query rows and some tokens, all in the nearest CPU caches.
 //!
-//! The algorithms are written once (`products.rs` for few rows, `panels.rs` for many, `soften.rs`). For each set of vector
+//! The algorithms are written once (`products.rs` for few rows, `panels.rs` for many, `packed.rs` for packed weights, `soften.rs`). For each set of vector
 //! instructions there is a table of entry functions, in which the algorithms are inlined with these instructions enabled.
 //! The methods of [`TileKernels`] are safe: each checks the bounds of its whole call first.
 #![expect(
@@ -8,6 +8,7 @@
     reason = "entries with vector instructions, and the calls to them after the bounds were checked"
 )]
 
+mod packed;
 mod panels;
 mod products;
 mod rows;
@@ -16,6 +17,8 @@ mod soften;
 use std::ops::Range;
 
 use crate::device::form::{Form, Kernels};
+pub(crate) use packed::PACKED;
+use packed::Packed;
 pub(crate) use panels::Panels;
 use panels::{Lay, Product};
 use products::{Scores, Weigh};
@@ -32,6 +35,8 @@ pub(crate) struct TileKernels {
     lay_columns: [unsafe fn(Lay); 6],
     lay_rows: [unsafe fn(Lay); 6],
     product: unsafe fn(Product),
+    /// For floats, halves and bfloat16.
+    packed: [unsafe fn(Packed); 3],
     soften: unsafe fn(*mut f32, usize, f32) -> [f32; 2],
     bend: unsafe fn(*mut f32, usize, f32, f32),
     scale: unsafe fn(*mut f32, *const f32, usize),
@@ -66,6 +71,7 @@ macro_rules! form {
                 lay_columns<F>(a: Lay) = panels::lay_columns::<$lanes, F>(a);
                 lay_rows<F>(a: Lay) = panels::lay_rows::<$lanes, F>(a);
                 product(a: Product) = panels::product::<$lanes>(a);
+                packed<F>(a: Packed) = packed::product::<$lanes, F>(a);
                 soften(row: *mut f32, len: usize, before: f32) -> [f32; 2] = soften::soften::<$lanes>(row, len, before);
                 bend(row: *mut f32, len: usize, factor: f32, cap: f32) = soften::bend::<$lanes>(row, len, factor, cap);
                 scale(row: *mut f32, factors: *const f32, len: usize) = soften::scale::<$lanes>(row, factors, len);
@@ -95,6 +101,7 @@ macro_rules! form {
                     lay_rows::<Nibbles>,
                 ],
                 product,
+                packed: [packed::<F32>, packed::<F16>, packed::<Bf16>],
                 soften,
                 bend,
                 scale,
@@ -234,6 +241,36 @@ impl TileKernels {
         };
         // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
         unsafe { (self.product)(call) }
+    }
+
+    /// Multiplies `rows` with a panel of packed weights, `[elements of a row, PACKED]`. `out` has [`PACKED`] floats for each
+    /// row. For each line that is read, the one that is `ahead` bytes further on is prefetched.
+    pub fn product_of_packed(
+        &self,
+        rows: Matrix<'_>,
+        elements: Elements,
+        panel: &[u8],
+        inner: usize,
+        ahead: usize,
+        out: &mut [f32],
+    ) {
+        if rows.count == 0 {
+            return;
+        }
+        assert!(panel.len() >= inner * elements.row_bytes(PACKED), "a whole panel");
+        assert!(out.len() >= rows.count * PACKED, "room for all products");
+        check_matrix(rows.floats, rows.stride, rows.count, inner);
+        let call = Packed {
+            panel: panel.as_ptr(),
+            inner,
+            ahead,
+            rows: rows.floats.as_ptr(),
+            stride: rows.stride,
+            count: rows.count,
+            out: out.as_mut_ptr(),
+        };
+        // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
+        unsafe { self.packed[elements as usize](call) }
     }
 
     /// Row `index` of the first head of `rows` as floats.
