@@ -1,4 +1,4 @@
-//! A thread's memory for a unit of work, which is kept from call to call.
+//! A thread's memory for a unit of work, which is kept from call to call unless it is large.
 
 use std::cell::Cell;
 
@@ -8,15 +8,20 @@ use crate::base::memory::Budget;
 /// Floats of a cache line: a vector across two lines takes twice as long.
 pub(crate) const LINE: usize = 16;
 
+/// The most floats that a thread keeps: 16 MiB. More are needed for long prompts of large models only, where allocating them
+/// takes little of the time.
+const KEPT_MAX: usize = 1 << 22;
+
+thread_local! {
+    static FLOATS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
 /// Calls `work` with slices of these lengths, each at the start of a cache line and with arbitrary content. A call inside
 /// `work`, as a thread makes it that does other work while it waits, has memory of its own.
 pub(crate) fn with_floats<const N: usize, T>(
     lengths: [usize; N],
     work: impl FnOnce([&mut [f32]; N]) -> T,
 ) -> Result<T> {
-    thread_local! {
-        static FLOATS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    }
     let mut floats = FLOATS.take();
     let room = lengths.iter().map(|length| length.next_multiple_of(LINE)).sum::<usize>() + LINE;
     if floats.len() < room {
@@ -31,13 +36,25 @@ pub(crate) fn with_floats<const N: usize, T>(
         rest = after;
         &mut part[..length]
     }));
-    FLOATS.set(floats);
+    if floats.len() <= KEPT_MAX {
+        FLOATS.set(floats);
+    }
     Ok(answer)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::with_floats;
+    use super::{FLOATS, KEPT_MAX, with_floats};
+
+    #[test]
+    fn memory_of_a_long_prompt_is_not_kept() {
+        with_floats([KEPT_MAX / 2], |_| ()).unwrap();
+        let kept = FLOATS.take();
+        assert!((KEPT_MAX / 2..KEPT_MAX).contains(&kept.len()));
+        FLOATS.set(kept);
+        with_floats([2 * KEPT_MAX], |_| ()).unwrap();
+        assert_eq!(FLOATS.take().capacity(), 0);
+    }
 
     #[test]
     fn a_call_inside_a_call_has_memory_of_its_own() {

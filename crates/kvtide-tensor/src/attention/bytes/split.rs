@@ -58,7 +58,7 @@ pub(in crate::attention) fn run(
             let unit = &units[index];
             let rows = Work::run(job, unit, scratch)?.rows;
             let stride = padded(job.asked.sizes.value_dim);
-            if shares.keeps(job, unit) {
+            if is_merged(job, unit) {
                 shares.keep(unit, rows, &scratch.state[..rows], &scratch.out, stride);
             } else {
                 write(&mut lock(&output), job, unit, &scratch.state[..rows], &scratch.out, stride);
@@ -67,7 +67,7 @@ pub(in crate::attention) fn run(
         })
     })?;
     let output = unlocked(output);
-    for unit in units.iter().filter(|unit| unit.stem.is_none() && unit.split == 0 && shares.keeps(job, unit)) {
+    for unit in units.iter().filter(|unit| unit.stem.is_none() && unit.split == 0 && is_merged(job, unit)) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             shares.merge(job, unit, scratch);
             write(output, job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
@@ -117,7 +117,9 @@ impl Units {
             if let Some(stem) = unit.stem {
                 stems[stem].splits = unit.splits;
             }
-            first_rows.push(first_rows[unit.group] + unit.splits * unit.rows(group));
+            // Only results that are merged are kept: a long prompt beside sequences with a stem has none.
+            let kept = if is_merged(job, unit) { unit.splits * unit.rows(group) } else { 0 };
+            first_rows.push(first_rows[unit.group] + kept);
         }
         let shares = |unit: WorkUnit| (0..unit.splits).map(move |split| WorkUnit { split, ..unit.clone() });
         Units { all: units.into_iter().flat_map(shares).collect(), first_rows, stems }
@@ -182,6 +184,11 @@ fn log_sum(max: f32, sum: f32) -> f32 {
     if sum == 0.0 { f32::NEG_INFINITY } else { max + sum.ln() }
 }
 
+/// True if a unit's result has to be merged with those of others.
+fn is_merged(job: &Job<'_>, unit: &WorkUnit) -> bool {
+    unit.splits > 1 || unit.stem.is_some() || job.stems.member(unit.sequence).is_some()
+}
+
 /// The results of shares, until all of them are done.
 struct Shares<'a> {
     floats: Mutex<Vec<f32>>,
@@ -199,11 +206,6 @@ impl<'a> Shares<'a> {
         floats.try_reserve_exact(count).map_err(|_| Budget::process().refusal(4 * count as u64))?;
         floats.resize(count, 0.0);
         Ok(Shares { floats: Mutex::new(floats), row, units })
-    }
-
-    /// True if a unit's result has to be merged with those of others.
-    fn keeps(&self, job: &Job<'_>, unit: &WorkUnit) -> bool {
-        unit.splits > 1 || unit.stem.is_some() || job.stems.member(unit.sequence).is_some()
     }
 
     /// The index of the first share of a row's stem, the distance to the next ones, and their number.
