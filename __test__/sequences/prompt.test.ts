@@ -296,6 +296,27 @@ test('what is retained stays longer, for as long as the clock of the cache says'
   for (const wrong of [1, null, 'x']) throwsCode(t, 'INVALID_ARGUMENT', () => cacheOf({ now: wrong as never }))
 })
 
+test('a time limit that passes while background work uses the cache ends after that work', async t => {
+  let now = 1000
+  using cache = cacheOf({ capacity: 4, now: () => now })
+  const stays = (first: number): boolean => found(cache, span(first, first + 5)) === 4
+  const [live, limited, plain, better] = [0, 10, 20, 30].map(first => {
+    const seq = cache.openSequence()
+    feed(seq, span(first, first + 4))
+    return seq
+  }) as [Sequence, Sequence, Sequence, Sequence]
+  limited.retain({ priority: 90, forMs: 100 })
+  better.retain({ priority: 60 })
+  for (const seq of [limited, plain, better]) seq.drop()
+  const reading = attendAsync({ data: new Float32Array(2), shape: [1, 2, 1] }, { cache, layer: 0, sequences: [live] })
+  now = 1100
+  throwsCode(t, 'BUSY', () => cache.ensureCapacity(live, 8))
+  await reading
+  cache.ensureCapacity(live, 8)
+  t.deepEqual([stays(10), stays(20), stays(30)], [false, true, true], 'the oldest of the others makes room')
+  cache.checkInvariants()
+})
+
 test('what was forgotten is never found', t => {
   using cache = cacheOf()
   const seq = cache.openSequence()

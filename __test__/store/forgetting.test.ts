@@ -1,7 +1,9 @@
-// Prefixes that are forgotten, and caches that end, during an offload, a restore, a save or a load.
+// Prefixes that are forgotten, caches that end, and matches that are aborted, during an offload, a restore, a save or a load.
 import test from 'ava'
 
 import { PagedKvCache, type TierOptions } from '../../index.js'
+import { binding } from '../../lib/loading/binding.js'
+import { inFolder } from '../support/folder.js'
 import { HandClock } from '../support/hand-clock.js'
 import { layered, LAYERED } from '../support/layered.js'
 import { Dice } from '../support/onnx/toy-model.js'
@@ -104,6 +106,25 @@ test("what waits for a store of one's own is not written once it is forgotten", 
   t.deepEqual([shelf.values.size, shelf.calls.map(({ name }) => name)], [0, ['hasMany']])
 })
 
+test.serial('a match that waits until fewer calls are in flight ends once prefixes are forgotten', async t => {
+  const clock = HandClock.inPlace(t)
+  const shelf = await filled()
+  using cache = cacheOf({ store: { store: shelf } })
+  shelf.before = () => new Promise(() => {})
+  const { length: calls } = shelf.calls
+  // Calls whose matches have ended are still in flight until they time out.
+  const looks = span(0, 32).map(at => cache.match(span(1000 * at, 1000 * at + 9), { tiers: 'all', deadline: 10 }))
+  await new Promise(resolve => setImmediate(resolve))
+  clock.advance(10)
+  for (const look of looks) t.is((await look).length, 0)
+  const waiting = cache.match(PROMPT, { tiers: 'all' })
+  await new Promise(resolve => setImmediate(resolve))
+  t.is(shelf.calls.length, calls + 32)
+  cache.forgetPrefixes()
+  t.is((await waiting).length, 0)
+  t.is(clock.now(), 10)
+})
+
 test('random matches and forgetting: prompts find nothing of what was asked for before', async t => {
   const shelf = await filled()
   const CASES = Number(process.env['KVTIDE_CASES'] ?? 60)
@@ -147,6 +168,60 @@ test.serial('a cache that ends while its store hangs lets go of it at once', asy
   )
   t.is(clock.now(), 0)
 })
+
+for (const [what, number] of [
+  ['looks for entries', 1],
+  ['reads entries', 2],
+] as const) {
+  test.serial(`an abort ends a match at once while a tier ${what}, and its blocks are free after that`, async t =>
+    inFolder(async folder => {
+      const tiers = { disk: { path: folder } }
+      {
+        await using first = cacheOf(tiers)
+        compute(first, PROMPT)
+      }
+      const log: string[] = []
+      let [count, begin, release] = [0, () => {}, () => {}]
+      const begun = new Promise<void>(resolve => {
+        begin = resolve
+      })
+      const released = new Promise<void>(resolve => {
+        release = resolve
+      })
+      const { prototype } = binding.NativeDriver
+      const { work, dispose } = prototype
+      t.teardown(() => Object.assign(prototype, { work, dispose }))
+      prototype.work = async function () {
+        count += 1
+        const isLast = count === number
+        await work.call(this)
+        if (!isLast) return
+        begin()
+        await released
+        log.push('worked')
+      }
+      prototype.dispose = function () {
+        dispose.call(this)
+        log.push('disposed')
+      }
+      using cache = cacheOf(tiers)
+      const controller = new AbortController()
+      const looking = rejected(cache.match(PROMPT, { tiers: 'all', signal: controller.signal }), 'ABORTED')
+      const rejecting = looking.then(() => log.push('rejected'))
+      await begun
+      controller.abort()
+      await new Promise(resolve => setImmediate(resolve))
+      t.deepEqual(log, ['disposed', 'rejected'])
+      release()
+      await rejecting
+      await new Promise(resolve => setImmediate(resolve))
+      // The thread has given the machine back, so it is disposed of once more.
+      t.deepEqual(log, ['disposed', 'rejected', 'worked', 'disposed'])
+      cache.ensureCapacity(cache.openSequence(), cache.capacity * cache.blockSize)
+      cache.checkInvariants()
+    }),
+  )
+}
 
 test.serial('a fraction of a millisecond counts in each deadline', async t => {
   const clock = HandClock.inPlace(t)

@@ -14,6 +14,7 @@ import {
   type TierOptions,
   type UniformCacheOptions,
 } from '../../index.js'
+import { binding } from '../../lib/loading/binding.js'
 import { inFolder } from '../support/folder.js'
 import { HandClock } from '../support/hand-clock.js'
 import { layered, LAYERED } from '../support/layered.js'
@@ -329,6 +330,32 @@ test('a deadline, a signal, and a change of what was given', async t => {
   tokens.fill(7)
   t.is((await matching).length, 20)
 })
+
+test.serial("a match waits for background work that uses the cache when a tier's work has ended", async t =>
+  inFolder(async folder => {
+    const tiers = { disk: { path: folder } }
+    {
+      await using cache = cacheOf(tiers)
+      compute(cache, span(0, 21))
+    }
+    using cache = cacheOf(tiers)
+    const kept = cache.openSequence()
+    const [k, v] = layered(span(100, 104))
+    kept.append({ k, v, tokens: span(100, 104) })
+    const reading: Promise<unknown>[] = []
+    const { prototype } = binding.NativeDriver
+    const { work } = prototype
+    t.teardown(() => Object.assign(prototype, { work }))
+    prototype.work = async function () {
+      await work.call(this)
+      reading.push(attendAsync({ data: new Float32Array(2), shape: [1, 2, 1] }, { cache, layer: 0, sequences: [kept] }))
+      throwsCode(t, 'BUSY', () => cache.createSequence())
+    }
+    t.is((await cache.match(span(0, 21), { tiers: 'all' })).length, 20)
+    t.is(reading.length, 2)
+    await Promise.all(reading)
+  }),
+)
 
 test('what is wrong with tiers is said, and nothing is made', async t =>
   inFolder(async folder => {

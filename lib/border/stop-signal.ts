@@ -31,7 +31,12 @@ export function isAbortSignal(value: unknown): value is AbortSignal {
 export class StopSignal {
   readonly #signal: AbortSignal
   readonly #native: NativeStop = new binding.NativeStop()
-  readonly #listener = (): void => this.#native.stop()
+  /** Functions that are called when the signal is aborted. */
+  readonly listeners: Set<() => void> = new Set()
+  readonly #listener = (): void => {
+    this.#native.stop()
+    for (const listener of this.listeners) listener()
+  }
 
   private constructor(signal: AbortSignal) {
     this.#signal = signal
@@ -63,8 +68,13 @@ export class StopSignal {
     return this.#native
   }
 
+  /** True if the signal was aborted. */
+  isAborted(): boolean {
+    return aborted(this.#signal) === true
+  }
+
   /** Throws `ABORTED` if the signal was aborted. */
   check(): void {
-    if (aborted(this.#signal) === true) throw abortedBy(this.#signal)
+    if (this.isAborted()) throw abortedBy(this.#signal)
   }
 }

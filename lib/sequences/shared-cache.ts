@@ -30,12 +30,12 @@ export class Clock {
     this.#latest = Math.max(this.#latest ?? 0, until)
   }
 
-  /** The time now, if a limit needs it. */
-  due(): number | undefined {
-    if (this.#latest === undefined) return undefined
+  /** Passes the time on if a limit needs it. A limit that has passed counts until `advance` has returned, so that a cache in use is told later. */
+  tick(advance: (now: number) => void): void {
+    if (this.#latest === undefined) return
     const now = this.read()
-    if (now >= this.#latest) this.#latest = undefined
-    return now
+    advance(now)
+    if (this.#latest !== undefined && now >= this.#latest) this.#latest = undefined
   }
 }
 
@@ -135,14 +135,28 @@ export class SharedCache {
   /** The native cache with its clock set, for a call that changes it. Calls that wait for background work come first. */
   ticked(): NativePagedKvCache {
     if (this.#attempts.size > 0) Array.from(this.#attempts).forEach(attempt => attempt())
-    const now = this.clock.due()
-    if (now !== undefined) this.native.advanceClock(now)
+    this.clock.tick(now => this.native.advanceClock(now))
     return this.native
   }
 
   /** Makes a call that changes the cache, and wakes the waiting objects. */
   change<R>(call: (native: NativePagedKvCache) => R): R {
     const answer = call(this.ticked())
+    this.changed()
+    return answer
+  }
+
+  /**
+   * As {@link change}, for a report that must not be lost. It is made even if the clock cannot be set, because background work uses the cache or `now` throws;
+   * the next change sets the clock or throws.
+   */
+  settle<R>(call: (native: NativePagedKvCache) => R): R {
+    try {
+      this.ticked()
+    } catch {
+      // The report counts all the same.
+    }
+    const answer = call(this.native)
     this.changed()
     return answer
   }

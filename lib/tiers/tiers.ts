@@ -23,6 +23,7 @@ const [MORE, QUEUED, UNREACHABLE] = [1, 2, 4] as const
 const TELL_MS = 100
 
 const LATE: unique symbol = Symbol('late')
+const STOPPED: unique symbol = Symbol('stopped')
 
 /** Returns the bytes of each number in a page, for compression. */
 function elementBytes(dtype: DType, formats: readonly [PageFormat, PageFormat]): number {
@@ -30,19 +31,19 @@ function elementBytes(dtype: DType, formats: readonly [PageFormat, PageFormat]):
   return dtype === 'f32' ? 4 : 2
 }
 
-/** Calls the addon, which may change the cache. */
-type Crossing = <R>(call: (native: NativePagedKvCache) => R) => R
-
 /** Passes the result of an attempt to a driver. */
-type Outcome = typeof LATE | ((driver: NativeDriver, native: NativePagedKvCache, permit: number) => NativeStep)
+type Outcome = (driver: NativeDriver, native: NativePagedKvCache, permit: number) => NativeStep
+
+const ABANDONED: Outcome = (driver, native, permit) => driver.abandon(native, permit)
 
 /** The context in which a machine is driven. */
 interface Driving {
-  readonly cross: Crossing
+  /** Makes calls of the addon, which may change the cache; reports about attempts are calls of `settle`. */
+  readonly calls: Pick<SharedCache, 'change' | 'settle'>
   /** Returns the milliseconds until the deadline. */
   readonly left: () => number
-  /** Called after each step; throws if the work is to end. */
-  readonly check: () => void
+  /** Aborts the work. */
+  readonly stop: StopSignal | undefined
   /** False if its timers do not keep the process alive. */
   readonly ref: boolean
 }
@@ -122,7 +123,7 @@ export class CacheTiers implements TiersBelow, Waiting {
   /** Writes the blocks that are queued for the caller's store, one call at a time. */
   #write(): void {
     if (this.#isWriting !== undefined || this.#isOver) return
-    this.#isWriting = this.#drive(this.native.writer(), { ref: true }).finally(() => {
+    this.#isWriting = this.#driveAside(this.native.writer(), true).finally(() => {
       this.#isWriting = undefined
       this.wake()
     })
@@ -132,7 +133,7 @@ export class CacheTiers implements TiersBelow, Waiting {
   #probe(): void {
     if (this.#isProbing || this.#isOver) return
     this.#isProbing = true
-    void this.#drive(this.native.prober(), { ref: false }).finally(() => {
+    void this.#driveAside(this.native.prober(), false).finally(() => {
       this.#isProbing = false
     })
   }
@@ -185,13 +186,12 @@ export class CacheTiers implements TiersBelow, Waiting {
     const places = readPlaces(options.tiers, this.#places)
     const until = timers.now() + (optional(duration, 'deadline', options.deadline) ?? this.#deadline)
     const left = (): number => leftUntil(until)
-    const cross: Crossing = call => this.#shared.change(call)
     return StopSignal.guard(options.signal, async stop => {
       let since = -1
       const begun = await whenFree(
         () => {
           try {
-            return cross(native =>
+            return this.#shared.change(native =>
               this.native.restore(native, tokens, salt, saltFrom, extra, [left(), since, ...places]),
             )
           } catch (error) {
@@ -200,16 +200,22 @@ export class CacheTiers implements TiersBelow, Waiting {
             throw error
           }
         },
-        () => left() > 0,
+        () => {
+          stop?.check()
+          return left() > 0
+        },
       )
       if (begun === undefined) return undefined
       const { driver, step } = begun
       try {
-        await this.#drive(driver, { cross, left, check: () => stop?.check(), ref: true }, step)
+        await this.#drive(driver, { calls: this.#shared, left, stop, ref: true }, step)
         return (
           (await whenFree(
-            () => cross(native => driver.end(native, isPartial)),
-            () => true,
+            () => this.#shared.change(native => driver.end(native, isPartial)),
+            () => {
+              stop?.check()
+              return true
+            },
           )) ?? undefined
         )
       } catch (error) {
@@ -222,55 +228,88 @@ export class CacheTiers implements TiersBelow, Waiting {
   }
 
   /** Drives a machine until it ends or its deadline passes, and makes the calls of the caller's store. */
-  async #drive(
-    driver: NativeDriver,
-    {
-      cross = call => call(this.#shared.native),
-      left = () => Infinity,
-      check = () => {},
-      ref,
-    }: Partial<Driving> & Pick<Driving, 'ref'>,
-    first?: NativeStep,
-  ): Promise<void> {
-    const driving: Driving = { cross, left, check, ref }
-    const advance = (): NativeStep => cross(native => driver.advance(native))
-    for (let step = first ?? advance(); step.kind !== 'done'; check()) {
-      if (step.kind === 'work') {
-        await driver.work()
-        step = advance()
-      } else if (step.kind === 'pause') {
-        await this.#stoppable(timers.sleep(step.milliseconds, undefined, { ref }))
-        step = advance()
-      } else if (step.kind === 'cache') {
-        const freed = await whenFree(advance, () => left() > 0)
-        if (freed === undefined) return
-        step = freed
-      } else {
-        step = await this.#call(driver, step, driving)
-      }
+  async #drive(driver: NativeDriver, driving: Driving, first?: NativeStep): Promise<void> {
+    let step = first ?? (await this.#advance(driver, driving))
+    while (step !== undefined && step.kind !== 'done') {
+      if (step.kind === 'work') step = await this.#work(driver, driving)
+      else if (step.kind === 'pause') step = await this.#pause(driver, step.milliseconds, driving)
+      else if (step.kind === 'cache') step = await this.#advance(driver, driving)
+      else step = await this.#call(driver, step, driving)
     }
+    driving.stop?.check()
+  }
+
+  /** Drives a machine that does not change the cache, without a deadline. */
+  #driveAside(driver: NativeDriver, ref: boolean): Promise<void> {
+    const call = <R>(of: (native: NativePagedKvCache) => R): R => of(this.#shared.native)
+    return this.#drive(driver, { calls: { change: call, settle: call }, left: () => Infinity, stop: undefined, ref })
+  }
+
+  /** Returns the next step, once no background work uses the cache; `undefined` if that takes until the deadline. */
+  async #advance(driver: NativeDriver, { calls, left, stop }: Driving): Promise<NativeStep | undefined> {
+    stop?.check()
+    return whenFree(
+      () => calls.change(native => driver.advance(native)),
+      () => {
+        stop?.check()
+        return left() > 0
+      },
+    )
+  }
+
+  /** Does the next work, and returns the step after it. */
+  async #work(driver: NativeDriver, driving: Driving): Promise<NativeStep | undefined> {
+    const { stop } = driving
+    stop?.check()
+    const working = driver.work()
+    const worked = await firstOf([working], [stop?.listeners])
+    // The thread has the machine until its work has ended, so it cannot be freed before.
+    if (worked === STOPPED) void working.finally(() => driver.dispose()).catch(() => {})
+    return this.#advance(driver, driving)
+  }
+
+  /** Waits until more of the store's calls may be in flight, but not beyond the deadline. Returns the next step. */
+  async #pause(driver: NativeDriver, milliseconds: number, driving: Driving): Promise<NativeStep | undefined> {
+    const { calls, left, stop, ref } = driving
+    await this.#stoppable(stop, timers.sleep(Math.min(milliseconds, left()), undefined, { ref }))
+    if (!this.#isOver && left() > 0) return this.#advance(driver, driving)
+    stop?.check()
+    return calls.settle(native => driver.miss(native))
   }
 
   /** Makes a call of the caller's store with all its attempts, until the deadline. Returns the next step. */
-  async #call(driver: NativeDriver, call: NativeStep, { cross, left, ref }: Driving): Promise<NativeStep> {
-    if (this.#isOver || left() <= 0) return cross(native => driver.abandon(native, call.permit))
+  async #call(driver: NativeDriver, call: NativeStep, driving: Driving): Promise<NativeStep | undefined> {
+    const { calls, left, stop, ref } = driving
+    // After an abort, the machine must not begin anything: its attempts are settled with the gate alone.
+    if (stop?.isAborted() === true) driver.dispose()
+    if (stop?.isAborted() === true || this.#isOver || left() <= 0) {
+      const next = calls.settle(native => driver.abandon(native, call.permit))
+      stop?.check()
+      return next
+    }
     const ended = new AbortController()
     const late: Promise<typeof LATE> = timers.sleep(Math.min(call.within, left()), LATE, { signal: ended.signal, ref })
     try {
       for (let { permit } = call; ;) {
-        const [number, attempt] = [permit, this.#attempt(call)]
-        const outcome = await this.#stoppable<Outcome>(attempt, late)
-        if (outcome === LATE) {
-          // The gate still counts the attempt.
-          void attempt.then(later => later === LATE || cross(native => later(driver, native, number))).catch(() => {})
-          return cross(native => (this.#isOver ? driver.abandon(native, number) : driver.miss(native)))
+        const [number, attempt] = [permit, this.#attempt(call, stop)]
+        const outcome = await this.#stoppable<Outcome | typeof LATE>(stop, attempt, late)
+        const isAborted = stop?.isAborted() === true
+        if (isAborted) driver.dispose()
+        if (isAborted || typeof outcome === 'symbol') {
+          // The attempt holds its permit until it ends, and is counted then.
+          void attempt.then(later => calls.settle(native => later(driver, native, number))).catch(() => {})
+          stop?.check()
+          return calls.settle(native => driver.miss(native))
         }
-        const next = cross(native => outcome(driver, native, number))
+        const next = calls.settle(native => outcome(driver, native, number))
         if (next.kind !== 'pause') return next
-        const paused = await this.#stoppable<unknown>(timers.sleep(next.milliseconds, undefined, { ref }), late)
-        if (paused === LATE) return cross(native => driver.miss(native))
-        const again = cross(native => driver.advance(native))
-        if (again.kind !== 'again') return again
+        const paused = await this.#stoppable<unknown>(stop, timers.sleep(next.milliseconds, undefined, { ref }), late)
+        if (paused !== undefined) {
+          stop?.check()
+          return calls.settle(native => driver.miss(native))
+        }
+        const again = await this.#advance(driver, driving)
+        if (again?.kind !== 'again') return again
         permit = again.permit
       }
     } finally {
@@ -278,38 +317,29 @@ export class CacheTiers implements TiersBelow, Waiting {
     }
   }
 
-  /** Makes one attempt, and returns its result for the driver; `LATE` if the store is no longer called. */
-  async #attempt(call: NativeStep): Promise<Outcome> {
+  /** Makes one attempt, and returns its result for the driver. An attempt that is stopped does not count for or against the store. */
+  async #attempt(call: NativeStep, stop: StopSignal | undefined): Promise<Outcome> {
     const patience = new AbortController()
     const { own } = this.#store as { own: NonNullable<ReturnType<typeof readStoreTier>['own']> }
     try {
       const late: Promise<typeof LATE> = timers.sleep(call.milliseconds, LATE, { signal: patience.signal, ref: false })
-      const answer = await this.#stoppable<StoreAnswer | typeof LATE>(callStore(own, call, patience.signal), late)
+      const answer = await this.#stoppable<StoreAnswer | typeof LATE>(stop, callStore(own, call, patience.signal), late)
+      if (answer === STOPPED) return ABANDONED
       if (answer !== LATE) return (driver, native, permit) => driver.answer(native, permit, ...answer)
-      return this.#isOver
-        ? LATE
-        : (driver, native, permit) => driver.failed(native, permit, 'timedOut', `no answer in ${call.milliseconds} ms`)
+      return (driver, native, permit) =>
+        driver.failed(native, permit, 'timedOut', `no answer in ${call.milliseconds} ms`)
     } catch (error) {
+      if (this.#isOver) return ABANDONED
       const [kind, about] = [error instanceof Garbage ? 'garbage' : 'unreachable', textOf(error)]
-      return this.#isOver ? LATE : (driver, native, permit) => driver.failed(native, permit, kind, about)
+      return (driver, native, permit) => driver.failed(native, permit, kind, about)
     } finally {
       patience.abort()
     }
   }
 
-  /** Returns the first result of some promises; `LATE` as soon as the store is no longer called. */
-  async #stoppable<T>(...promises: readonly Promise<T>[]): Promise<T | typeof LATE> {
-    let stop!: () => void
-    const stopped = new Promise<typeof LATE>(resolve => {
-      stop = () => resolve(LATE)
-    })
-    if (this.#isOver) stop()
-    this.#running.add(stop)
-    try {
-      return await Promise.race([stopped, ...promises])
-    } finally {
-      this.#running.delete(stop)
-    }
+  /** Returns the first result of some promises; `STOPPED` as soon as the store is no longer called, or the signal is aborted. */
+  #stoppable<T>(stop: StopSignal | undefined, ...promises: readonly Promise<T>[]): Promise<T | typeof STOPPED> {
+    return firstOf(promises, [this.#running, stop?.listeners], this.#isOver || stop?.isAborted() === true)
   }
 
   /** Reports events of the store. */
@@ -325,6 +355,25 @@ export class CacheTiers implements TiersBelow, Waiting {
       // An error in the callback is the caller's, and must not end this loop.
       queueMicrotask(() => onChange(told))
     }
+  }
+}
+
+/** Returns the first result of some promises; `STOPPED` if `isStopped`, or as soon as the function is called that it adds to the sets meanwhile. */
+async function firstOf<T>(
+  promises: readonly Promise<T>[],
+  sets: readonly (Set<() => void> | undefined)[],
+  isStopped = false,
+): Promise<T | typeof STOPPED> {
+  let stop!: () => void
+  const stopped = new Promise<typeof STOPPED>(resolve => {
+    stop = () => resolve(STOPPED)
+  })
+  if (isStopped) stop()
+  for (const set of sets) set?.add(stop)
+  try {
+    return await Promise.race([stopped, ...promises])
+  } finally {
+    for (const set of sets) set?.delete(stop)
   }
 }
 

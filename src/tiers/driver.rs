@@ -96,6 +96,16 @@ impl Machine for Moving {
     }
 }
 
+/// The reason for a step.
+enum Cause {
+    /// JavaScript asked for the next step, and asks again if the step is refused.
+    Advance,
+    /// JavaScript gave a call up.
+    Miss,
+    /// An attempt ended with this outcome.
+    Ended(Permit, Settled),
+}
+
 /// The driver of a machine; empty while a thread works on it, and once it was disposed of.
 #[napi]
 pub struct NativeDriver {
@@ -114,27 +124,28 @@ impl NativeDriver {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a step, and the steps on the cache's thread that follow it. The gate counts an attempt even if the machine
-    /// has ended.
+    /// Takes a step, and the steps on the cache's thread that follow it. If the machine has ended, only the gate counts
+    /// the outcome of an attempt.
     fn step(
         &self,
         env: &Env,
         cache: &mut NativePagedKvCache,
-        permit: Option<f64>,
+        cause: Cause,
         step: impl FnOnce(&mut Driver<Moving>) -> Option<Step>,
     ) -> Result<NativeStep> {
+        let can_repeat = matches!(cause, Cause::Advance);
         let mut driver = self.driver();
         let Some(driver) = driver.as_mut() else {
-            if let (Some(gate), Some(permit)) = (&self.gate, permit) {
-                gate.settle(Permit(permit as u64), Settled::Answered(Answered::default()));
+            if let (Some(gate), Cause::Ended(permit, outcome)) = (&self.gate, cause) {
+                gate.settle(permit, outcome);
             }
             return Ok(self.show(Step::Done));
         };
         let mut step = step(driver).unwrap_or(Step::Done);
         while let Step::Cache = step {
             let begun = cache.cache.change(env, |cache| match driver.machine.restore()?.begin(cache) {
-                // An answer cannot be given twice, so only a step without one is refused.
-                Err(error) if error.code() == Code::Busy && permit.is_some() => Ok(false),
+                // A report cannot be made twice, so only a step without one is refused.
+                Err(error) if error.code() == Code::Busy && !can_repeat => Ok(false),
                 begun => Ok(begun.map(|()| true)?),
             })?;
             if !begun {
@@ -191,7 +202,7 @@ impl NativeDriver {
     /// the cache and the cache is in use.
     #[napi]
     pub fn advance(&self, env: &Env, cache: &mut NativePagedKvCache) -> Result<NativeStep> {
-        self.step(env, cache, None, |driver| Some(driver.advance()))
+        self.step(env, cache, Cause::Advance, |driver| Some(driver.advance()))
     }
 
     /// Passes on the store's answer to an attempt: one flag for each key, one value for each key, or neither for a call
@@ -205,16 +216,15 @@ impl NativeDriver {
         exist: Option<Vec<bool>>,
         #[napi(ts_arg_type = "unknown[] | undefined")] values: Option<Vec<ArrayArg>>,
     ) -> Result<NativeStep> {
-        self.step(env, cache, Some(permit), |driver| {
-            let permit = Permit(permit as u64);
-            match (exist, values) {
-                (Some(exist), _) => driver.answer(permit, Answer::Has(&exist)),
-                (None, Some(values)) => {
-                    let value = |value: &ArrayArg| value.memory("value").ok().map(|memory| memory.bytes());
-                    driver.answer(permit, Answer::Values(&values.iter().map(value).collect::<Vec<_>>()))
-                }
-                (None, None) => driver.answer(permit, Answer::Stored(usize::MAX)),
+        let permit = Permit(permit as u64);
+        let outcome = Settled::Answered(Answered::default());
+        self.step(env, cache, Cause::Ended(permit, outcome), |driver| match (exist, values) {
+            (Some(exist), _) => driver.answer(permit, Answer::Has(&exist)),
+            (None, Some(values)) => {
+                let value = |value: &ArrayArg| value.memory("value").ok().map(|memory| memory.bytes());
+                driver.answer(permit, Answer::Values(&values.iter().map(value).collect::<Vec<_>>()))
             }
+            (None, None) => driver.answer(permit, Answer::Stored(usize::MAX)),
         })
     }
 
@@ -229,19 +239,22 @@ impl NativeDriver {
         about: String,
     ) -> Result<NativeStep> {
         let kind = FaultKind::ALL.into_iter().find(|of| of.as_str() == kind).unwrap_or(FaultKind::Unreachable);
-        self.step(env, cache, Some(permit), |driver| driver.failed(Permit(permit as u64), Fault::new(kind, about)))
+        let (permit, fault) = (Permit(permit as u64), Fault::new(kind, about));
+        let cause = Cause::Ended(permit, Settled::Failed(fault.clone()));
+        self.step(env, cache, cause, |driver| driver.failed(permit, fault))
     }
 
     /// Ends an attempt without counting for or against the store.
     #[napi]
     pub fn abandon(&self, env: &Env, cache: &mut NativePagedKvCache, permit: f64) -> Result<NativeStep> {
-        self.step(env, cache, Some(permit), |driver| driver.abandon(Permit(permit as u64)))
+        let permit = Permit(permit as u64);
+        self.step(env, cache, Cause::Ended(permit, Settled::Abandoned), |driver| driver.abandon(permit))
     }
 
     /// Gives the call up; its attempt goes on.
     #[napi]
     pub fn miss(&self, env: &Env, cache: &mut NativePagedKvCache) -> Result<NativeStep> {
-        self.step(env, cache, Some(-1.0), |driver| Some(driver.miss()))
+        self.step(env, cache, Cause::Miss, |driver| Some(driver.miss()))
     }
 
     /// Does the next work on a thread of Node's pool.
