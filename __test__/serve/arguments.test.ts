@@ -1,5 +1,6 @@
 // Every export of kvtide-serve and every member with every wrong value: a coded error, and nothing has changed.
 import test from 'ava'
+import { OnnxModel } from 'kvtide/onnx'
 
 import * as serve from '../../packages/serve/index.js'
 import {
@@ -14,6 +15,7 @@ import {
 import { everything } from '../support/arguments/row.js'
 import { closeServers, draftRows, serveRows as rows } from '../support/arguments/rows-serve.js'
 import { onnxTest } from '../support/onnx/available.js'
+import { smallDecoder } from '../support/onnx/small-decoder.js'
 import { ScriptedModel } from '../support/serve/scripted-model.js'
 import { tinyModel } from '../support/serve/text-server.js'
 
@@ -34,6 +36,24 @@ test.serial('a wrong argument is refused with its code, and nothing has changed'
 onnxTest('a wrong draft is refused when a server is made', async t => {
   await using model = await tinyModel()
   passed(t, await wrongArguments(draftRows(model)))
+})
+
+onnxTest('a draft model that cannot be used is refused when a server is made', async t => {
+  await using model = await tinyModel()
+  const ended = await tinyModel()
+  await ended.dispose()
+  const small = { threads: 1, cache: { capacity: 16 } }
+  await using other = await OnnxModel.load(smallDecoder({ vocabulary: 2000 }), small)
+  const whisper = '__test__/fixtures/encoder-decoder/whisper/decoder_model_merged.onnx'
+  await using encoded = await OnnxModel.load(whisper, small)
+  for (const [draft, code] of [
+    [ended, 'DISPOSED'],
+    [model, 'INVALID_ARGUMENT'],
+    [other, 'INVALID_ARGUMENT'],
+    [encoded, 'INVALID_ARGUMENT'],
+  ] as const)
+    for (const given of [draft, { model: draft }])
+      t.is(await ending(() => serve.createServer({ model, draft: given }), rows[0]), code)
 })
 
 test.serial('a server that listens or was closed does not listen again', async t => {

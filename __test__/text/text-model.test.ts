@@ -1,12 +1,23 @@
 // Text models end to end, with the tiny llama: what it says is noise, but its tokens, its cache and its ends are real.
+import { renameSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
 
-import { type ChatMessage, TextModel, type TextModelOptions, type Tool } from '../../text.js'
+import { OnnxModel } from '../../onnx.js'
+import {
+  type ChatMessage,
+  type TextGeneration,
+  TextModel,
+  type TextModelOptions,
+  type TextOptions,
+  type Tool,
+} from '../../text.js'
 import { folderOf } from '../support/folder.js'
 import { onnxTest as test } from '../support/onnx/available.js'
+import { models as seq2seq } from '../support/onnx/encoder-decoder.js'
+import { Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
 import { byteLevelTokenizer, SPECIAL_TOKEN, TEMPLATE, tinyModel } from '../support/text/tiny-tokenizer.js'
 import { rejected, throwsCode } from '../support/throws.js'
 
@@ -114,6 +125,58 @@ test('a schema gives JSON that matches it, and ends the answer', async t => {
   const year = await model.complete({ prompt: 'In ', grammar: { regex: '[12][0-9]{3}' }, seed: 1 }).text()
   t.regex(year, /^[12]\d{3}$/)
   await rejected(model.chat({ messages, schema: { type: 'nothing' } }).text(), 'INVALID_GRAMMAR')
+})
+
+test('a vocabulary that could not be read is read again for the next grammar', async t => {
+  const folder = tinyModel(await folderOf(t))
+  await using model = await TextModel.load(folder, SMALL)
+  const [path, away] = [join(folder, 'tokenizer.json'), join(folder, 'away.json')]
+  const year = (): Promise<string> =>
+    model.complete({ prompt: 'In ', grammar: { regex: '[12][0-9]{3}' }, seed: 1 }).text()
+  renameSync(path, away)
+  await rejected(year(), 'IO_ERROR')
+  renameSync(away, path)
+  t.regex(await year(), /^[12]\d{3}$/)
+})
+
+/** A toy that drafts. */
+const toy = (vocabulary: number): OnnxModel =>
+  toyModel(new ToyBackend(new Dice(1), { vocabulary }), { capacity: 8, vocabulary })
+
+test('a draft model that cannot be used is refused at once, by each kind of answer', async t => {
+  await using model = await load(t)
+  await using other = toy(5000)
+  const t5 = seq2seq.find(({ name }) => name === 't5')
+  await using encoded = await OnnxModel.load(t5?.file as string, {
+    threads: 1,
+    backend: 'plain',
+    cache: { capacity: 16 },
+  })
+  const ended = await load(t)
+  await ended.dispose()
+  const answers: readonly ((draft: TextOptions['draft']) => TextGeneration)[] = [
+    draft => model.chat({ messages: [ask('Hi')], ...(draft && { draft }) }),
+    draft => model.complete({ prompt: 'Hi', ...(draft && { draft }) }),
+  ]
+  for (const answer of answers) {
+    for (const draft of [ended, ended.model]) {
+      throwsCode(t, 'DISPOSED', () => answer(draft))
+      throwsCode(t, 'DISPOSED', () => answer({ model: draft, tokens: 2 }))
+    }
+    for (const draft of [model, model.model, other, encoded]) {
+      throwsCode(t, 'INVALID_ARGUMENT', () => answer(draft))
+      throwsCode(t, 'INVALID_ARGUMENT', () => answer({ model: draft }))
+    }
+  }
+})
+
+test('an answer that cannot begin leaves no sequence behind', async t => {
+  await using model = await load(t)
+  const draft = toy(model.model.vocabularySize as number)
+  const answer = model.chat({ messages: [ask('Hi')], draft })
+  await draft.dispose()
+  await rejected(answer.text(), 'DISPOSED')
+  t.deepEqual(model.model.cache.sequenceIds(), [])
 })
 
 /** A template in the form of each family, with its tokens. */

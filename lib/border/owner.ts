@@ -96,6 +96,16 @@ export function endThis(self: unknown, owner: Class): void {
   ended?.()
 }
 
+/** @internal Returns the result of a call that takes over an object. Disposes of the object if the call throws. */
+export function orDisposed<T>(owned: { dispose(): void }, call: () => T): T {
+  try {
+    return call()
+  } catch (error) {
+    owned.dispose()
+    throw error
+  }
+}
+
 /** Refuses a constructor call from outside of this package. */
 export function checkInternal(token: unknown, name: string, how: string): void {
   if (token !== INTERNAL) throw invalid(`arguments of new ${name}()`, token, how)

@@ -32,6 +32,7 @@ import {
   type GenerateOptionsOf,
   type OnnxModelOptions,
   type OpenOptions,
+  readDraft,
   readEntries,
   readGenerate,
   readOpen,
@@ -93,6 +94,13 @@ type Facts =
 /** The maximum difference between the vocabularies of two models with one tokenizer: exporters round the size up. */
 const PADDING_MAX = 1024
 
+let drafting: (target: OnnxModel, argument: string, model: unknown) => DraftModel | undefined
+
+/** @internal Checks the option `draft` of the generations of a model, as {@link OnnxModel.generate} does. */
+export function checkDraft(target: OnnxModel, draft: unknown): void {
+  readDraft(draft, (argument, value) => drafting(target, argument, value))
+}
+
 /**
  * A language model in an ONNX file, with its keys and values in a {@link PagedKvCache}: run by the onnxruntime that `onnxruntime-node` brings.
  *
@@ -141,6 +149,21 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** The vocabulary of the tokenizer beside it, once a grammar has needed it. */
   #tokens: Promise<Vocabulary> | undefined
   #ended: Promise<void> | undefined
+
+  static {
+    // A second model that drafts for the target; `undefined` if the value is not a model.
+    drafting = (target, argument, model) => {
+      if (typeof model !== 'object' || model === null || !(#scheduler in model)) return undefined
+      if (model === target) throw invalid(argument, model, 'another model than the one that it drafts for')
+      if (model.#encoded !== undefined) throw invalid(argument, model, 'a model without an encoder')
+      const [own, theirs] = [target.vocabularySize, model.vocabularySize]
+      if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX)
+        throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
+      model.#scheduler.check()
+      const { contextLength } = model
+      return { scheduler: model.#scheduler, shared: model.#shared, contextLength, rope: model.#rope }
+    }
+  }
 
   /** @internal */
   constructor(token: unknown, loaded: unknown) {
@@ -286,7 +309,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     const { constrained, ...read } = readGenerate(
       options,
       { vocabulary: this.vocabularySize, ends: this.endOfSequence },
-      (argument, value) => this.#drafting(argument, value),
+      (argument, value) => drafting(this, argument, value),
     )
     const constrain = constrained && (() => this.#constrain(constrained, read.stop))
     const settings = { ...read, constrain, limits: this.#limits }
@@ -397,18 +420,6 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   static #check(self: OnnxModel): void {
     OnnxModel.#checkThis(self)
     self.#scheduler.check()
-  }
-
-  /** A second model that drafts for this one; `undefined` if the value is not a model. */
-  #drafting(argument: string, model: unknown): DraftModel | undefined {
-    if (typeof model !== 'object' || model === null || !(#scheduler in model)) return undefined
-    if (model === this) throw invalid(argument, model, 'another model than the one that it drafts for')
-    if (model.#encoded !== undefined) throw invalid(argument, model, 'a model without an encoder')
-    const [own, theirs] = [this.vocabularySize, model.vocabularySize]
-    if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX)
-      throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
-    model.#scheduler.check()
-    return { scheduler: model.#scheduler, shared: model.#shared, contextLength: model.contextLength, rope: model.#rope }
   }
 
   /** Compiles a grammar for the vocabulary that was given, or for that of the tokenizer beside the model. */

@@ -3,6 +3,7 @@
 //     messages -> template -> text -> ids -> OnnxModel.generate -> bytes -> text -> parser -> stop texts -> events
 //
 // Per token this costs some microseconds: a look at the token's bytes, at the characters of its text for markers and stop texts, and an event.
+import { orDisposed } from '../border/owner.js'
 import { checkSignal } from '../errors/errors.js'
 import { checkContext } from '../onnx/context.js'
 import type { Generation } from '../onnx/generation.js'
@@ -104,13 +105,13 @@ export class Answer {
       ...(salt === undefined ? {} : { salt }),
       ...(saltFrom === undefined ? {} : { saltFrom }),
     })
-    const generation = model.generate(sequence, prepared.options)
+    const generation = orDisposed(sequence, () => model.generate(sequence, prepared.options))
     this.#generation = generation
     const answer: number[] = []
     // The number of characters of all tokens so far, for each of them.
     const lengths: number[] = []
-    const text = codec.streamOf(prepared.isShown, prepared.isStart)
     try {
+      const text = codec.streamOf(prepared.isShown, prepared.isStart)
       for await (const id of generation) {
         answer.push(id)
         this.#unsent.tokens.push(id)

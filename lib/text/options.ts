@@ -2,9 +2,7 @@
 import { arrayKind, count, flag, isArray, known, list, type Names, optional } from '../errors/check.js'
 import { invalid } from '../errors/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
-import type { DraftModel } from '../onnx/drafter.js'
-import { OnnxModel } from '../onnx/model.js'
-import { readDraft as checkDraft } from '../onnx/options.js'
+import { checkDraft, OnnxModel } from '../onnx/model.js'
 import { readPositions } from '../onnx/token-log.js'
 import { readSamplingOptions, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
 import { promptOf, wellFormed } from '../sequences/prompt.js'
@@ -71,14 +69,22 @@ const STOP_LENGTH_MAX = 1024
 /** Variables that a template gets from the chat itself. */
 const OWN = ['messages', 'tools']
 
+/** @internal The checks of the option `draft`. */
+export interface DraftChecks {
+  /** The model whose tokens are drafted. */
+  readonly target: OnnxModel
+  /** Returns the OnnxModel of a TextModel; `undefined` if the value is not a TextModel. */
+  readonly modelOf: (value: unknown) => OnnxModel | undefined
+}
+
 /** @internal */
-export function readChat(options: unknown, draftOf: (model: unknown) => OnnxModel | undefined): ReadChat {
+export function readChat(options: unknown, drafts: DraftChecks): ReadChat {
   const given = known<ChatOptions>('options', options, CHAT)
   const { messages, tools, toolChoice, templateOptions } = given
   const read = readMessages(messages)
   const all = readTools(tools)
   const choice = readToolChoice(toolChoice, all)
-  const answer = readAnswer(given, draftOf)
+  const answer = readAnswer(given, drafts)
   if (answer.grammar !== undefined && (typeof choice === 'object' || choice === 'required'))
     throw invalid('toolChoice', toolChoice, "'auto' or 'none' together with a schema or a grammar")
   return {
@@ -97,12 +103,12 @@ export function readRender(options: unknown): Pick<ReadChat, 'messages' | 'tools
 }
 
 /** @internal */
-export function readCompletion(options: unknown, draftOf: (model: unknown) => OnnxModel | undefined): ReadCompletion {
+export function readCompletion(options: unknown, drafts: DraftChecks): ReadCompletion {
   const given = known<CompleteOptions>('options', options, COMPLETE)
   const { prompt } = given
   const isIds = typeof prompt !== 'string' && (isArray(prompt) || arrayKind(prompt) !== undefined)
   if (typeof prompt !== 'string' && !isIds) throw invalid('prompt', prompt, 'a string, or an array of ids')
-  return { ...readAnswer(given, draftOf), prompt: isIds ? readTokens('prompt', prompt).slice() : (prompt as string) }
+  return { ...readAnswer(given, drafts), prompt: isIds ? readTokens('prompt', prompt).slice() : (prompt as string) }
 }
 
 function readVariables(templateOptions: unknown): Readonly<Record<string, unknown>> {
@@ -114,10 +120,7 @@ function readVariables(templateOptions: unknown): Readonly<Record<string, unknow
   return copied('templateOptions', templateOptions) as Readonly<Record<string, unknown>>
 }
 
-function readAnswer(
-  given: { readonly [Name in keyof TextOptions]?: unknown },
-  draftOf: (model: unknown) => OnnxModel | undefined,
-): AnswerOptions {
+function readAnswer(given: { readonly [Name in keyof TextOptions]?: unknown }, drafts: DraftChecks): AnswerOptions {
   const { maxTokens, stop, stopTokens, ignoreEndOfSequence, schema, grammar, signal, draft, salt, saltFrom } = given
   const sampling = Object.fromEntries(
     Object.keys(SAMPLING)
@@ -135,7 +138,7 @@ function readAnswer(
     ignoreEndOfSequence: optional(flag, 'ignoreEndOfSequence', ignoreEndOfSequence) ?? false,
     grammar: readGrammar(schema, grammar),
     signal: signal as AbortSignal | undefined,
-    draft: optional((_, value) => readDraft(value, draftOf), 'draft', draft),
+    draft: optional((_, value) => readDraft(value, drafts), 'draft', draft),
     salt: (salt instanceof Uint8Array ? salt.slice() : salt) as string | Uint8Array | undefined,
     saltFrom: saltFrom as number | undefined,
     checkpoints: readPositions('checkpoints', given.checkpoints),
@@ -165,16 +168,13 @@ function readGrammar(schema: unknown, grammar: unknown): Grammar | undefined {
 }
 
 /** The option `draft`, checked and copied, with OnnxModels in place of TextModels. */
-function readDraft(draft: unknown, draftOf: (model: unknown) => OnnxModel | undefined): unknown {
-  const read = draftOf(draft) ?? (isFields(draft) && !(draft instanceof OnnxModel) ? inner(draft, draftOf) : draft)
-  // The model that it drafts for checks the second one when the answer begins.
-  checkDraft(read, (_, value) => (isFields(value) && value instanceof OnnxModel ? NO_DRAFT : undefined))
+function readDraft(draft: unknown, { target, modelOf }: DraftChecks): unknown {
+  const read = modelOf(draft) ?? (isFields(draft) && !(draft instanceof OnnxModel) ? inner(draft, modelOf) : draft)
+  checkDraft(target, read)
   return read
 }
 
-const NO_DRAFT = {} as DraftModel
-
-function inner(draft: Fields, draftOf: (model: unknown) => OnnxModel | undefined): Fields {
+function inner(draft: Fields, modelOf: DraftChecks['modelOf']): Fields {
   const copy = { ...draft }
-  return copy['model'] === undefined ? copy : { ...copy, model: draftOf(copy['model']) ?? copy['model'] }
+  return copy['model'] === undefined ? copy : { ...copy, model: modelOf(copy['model']) ?? copy['model'] }
 }

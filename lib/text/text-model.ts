@@ -131,12 +131,13 @@ export class TextModel implements AsyncDisposable, Disposable {
    *
    * A chat that goes on, with the answer as a message behind its others, reuses the ids and the keys and values of all earlier turns.
    *
-   * @throws KvTideError `INVALID_ARGUMENT` at once for options that are wrong. The first read throws `TEMPLATE_FAILED` if the template refuses the messages,
-   * `CONTEXT_OVERFLOW` for a prompt that is longer than the context, before anything is computed, and the errors of `OnnxModel.generate`
+   * @throws KvTideError `INVALID_ARGUMENT` at once for options that are wrong, `DISPOSED` for a draft model that was disposed of. The first read throws
+   * `TEMPLATE_FAILED` if the template refuses the messages, `CONTEXT_OVERFLOW` for a prompt that is longer than the context, before anything is computed,
+   * and the errors of `OnnxModel.generate`
    */
   chat(options: ChatOptions): TextGeneration {
     TextModel.#check(this)
-    const read = readChat(options, draftOf)
+    const read = readChat(options, { target: this.model, modelOf: onnxModelOf })
     const prepare = async (isEnded: () => boolean): Promise<PreparedAnswer> => {
       const { ids, checkpoints, reading, remember } = await this.#prompts.of(read, isEnded)
       return {
@@ -160,7 +161,7 @@ export class TextModel implements AsyncDisposable, Disposable {
    */
   complete(options: CompleteOptions): TextGeneration {
     TextModel.#check(this)
-    const read = readCompletion(options, draftOf)
+    const read = readCompletion(options, { target: this.model, modelOf: onnxModelOf })
     const prepare = async (isEnded: () => boolean): Promise<PreparedAnswer> => {
       const { prompt } = read
       const { encoder } = this.#codec
@@ -233,14 +234,17 @@ export class TextModel implements AsyncDisposable, Disposable {
     } as GenerateOptions
   }
 
-  /** The bytes of all tokens, for grammars. They are read once. */
+  /** The bytes of all tokens, for grammars. They are read once. A failure is not kept: the next grammar reads them again. */
   #vocabularyOf(): Promise<Vocabulary> {
+    if (this.#vocabulary !== undefined) return this.#vocabulary
     const { vocabularySize, endOfSequence } = this.model
-    this.#vocabulary ??= this.tokenizer.vocabulary({
+    const reading = this.tokenizer.vocabulary({
       endOfSequence: [...endOfSequence, ...this.#ends],
       ...given({ size: vocabularySize }),
     })
-    return this.#vocabulary
+    this.#vocabulary = reading
+    reading.catch(() => (this.#vocabulary = undefined))
+    return reading
   }
 }
 
@@ -312,7 +316,7 @@ function given(values: Readonly<Record<string, unknown>>): Record<string, unknow
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined))
 }
 
-/** The OnnxModel of a TextModel. */
-function draftOf(model: unknown): OnnxModel | undefined {
+/** The OnnxModel of a TextModel; `undefined` if the value is not a TextModel. */
+function onnxModelOf(model: unknown): OnnxModel | undefined {
   return isObject(model) && model instanceof TextModel ? model.model : undefined
 }

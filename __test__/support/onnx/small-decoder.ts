@@ -6,7 +6,7 @@ import { ELEMENT, floatsOf, type GraphOf, integersOf, modelBytes, type NodeOf, n
 const WIDTH = 16
 const HEADS = 2
 const DIM = WIDTH / HEADS
-/** The size of its vocabulary. */
+/** The size of its vocabulary, unless a test asks for another one. */
 export const SMALL_VOCABULARY = 24
 
 /** A failure that the runtime finds only when it computes: of every token, of several tokens in one call, or of tokens behind more than `behind` others. */
@@ -19,6 +19,7 @@ export interface SmallDecoder {
   readonly isPacked?: boolean
   /** The input with the number of rows of logits that are wanted, counted from the last. */
   readonly kept?: { readonly name: string; readonly element: number; readonly dims: readonly number[] }
+  readonly vocabulary?: number
 }
 
 /** Numbers between -1 and 1 that look random. */
@@ -43,7 +44,12 @@ function behindRows(fails: Failure | undefined): NodeOf[] {
 }
 
 /** The bytes of the decoder. */
-export function smallDecoder({ isPacked = false, kept, fails }: SmallDecoder = {}): Buffer {
+export function smallDecoder({
+  isPacked = false,
+  kept,
+  fails,
+  vocabulary = SMALL_VOCABULARY,
+}: SmallDecoder = {}): Buffer {
   const sides = ['key', 'value'] as const
   const packed = [
     nodeOf('MatMul', ['x', 'qkv.weight'], 'qkv.flat'),
@@ -82,19 +88,19 @@ export function smallDecoder({ isPacked = false, kept, fails }: SmallDecoder = {
       ...(kept === undefined ? [] : [kept]),
     ],
     outputs: [
-      { name: 'logits', dims: ['batch', 'rows', SMALL_VOCABULARY] },
+      { name: 'logits', dims: ['batch', 'rows', vocabulary] },
       ...sides.map(side => ({ name: `present.0.${side}`, dims: ['batch', HEADS, 'total', DIM] })),
     ],
     constants: [
-      weights('embed.weight', [SMALL_VOCABULARY, WIDTH], 1),
-      weights('head.weight', [WIDTH, SMALL_VOCABULARY], 2),
+      weights('embed.weight', [vocabulary, WIDTH], 1),
+      weights('head.weight', [WIDTH, vocabulary], 2),
       ...(isPacked
         ? [weights('qkv.weight', [WIDTH, 3 * WIDTH], 3), integersOf('qkv.shape', [5], [0, -1, HEADS, 3, DIM])]
         : ['q', 'k', 'v'].map((name, at) => weights(`${name}.weight`, [WIDTH, WIDTH], 3 + at))),
       ...(kept === undefined ? [] : [integersOf('one', [1], [1]), integersOf('end', [1], [2 ** 40])]),
       ...(typeof fails === 'object'
         ? [weights('table', [fails.behind + 1, WIDTH], 9), integersOf('two', [], [2])]
-        : [integersOf('single', [3], [1, 1, WIDTH]), integersOf('far', [], [SMALL_VOCABULARY])]),
+        : [integersOf('single', [3], [1, 1, WIDTH]), integersOf('far', [], [vocabulary])]),
     ],
   }
   return modelBytes(graph)

@@ -43,7 +43,7 @@ export interface ServerOptions {
   /** The maximum size of a request in bytes; 8 MiB by default. */
   readonly maxBodyBytes?: number
   readonly times?: ServerTimes
-  /** Drafts tokens: see `draft` of `TextModel.chat`. */
+  /** Drafts tokens: see `draft` of `TextModel.chat`. A model that cannot draft for `model` is refused at once. */
   readonly draft?: TextOptions['draft']
   /** The endpoints of published events, which a router asks for. */
   readonly events?: WorkerEvents | undefined
@@ -110,7 +110,7 @@ function modelOf(value: unknown): TextModel {
   throw invalid('model', value, 'a TextModel: await TextModel.load(..)')
 }
 
-/** The model checks the draft. The answer is never read, so nothing is computed. */
+/** The model checks the draft, including a second model. The answer is never read, so nothing is computed. */
 function draftOf(model: TextModel, draft: unknown): TextOptions['draft'] {
   if (draft === undefined) return undefined
   const read = draft as NonNullable<TextOptions['draft']>
