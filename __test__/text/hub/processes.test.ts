@@ -1,6 +1,17 @@
 // Several processes, and random faults: whatever happens, a blob has the content that its name says, and a snapshot with a graph is whole.
 import { type ChildProcess, spawn } from 'node:child_process'
-import { chmodSync, existsSync, readFileSync, statSync, utimesSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
@@ -130,6 +141,38 @@ test('a lock of another machine that no longer lives is taken over, one that liv
   await found
   checkSnapshot(t, cache, commit, files, DEFAULT_FILES)
 })
+
+/** Finishes a blob as another process does that has taken the lock over. Returns the blob, and the time of its last change. */
+function takeOver(cache: string, content: Buffer): { readonly blob: string; readonly changed: number } {
+  const sum = sha256(content)
+  const owner = JSON.stringify({ id: 'another', pid: 1, system: 'another machine' })
+  writeFileSync(join(cache, '.locks', 'models--org--name', `${sum}.kvtide.lock`), owner)
+  const blob = join(cache, 'models--org--name', 'blobs', sum)
+  const handle = openSync(`${blob}.kvtide.incomplete`, 'r+')
+  writeSync(handle, content)
+  closeSync(handle)
+  renameSync(`${blob}.kvtide.incomplete`, blob)
+  return { blob, changed: statSync(blob).mtimeMs }
+}
+
+for (const [name, fault] of Object.entries({
+  'the whole file, and cuts it': { ignoresRange: true, cut: 5000 },
+  'other bytes': { wrong: 9000 },
+} satisfies Record<string, HubFault>))
+  test(`a download that lost its lock leaves the finished file unchanged, if the Hub then sends ${name}`, async t => {
+    const [server, cache, files] = [await HubServer.start(t), await folderOf(t), communityFiles('taken')]
+    const commit = server.add('org/name', files)
+    let taken: ReturnType<typeof takeOver> | undefined
+    server.fault = ({ file, isStorage, count }) => {
+      if (file !== DATA || !isStorage) return undefined
+      if (count === 0) return { cut: 20_000 }
+      taken ??= takeOver(cache, files[DATA] as Buffer)
+      return fault
+    }
+    await findOn(server, cache)
+    t.is(statSync(taken?.blob as string).mtimeMs, taken?.changed as number)
+    checkSnapshot(t, cache, commit, files, DEFAULT_FILES)
+  })
 
 test('a wait for a lock ends with its signal', async t => {
   const [server, cache, files] = [await HubServer.start(t), await folderOf(t), communityFiles('wait')]

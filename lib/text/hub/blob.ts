@@ -4,6 +4,9 @@
 //
 // Content is named by its sum, so what an earlier call left behind is always a beginning of the same bytes, or wrong, which the sum shows: then it is fetched
 // once more from the start. The incomplete file has a name of this package: huggingface_hub's own would not notice a second writer.
+//
+// A process that was suspended may have lost its lock, and its open file may by now be the blob that another process has finished. So the lock is checked again
+// before the file is truncated, and before each write after a retry.
 import { createHash, type Hash } from 'node:crypto'
 import { type FileHandle, mkdir, open, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -52,13 +55,22 @@ export async function fetchBlob(client: HubClient, commit: string, file: HubFile
     )
     try {
       const isDone =
-        lock === undefined || (await isThere()) || (await new Writer(client, commit, file, meter).write(lock))
+        lock === undefined || (await isThere()) || (await new Writer(client, commit, file, meter, lock).write())
       if (!isDone) continue
       meter.at(file, file.size)
       return blob
     } finally {
       await lock?.release()
     }
+  }
+}
+
+/** Thrown in a download whose lock another process has taken over. {@link HubClient.timed} passes it on as it is. */
+class LockLost extends Stopped {
+  override readonly error: unknown = this
+
+  constructor() {
+    super(undefined)
   }
 }
 
@@ -70,23 +82,27 @@ class Writer {
   readonly #meter: Meter
   readonly #path: string
   readonly #blob: string
+  readonly #lock: HubLock
   #hash: Hash
   #offset = 0
   /** The largest offset so far: only bytes beyond it are progress. */
   #best = 0
+  /** True after the first request for the content. */
+  #isRetry = false
 
-  constructor(client: HubClient, commit: string, file: HubFile, meter: Meter) {
+  constructor(client: HubClient, commit: string, file: HubFile, meter: Meter, lock: HubLock) {
     this.#client = client
     this.#commit = commit
     this.#file = file
     this.#meter = meter
+    this.#lock = lock
     this.#blob = blobPath(client.settings, file.sum)
     this.#path = incompleteOf(this.#blob)
     this.#hash = this.#empty()
   }
 
   /** Downloads the content and gives it its name. False if another process has taken over. */
-  async write(lock: HubLock): Promise<boolean> {
+  async write(): Promise<boolean> {
     const handle = await open(this.#path, 'a+').then(
       async made => {
         await made.close()
@@ -102,15 +118,23 @@ class Writer {
       await handle.datasync().catch(error => {
         throw ioError('write', this.#path, error)
       })
+    } catch (error) {
+      if (error instanceof LockLost) return false
+      throw error
     } finally {
       await handle.close()
     }
-    if (!(await lock.isHeld())) return false
+    if (!(await this.#lock.isHeld())) return false
     await rename(this.#path, this.#blob).catch(async error => {
       if ((await sizeOf(this.#blob)) !== this.#file.size) throw ioError('write', this.#blob, error)
       await rm(this.#path, { force: true })
     })
     return true
+  }
+
+  /** Throws {@link LockLost} if another process has taken over. */
+  async #checkLock(): Promise<void> {
+    if (!(await this.#lock.isHeld())) throw new LockLost()
   }
 
   #empty(): Hash {
@@ -134,6 +158,7 @@ class Writer {
   }
 
   async #restart(handle: FileHandle): Promise<void> {
+    await this.#checkLock()
     await handle.truncate(0).catch(error => {
       throw ioError('write', this.#path, error)
     })
@@ -170,6 +195,8 @@ class Writer {
     const client = this.#client
     await client.attempts(client.settings.limits.attempts, progressed =>
       client.timed(async (signal, alive) => {
+        const isRetry = this.#isRetry
+        this.#isRetry = true
         const range: Readonly<Record<string, string>> = this.#offset > 0 ? { range: `bytes=${this.#offset}-` } : {}
         const answer = await client.get(fileUrl(client, this.#commit, this.#file.path), signal, range)
         if (!this.#continues(answer)) await this.#restart(handle)
@@ -179,6 +206,7 @@ class Writer {
             await this.#restart(handle)
             throw passing('its answer is longer than the file')
           }
+          if (isRetry) await this.#checkLock()
           await this.#put(handle, piece)
           if (this.#offset > this.#best) {
             this.#best = this.#offset

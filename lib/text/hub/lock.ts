@@ -3,7 +3,7 @@
 // by the waiter's own clock, so that clocks of other machines don't matter.
 //
 // The lock saves traffic, no more: two owners at once (a laptop that slept) write the same bytes to the same places, and only the one that still has the lock
-// gives the blob its name.
+// gives the blob its name. An owner checks that it still has the lock before it truncates the file, and before each write after a retry.
 import { randomBytes } from 'node:crypto'
 import { readFileSync, readlinkSync } from 'node:fs'
 import { mkdir, open, readFile, rename, rm, stat, utimes } from 'node:fs/promises'
