@@ -1,4 +1,5 @@
 // Paths, methods, keys and bodies: what the server refuses before it reads a request.
+import { type IncomingMessage, Server, type ServerResponse } from 'node:http'
 import { connect } from 'node:net'
 
 import test from 'ava'
@@ -7,6 +8,7 @@ import fc from 'fast-check'
 import { keysOf } from '../../packages/serve/index.js'
 import { checkAsync } from '../support/seeded.js'
 import { type Answer, Client, MESSAGES } from '../support/serve/client.js'
+import { until } from '../support/until.js'
 
 let client: Client
 
@@ -139,7 +141,7 @@ test('a body that is too large is answered, and its connection goes on', async t
   const socket = connect(own.port, '127.0.0.1')
   t.teardown(() => socket.destroy())
   let read = ''
-  const until = (end: string): Promise<void> =>
+  const received = (end: string): Promise<void> =>
     new Promise((resolve, reject) => {
       const look = (): void => void (read.includes(end) && resolve())
       socket.on('data', part => {
@@ -153,10 +155,10 @@ test('a body that is too large is answered, and its connection goes on', async t
     'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n',
   )
   for (let part = 0; part < 100; part++) socket.write('x'.repeat(10_000))
-  await until('4096 bytes')
+  await received('4096 bytes')
   t.regex(read, /^HTTP\/1\.1 413 /)
   socket.write('GET /health HTTP/1.1\r\nHost: x\r\n\r\n')
-  await until('"ok"')
+  await received('"ok"')
   t.pass()
 })
 
@@ -342,4 +344,67 @@ test('without keys, the inspector is closed to other machines and proxies, whate
   const own = await Client.of(t, { keys: [{ name: 'admin', key: 'root' }] })
   const passed = { ...basic('root'), 'x-forwarded-for': '192.0.2.1', host: 'models.example' }
   t.is((await own.raw('GET', '/inspector/', { headers: passed })).status, 200)
+})
+
+/** Changes the next HTTP server of this process before it listens. It listens unless `change` returns an error. */
+function changeNext(change: (server: Server) => Error | undefined): void {
+  const { listen } = Server.prototype
+  const once = function (this: Server, ...given: unknown[]): Server {
+    delete (Server.prototype as Partial<Server>).listen
+    const error = change(this)
+    if (error === undefined) return Reflect.apply(listen, this, given) as Server
+    queueMicrotask(() => this.emit('error', error))
+    return this
+  }
+  Object.defineProperty(Server.prototype, 'listen', { value: once, configurable: true, writable: true })
+}
+
+test.serial('an inspector that cannot listen is a 502, and the next request tries again', async t => {
+  const own = await Client.of(t)
+  changeNext(() => new Error('no port'))
+  const { status, body } = await own.raw('GET', '/inspector/')
+  const { error } = JSON.parse(body) as Answer
+  t.deepEqual([status, error.code, error.type], [502, 'inspector_unavailable', 'server_error'])
+  t.false(body.includes('no port'))
+  t.is((await own.raw('GET', '/inspector/')).status, 200)
+})
+
+test.serial('an inspector that does not answer is a 502, and one that breaks off ends the connection', async t => {
+  const own = await Client.of(t)
+  changeNext(server => {
+    server.removeAllListeners('request')
+    server.on('request', (request: IncomingMessage, response: ServerResponse) => {
+      if (request.url?.endsWith('events') === true) response.write('data: 1\n\n', () => request.socket.destroy())
+      else request.socket.destroy()
+    })
+    return undefined
+  })
+  t.is((await own.raw('GET', '/inspector/')).status, 502)
+  for (const body of ['{}', 'x'.repeat(2 ** 15)]) {
+    const response = await own.post(body, { path: '/inspector/explain' })
+    t.deepEqual([response.status, ((await response.json()) as Answer).error.code], [502, 'inspector_unavailable'])
+  }
+  const begun = await fetch(`${own.at}/inspector/events`)
+  t.is(begun.status, 200)
+  await t.throwsAsync(begun.text())
+  t.is(await own.text('/health'), '{"status":"ok"}')
+})
+
+test.serial('a client that leaves before the inspector answers ends its request to it', async t => {
+  const own = await Client.of(t)
+  let [asked, ended] = [0, 0]
+  changeNext(server => {
+    server.removeAllListeners('request')
+    server.on('request', (_: IncomingMessage, response: ServerResponse) => {
+      asked += 1
+      response.on('close', () => (ended += 1))
+    })
+    return undefined
+  })
+  const leave = new AbortController()
+  const left = fetch(`${own.at}/inspector/`, { signal: leave.signal })
+  t.true(await until(() => asked === 1))
+  leave.abort(new Error('left'))
+  await t.throwsAsync(left)
+  t.true(await until(() => ended === 1))
 })

@@ -1,6 +1,8 @@
 // The inspector under `/inspector`: its own server stays on the loopback, and this one passes requests on, once the caller may see the prompts of all tenants.
-import { type IncomingMessage, request as httpRequest, type ServerResponse } from 'node:http'
+import { type IncomingMessage, request as httpRequest } from 'node:http'
+import { pipeline } from 'node:stream/promises'
 
+import type { FastifyReply } from 'fastify'
 import type { PagedKvCache } from 'kvtide'
 import { inspect, type Inspector } from 'kvtide/inspector'
 
@@ -47,13 +49,48 @@ export class InspectorMount {
     )
   }
 
-  /** Passes a request on. `path` is what follows `/inspector/`, with its query. */
-  async pass(path: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const base = await (this.#address ??= this.#inspector.listen())
-    const target = new URL(base)
+  /**
+   * Passes a request on, and its answer back. `path` is what follows `/inspector/`, with its query. If the inspector does not answer, the request is refused
+   * with 502; if its answer breaks off, the connection ends. A client that leaves ends the request to the inspector.
+   */
+  async pass(path: string, request: IncomingMessage, reply: FastifyReply): Promise<void> {
+    const { raw: response } = reply
+    const left = new AbortController()
+    response.once('close', () => left.abort())
+    const answer = await this.#ask(path, request, left.signal).catch((error: unknown) => {
+      if (left.signal.aborted) throw new Refusal(499, 'the client closed the request', null, 'aborted')
+      // The rest of the body is read, so that the connection can be used again.
+      request.unpipe().resume()
+      reply.log.error({ err: error }, 'failed')
+      throw new Refusal(502, 'the inspector does not answer: send the request again', null, 'inspector_unavailable')
+    })
+    const passed = Object.entries(answer.headers).filter(([name]) => !OWN_HEADERS.includes(name))
+    // Before its first byte, an answer of the inspector can still become an error of this server.
+    reply.hijack()
+    response.writeHead(answer.statusCode ?? 502, Object.fromEntries(passed))
+    // The status was sent already: `pipeline` destroys the response if the answer breaks off.
+    await pipeline(answer, response).catch(() => undefined)
+  }
+
+  close(): Promise<void> {
+    return this.#inspector.close()
+  }
+
+  /** Starts the inspector's own server with the first request. A failure is not kept: the next request tries again. */
+  #listen(): Promise<string> {
+    this.#address ??= this.#inspector.listen().catch((error: unknown) => {
+      this.#address = undefined
+      throw error
+    })
+    return this.#address
+  }
+
+  /** Sends a request to the inspector, and returns its answer. */
+  async #ask(path: string, request: IncomingMessage, signal: AbortSignal): Promise<IncomingMessage> {
+    const target = new URL(await this.#listen())
     const headers = { ...request.headers }
     for (const name of OWN_HEADERS) delete headers[name]
-    await new Promise<void>((resolve, reject) => {
+    return new Promise((resolve, reject) => {
       const asked = httpRequest(
         {
           hostname: target.hostname,
@@ -62,24 +99,12 @@ export class InspectorMount {
           method: request.method,
           headers: { ...headers, host: target.host },
           agent: false,
+          signal,
         },
-        answer => {
-          const passed = Object.entries(answer.headers).filter(([name]) => !OWN_HEADERS.includes(name))
-          response.writeHead(answer.statusCode ?? 502, Object.fromEntries(passed))
-          answer.pipe(response)
-          answer.on('error', () => response.destroy())
-          response.on('close', () => {
-            asked.destroy()
-            resolve()
-          })
-        },
+        resolve,
       )
-      asked.on('error', error => (response.headersSent ? resolve() : reject(error)))
+      asked.on('error', reject)
       request.pipe(asked)
     })
-  }
-
-  close(): Promise<void> {
-    return this.#inspector.close()
   }
 }

@@ -249,8 +249,7 @@ export class TextServer implements AsyncDisposable {
     const pass = async (request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> => {
       if (this.#keys.isNeeded) this.#keys.checkAdmin(request.headers.authorization)
       else InspectorMount.checkLocal(request.raw)
-      reply.hijack()
-      await this.#inspector.pass(request.url.replace(/^\/inspector\/?/, ''), request.raw, reply.raw)
+      await this.#inspector.pass(request.url.replace(/^\/inspector\/?/, ''), request.raw, reply)
       return reply
     }
     this.app.get('/inspector', (_, reply) => reply.redirect('/inspector/'))
