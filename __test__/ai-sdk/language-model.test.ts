@@ -1,10 +1,16 @@
 // The provider over the demo's model, by its own interface: answers, streams, usage, schemas, tools, limits, aborts.
+import { createServer, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { setImmediate } from 'node:timers/promises'
+
 import type { LanguageModelV4Content, LanguageModelV4Prompt } from '@ai-sdk/provider'
 import { InvalidArgumentError, InvalidPromptError, NoSuchModelError } from '@ai-sdk/provider'
-import test from 'ava'
-import type { TextModel } from 'kvtide/text'
+import test, { type ExecutionContext } from 'ava'
+import type { TextModel, TextModelOptions } from 'kvtide/text'
 
 import { createKvtide, kvtide } from '../../packages/ai-sdk/index.js'
+import { folderOf } from '../support/folder.js'
+import { until } from '../support/until.js'
 import { DEMO, demo, partsOf, question, WEATHER } from './demo.js'
 
 let text: TextModel
@@ -176,4 +182,93 @@ test('a folder that is not there rejects each call', async t => {
   const model = provider('./no-such-folder')
   await t.throwsAsync(async () => model.doGenerate(question('Hello!')))
   await t.throwsAsync(async () => model.doStream(question('Hello!')))
+})
+
+/** A Hub that keeps its clients waiting until a test refuses them. */
+class SilentHub {
+  readonly options: TextModelOptions
+  readonly #held: ServerResponse[] = []
+  #isOver = false
+
+  private constructor(endpoint: string, cacheFolder: string) {
+    this.options = { endpoint, cacheFolder, isOffline: false }
+  }
+
+  static async start(t: ExecutionContext): Promise<SilentHub> {
+    const server = createServer((_, response) => {
+      hub.#held.push(response)
+      if (hub.#isOver) hub.refuse(hub.loads - 1)
+    })
+    await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+    t.teardown(() => {
+      server.closeAllConnections()
+      server.close()
+    })
+    const hub = new SilentHub(`http://127.0.0.1:${(server.address() as AddressInfo).port}`, await folderOf(t))
+    return hub
+  }
+
+  /** The number of requests, of which each load makes one. */
+  get loads(): number {
+    return this.#held.length
+  }
+
+  /** Says that there is no model to the request of a load. */
+  refuse(load: number): void {
+    this.#held[load]?.writeHead(404).end()
+  }
+
+  /** Says so to the request of the last load, and to all later ones at once. */
+  refuseRest(): void {
+    this.#isOver = true
+    this.refuse(this.loads - 1)
+  }
+}
+
+test('an abort while a model loads rejects at once, and the load goes on for other calls', async t => {
+  const hub = await SilentHub.start(t)
+  await using provider = createKvtide(hub.options)
+  const model = provider('org/name')
+  const [reason, stop] = [new Error('enough'), new AbortController()]
+  const aborted = [
+    model.doGenerate(question('Hello!', { abortSignal: stop.signal })),
+    model.doStream(question('Hello!', { abortSignal: stop.signal })),
+  ]
+  const other = model.doGenerate(question('Hello!'))
+  t.true(await until(() => hub.loads === 1))
+  const rejected: unknown[] = []
+  for (const call of aborted) call.catch((error: unknown) => rejected.push(error))
+  stop.abort(reason)
+  await setImmediate()
+  const atOnce = [...rejected]
+  hub.refuse(0)
+  t.deepEqual(atOnce, [reason, reason])
+  await t.throwsAsync(other, { instanceOf: NoSuchModelError })
+  t.is(hub.loads, 1)
+  // A load that fails after its only call was aborted is no unhandled rejection.
+  const alone = new AbortController()
+  const last = model.doGenerate(question('Hello!', { abortSignal: alone.signal }))
+  t.true(await until(() => hub.loads === 2))
+  alone.abort(reason)
+  hub.refuse(1)
+  t.is(await t.throwsAsync(last), reason)
+})
+
+test('a load that fails late does not forget a newer one of the same name', async t => {
+  const hub = await SilentHub.start(t)
+  await using provider = createKvtide(hub.options)
+  const model = provider('org/name')
+  const older = model.doGenerate(question('Hello!'))
+  t.true(await until(() => hub.loads === 1))
+  const disposed = provider.dispose()
+  const newer = model.doGenerate(question('Hello!'))
+  t.true(await until(() => hub.loads === 2))
+  hub.refuse(0)
+  await t.throwsAsync(older, { instanceOf: NoSuchModelError })
+  await disposed
+  const joined = model.doGenerate(question('Hello!'))
+  hub.refuseRest()
+  await t.throwsAsync(newer, { instanceOf: NoSuchModelError })
+  await t.throwsAsync(joined, { instanceOf: NoSuchModelError })
+  t.is(hub.loads, 2)
 })

@@ -1,5 +1,5 @@
 // Dynamo's indexer behind DynamoRouter: what it finds is what PrefixRouter and the caches find; and whatever answers in its place is an error in time.
-import { createServer, type Server, type ServerResponse } from 'node:http'
+import { createServer, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { json } from 'node:stream/consumers'
 import { setTimeout } from 'node:timers/promises'
@@ -11,6 +11,7 @@ import { DynamoRouter, type EventPublisher, PagedKvCache, PrefixRouter, publishE
 import { Indexer, withDynamo } from '../support/dynamo.js'
 import { freePort } from '../support/redis.js'
 import { rejected, throwsCode } from '../support/throws.js'
+import { until } from '../support/until.js'
 
 const BLOCK = 4
 const SIZES = { capacity: 24, blockSize: BLOCK, numLayers: 1, numKvHeads: 1, headDim: 1, events: 10_000 }
@@ -223,25 +224,30 @@ withDynamo(
   },
 )
 
-/** A server that answers one thing to everything but registrations, whose numbers it notes. */
-async function answering(
-  t: ExecutionContext,
-  answer: (response: ServerResponse) => void,
-  registered: number[] = [],
-): Promise<string> {
-  const server: Server = createServer((request, response) => {
-    if (request.url !== '/register') return answer(response)
-    void json(request).then(body => {
-      registered.push((body as { instance_id: number }).instance_id)
-      response.writeHead(201).end('{}')
-    })
-  })
+/** Starts a server on the loopback, and returns its address. */
+async function served(t: ExecutionContext, answer: RequestListener): Promise<string> {
+  const server: Server = createServer(answer)
   await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => {
     server.closeAllConnections()
     server.close()
   })
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+/** A server that answers one thing to everything but registrations, whose numbers it notes. */
+function answering(
+  t: ExecutionContext,
+  answer: (response: ServerResponse) => void,
+  registered: number[] = [],
+): Promise<string> {
+  return served(t, (request, response) => {
+    if (request.url !== '/register') return answer(response)
+    void json(request).then(body => {
+      registered.push((body as { instance_id: number }).instance_id)
+      response.writeHead(201).end('{}')
+    })
+  })
 }
 
 test('what is no answer of an indexer is an error, and nothing is routed by it', async t => {
@@ -371,6 +377,22 @@ test('an answer that never ends is late also when garbage was collected meanwhil
   const collecting = setInterval(() => void gc(), 5)
   t.teardown(() => clearInterval(collecting))
   t.is((await rejected(dynamo.route([1, 2]), 'IO_ERROR')).details.reason, 'no answer in 5000 ms')
+})
+
+test('a registration that fails late does not remove a newer worker of the same name', async t => {
+  const held: ServerResponse[] = []
+  const url = await served(t, (request, response) => {
+    if (request.url === '/register' && held.length === 0) held.push(response)
+    else response.writeHead(request.url === '/register' ? 201 : 200).end('{}')
+  })
+  using dynamo = new DynamoRouter({ url, blockSize: 2, deadline: 60_000 })
+  const first = dynamo.addWorker('one', SOMEWHERE)
+  t.true(await until(() => held.length === 1))
+  await dynamo.removeWorker('one')
+  await dynamo.addWorker('one', SOMEWHERE)
+  held[0]?.writeHead(500).end()
+  await rejected(first, 'IO_ERROR')
+  t.deepEqual(await dynamo.route([1]), { worker: 'one', blocks: 0 })
 })
 
 test('more than was asked for, and workers of others, count for nothing', async t => {

@@ -267,7 +267,8 @@ export class DynamoRouter extends Owner {
       isThere = answer.status === 201 || (answer.status === 409 && (await indexer.has(added.id, endpoint)))
       if (!isThere) throw indexer.odd('/register', answer)
     } finally {
-      if (!isThere) indexer.workers.delete(name)
+      // Removed and added again meanwhile, the name belongs to a newer call.
+      if (!isThere && indexer.workers.get(name) === added) indexer.workers.delete(name)
     }
   }
 

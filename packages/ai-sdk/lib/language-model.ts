@@ -105,7 +105,7 @@ export class KvtideLanguageModel implements LanguageModelV4 {
     const translated = chatOptionsOf(self.#settings, options)
     try {
       options.abortSignal?.throwIfAborted()
-      const model = await self.#load()
+      const model = await orAborted(self.#load(), options.abortSignal)
       const generation = model.chat(translated.chat)
       const events = generation.events()
       const first = await events.next()
@@ -115,6 +115,17 @@ export class KvtideLanguageModel implements LanguageModelV4 {
       throw sdkError(error, self.modelId, options)
     }
   }
+}
+
+/** Waits for a load, until a signal aborts. The load goes on for other calls, and its failure is then theirs. */
+function orAborted<T>(loading: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return loading
+  return new Promise((resolve, reject) => {
+    const end = (): void => reject(signal.reason)
+    signal.addEventListener('abort', end, { once: true })
+    if (signal.aborted) end()
+    loading.then(resolve, reject).finally(() => signal.removeEventListener('abort', end))
+  })
 }
 
 /** Adds a part of the stream to the content of an answer. */

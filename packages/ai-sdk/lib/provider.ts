@@ -57,7 +57,10 @@ export function createKvtide(options: TextModelOptions = {}): KvtideProvider {
     if (found !== undefined) return found
     const loading = TextModel.load(model, own)
     loaded.set(name, loading)
-    loading.catch(() => loaded.delete(name))
+    loading.catch(() => {
+      // After `dispose`, the name may belong to a newer load.
+      if (loaded.get(name) === loading) loaded.delete(name)
+    })
     return loading
   }
 
