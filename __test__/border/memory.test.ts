@@ -1,4 +1,7 @@
 // The memory of the process, and the limits on it.
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
 import test from 'ava'
 
 import {
@@ -12,7 +15,8 @@ import {
   setMemoryLimit,
   Tensor,
 } from '../../index.js'
-import { throwsCode } from '../support/throws.js'
+import { folderOf } from '../support/folder.js'
+import { rejected, throwsCode } from '../support/throws.js'
 import { numbers, span, tokens } from '../support/tokens.js'
 
 const shape = { batchSize: 1, numKvHeads: 1, maxSeqLen: 64, headDim: 1 } as const
@@ -63,6 +67,19 @@ test.serial('the limit of the process is checked before anything is taken', t =>
     t.is(memoryStats().usedBytes, usedBytes + 100)
     throwsCode(t, 'OUT_OF_MEMORY', () => fits.narrow(0, 0, 1).reshape([1]) && Tensor.from(new Uint8Array(1), [1]))
   })
+})
+
+test.serial('a cache whose tiers cannot be opened gives its memory back at once, also when it is loaded', async t => {
+  const options = { capacity: 64, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 8 }
+  const tiers = { disk: { path: join(await folderOf(t), 'file') } }
+  writeFileSync(tiers.disk.path, '')
+  using saved = new PagedKvCache(options)
+  const bytes = await saved.saveBytes()
+  const before = memoryStats().usedBytes
+  throwsCode(t, 'IO_ERROR', () => new PagedKvCache({ ...options, tiers }))
+  t.is(memoryStats().usedBytes, before)
+  await rejected(PagedKvCache.load(bytes, { tiers }), 'IO_ERROR')
+  t.is(memoryStats().usedBytes, before)
 })
 
 test.serial('the bookkeeping of a pool and the mask of a draft count too', t => {

@@ -4,7 +4,7 @@
 import { duration, known, type Names, optional } from '../errors/check.js'
 import { invalid, isKvTideError, KvTideError } from '../errors/errors.js'
 import { type DType, type Float16ArrayLike, meta, type TensorData } from '../border/host-array.js'
-import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
+import { endThis, INTERNAL, nativeArgument, nativeThis, orDisposed, Owner, settle } from '../border/owner.js'
 import { type Kv, put, readTensor, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import { loadCache, type LoadOptions, loadPrompts, loadSequence, type LoadSequenceOptions } from './load.js'
@@ -136,7 +136,7 @@ export class PagedKvCache extends Owner {
     const native = 'model' in form ? binding.NativePagedKvCache.ofModel(form) : new binding.NativePagedKvCache(form)
     const shared = new SharedCache(native, clock, form.events, Sequence, [form.keyFormat, form.valueFormat])
     super(INTERNAL, shared, PagedKvCache)
-    if (tiers !== undefined) shared.tiers = new CacheTiers(shared, tiers, form.dtype)
+    if (tiers !== undefined) shared.tiers = orDisposed(shared, () => new CacheTiers(shared, tiers, form.dtype))
     const { namespace, blockSize, dtype, keyFormat, valueFormat, hadamard, valueHadamard } = form
     const groups = readGroups(native.groups(), 'model' in form ? form.devices : [form.device])
     const { numKvHeads, headDim, valueHeadDim, device } = groups[0] as LayerGroup
