@@ -67,7 +67,7 @@ fn check(dtype: DType, order: WeightOrder, [count, inner, columns]: [usize; 3], 
     let rows = numbers(count * inner, seed);
     let (bytes, values) = encoded(dtype, &numbers(inner * columns, seed + 77));
     let weights = Weights { dtype, bytes: &bytes[1..], inner, columns, order };
-    let cases = Kernels::supported().into_iter().flat_map(|kernels| [(kernels, false), (kernels, true)]);
+    let cases = Kernels::supported().flat_map(|kernels| [(kernels, false), (kernels, true)]);
     for (kernels, is_packed) in cases {
         let multiply = || if is_packed { packed_product(&rows, &weights) } else { product(&rows, &weights) };
         let [one, three] =
