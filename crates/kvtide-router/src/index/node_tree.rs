@@ -101,6 +101,11 @@ impl NodeTree {
         node
     }
 
+    /// True if the block with this key has a block before it, or starts a prompt.
+    pub(super) fn is_attached(&self, key: u64) -> bool {
+        self.table.node(key).is_some_and(|node| self.nodes[node as usize].parent != NONE)
+    }
+
     /// Makes a node a child of another, unless it already has a parent. A key determines everything before it, so it
     /// could only be the same parent.
     pub(super) fn attach(&mut self, node: u32, parent: u32) {

@@ -130,6 +130,8 @@ impl WorkerIndex {
             return Ok(());
         }
         self.tree.reserve(keys.len() + 1)?;
+        // A parent that its first block does not follow would stay without blocks after it, and would never be freed.
+        let parent = parent.filter(|_| !self.tree.is_attached(keys[0]));
         let mut before = parent.map_or(ROOT, |parent| self.tree.named(parent));
         for &key in keys {
             let node = self.tree.named(key);

@@ -372,6 +372,21 @@ fn blocks_may_come_before_their_parents() {
 }
 
 #[test]
+fn parents_that_no_block_follows_are_not_kept() {
+    let mut index = WorkerIndex::new();
+    let worker = index.add_worker().unwrap();
+    index.store(worker, Tier::Gpu, Some(1), &[2, 3]).unwrap();
+    for parent in 10..10_010 {
+        index.store(worker, Tier::Gpu, Some(parent), &[2]).unwrap();
+        index.store(worker, Tier::Gpu, Some(parent), &[3]).unwrap();
+    }
+    index.check_invariants();
+    assert_eq!(index.usage().blocks, 3);
+    index.store(worker, Tier::Gpu, None, &[1]).unwrap();
+    assert_eq!(index.find(&[1, 2, 3]).blocks, 3);
+}
+
+#[test]
 fn blocks_in_a_circle_are_nobodys_and_are_freed() {
     let mut index = WorkerIndex::new();
     let worker = index.add_worker().unwrap();
