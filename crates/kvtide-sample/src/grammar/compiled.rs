@@ -11,6 +11,7 @@ use std::thread;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{ParserFactory, TokenParser, panic_utils};
+use serde::de::IgnoredAny;
 
 use crate::error::{Error, Result};
 
@@ -71,21 +72,19 @@ impl Vocabulary {
     fn compile_here(&self, grammar: &Grammar) -> Result<CompiledGrammar> {
         let mut first = match grammar {
             Grammar::Json(text) => {
-                within(text, SCHEMA_MAX)?;
+                within(text.len(), SCHEMA_MAX)?;
                 let schema = schema::prepared(text)?;
                 let compile = |schema| self.parser(TopLevelGrammar::from_json_schema(schema));
                 let compiled = compile(schema.clone());
                 compiled.map_err(|reason| location::failing(&schema, reason, &|part| compile(part).err()))?
             }
             Grammar::Regex(text) => {
-                within(text, PATTERN_MAX)?;
+                within(text.len(), PATTERN_MAX)?;
                 let parser = self.parser(pattern::to_grammar(text)?);
                 parser.map_err(|reason| Error::grammar(None, reason))?
             }
             Grammar::Lark(text) => {
-                within(text, LARK_MAX)?;
-                text.lines().try_for_each(|line| within(line, PATTERN_MAX))?;
-                let parser = self.parser(TopLevelGrammar::from_lark(text.clone()));
+                let parser = self.parser(TopLevelGrammar::from_lark(lark(text)?));
                 parser.map_err(|reason| location::in_lark(&reason))?
             }
         };
@@ -145,11 +144,36 @@ impl CompiledGrammar {
     }
 }
 
-fn within(text: &str, most: usize) -> Result<()> {
-    if text.len() <= most {
+/// A Lark grammar with its schemas prepared. A rule that is a schema on one line may be as long as a schema.
+fn lark(text: &str) -> Result<String> {
+    let mut made = String::with_capacity(text.len());
+    let mut own = 0;
+    for line in text.lines() {
+        let rule = line.split_once("%json ").filter(|(name, _)| name.trim_end().ends_with(':'));
+        match rule.filter(|(_, schema)| serde_json::from_str::<IgnoredAny>(schema).is_ok()) {
+            Some((name, schema)) => {
+                within(schema.len(), SCHEMA_MAX)?;
+                let schema = schema::prepared(schema)?;
+                own += name.len();
+                made.extend([name, "%json ", &schema.to_string(), "\n"]);
+            }
+            None => {
+                within(line.len(), PATTERN_MAX)?;
+                own += line.len() + 1;
+                made.extend([line, "\n"]);
+            }
+        }
+    }
+    within(own, LARK_MAX)?;
+    within(text.len(), LARK_MAX + SCHEMA_MAX)?;
+    Ok(made)
+}
+
+fn within(bytes: usize, most: usize) -> Result<()> {
+    if bytes <= most {
         return Ok(());
     }
-    Err(Error::grammar(None, format!("a text of {} bytes, expected at most {most}", text.len())))
+    Err(Error::grammar(None, format!("a text of {bytes} bytes, expected at most {most}")))
 }
 
 /// Runs a call of the parser. Its error or its panic, as one line.

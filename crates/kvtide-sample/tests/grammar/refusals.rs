@@ -68,6 +68,32 @@ fn a_regular_expression_and_a_lark_grammar_are_refused_with_the_place() {
 }
 
 #[test]
+fn a_rule_that_is_a_schema_is_read_as_a_schema_alone() {
+    let vocabulary = bytes_and_words();
+    let rule = |schema: &str| Grammar::Lark(format!("start: \"<\" value \">\"\nvalue: %json {schema}\n"));
+    let names =
+        |count: usize| (0..count).map(|at| format!(r#""a name of a property, {at}":true,"#)).collect::<String>();
+    let long =
+        format!(r##"{{"properties":{{{}"b":{{"$ref":"#here"}}}},"$defs":{{"x":{{"$anchor":"here"}}}}}}"##, names(800));
+    assert!(long.len() > 1 << 14);
+    vocabulary.compile(&rule(&long)).unwrap();
+    // Between tokens of JSON there may be a space, and not two.
+    let compiled = Arc::new(vocabulary.compile(&rule(r#"{"type":"array","items":{"type":"null"}}"#)).unwrap());
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    for (text, is_there) in [("<[ null]>", true), ("<[  null]>", false)] {
+        assert_eq!(Matcher::new(Arc::clone(&compiled)).seek(&bytes(text)), Ok(is_there), "{text}");
+    }
+    for (schema, expected) in [
+        (format!(r#"{{"pattern":"{}"}}"#, "a".repeat(9000)), "8192"),
+        (format!(r#"{{"enum":["{}"]}}"#, "a".repeat(1 << 20)), "1048576"),
+        (r#"{"$ref":"other.json"}"#.to_owned(), "not fetched"),
+    ] {
+        let (_, reason) = refusal(&vocabulary, &rule(&schema));
+        assert!(reason.contains(expected), "{reason}");
+    }
+}
+
+#[test]
 fn a_schema_is_refused_that_is_too_deep_along_its_references() {
     let nested = |inner: String| (0..60).fold(inner, |schema, _| format!(r#"{{"items":{schema}}}"#));
     let next = |at: usize| {
