@@ -89,7 +89,10 @@ impl Stems {
         if keys < KEYS_MIN {
             return;
         }
-        sequences.retain(|&sequence| sees_all(asked, sequence, 0..keys));
+        // Slopes are of the positions of the first one's keys.
+        let ends = |sequence: usize| [0, keys - 1].map(|key| asked.sequences[sequence].keys.at(key));
+        let is_alike = |sequence: usize| asked.rules.alibi_slopes.is_none() || ends(sequence) == ends(first);
+        sequences.retain(|&sequence| sees_all(asked, sequence, 0..keys) && is_alike(sequence));
         let rows = sequences.iter().map(|&sequence| asked.sequences[sequence].queries).sum::<usize>()
             * asked.sizes.query_heads;
         if sequences.len() < 2 || rows * (padded(asked.sizes.value_dim) + 2) > FLOATS_MAX {

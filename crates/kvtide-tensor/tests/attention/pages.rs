@@ -2,7 +2,7 @@
 //! that only the order of additions differs.
 
 use kvtide_core::Code;
-use kvtide_core::paged::PageFormat;
+use kvtide_core::paged::{PageFormat, Window};
 use kvtide_tensor::attention::{AttendOptions, KvRows, attend};
 use kvtide_tensor::runtime::{Kernels, with_kernels};
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
@@ -243,6 +243,42 @@ fn related() -> impl Strategy<Value = Case> {
 #[test]
 fn sequences_that_begin_alike_see_what_each_would_alone() {
     support::run("related", 25, related(), agrees);
+}
+
+#[test]
+fn slopes_are_of_each_sequence_s_own_positions_of_common_pages() {
+    let mut cache = PagedKvCache::new(PagedKvCacheOptions {
+        capacity: 30,
+        block_size: 16,
+        num_kv_heads: 2,
+        head_dim: 16,
+        window: Some(Window::new(416, 0).unwrap()),
+        ..Default::default()
+    })
+    .unwrap();
+    let id = cache.create_sequence().unwrap();
+    let rows = to_bytes(DType::F32, &Numbers::new(3).take(2 * 432 * 16));
+    let host = || HostTensor::new("rows", &rows, DType::F32, &[2, 432, 16]).unwrap();
+    cache.write_tokens(id, 0, 0, host(), host()).unwrap();
+    let q = to_bytes(DType::F32, &Numbers::new(9).take(2 * 2 * 16));
+    // The second one has dropped a block before the same 25, behind which each has one of its own.
+    let (first, second): (Vec<i32>, Vec<i32>) = ((0..26).chain([-1]).collect(), (-1..25).chain([26]).collect());
+    let slopes = [0.5, 0.25];
+    let mut attended = |tables: &[i32], lengths: &[i32], q: &[u8], offsets: &[i32]| {
+        let pages = cache.pages_of_tables(0, tables, lengths).unwrap();
+        let q = HostTensor::new("q", q, DType::F32, &[lengths.len(), 2, 16]).unwrap();
+        let options = AttendOptions {
+            window: Some(416),
+            alibi_slopes: Some(&slopes),
+            query_offsets: Some(offsets),
+            ..Default::default()
+        };
+        attend(q, &pages, &options).unwrap().out.to_f32().unwrap()
+    };
+    let both = attended(&[&first[..], &second].concat(), &[416, 432], &q, &[0, 1, 2]);
+    let alone = attended(&second, &[432], &q[q.len() / 2..], &[0, 1]);
+    let off = both[32..].iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(off < 1e-5, "off by {off}");
 }
 
 /// Rows of more elements than any kernel of a GPU takes: they are attended to in tensor operations, on the memory's own device.

@@ -60,6 +60,9 @@ pub enum Activation {
     GeluTanh,
 }
 
+/// The least product of a gate: below it, an activation is 0 as far as floats can tell, but its power of two overflows.
+const GATE_MIN: f32 = -88.0;
+
 /// `2 * sqrt(2 / pi)`, and the same times 0.044715.
 const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
 
@@ -316,6 +319,30 @@ mod tests {
             }
         };
         has.into_iter().filter(|(.., is_supported)| *is_supported).map(|(name, kernels, _)| (name, kernels)).collect()
+    }
+
+    #[test]
+    fn gates_far_below_zero_are_zero() {
+        let few = [f32::NEG_INFINITY, f32::MIN, -1e38, -1e30, -1e4, -200.0, -88.1, -87.9, -60.0];
+        let mut gates = [[f32::NAN; COLUMNS]];
+        gates[0][..few.len()].copy_from_slice(&few);
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let mut expected = [[1.0; COLUMNS]; ROWS];
+            gate_plain(activation, &gates, &mut expected);
+            for (value, x) in expected[0].into_iter().zip(few) {
+                assert!((-1e-24..=0.0).contains(&value), "{activation:?} of {x} is {value}");
+            }
+            for (name, kernels) in [Precision::Bytes, Precision::Floats].into_iter().flat_map(all) {
+                let mut found = [[1.0; COLUMNS]; ROWS];
+                kernels.gate(activation, &gates, &mut found);
+                assert_eq!(
+                    found[0].map(f32::to_bits)[..few.len()],
+                    expected[0].map(f32::to_bits)[..few.len()],
+                    "{name}"
+                );
+                assert!(found[0][few.len()..].iter().all(|value| value.is_nan()), "{name}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The same without vector instructions.
 
-use super::{Activation, COLUMNS, GELU, Line, Precision, Products, Shape};
+use super::{Activation, COLUMNS, GATE_MIN, GELU, Line, Precision, Products, Shape};
 use crate::kernels::simd::POWERS;
 
 /// Copies a row into its place in a group. Elements that the row lacks are 0. If rows are quantised and an element is not
@@ -115,6 +115,7 @@ fn float_sum(lines: &[Line], shape: Shape, words: &[i32], count: usize, column: 
 /// Multiplies products by the activated ones of a gate.
 pub(crate) fn gate_plain(activation: Activation, gates: &[[f32; COLUMNS]], products: &mut Products) {
     for (&x, product) in gates.as_flattened().iter().zip(products.as_flattened_mut()) {
+        let x = if x < GATE_MIN { GATE_MIN } else { x };
         let bent = match activation {
             Activation::Silu => x,
             Activation::GeluTanh => x * (x * x).mul_add(GELU[1], GELU[0]),

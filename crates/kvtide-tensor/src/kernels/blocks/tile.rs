@@ -1,7 +1,9 @@
 //! The products of some rows with a panel, written once for all vector instructions.
 #![expect(unsafe_code, reason = "vector instructions read and write through pointers")]
 
-use super::{Activation, BlockKernels, COLUMNS, GELU, Products, ROWS, Shape, Tile, WideKernels, WideTile, plain};
+use super::{
+    Activation, BlockKernels, COLUMNS, GATE_MIN, GELU, Products, ROWS, Shape, Tile, WideKernels, WideTile, plain,
+};
 use crate::kernels::simd::avx2::Avx2;
 use crate::kernels::simd::avx512::Avx512;
 use crate::kernels::simd::dots::{Avx2Dots, Avx512Dots, AvxVnniDots, Codes, Dots, eight_bytes};
@@ -215,6 +217,7 @@ unsafe fn gate<V: Lanes>(activation: Activation, gates: &[[f32; COLUMNS]], produ
             // SAFETY: a vector is a part of a row.
             unsafe {
                 let (x, product) = (V::load(gates[first..].as_ptr()), &mut products[first..]);
+                let x = x.max(V::splat(GATE_MIN));
                 let bent = match activation {
                     Activation::Silu => x,
                     Activation::GeluTanh => x.mul(x.mul(x).mul_add(V::splat(GELU[1]), V::splat(GELU[0]))),

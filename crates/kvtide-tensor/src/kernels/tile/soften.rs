@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
 use super::rows::{ElementFormat, load_some};
-use crate::kernels::simd::{Lanes, exp2};
+use crate::kernels::simd::{Lanes, POWERS, exp2};
 
 /// Turns scores into weights `e^(score - max)`, where max is the larger of `before` and the largest score; returns max and
 /// the sum of the weights. If max is -infinity, all weights are 0.
@@ -33,6 +33,9 @@ pub(super) unsafe fn soften<V: Lanes>(scores: *mut f32, count: usize, before: f3
     }
 }
 
+/// The largest exponent of 2 of a softcap: beyond it, the hyperbolic tangent is 1.
+const EXPONENT_MAX: f32 = 60.0;
+
 /// Applies a softcap to scores: `cap * tanh(score * factor)`.
 ///
 /// # Safety
@@ -42,14 +45,20 @@ pub(super) unsafe fn soften<V: Lanes>(scores: *mut f32, count: usize, before: f3
 pub(super) unsafe fn bend<V: Lanes>(scores: *mut f32, count: usize, factor: f32, cap: f32) {
     // SAFETY: the caller's promise.
     unsafe {
-        // tanh(x) = 1 - 2 / (e^2x + 1)
         let (one, two) = (V::splat(1.0), V::splat(2.0));
         // For the smallest caps the factor is infinite, and infinity times a score of 0 would be NaN.
         let power = V::splat((2.0 * std::f32::consts::LOG2_E * factor).min(f32::MAX));
         for at in (0..count).step_by(V::COUNT) {
-            let exponential = exp2(V::load(scores.add(at)).mul(power));
-            let bent = one.sub(two.div(exponential.add(one)));
-            bent.mul(V::splat(cap)).store(scores.add(at));
+            let exponent = V::load(scores.add(at)).mul(power).max(V::splat(-EXPONENT_MAX)).min(V::splat(EXPONENT_MAX));
+            // tanh(x) = e / (e + 2) where e = e^2x - 1, without a difference of numbers near 1 for a small x.
+            let whole = exponent.round();
+            let rest = exponent.sub(whole);
+            let mut less = V::splat(POWERS[0]);
+            for &term in &POWERS[1..POWERS.len() - 1] {
+                less = less.mul_add(rest, V::splat(term));
+            }
+            let less = less.mul(rest).scale_by_power(whole).add(one.scale_by_power(whole).sub(one));
+            less.div(less.add(two)).mul(V::splat(cap)).store(scores.add(at));
         }
     }
 }
