@@ -1,6 +1,6 @@
 // save, saveBytes, load, loadPrompts, loadSequence: a load returns what was saved, and invalid files are refused.
 import { execFileSync } from 'node:child_process'
-import { lstat, readdir, readFile, stat, symlink, writeFile } from 'node:fs/promises'
+import { lstat, readdir, readFile, readlink, stat, symlink, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -312,6 +312,33 @@ test('only regular files are opened, and written over', async t => {
     t.true((await lstat(at('free'))).isFile())
   })
 })
+
+test('a load closes its file, however it ends', async t =>
+  inFolder(async folder => {
+    if (process.platform !== 'linux') {
+      t.log('SKIPPED: only Linux lists the open files of a process')
+      t.pass()
+      return
+    }
+    using cache = cacheOf()
+    const seq = cache.openSequence()
+    feed(seq, span(0, 11))
+    const [whole, one] = ['prompts.kv', 'chat.kv'].map(name => join(folder, name)) as [string, string]
+    await cache.save(whole)
+    await seq.save(one)
+    using again = await PagedKvCache.load(whole)
+    t.is(again.match(span(0, 20)).length, 8)
+    t.is((await cache.loadSequence(one)).length, 11)
+    await cache.loadPrompts(whole)
+    await rejected(PagedKvCache.load(whole, { blockSize: 0 }), 'INVALID_ARGUMENT')
+    await rejected(cacheOf({ headDim: 2 }).loadSequence(one), 'INCOMPATIBLE')
+    const files = await readdir('/proc/self/fd')
+    const open = await Promise.all(files.map(file => readlink(join('/proc/self/fd', file)).catch(() => '')))
+    t.deepEqual(
+      open.filter(path => path === whole || path === one),
+      [],
+    )
+  }))
 
 test('bytes that change while they are read do not matter', async t => {
   using cache = cacheOf()

@@ -11,6 +11,7 @@ import {
 } from '../sequences/options.js'
 import { PROMPT, promptOf, type PromptOptions, readPrompt } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
+import { orDisposed } from '../border/owner.js'
 import { FILE, type FileOptions, type GivenFileOptions, watched, whenFree } from '../files/progress.js'
 import { readSource } from '../files/source.js'
 
@@ -63,7 +64,7 @@ export async function loadCache<C extends { dispose(): void }>(
   const from = readSource(source)
   return watched({ signal, onProgress }, async watch => {
     const file = await from.openCache()
-    const { cache, shared } = make(merged(JSON.parse(file.description()) as Description, given))
+    const { cache, shared } = orDisposed(file, () => make(merged(JSON.parse(file.description()) as Description, given)))
     try {
       await bring(shared, file, shared.native.forgotten(), watch)
       return cache

@@ -20,7 +20,7 @@ const OF_ADDON = /\.node$/
 /** The addon of a checkout includes the network. The ordinary one, of 12 MB, is built and measured by addon.mjs, as in a release. */
 export const BUDGETS = {
   root: 1_140_000,
-  'kvtide.linux-x64-gnu.node': 22_500_000,
+  'kvtide.linux-x64-gnu.node': 22_600_000,
   'kvtide-cuda.linux-x64-gnu.node': 60_000_000,
 }
 

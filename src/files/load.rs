@@ -87,6 +87,16 @@ fn take<T>(waiting: &Waiting<T>) -> Outcome<T> {
     taken.ok_or_else(|| Error::Disposed { object: "load" }.into())
 }
 
+fn opened<T>(file: T) -> Waiting<Arc<T>> {
+    Arc::new(Mutex::new(Some(Arc::new(file))))
+}
+
+/// The open file of a load.
+fn shared<T>(file: &Waiting<Arc<T>>) -> Outcome<Arc<T>> {
+    let file = file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    file.ok_or_else(|| Error::Disposed { object: "load" }.into())
+}
+
 fn put<T>(waiting: &Waiting<T>, value: T) {
     *waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
 }
@@ -104,22 +114,23 @@ fn with<T, R>(waiting: &Waiting<T>, work: impl FnOnce(&T) -> Outcome<R>) -> Outc
 /// The file of a cache, and the blocks into which its pages are read.
 #[napi]
 pub struct NativeCacheFile {
-    file: Arc<CacheFile>,
+    /// Closed by `dispose`: a process has a limited number of open files.
+    file: Waiting<Arc<CacheFile>>,
     load: Waiting<CacheLoad>,
 }
 
 impl NativeCacheFile {
     fn new(file: CacheFile) -> Self {
-        NativeCacheFile { file: file.into(), load: Arc::default() }
+        NativeCacheFile { file: opened(file), load: Arc::default() }
     }
 }
 
 #[napi]
 impl NativeCacheFile {
     /// Returns the options to create a cache like the saved one, as JSON.
-    #[napi(catch_unwind)]
-    pub fn description(&self) -> String {
-        self.file.description()
+    #[napi]
+    pub fn description(&self, env: &Env) -> Result<String> {
+        guard(env, || Ok(shared(&self.file)?.description()))
     }
 
     /// Returns the number of blocks to load in the group with the most. `since` is how often prefixes had been
@@ -127,7 +138,7 @@ impl NativeCacheFile {
     #[napi]
     pub fn begin(&self, env: &Env, cache: &mut NativePagedKvCache, since: f64) -> Result<f64> {
         cache.cache.change(env, |cache| {
-            let load = self.file.begin(cache)?.since(whole("since", since)?);
+            let load = shared(&self.file)?.begin(cache)?.since(whole("since", since)?);
             let blocks = load.blocks();
             put(&self.load, load);
             Ok(blocks.into())
@@ -139,7 +150,7 @@ impl NativeCacheFile {
         let (file, load, watch) = (self.file.clone(), self.load.clone(), watch.shared());
         let read = move || {
             let begun = take(&load)?;
-            file.read(&begun, &watch)?;
+            shared(&file)?.read(&begun, &watch)?;
             put(&load, begun);
             Ok(())
         };
@@ -149,36 +160,37 @@ impl NativeCacheFile {
     /// Returns true if prompts find the blocks: false if prefixes were forgotten since.
     #[napi]
     pub fn end(&self, env: &Env, cache: &mut NativePagedKvCache) -> Result<bool> {
-        cache.cache.change(env, |cache| with(&self.load, |load| Ok(self.file.end(cache, load)?)))
+        cache.cache.change(env, |cache| with(&self.load, |load| Ok(shared(&self.file)?.end(cache, load)?)))
     }
 
-    /// Ends the load, and frees its blocks.
+    /// Ends the load, frees its blocks, and closes the file.
     #[napi(catch_unwind)]
     pub fn dispose(&self) {
-        let _ = take(&self.load);
+        let _ = (take(&self.load), take(&self.file));
     }
 }
 
 /// The file of a sequence, and the blocks into which its pages are read.
 #[napi]
 pub struct NativeSequenceFile {
-    file: Arc<SequenceFile>,
+    /// Closed by `dispose`: a process has a limited number of open files.
+    file: Waiting<Arc<SequenceFile>>,
     layouts: Waiting<Vec<PageLayout>>,
     new: Waiting<NewBlocks>,
 }
 
 impl NativeSequenceFile {
     fn new(file: SequenceFile) -> Self {
-        NativeSequenceFile { file: file.into(), layouts: Arc::default(), new: Arc::default() }
+        NativeSequenceFile { file: opened(file), layouts: Arc::default(), new: Arc::default() }
     }
 }
 
 #[napi]
 impl NativeSequenceFile {
     /// Returns the ids of all tokens, and of those that are to follow, if they are known.
-    #[napi(catch_unwind)]
-    pub fn ids(&self) -> Option<Uint32Array> {
-        self.file.ids().map(|ids| Uint32Array::new(ids.to_vec()))
+    #[napi]
+    pub fn ids(&self, env: &Env) -> Result<Option<Uint32Array>> {
+        guard(env, || Ok(shared(&self.file)?.ids().map(|ids| Uint32Array::new(ids.to_vec()))))
     }
 
     /// Refuses a cache of another identity. Returns true if cached blocks would be evicted for the sequence: then the
@@ -193,9 +205,10 @@ impl NativeSequenceFile {
         extra: Option<Vec<NativeExtra>>,
     ) -> Result<bool> {
         cache.cache.change(env, |cache| {
-            self.file.check(cache, Prompt::read(salt, salt_from, extra)?.options())?;
+            let file = shared(&self.file)?;
+            file.check(cache, Prompt::read(salt, salt_from, extra)?.options())?;
             put(&self.layouts, cache.layouts().collect());
-            Ok(self.file.evicts(cache))
+            Ok(file.evicts(cache))
         })
     }
 
@@ -204,7 +217,7 @@ impl NativeSequenceFile {
         let (file, layouts, watch) = (self.file.clone(), self.layouts.clone(), watch.shared());
         let verify = move || {
             let own = take(&layouts)?;
-            file.verify_pages(&own, &watch)?;
+            shared(&file)?.verify_pages(&own, &watch)?;
             put(&layouts, own);
             Ok(())
         };
@@ -216,7 +229,7 @@ impl NativeSequenceFile {
     #[napi]
     pub fn begin(&self, env: &Env, cache: &mut NativePagedKvCache, since: f64) -> Result<()> {
         cache.cache.change(env, |cache| {
-            put(&self.new, self.file.begin(cache)?.since(whole("since", since)?));
+            put(&self.new, shared(&self.file)?.begin(cache)?.since(whole("since", since)?));
             Ok(())
         })
     }
@@ -226,7 +239,7 @@ impl NativeSequenceFile {
         let (file, layouts, new, watch) = (self.file.clone(), self.layouts.clone(), self.new.clone(), watch.shared());
         let read = move || {
             let (own, begun) = (take(&layouts)?, take(&new)?);
-            file.read_pages(&own, &begun, &watch)?;
+            shared(&file)?.read_pages(&own, &begun, &watch)?;
             put(&new, begun);
             Ok(())
         };
@@ -245,13 +258,13 @@ impl NativeSequenceFile {
     ) -> Result<f64> {
         cache.cache.change(env, |cache| {
             let prompt = Prompt::read(salt, salt_from, extra)?;
-            with(&self.new, |new| Ok(self.file.end(cache, new, prompt.options())? as f64))
+            with(&self.new, |new| Ok(shared(&self.file)?.end(cache, new, prompt.options())? as f64))
         })
     }
 
-    /// Ends the load, and frees its blocks.
+    /// Ends the load, frees its blocks, and closes the file.
     #[napi(catch_unwind)]
     pub fn dispose(&self) {
-        let _ = take(&self.new);
+        let _ = (take(&self.new), take(&self.file));
     }
 }
