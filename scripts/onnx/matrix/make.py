@@ -11,7 +11,9 @@ references.json and references.safetensors, in the form of __test__/fixtures/lla
 `KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test runtime` runs them all. vision.py makes models that see images.
 """
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -372,6 +374,48 @@ def mobius(packages, folder, form):
         raise RuntimeError((run.stderr.strip().splitlines() or ['no model'])[-1])
 
 
+def export(name, arguments):
+    """Makes a model and its graphs. Unless all forms were tried, a run with `--keep` makes them again."""
+    folder = arguments.folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if arguments.keep and (folder / 'made').exists():
+        return
+    (folder / 'made').unlink(missing_ok=True)
+    ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo', 'combined')
+            if way in arguments.ways and (way != 'combined' or name == 'gpt2')]
+    if 'builder' in arguments.ways:
+        for form in BUILT:
+            if form in ONCE and name != 'llama':
+                continue
+            tag = f'builder-{form}'
+            ways.append((tag, lambda at, tag=tag, form=form: build(arguments.builder, at, tag, form)))
+    if arguments.mobius:
+        ways += [(form, lambda at, form=form: mobius(arguments.mobius, at, form)) for form in MOBIUS]
+    if arguments.fixtures:
+        # Weights that are quantised are those of optimum's graph.
+        needed = {*FIXTURES[name], *(['optimum'] if 'quantised' in FIXTURES[name] else [])}
+        ways = [(way, made) for way, made in ways if way in needed]
+    try:
+        make(name, folder, arguments.fixtures)
+    except Exception as error:
+        print(name, 'FAILED', type(error).__name__, error, flush=True)
+        return
+    unknown = None
+    for way, made in ways:
+        exporter = way.split('-')[0]
+        if exporter == unknown or way == 'dynamo' and json.loads((folder / 'hf' / 'config.json').read_text()).get('sliding_window'):
+            continue
+        try:
+            made(folder)
+            print(name, way, 'ok', flush=True)
+        except Exception as error:
+            print(name, way, 'FAILED', type(error).__name__, str(error)[-300:], flush=True)
+            # The same answer for each form would take minutes.
+            if 'is not currently supported' in str(error):
+                unknown = exporter
+    (folder / 'made').touch()
+
+
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('folder', type=Path)
@@ -381,43 +425,8 @@ if __name__ == '__main__':
     parser.add_argument('--keep', action='store_true', help='keep the families that an earlier run has made')
     parser.add_argument('--ways', nargs='*', default=['optimum', 'quantised', 'dynamo', 'combined', 'builder'])
     parser.add_argument('--fixtures', action='store_true', help='make the graphs of FIXTURES, with weights that compress')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count(), help='families that are exported at the same time')
     arguments = parser.parse_args()
-    for name in [name for name in (FIXTURES if arguments.fixtures else FAMILIES) if not arguments.only or name in arguments.only]:
-        folder = arguments.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        if arguments.keep and (folder / 'made').exists():
-            continue
-        (folder / 'made').unlink(missing_ok=True)
-        ways = [(way, globals()[way]) for way in ('optimum', 'quantised', 'dynamo', 'combined')
-                if way in arguments.ways and (way != 'combined' or name == 'gpt2')]
-        if 'builder' in arguments.ways:
-            for form in BUILT:
-                if form in ONCE and name != 'llama':
-                    continue
-                tag = f'builder-{form}'
-                ways.append((tag, lambda at, tag=tag, form=form: build(arguments.builder, at, tag, form)))
-        if arguments.mobius:
-            ways += [(form, lambda at, form=form: mobius(arguments.mobius, at, form)) for form in MOBIUS]
-        if arguments.fixtures:
-            # Weights that are quantised are those of optimum's graph.
-            needed = {*FIXTURES[name], *(['optimum'] if 'quantised' in FIXTURES[name] else [])}
-            ways = [(way, export) for way, export in ways if way in needed]
-        try:
-            make(name, folder, arguments.fixtures)
-        except Exception as error:
-            print(name, 'FAILED', type(error).__name__, error)
-            continue
-        unknown = None
-        for way, export in ways:
-            exporter = way.split('-')[0]
-            if exporter == unknown or way == 'dynamo' and json.loads((folder / 'hf' / 'config.json').read_text()).get('sliding_window'):
-                continue
-            try:
-                export(folder)
-                print(name, way, 'ok', flush=True)
-            except Exception as error:
-                print(name, way, 'FAILED', type(error).__name__, str(error)[-300:], flush=True)
-                # The same answer for each form would take minutes.
-                if 'is not currently supported' in str(error):
-                    unknown = exporter
-        (folder / 'made').touch()
+    names = [name for name in (FIXTURES if arguments.fixtures else FAMILIES) if not arguments.only or name in arguments.only]
+    with concurrent.futures.ProcessPoolExecutor(arguments.jobs, mp_context=multiprocessing.get_context('spawn')) as pool:
+        list(pool.map(export, names, [arguments] * len(names)))
