@@ -47,6 +47,17 @@ export const addons = [
     ),
   },
   {
+    name: 'addon-outcome',
+    fault: 'an attempt of a match that has ended counts as answered',
+    file: 'src/tiers/driver.rs',
+    from: 'gate.settle(permit, outcome);',
+    to: 'let _ = outcome;\n                gate.settle(permit, Settled::Answered(Answered::default()));',
+    check: addon(
+      '__test__/store/own-stores.test.ts',
+      'a store that never answers is no longer asked, though each match has ended before the timeout',
+    ),
+  },
+  {
     name: 'addon-counted',
     fault: 'the memory of logits is not counted',
     file: LOGITS,

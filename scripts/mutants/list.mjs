@@ -141,6 +141,22 @@ export const mutants = [
     check: tested('linear', 'long_rows'),
   },
   {
+    name: 'packed-columns',
+    fault: 'all columns of a panel of packed weights have the numbers of the first one',
+    file: 'crates/kvtide-tensor/src/linear/packed.rs',
+    from: 'line[column % PACKED * size..]',
+    to: 'line[0..]',
+    check: tested('linear', 'products_of_any'),
+  },
+  {
+    name: 'packed-rows',
+    fault: 'a group of rows is multiplied with the first columns of a panel alone',
+    file: 'crates/kvtide-tensor/src/kernels/tile/packed.rs',
+    from: 'out: a.out.add(first), ahead, ..a',
+    to: 'out: a.out, ahead, ..a',
+    check: tested('linear', 'products_of_any'),
+  },
+  {
     name: 'weight-order',
     fault: 'a transposed weight of a head is read as if it were not',
     file: 'crates/kvtide-onnx/src/rewrite/head.rs',
