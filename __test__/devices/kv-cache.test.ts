@@ -87,6 +87,18 @@ onDevices("parts of tensors are appended row by row, the cache's own among them"
   }
 })
 
+onDevices('what a cache shows is appended to it once more, in the same buffer', (t, device) => {
+  for (const shape of wideOn(device)) {
+    using cache = make(shape, 256)
+    const { k, v } = cache.update(...given(shape, 0, 30))
+    cache.update(k, v)
+    const { k: all, v: values } = cache.getKv()
+    cache.update(all.narrow(2, 20, 20), values.narrow(2, 20, 20))
+    showsBoth(cache.getKv(), shape, [...span(0, 30), ...span(0, 30), ...span(20, 30), ...span(0, 10)])
+    t.is(cache.capacity, 256)
+  }
+})
+
 onDevices('a draft is kept in part, or leaves no trace', (t, device) => {
   for (const shape of wideOn(device)) {
     using cache = make(shape)

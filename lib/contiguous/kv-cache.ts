@@ -134,7 +134,7 @@ export class KvCache<D extends DType = DType> extends Owner {
     return own(this).seqLen() === 0
   }
 
-  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`. It shows every later change and is never stale. Get it again after `capacity` changes. */
+  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`. It shows every later change and is never stale. Get it again after `capacity` changes, and after `restore`. */
   get kCacheRaw(): Tensor<D> {
     return tensorOf(raw(this), 0)
   }

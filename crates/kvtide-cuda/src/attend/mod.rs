@@ -293,8 +293,9 @@ fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> ReadPart {
             (slab.sections[part].format, read.flat_map(|(pages, own)| starts((&pages, own))).collect())
         }
     };
-    let unit = Unit::WIDEST.dividing(numbers).bytes();
     let row_bytes = format.row_bytes(dim);
+    // Of a row without elements nothing is read: it may have no memory.
+    let unit = if row_bytes == 0 { 1 } else { Unit::WIDEST.dividing(numbers).bytes() };
     (of.unit, of.row_bytes, of.stride) = (number(unit), number(row_bytes), number(stride(row_bytes)));
     of.units = Divisor::new(row_bytes.div_ceil(16));
     of.is_direct = u32::from(shape.is_direct(call.queries.format, format, dim, unit));

@@ -244,12 +244,11 @@ impl Contiguous {
         self.check_change()?;
         let shape = self.shape_with(sources);
         for source in sources.iter_mut() {
-            source.bring(self.budget.device())?;
-        }
-        if let Some(buffer) = &self.buffer {
-            for source in sources.iter_mut() {
+            if let Some(buffer) = &self.buffer {
                 source.stage(buffer)?;
             }
+            // What was staged is in the host's memory.
+            source.bring(self.budget.device())?;
         }
         let assembled = match plan.reads {
             Reads::Shared(_) => None,

@@ -148,7 +148,7 @@ impl KvCache {
 
     /// Views of the whole buffers `[batch, kv_heads, capacity, head_dim]`, which show later writes and are never stale.
     ///
-    /// Their address stays the same as long as the capacity does.
+    /// Their address stays the same as long as the capacity does, and the cache is not restored.
     pub fn raw(&self) -> Result<Kv> {
         Ok(self.raw_shown()?.into_kv())
     }
