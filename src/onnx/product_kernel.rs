@@ -51,18 +51,24 @@ impl ProductKernel {
         let ProductKernel { shared, dtype, packed, .. } = self;
         let call = Call { library: shared.library, context, operator: OPERATOR };
         let input = |index| call.input(index, dtype.bytes())?.ok_or_else(|| wrong(index, "is missing"));
-        let rows: Input<'_> = input(0)?;
-        let weights = if packed.is_none() { Some(self.weights(&input(1)?)?) } else { None };
-        let [inner, columns] = match (packed, &weights) {
-            (Some(packed), _) => [packed.inner(), packed.columns()],
-            (None, Some(weights)) => [weights.inner, weights.columns],
-            (None, None) => return Err(wrong(1, "is missing")),
-        };
-        let multiply = |rows: &[f32], out: &mut [f32]| match (packed, &weights) {
-            (Some(packed), _) => packed.multiply(rows, out),
-            (None, Some(weights)) => multiply(rows, weights, out),
-            (None, None) => Ok(()),
-        };
+        let rows = input(0)?;
+        if let Some(packed) = packed {
+            let sizes = [packed.inner(), packed.columns()];
+            return self.multiply(call, rows, sizes, |rows, out| packed.multiply(rows, out));
+        }
+        let weights = self.weights(&input(1)?)?;
+        self.multiply(call, rows, [weights.inner, weights.columns], |rows, out| multiply(rows, &weights, out))
+    }
+
+    /// Multiplies rows of so many elements with so many columns.
+    fn multiply(
+        &self,
+        call: Call,
+        rows: Input<'_>,
+        [inner, columns]: [usize; 2],
+        multiply: impl Fn(&[f32], &mut [f32]) -> kvtide_tensor::Result<()>,
+    ) -> Outcome<()> {
+        let ProductKernel { shared, dtype, .. } = self;
         let mut dims = rows.dims;
         match dims.last_mut() {
             Some(last) if *last == inner as i64 => *last = columns as i64,
