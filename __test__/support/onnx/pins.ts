@@ -12,6 +12,17 @@ interface Pinned {
 
 const NONE: Pinned = { blocks: 0, slots: 0 }
 
+interface Kept extends Pinned {
+  readonly isDrafting: boolean
+}
+
+/** What others keep at most while a client asks for something. */
+interface Asked {
+  readonly client: object
+  readonly isDraft: boolean
+  most: Pinned
+}
+
 /** The blocks that cannot be taken from clients: they rest, or have a transaction open. And the most of them while something was asked for. */
 export class Pins {
   readonly blockSize: number
@@ -19,8 +30,8 @@ export class Pins {
   readonly capacity: number
   /** The slots of states, or as many as are never needed. */
   readonly slots: number
-  readonly #of = new Map<object, Pinned & { readonly isDrafting: boolean }>()
-  readonly #asked = new Set<{ most: Pinned; readonly isDraft: boolean }>()
+  readonly #of = new Map<object, Kept>()
+  readonly #asked = new Set<Asked>()
 
   constructor(model: OnnxModel) {
     const { groups, blockSize } = model.cache
@@ -42,12 +53,12 @@ export class Pins {
   set(client: object, tokens: number, isDrafting = false): void {
     const slots = tokens === 0 ? 0 : isDrafting ? 1 + SLOTS : 1
     this.#of.set(client, { blocks: this.blocks(tokens), slots, isDrafting })
-    for (const asked of this.#asked) asked.most = mostOf(asked.most, this.#sum(asked.isDraft))
+    for (const asked of this.#asked) asked.most = mostOf(asked.most, this.#sum(asked))
   }
 
-  /** Makes a call, and says what others pin at most until it ends. Only what is asked for in a transaction may be refused for one that goes on. */
-  async during(isDraft: boolean, call: () => Promise<void>): Promise<Pinned> {
-    const asked = { most: this.#sum(isDraft), isDraft }
+  /** Makes a call of a client, and says what others pin at most until it ends. Only what is asked for in a transaction may be refused for one that goes on. */
+  async during(client: object, isDraft: boolean, call: () => Promise<void>): Promise<Pinned> {
+    const asked = { client, isDraft, most: this.#sum({ client, isDraft }) }
     this.#asked.add(asked)
     try {
       await call()
@@ -57,11 +68,10 @@ export class Pins {
     return asked.most
   }
 
-  /** True if so many tokens have no room beside what was pinned, their own blocks included in a transaction. */
+  /** True if so many tokens have no room beside what others pinned. */
   lacks(tokens: number, isDraft: boolean, pinned: Pinned): boolean {
-    const [blocks, slots] = [this.blocks(tokens), isDraft ? 1 + SLOTS : SLOTS]
-    const own = isDraft ? { blocks, slots } : NONE
-    return blocks > this.capacity - (pinned.blocks - own.blocks) || slots > this.slots - (pinned.slots - own.slots)
+    const slots = isDraft ? 1 + SLOTS : SLOTS
+    return this.blocks(tokens) > this.capacity - pinned.blocks || slots > this.slots - pinned.slots
   }
 
   /** The blocks that each client keeps, for the message of a failure. */
@@ -72,12 +82,15 @@ export class Pins {
     return `${each.join()} of ${this.capacity} blocks and ${this.slots} slots`
   }
 
-  #sum(isDraft: boolean): Pinned {
-    const counted = [...this.#of.values()].filter(({ isDrafting }) => !isDrafting || isDraft)
-    return counted.reduce<Pinned>(
-      (sum, { blocks, slots }) => ({ blocks: sum.blocks + blocks, slots: sum.slots + slots }),
-      NONE,
-    )
+  /** What all others keep. */
+  #sum({ client, isDraft }: Omit<Asked, 'most'>): Pinned {
+    let { blocks, slots } = NONE
+    for (const [other, kept] of this.#of) {
+      if (other === client || (kept.isDrafting && !isDraft)) continue
+      blocks += kept.blocks
+      slots += kept.slots
+    }
+    return { blocks, slots }
   }
 }
 

@@ -111,10 +111,13 @@ export class Client {
     const { pins } = this.#world
     pins.set(this, isDraft ? tokens : 0, isDraft)
     let refusal: KvTideError | undefined
-    const pinned = await pins.during(isDraft, () =>
-      call().catch((error: unknown) => {
+    const pinned = await pins.during(this, isDraft, () =>
+      call().catch(async (error: unknown) => {
         if (!isKvTideError(error) || error.code !== 'OUT_OF_BLOCKS') throw error
         refusal = error
+        pins.set(this, tokens)
+        // Others whose calls have ended may not have been told yet that they rest.
+        await eventLoop()
       }),
     )
     // Until its tokens are counted it has at most these.
