@@ -118,6 +118,7 @@ fn long_rows_and_many_rows_and_columns_are_divided() {
         check(DType::F16, order, [2, 520, 300], 6);
         check(DType::BF16, order, [259, 30, 258], 7);
         check(DType::F16, order, [25, 600, 290], 8);
+        check(DType::F16, order, [130, 600, 290], 9);
     }
 }
 
@@ -129,7 +130,7 @@ fn a_row_gives_the_same_bits_alone_and_among_others() {
     let rows = numbers(300 * inner, 2);
     for multiply in [product, packed_product] {
         let alone = multiply(&rows[..inner], &weights);
-        for count in [2, 3, 4, 5, 12, 13, 24, 25, 256, 300] {
+        for count in [2, 3, 4, 5, 12, 13, 24, 25, 128, 129, 256, 300] {
             let among = multiply(&rows[..count * inner], &weights);
             assert!(among[..columns] == alone, "{count} rows");
         }

@@ -1,8 +1,8 @@
 //! Products of rows with packed weights. See `kernels/tile/packed.rs` for the form of the weights.
 //!
 //! ```text
-//! few rows     each panel is multiplied as it is
-//! many rows    some elements of some panels are converted to floats, and multiplied with up to 256 rows
+//! up to 128 rows     some elements of a panel are multiplied as they are, then those that follow
+//! more rows          some elements of some panels are converted to floats, and multiplied with up to 256 rows
 //! ```
 
 use super::{COLUMNS_MAX, ROWS_MAX, UNITS, Unit, WeightOrder, Weights, limit_of, row_count, units};
@@ -13,7 +13,7 @@ use crate::base::memory::Budget;
 use crate::base::scratch::with_floats;
 use crate::base::threads::try_share_all;
 use crate::device::form::Form;
-use crate::kernels::tile::{AHEAD, Elements, Matrix, MatrixMut, PACKED, Panels, TileKernels, TileRows};
+use crate::kernels::tile::{Elements, Matrix, MatrixMut, PACKED, Panels, TileKernels, TileRows};
 
 /// Weights of floats or halves, packed for [`multiply`](Self::multiply).
 pub struct PackedWeights {
@@ -25,7 +25,7 @@ pub struct PackedWeights {
 }
 
 /// The most rows for which panels are multiplied as they are.
-const FEW_MAX: usize = 24;
+const FEW_MAX: usize = 128;
 
 /// The elements of a row that are multiplied at a time, if there are many rows: a panel of so many fits in the first-level
 /// cache.
@@ -112,7 +112,7 @@ impl PackedWeights {
             return with_floats([count * PACKED], |[products]| {
                 let matrix = Matrix { floats: rows, stride: inner, count };
                 for column in unit.columns.clone().step_by(PACKED) {
-                    kernels.product_of_packed(matrix, elements, self.from(column), inner, AHEAD, products);
+                    kernels.product_of_packed(matrix, elements, self.from(column), inner, products);
                     let place = column - unit.columns.start;
                     let width = PACKED.min(unit.columns.end - column);
                     for (out, products) in unit.out.iter_mut().zip(products.chunks_exact(PACKED)) {

@@ -244,16 +244,8 @@ impl TileKernels {
     }
 
     /// Multiplies `rows` with a panel of packed weights, `[elements of a row, PACKED]`. `out` has [`PACKED`] floats for each
-    /// row. For each line that is read, the one that is `ahead` bytes further on is prefetched.
-    pub fn product_of_packed(
-        &self,
-        rows: Matrix<'_>,
-        elements: Elements,
-        panel: &[u8],
-        inner: usize,
-        ahead: usize,
-        out: &mut [f32],
-    ) {
+    /// row. What follows behind the panel is prefetched.
+    pub fn product_of_packed(&self, rows: Matrix<'_>, elements: Elements, panel: &[u8], inner: usize, out: &mut [f32]) {
         if rows.count == 0 {
             return;
         }
@@ -263,11 +255,11 @@ impl TileKernels {
         let call = Packed {
             panel: panel.as_ptr(),
             inner,
-            ahead,
             rows: rows.floats.as_ptr(),
             stride: rows.stride,
             count: rows.count,
             out: out.as_mut_ptr(),
+            adds: false,
         };
         // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
         unsafe { self.packed[elements as usize](call) }
