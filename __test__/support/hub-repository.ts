@@ -79,11 +79,13 @@ export async function findOn(
   )
 }
 
-/** All files below a folder, with their kind and content; links are not followed. */
+/** All files below a folder, with their kind and content; links are not followed. Another process may rename files meanwhile. */
 export function listed(folder: string): { readonly path: string; readonly about: Stats }[] {
   return readdirSync(folder, { recursive: true, encoding: 'utf8' })
-    .map(path => ({ path: path.replaceAll('\\', '/'), about: lstatSync(join(folder, path)) }))
-    .filter(({ about }) => !about.isDirectory())
+    .flatMap(path => {
+      const about = lstatSync(join(folder, path), { throwIfNoEntry: false })
+      return about === undefined || about.isDirectory() ? [] : [{ path: path.replaceAll('\\', '/'), about }]
+    })
     .toSorted((one, other) => (one.path < other.path ? -1 : 1))
 }
 
