@@ -50,6 +50,8 @@ pub(super) struct Operator {
 enum Kind {
     Attention,
     Product,
+    /// Of rows in floats with packed weights of the element type.
+    PackedProduct,
     BlockProduct,
     State(StateOperator),
 }
@@ -70,8 +72,9 @@ unsafe impl Sync for Operator {}
 impl Operator {
     /// One operator per name and element type. Their addresses are stable as long as the slice lives.
     pub fn all(shared: &Arc<Shared>) -> Box<[Operator]> {
-        let kinds =
-            [Kind::Attention, Kind::Product, Kind::BlockProduct].into_iter().chain(StateOperator::ALL.map(Kind::State));
+        let kinds = [Kind::Attention, Kind::Product, Kind::PackedProduct, Kind::BlockProduct]
+            .into_iter()
+            .chain(StateOperator::ALL.map(Kind::State));
         let of = |kind| {
             ELEMENTS.iter().map(move |&(element, dtype)| Operator {
                 table: TABLE,
@@ -112,7 +115,7 @@ const TABLE: CustomOp = CustomOp {
     get_execution_provider_type: any_provider,
     get_input_type: input_element,
     get_input_type_count: inputs,
-    get_output_type: element,
+    get_output_type: output_element,
     get_output_type_count: one,
     kernel_compute: None,
     kernel_destroy: destroy,
@@ -136,6 +139,7 @@ unsafe extern "system" fn name(operator: *const CustomOp) -> *const c_char {
     match unsafe { Operator::of(operator) }.kind {
         Kind::Attention => c"Attention".as_ptr(),
         Kind::Product => c"MatMul".as_ptr(),
+        Kind::PackedProduct => c"PackedMatMul".as_ptr(),
         Kind::BlockProduct => c"MatMulNBits".as_ptr(),
         Kind::State(operator) => operator.name().as_ptr(),
     }
@@ -146,9 +150,13 @@ unsafe extern "system" fn any_provider(_: *const CustomOp) -> *const c_char {
     std::ptr::null()
 }
 
-unsafe extern "system" fn element(operator: *const CustomOp, _: usize) -> c_int {
+unsafe extern "system" fn output_element(operator: *const CustomOp, _: usize) -> c_int {
     // SAFETY: the library passes the pointer that it was given.
-    unsafe { Operator::of(operator) }.element
+    let operator = unsafe { Operator::of(operator) };
+    match operator.kind {
+        Kind::PackedProduct => number::FLOAT,
+        _ => operator.element,
+    }
 }
 
 unsafe extern "system" fn input_element(operator: *const CustomOp, index: usize) -> c_int {
@@ -156,6 +164,7 @@ unsafe extern "system" fn input_element(operator: *const CustomOp, index: usize)
     let operator = unsafe { Operator::of(operator) };
     match operator.kind {
         Kind::Attention if index == POSITIONS => number::INT64,
+        Kind::PackedProduct if index == ROWS => number::FLOAT,
         Kind::BlockProduct if ![ROWS, SCALES, GATE + SCALES - CODES].contains(&index) => number::UINT8,
         _ => operator.element,
     }
@@ -165,7 +174,7 @@ unsafe extern "system" fn inputs(operator: *const CustomOp) -> usize {
     // SAFETY: the library passes the pointer that it was given.
     match unsafe { Operator::of(operator) }.kind {
         Kind::Attention => SINES + 1,
-        Kind::Product => 2,
+        Kind::Product | Kind::PackedProduct => 2,
         Kind::BlockProduct => GATE + 3,
         Kind::State(operator) => operator.inputs().len(),
     }
@@ -180,7 +189,7 @@ unsafe extern "system" fn needed(operator: *const CustomOp, index: usize) -> c_i
     let required = match unsafe { Operator::of(operator) }.kind {
         // Queries may contain keys and values, and only some nodes rotate.
         Kind::Attention => 1,
-        Kind::Product => 2,
+        Kind::Product | Kind::PackedProduct => 2,
         Kind::BlockProduct => ZEROS,
         Kind::State(operator) => operator.required(),
     };
@@ -217,7 +226,8 @@ unsafe extern "system" fn create(
         let info = unsafe { Info::of(shared.library, info) };
         let kernel = match operator.kind {
             Kind::Attention => NodeKernel::Attention(Kernel::read(shared, dtype, &info)?),
-            Kind::Product => NodeKernel::Product(ProductKernel::read(shared, dtype, &info)?),
+            Kind::Product => NodeKernel::Product(ProductKernel::read(shared, dtype, &info)),
+            Kind::PackedProduct => NodeKernel::Product(ProductKernel::packed(shared, dtype, &info)?),
             Kind::BlockProduct => NodeKernel::BlockProduct(BlockKernel::read(shared, &info)?),
             Kind::State(operator) => NodeKernel::State(StateKernel::read(shared, dtype, operator, &info)?),
         };

@@ -20,20 +20,25 @@ const OPERATOR: &str = "MatMul";
 /// A product with a weight.
 pub(super) struct ProductKernel {
     pub shared: Arc<Shared>,
+    /// The type of the weight.
     dtype: DType,
     order: WeightOrder,
     packed: Option<PackedWeights>,
 }
 
 impl ProductKernel {
-    pub fn read(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Outcome<Self> {
+    /// A product with a weight that is read where it is.
+    pub fn read(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Self {
         let order = if info.is_set(c"transB") { WeightOrder::Columns } else { WeightOrder::Rows };
-        let mut kernel = ProductKernel { shared: shared.clone(), dtype, order, packed: None };
-        if info.is_set(c"packed") {
-            let weight = info.weight(1, dtype.bytes())?.ok_or_else(|| wrong(1, "is not a weight"))?;
-            kernel.packed = Some(PackedWeights::pack(&kernel.weights(&weight)?)?);
-            release_mapped(&[weight.bytes]);
-        }
+        ProductKernel { shared: shared.clone(), dtype, order, packed: None }
+    }
+
+    /// A product of floats with a weight that is packed now.
+    pub fn packed(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Outcome<Self> {
+        let mut kernel = ProductKernel::read(shared, dtype, info);
+        let weight = info.weight(1, dtype.bytes())?.ok_or_else(|| wrong(1, "is not a weight"))?;
+        kernel.packed = Some(PackedWeights::pack(&kernel.weights(&weight)?)?);
+        release_mapped(&[weight.bytes]);
         Ok(kernel)
     }
 
@@ -48,27 +53,28 @@ impl ProductKernel {
     }
 
     pub fn compute(&self, context: *mut KernelContext) -> Outcome<()> {
-        let ProductKernel { shared, dtype, packed, .. } = self;
-        let call = Call { library: shared.library, context, operator: OPERATOR };
-        let input = |index| call.input(index, dtype.bytes())?.ok_or_else(|| wrong(index, "is missing"));
-        let rows = input(0)?;
-        if let Some(packed) = packed {
+        let call = Call { library: self.shared.library, context, operator: OPERATOR };
+        let input = |index, dtype: DType| call.input(index, dtype.bytes())?.ok_or_else(|| wrong(index, "is missing"));
+        if let Some(packed) = &self.packed {
             let sizes = [packed.inner(), packed.columns()];
-            return self.multiply(call, rows, sizes, |rows, out| packed.multiply(rows, out));
+            let rows = input(0, DType::F32)?;
+            return self.multiply(call, DType::F32, rows, sizes, |rows, out| packed.multiply(rows, out));
         }
-        let weights = self.weights(&input(1)?)?;
-        self.multiply(call, rows, [weights.inner, weights.columns], |rows, out| multiply(rows, &weights, out))
+        let weights = self.weights(&input(1, self.dtype)?)?;
+        let sizes = [weights.inner, weights.columns];
+        self.multiply(call, self.dtype, input(0, self.dtype)?, sizes, |rows, out| multiply(rows, &weights, out))
     }
 
     /// Multiplies rows of so many elements with so many columns.
     fn multiply(
         &self,
         call: Call,
+        dtype: DType,
         rows: Input<'_>,
         [inner, columns]: [usize; 2],
         multiply: impl Fn(&[f32], &mut [f32]) -> kvtide_tensor::Result<()>,
     ) -> Outcome<()> {
-        let ProductKernel { shared, dtype, .. } = self;
+        let shared = &self.shared;
         let mut dims = rows.dims;
         match dims.last_mut() {
             Some(last) if *last == inner as i64 => *last = columns as i64,
@@ -78,15 +84,15 @@ impl ProductKernel {
         if out.is_empty() {
             return Ok(());
         }
-        let rows = widened(*dtype, rows.bytes)?;
+        let rows = widened(dtype, rows.bytes)?;
         let share = move |count: usize, job: &(dyn Fn(usize) + Sync)| call.share(count, job);
-        if *dtype == DType::F32 {
+        if dtype == DType::F32 {
             let out = bytemuck::cast_slice_mut(out);
             return Ok(with_host(shared.threads, share, || multiply(&rows, out))?);
         }
         let mut products = zeros(out.len() / dtype.bytes())?;
         with_host(shared.threads, share, || multiply(&rows, &mut products))?;
-        from_f32(*dtype, &products, out);
+        from_f32(dtype, &products, out);
         Ok(())
     }
 }
