@@ -50,7 +50,7 @@ pub(super) struct Operator {
 enum Kind {
     Attention,
     Product,
-    /// Of rows in floats with packed weights of the element type.
+    /// A product of rows in floats with packed weights of the element type.
     PackedProduct,
     BlockProduct,
     State(StateOperator),

@@ -16,7 +16,7 @@ interface Kept extends Pinned {
   readonly isDrafting: boolean
 }
 
-/** What others keep at most while a client asks for something. */
+/** A call of a client, and the most that other clients kept since it began. */
 interface Asked {
   readonly client: object
   readonly isDraft: boolean
@@ -82,7 +82,7 @@ export class Pins {
     return `${each.join()} of ${this.capacity} blocks and ${this.slots} slots`
   }
 
-  /** What all others keep. */
+  /** The blocks and slots of all other clients. */
   #sum({ client, isDraft }: Omit<Asked, 'most'>): Pinned {
     let { blocks, slots } = NONE
     for (const [other, kept] of this.#of) {

@@ -244,7 +244,7 @@ impl TileKernels {
     }
 
     /// Multiplies `rows` with a panel of packed weights, `[elements of a row, PACKED]`. `out` has [`PACKED`] floats for each
-    /// row. What follows behind the panel is prefetched.
+    /// row. Prefetches the bytes behind the panel.
     pub fn product_of_packed(&self, rows: Matrix<'_>, elements: Elements, panel: &[u8], inner: usize, out: &mut [f32]) {
         if rows.count == 0 {
             return;
