@@ -14,7 +14,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kvtide_onnx::{Options, Rewritten};
+use kvtide_onnx::{ElementType, Options, Rewritten};
 use kvtide_tensor::linear::{BlockWeights, PackedWeights};
 use kvtide_tensor::runtime::Budget;
 use napi::bindgen_prelude::AsyncTask;
@@ -23,6 +23,7 @@ use napi_derive::napi;
 
 use super::open_graph::{NativeOnnxPort, OpenGraph, weights};
 use super::rewritten::{NativeOnnxRewritten, RewrittenGraph};
+use super::shared::ELEMENTS;
 use crate::border::argument::{ArrayArg, positive};
 use crate::border::external_array::ExternalArray;
 use crate::border::handle::guard;
@@ -157,8 +158,14 @@ impl NativeOnnxGraph {
             let window = |window: Option<f64>| window.map(|window| positive("windows", window)).transpose();
             let windows = windows.map(|windows| windows.into_iter().map(window).collect::<Outcome<_>>()).transpose()?;
             let embedded = embedded.unwrap_or_default();
-            let (block_products, half_products) = (BlockWeights::is_fast()?, PackedWeights::is_fast()?);
-            let options = Options { logit_rows, windows, embedded, block_products, half_products };
+            let mut packed_products = Vec::new();
+            for (element, dtype) in ELEMENTS {
+                if PackedWeights::is_fast(dtype)? {
+                    packed_products.push(ElementType(element));
+                }
+            }
+            let block_products = BlockWeights::is_fast()?;
+            let options = Options { logit_rows, windows, embedded, block_products, packed_products };
             let rewrite = move || {
                 let rewritten = Rewritten::new(&graph.source.as_ref(), &graph.model, &options)?;
                 Ok(RewrittenGraph { graph, rewritten })

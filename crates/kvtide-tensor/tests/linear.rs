@@ -125,10 +125,14 @@ fn long_rows_and_many_rows_and_columns_are_divided() {
 #[test]
 fn a_row_gives_the_same_bits_alone_and_among_others() {
     let (inner, columns) = (300, 130);
-    let (bytes, _) = encoded(DType::F32, &numbers(inner * columns, 1));
-    let weights = Weights { dtype: DType::F32, bytes: &bytes[1..], inner, columns, order: WeightOrder::Rows };
     let rows = numbers(300 * inner, 2);
-    for multiply in [product, packed_product] {
+    for (multiply, dtype) in [
+        (product as fn(&[f32], &Weights<'_>) -> Vec<f32>, DType::F32),
+        (packed_product, DType::F32),
+        (packed_product, DType::F16),
+    ] {
+        let (bytes, _) = encoded(dtype, &numbers(inner * columns, 1));
+        let weights = Weights { dtype, bytes: &bytes[1..], inner, columns, order: WeightOrder::Rows };
         let alone = multiply(&rows[..inner], &weights);
         for count in [2, 3, 4, 5, 12, 13, 24, 25, 128, 129, 256, 300] {
             let among = multiply(&rows[..count * inner], &weights);

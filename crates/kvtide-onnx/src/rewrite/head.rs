@@ -1,14 +1,14 @@
-//! Multiplies rows with weights where the graph has them, by kvtide's operator: those of the head, and weights of halves.
+//! Multiplies rows with weights of floats and halves by kvtide's operators: packed, or where the graph has them.
 //!
 //! ```text
-//! MatMul(rows, weight)                    -> kvtide::MatMul(rows, weight)
-//! MatMul(rows, Transpose(weight))         -> kvtide::MatMul(rows, weight, transB)
-//! Gemm(rows, weight, bias)                -> kvtide::MatMul(rows, weight), Add(bias)
+//! MatMul(rows, weight)                    -> kvtide::PackedMatMul(rows, weight)
+//! MatMul(rows, Transpose(weight))         -> kvtide::PackedMatMul(rows, weight, transB)
+//! Gemm(rows, weight, bias)                -> kvtide::PackedMatMul(rows, weight), Add(bias)
 //! MatMul(rows, weight) of halves          -> Cast(rows), kvtide::PackedMatMul(rows, weight), Cast
+//! MatMul(rows, weight of embeddings)      -> kvtide::MatMul(rows, weight), in the head
 //! ```
-//! A runtime packs the weight for many rows when it loads the graph, and keeps what it packed beside the weight if
-//! embeddings are read from it too, or if it is transposed: 671 MB more for 262,144 tokens of 640 floats. A step
-//! multiplies few rows, and reading the weight as it is takes no longer.
+//! A weight that embeddings are read from too is not packed: what is packed stays in memory beside it, 671 MB for 262,144
+//! tokens of 640 floats. The head multiplies few rows, and reading the weight as it is takes no longer.
 //!
 //! Weights of 16 bits are widened to floats by onnxruntime on a CPU when it loads the graph: twice the memory, and twice the
 //! time of a generated token, which is that of reading all weights once. It computes almost all other nodes in floats too,
@@ -39,9 +39,9 @@ struct Weight<'a> {
 }
 
 impl GraphEdit<'_> {
-    /// Replaces the products of chosen rows with weights of floats, and with `halves` those of all rows with weights of
-    /// 16 bits. O(graph).
-    pub(super) fn multiply_in_place(&mut self, halves: bool) -> Result<()> {
+    /// Replaces the products of chosen rows with weights of floats and halves, and those of all rows with weights of the types
+    /// `packed` that nothing else reads. O(graph).
+    pub(super) fn multiply_floats(&mut self, packed: &[ElementType]) -> Result<()> {
         let nodes = Nodes::of(self, &self.graph.nodes)?;
         let mut chosen = dependents(&self.graph.nodes, &HashSet::from([CHOSEN.to_owned()]));
         chosen.insert(CHOSEN.to_owned());
@@ -49,7 +49,7 @@ impl GraphEdit<'_> {
         let weights = self.graph.initializers.iter().map(|weight| (weight.name.as_str(), weight)).collect();
         let product = |(place, node): (usize, &Node)| {
             let weight = weight_of(&nodes, &weights, node)?;
-            let is_packed = halves && weight.is_own && weight.element != ElementType::F32;
+            let is_packed = weight.is_own && packed.contains(&weight.element);
             if is_packed || is_chosen(node) { Some((place, product_of(node, &weight, is_packed)?)) } else { None }
         };
         let found: Vec<_> = self.graph.nodes.iter().enumerate().filter_map(product).collect();
@@ -88,8 +88,9 @@ fn product_of(node: &Node, weight: &Weight<'_>, is_packed: bool) -> Option<Vec<N
         let made = Node::new(operator, DOMAIN, &node.name, &[rows, weight.name], &[output]);
         made.with(Attribute::int("transB", weight.is_transposed.into()))
     };
-    if !is_packed {
-        return Some(biased(output, node.input(2), |output| product("MatMul", rows, output)));
+    if !is_packed || weight.element == ElementType::F32 {
+        let operator = if is_packed { "PackedMatMul" } else { "MatMul" };
+        return Some(biased(output, node.input(2), |output| product(operator, rows, output)));
     }
     let [floats, products] = ["rows", "products"].map(|of| format!("{output} {of} in floats"));
     let cast = |from: &str, to: &str, element: ElementType| {

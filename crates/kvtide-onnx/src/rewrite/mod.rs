@@ -11,7 +11,7 @@
 //! pasts with keys and values beside each other -> a past for each        ../split_pasts.rs
 //! nodes around an attention -> into its operator, in a second graph      fuse.rs, short_conv.rs
 //! embeddings       -> from the weight of the head, in the second graph   tied.rs
-//! product of the head -> kvtide::MatMul, in the second graph             head.rs
+//! products of floats -> kvtide::PackedMatMul, MatMul, in the second graph head.rs
 //! products of 4 bits -> kvtide::MatMulNBits, in the second graph         blocks.rs, gated.rs
 //! unused: pasts, presents, states, masks, and nodes that only served them        prune.rs
 //! ```
@@ -63,8 +63,9 @@ pub struct Options {
     pub embedded: Vec<String>,
     /// In the second graph, products with weights of 4 bits are kvtide's.
     pub block_products: bool,
-    /// In the second graph, products with weights of 16 bits are kvtide's.
-    pub half_products: bool,
+    /// In the second graph, products with weights of these types are kvtide's, which packs the weights: floats of 32 or 16
+    /// bits.
+    pub packed_products: Vec<ElementType>,
 }
 
 /// A model whose attentions and states run on kvtide.
@@ -152,7 +153,7 @@ impl Rewritten {
         }
         edit.fuse([&layers, &crossed])?;
         edit.gather_columns()?;
-        edit.multiply_in_place(options.half_products)?;
+        edit.multiply_floats(&options.packed_products)?;
         if options.block_products {
             edit.multiply_blocks();
             edit.gate_products()?;

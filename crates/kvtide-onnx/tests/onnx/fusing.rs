@@ -1,7 +1,7 @@
 //! The second graph of a rewrite, in which attention does the work of the nodes around it: what is left of them. Its
 //! numbers are checked with onnxruntime, by the tests of the package.
 
-use kvtide_onnx::{Model, Options, Rewritten, Weights};
+use kvtide_onnx::{ElementType, Model, Options, Rewritten, Weights};
 
 use crate::support::{bytes, reads_transposed};
 
@@ -77,16 +77,18 @@ fn ours(bytes: &[u8], options: &Options) -> [usize; 2] {
 }
 
 #[test]
-fn products_with_weights_of_halves_are_the_operator_s() {
-    let counts = |graph: &str, half_products, logit_rows| {
-        ours(&bytes(graph), &Options { half_products, logit_rows, ..Options::default() })
+fn products_with_weights_of_floats_are_the_operator_s() {
+    let counts = |graph: &str, is_packed, logit_rows| {
+        let packed_products = if is_packed { vec![ElementType::F32, ElementType::F16] } else { vec![] };
+        ours(&bytes(graph), &Options { packed_products, logit_rows, ..Options::default() })
     };
-    // A layer has five; the head is chosen rows, or all of them.
-    assert_eq!(counts("onnx-gqa-f16", true, true), [3, 3 + 3 * 5 + 1]);
-    assert_eq!(counts("onnx-gqa-f16", true, false), [3, 3 + 3 * 5 + 1]);
-    assert_eq!(counts("onnx-gqa-f16", false, true), [3, 3 + 1]);
-    assert_eq!(counts("onnx-gqa-f32", true, true), [3, 3 + 1]);
-    assert_eq!(counts("onnx-gqa-f32", true, false), [3, 3]);
+    for graph in ["onnx-gqa-f16", "onnx-gqa-f32"] {
+        // A layer has five; the head is chosen rows, or all of them.
+        assert_eq!(counts(graph, true, true), [3, 3 + 3 * 5 + 1], "{graph}");
+        assert_eq!(counts(graph, true, false), [3, 3 + 3 * 5 + 1], "{graph}");
+        assert_eq!(counts(graph, false, true), [3, 3 + 1], "{graph}");
+        assert_eq!(counts(graph, false, false), [3, 3], "{graph}");
+    }
 }
 
 #[test]

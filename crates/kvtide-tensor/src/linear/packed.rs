@@ -1,11 +1,11 @@
 //! Products of rows with packed weights. See `kernels/tile/packed.rs` for the form of the weights.
 //!
 //! ```text
-//! up to 128 rows     some elements of a panel are multiplied as they are, then those that follow
-//! more rows          some elements of some panels are converted to floats, and multiplied with up to 256 rows
+//! floats, or up to 128 rows    a panel is multiplied as it is with up to 192 rows
+//! more rows and halves         some elements of a panel are converted to floats, then multiplied with up to 192 rows
 //! ```
 
-use super::{COLUMNS_MAX, ROWS_MAX, UNITS, Unit, WeightOrder, Weights, limit_of, row_count, units};
+use super::{UNITS, Unit, WeightOrder, Weights, limit_of, row_count, units};
 use crate::base::chunks::HugeVec;
 use crate::base::dtype::{DType, floats};
 use crate::base::error::Result;
@@ -13,7 +13,7 @@ use crate::base::memory::Budget;
 use crate::base::scratch::with_floats;
 use crate::base::threads::try_share_all;
 use crate::device::form::Form;
-use crate::kernels::tile::{Elements, Matrix, MatrixMut, PACKED, Panels, TileKernels, TileRows};
+use crate::kernels::tile::{Elements, Matrix, PACKED, PackedPanel, TileKernels};
 
 /// Weights of floats or halves, packed for [`multiply`](Self::multiply).
 pub struct PackedWeights {
@@ -24,17 +24,24 @@ pub struct PackedWeights {
     columns: usize,
 }
 
-/// The most rows for which panels are multiplied as they are.
+/// The most rows for which halves are converted in registers, once for each group of rows.
 const FEW_MAX: usize = 128;
 
-/// The elements of a row that are multiplied at a time, if there are many rows: a panel of so many fits in the first-level
-/// cache.
-const INNER: usize = 256;
+/// The elements of a panel that are converted to floats at a time: they fit in the first-level cache.
+const INNER: usize = 128;
+
+/// The most rows that are multiplied with a panel at a time. They fit in the second-level cache.
+const ROWS_MAX: usize = 192;
+
+/// The rows of the largest group whose sums fit in registers.
+const GROUP: usize = 12;
 
 impl PackedWeights {
-    /// True if this machine has kernels for such weights.
-    pub fn is_fast() -> Result<bool> {
-        Ok(TileKernels::of(&Form::of_host()?).is_some())
+    /// True if products with weights of this type are no slower here than those of other libraries. For floats that is so
+    /// on x86: some other processors have units for matrices, which these kernels do not use.
+    pub fn is_fast(dtype: DType) -> Result<bool> {
+        let is_known = dtype != DType::F32 || cfg!(target_arch = "x86_64");
+        Ok(is_known && TileKernels::of(&Form::of_host()?).is_some())
     }
 
     /// Packs weights. O(weights).
@@ -90,8 +97,9 @@ impl PackedWeights {
             return Ok(());
         }
         let limit = limit_of(count, inner, columns)?;
-        let wide = if count > FEW_MAX { COLUMNS_MAX } else { columns.div_ceil(UNITS * limit).next_multiple_of(PACKED) };
-        let units = units(count, columns, [ROWS_MAX, wide], out)?;
+        let height = count.div_ceil(count.div_ceil(ROWS_MAX)).next_multiple_of(GROUP);
+        let width = columns.div_ceil(UNITS * limit).next_multiple_of(PACKED);
+        let units = units(count, columns, [height, width], out)?;
         let kernels = TileKernels::of(&Form::of_host()?);
         try_share_all(units, limit, |unit| match kernels {
             Some(kernels) => self.multiply_unit(kernels, rows, unit),
@@ -108,35 +116,25 @@ impl PackedWeights {
         let (inner, count) = (self.inner, unit.rows.len());
         let rows = &rows[unit.rows.start * inner..unit.rows.end * inner];
         let elements = Elements::of(self.dtype.page_format());
-        if count <= FEW_MAX {
-            return with_floats([count * PACKED], |[products]| {
-                let matrix = Matrix { floats: rows, stride: inner, count };
-                for column in unit.columns.clone().step_by(PACKED) {
-                    kernels.product_of_packed(matrix, elements, self.from(column), inner, products);
-                    let place = column - unit.columns.start;
-                    let width = PACKED.min(unit.columns.end - column);
-                    for (out, products) in unit.out.iter_mut().zip(products.chunks_exact(PACKED)) {
-                        out[place..place + width].copy_from_slice(&products[..width]);
+        let converts = count > FEW_MAX && elements != Elements::F32;
+        let converted = if converts { INNER.min(inner) * PACKED } else { 0 };
+        with_floats([count * PACKED, converted], |[products, floats]| {
+            for column in unit.columns.clone().step_by(PACKED) {
+                let panel = PackedPanel::new(elements, self.from(column), inner);
+                if converts {
+                    for first in (0..inner).step_by(INNER) {
+                        let part = panel.part(first..inner.min(first + INNER));
+                        let rows = Matrix { floats: &rows[first..], stride: inner, count };
+                        kernels.product_of_packed(rows, kernels.converted(part, floats), products, first > 0);
                     }
+                } else {
+                    kernels.product_of_packed(Matrix { floats: rows, stride: inner, count }, panel, products, false);
                 }
-            });
-        }
-        let width = unit.columns.len().next_multiple_of(PACKED);
-        with_floats([count * width, Panels::floats(INNER, width)], |[sums, floats]| {
-            let mut sums = MatrixMut { floats: sums, stride: width };
-            for first in (0..inner).step_by(INNER) {
-                let some = INNER.min(inner - first);
-                let stride = elements.row_bytes(PACKED);
-                for (column, floats) in unit.columns.clone().step_by(PACKED).zip(floats.chunks_mut(some * PACKED)) {
-                    let tile = TileRows::new(elements, &self.from(column)[first * stride..], stride, some, PACKED);
-                    kernels.lay_values(tile, 0, &mut Panels { floats, rows: some, columns: PACKED });
+                let place = column - unit.columns.start;
+                let width = PACKED.min(unit.columns.end - column);
+                for (out, products) in unit.out.iter_mut().zip(products.chunks_exact(PACKED)) {
+                    out[place..place + width].copy_from_slice(&products[..width]);
                 }
-                let panels = Panels { floats: &mut *floats, rows: some, columns: width };
-                let matrix = Matrix { floats: &rows[first..], stride: inner, count };
-                kernels.product(matrix, &panels, 0..some, width, &mut sums, first > 0);
-            }
-            for (out, sums) in unit.out.iter_mut().zip(sums.floats.chunks_exact(width)) {
-                out.copy_from_slice(&sums[..out.len()]);
             }
         })
     }

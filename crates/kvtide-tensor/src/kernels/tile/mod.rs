@@ -17,8 +17,8 @@ mod soften;
 use std::ops::Range;
 
 use crate::device::form::{Form, Kernels};
-pub(crate) use packed::PACKED;
 use packed::Packed;
+pub(crate) use packed::{PACKED, PackedPanel};
 pub(crate) use panels::Panels;
 use panels::{Lay, Product};
 use products::{Scores, Weigh};
@@ -243,26 +243,35 @@ impl TileKernels {
         unsafe { (self.product)(call) }
     }
 
-    /// Multiplies `rows` with a panel of packed weights, `[elements of a row, PACKED]`. `out` has [`PACKED`] floats for each
-    /// row. Prefetches the bytes behind the panel.
-    pub fn product_of_packed(&self, rows: Matrix<'_>, elements: Elements, panel: &[u8], inner: usize, out: &mut [f32]) {
+    /// Multiplies `rows` with a panel of packed weights. `out` has [`PACKED`] floats for each row. The products are added to
+    /// it if `adds`, else they replace it.
+    pub fn product_of_packed(&self, rows: Matrix<'_>, panel: PackedPanel<'_>, out: &mut [f32], adds: bool) {
+        let PackedPanel { elements, bytes, inner, ahead } = panel;
         if rows.count == 0 {
             return;
         }
-        assert!(panel.len() >= inner * elements.row_bytes(PACKED), "a whole panel");
+        assert!(bytes.len() >= inner * elements.row_bytes(PACKED), "a whole panel");
         assert!(out.len() >= rows.count * PACKED, "room for all products");
         check_matrix(rows.floats, rows.stride, rows.count, inner);
         let call = Packed {
-            panel: panel.as_ptr(),
+            panel: bytes.as_ptr(),
+            ahead,
             inner,
             rows: rows.floats.as_ptr(),
             stride: rows.stride,
             count: rows.count,
             out: out.as_mut_ptr(),
-            adds: false,
+            adds,
         };
         // SAFETY: all memory was checked; the table is available only if the machine has its instructions.
         unsafe { self.packed[elements as usize](call) }
+    }
+
+    /// A panel in floats, for which `floats` has room.
+    pub fn converted<'a>(&self, panel: PackedPanel<'_>, floats: &'a mut [f32]) -> PackedPanel<'a> {
+        let floats = &mut floats[..panel.inner * PACKED];
+        self.widen(TileRows::new(panel.elements, panel.bytes, 0, 1, floats.len()), 0, floats);
+        PackedPanel { elements: Elements::F32, bytes: bytemuck::cast_slice(floats), ..panel }
     }
 
     /// Row `index` of the first head of `rows` as floats.

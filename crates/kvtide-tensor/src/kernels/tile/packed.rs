@@ -8,16 +8,45 @@
 //! Weights are converted to floats in registers. A number is the sum of its products in their order, as in `panels.rs`.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
-use super::rows::{AHEAD, ElementFormat};
+use std::ops::Range;
+
+use super::rows::{AHEAD, ElementFormat, Elements};
 use crate::kernels::simd::Lanes;
 
 /// The number of columns of a panel: a cache line of halves.
 pub(crate) const PACKED: usize = 32;
 
+/// A panel of packed weights, or some elements of it: `[elements of a row, PACKED]`.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedPanel<'a> {
+    pub(super) elements: Elements,
+    pub(super) bytes: &'a [u8],
+    /// The number of elements of a row.
+    pub(super) inner: usize,
+    /// The memory that is prefetched meanwhile.
+    pub(super) ahead: *const u8,
+}
+
+impl<'a> PackedPanel<'a> {
+    /// A panel, whose following bytes are prefetched while it is multiplied.
+    pub fn new(elements: Elements, bytes: &'a [u8], inner: usize) -> Self {
+        PackedPanel { elements, bytes, inner, ahead: bytes.as_ptr().wrapping_add(AHEAD) }
+    }
+
+    /// Some elements of the panel. Those behind them are prefetched.
+    pub fn part(self, inner: Range<usize>) -> Self {
+        let [start, end] = [inner.start, inner.end].map(|element| self.elements.row_bytes(element * PACKED));
+        let ahead = self.bytes.as_ptr().wrapping_add(end);
+        PackedPanel { bytes: &self.bytes[start..end], inner: inner.len(), ahead, ..self }
+    }
+}
+
 /// Some rows, and a panel or a part of it.
 #[derive(Clone, Copy)]
 pub(super) struct Packed {
     pub panel: *const u8,
+    /// Memory that is prefetched meanwhile.
+    pub ahead: *const u8,
     pub inner: usize,
     pub rows: *const f32,
     /// The distance from one row to the next in floats.
@@ -37,23 +66,24 @@ pub(super) unsafe fn product<V: Lanes, F: ElementFormat>(a: Packed) {
     let line = PACKED * F::BITS / 8;
     for first in (0..a.inner).step_by(AHEAD / line) {
         let inner = (AHEAD / line).min(a.inner - first);
-        let adds = first > 0;
+        let (adds, ahead) = (a.adds || first > 0, a.ahead.wrapping_add(first * line));
         // SAFETY: the caller's promise.
         unsafe {
-            of_lines::<V, F>(Packed { panel: a.panel.add(first * line), inner, rows: a.rows.add(first), adds, ..a });
+            let (panel, rows) = (a.panel.add(first * line), a.rows.add(first));
+            of_lines::<V, F>(Packed { panel, ahead, inner, rows, adds, ..a });
         }
     }
 }
 
-/// Multiplies lines that fit in the first-level cache. Meanwhile prefetches as many that follow behind [`AHEAD`] bytes, evenly, so
-/// that the memory has work during all products.
+/// Multiplies lines that fit in the first-level cache. Meanwhile prefetches as many from `ahead` on, evenly, so that the memory
+/// has work during all products.
 ///
 /// # Safety
 ///
 /// As for [`product`].
 #[inline(always)]
 unsafe fn of_lines<V: Lanes, F: ElementFormat>(a: Packed) {
-    let mut ahead = a.panel.wrapping_add(AHEAD);
+    let mut ahead = a.ahead;
     // The sums of a few rows and many columns, or of more rows and fewer columns, fit in registers beside a column and a
     // factor. A sum waits for the one before, so at least eight are needed for a machine that adds two at a time.
     let mut row = 0;
