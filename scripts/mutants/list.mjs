@@ -160,8 +160,16 @@ export const mutants = [
     name: 'packed-parts',
     fault: 'the products of the first elements of a row are lost, if a panel is read in parts',
     file: 'crates/kvtide-tensor/src/kernels/tile/packed.rs',
-    from: 'let adds = first > 0;',
-    to: 'let adds = false;',
+    from: 'a.adds || first > 0',
+    to: 'a.adds',
+    check: tested('linear', 'long_rows'),
+  },
+  {
+    name: 'packed-halves',
+    fault: 'the products of the first elements of a row are lost, if halves are converted in parts',
+    file: 'crates/kvtide-tensor/src/linear/packed.rs',
+    from: 'products, first > 0)',
+    to: 'products, false)',
     check: tested('linear', 'long_rows'),
   },
   {

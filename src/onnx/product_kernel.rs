@@ -14,12 +14,11 @@ use super::info::{Attributes, Info};
 use super::shared::Shared;
 use crate::border::refusal::{Outcome, Refusal};
 
-/// The name of the operator.
-const OPERATOR: &str = "MatMul";
-
 /// A product with a weight.
 pub(super) struct ProductKernel {
     pub shared: Arc<Shared>,
+    /// The name of the operator.
+    operator: &'static str,
     /// The type of the weight.
     dtype: DType,
     order: WeightOrder,
@@ -30,13 +29,13 @@ impl ProductKernel {
     /// A product with a weight that is read where it is.
     pub fn read(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Self {
         let order = if info.is_set(c"transB") { WeightOrder::Columns } else { WeightOrder::Rows };
-        ProductKernel { shared: shared.clone(), dtype, order, packed: None }
+        ProductKernel { shared: shared.clone(), operator: "MatMul", dtype, order, packed: None }
     }
 
     /// A product of floats with a weight that is packed now.
     pub fn packed(shared: &Arc<Shared>, dtype: DType, info: &Info) -> Outcome<Self> {
-        let mut kernel = ProductKernel::read(shared, dtype, info);
-        let weight = info.weight(1, dtype.bytes())?.ok_or_else(|| wrong(1, "is not a weight"))?;
+        let mut kernel = ProductKernel { operator: "PackedMatMul", ..ProductKernel::read(shared, dtype, info) };
+        let weight = info.weight(1, dtype.bytes())?.ok_or_else(|| kernel.wrong(1, "is not a weight"))?;
         kernel.packed = Some(PackedWeights::pack(&kernel.weights(&weight)?)?);
         release_mapped(&[weight.bytes]);
         Ok(kernel)
@@ -47,14 +46,15 @@ impl ProductKernel {
         let ProductKernel { dtype, order, .. } = *self;
         let [inner, columns] = match (order, weight.dims.as_slice()) {
             (WeightOrder::Rows, &[inner, columns]) | (WeightOrder::Columns, &[columns, inner]) => [inner, columns],
-            (_, dims) => return Err(wrong(1, &format!("has the dimensions {dims:?}, expected two"))),
+            (_, dims) => return Err(self.wrong(1, &format!("has the dimensions {dims:?}, expected two"))),
         };
         Ok(Weights { dtype, bytes: weight.bytes, inner: inner as usize, columns: columns as usize, order })
     }
 
     pub fn compute(&self, context: *mut KernelContext) -> Outcome<()> {
-        let call = Call { library: self.shared.library, context, operator: OPERATOR };
-        let input = |index, dtype: DType| call.input(index, dtype.bytes())?.ok_or_else(|| wrong(index, "is missing"));
+        let call = Call { library: self.shared.library, context, operator: self.operator };
+        let input =
+            |index, dtype: DType| call.input(index, dtype.bytes())?.ok_or_else(|| self.wrong(index, "is missing"));
         if let Some(packed) = &self.packed {
             let sizes = [packed.inner(), packed.columns()];
             let rows = input(0, DType::F32)?;
@@ -78,7 +78,7 @@ impl ProductKernel {
         let mut dims = rows.dims;
         match dims.last_mut() {
             Some(last) if *last == inner as i64 => *last = columns as i64,
-            _ => return Err(wrong(0, &format!("has the dimensions {dims:?}, expected rows of {inner}"))),
+            _ => return Err(self.wrong(0, &format!("has the dimensions {dims:?}, expected rows of {inner}"))),
         }
         let out = call.output(&dims, dtype.bytes())?;
         if out.is_empty() {
@@ -95,8 +95,8 @@ impl ProductKernel {
         from_f32(dtype, &products, out);
         Ok(())
     }
-}
 
-fn wrong(index: usize, reason: &str) -> Refusal {
-    refused(OPERATOR, format!("its input {index} {reason}"))
+    fn wrong(&self, index: usize, reason: &str) -> Refusal {
+        refused(self.operator, format!("its input {index} {reason}"))
+    }
 }

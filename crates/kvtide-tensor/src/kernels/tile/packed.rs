@@ -117,7 +117,7 @@ unsafe fn parts<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: us
     a: Packed,
     ahead: &mut *const u8,
 ) -> usize {
-    let every = (a.count * PACKED / (ROWS * VECTORS * V::COUNT)).max(1);
+    let every = a.count * PACKED / (ROWS * VECTORS * V::COUNT);
     for first in (0..PACKED).step_by(VECTORS * V::COUNT) {
         // SAFETY: the caller's promise.
         unsafe {
