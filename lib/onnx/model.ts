@@ -367,7 +367,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /**
    * Runs a function between two steps, while nothing is computed: for calls on the cache that would otherwise throw `BUSY`. The next step waits for
    * it, so inside the function `generate`, `run` and `between` of this model throw `BUSY`, and so does `next()` of a generation without a computed token.
-   * `return()` of a generation and `dispose()` take effect at once.
+   * `return()` of a generation and `dispose()` take effect at once. Do not await the promise of an earlier `run` inside: it needs that step.
    */
   between<R>(call: () => R | Promise<R>): Promise<R> {
     OnnxModel.#check(this)
