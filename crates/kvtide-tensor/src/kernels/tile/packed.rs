@@ -94,6 +94,7 @@ unsafe fn of_lines<V: Lanes, F: ElementFormat>(a: Packed) {
             let part = Packed { rows: a.rows.add(row * a.stride), out: a.out.add(row * PACKED), ..a };
             row += match rest {
                 12.. if V::REGISTERS >= 32 => parts::<V, F, 2, 12>(part, &mut ahead),
+                8.. if V::REGISTERS >= 32 => parts::<V, F, 2, 8>(part, &mut ahead),
                 6.. => parts::<V, F, 2, 6>(part, &mut ahead),
                 4.. => parts::<V, F, 2, 4>(part, &mut ahead),
                 2.. if vectors >= 4 => parts::<V, F, 4, 2>(part, &mut ahead),
