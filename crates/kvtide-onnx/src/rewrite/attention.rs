@@ -190,9 +190,13 @@ impl GraphEdit<'_> {
     }
 
     pub(super) fn cast(&mut self, from: &str, to: &str, element: ElementType) {
-        let name = format!("kvtide/cast to {to}");
-        self.add(Node::new("Cast", "", &name, &[from], &[to]).with(Attribute::int("to", element.0.into())));
+        self.add(cast_node(&format!("kvtide/cast to {to}"), from, to, element));
     }
+}
+
+/// A node with this name that casts a tensor to a type.
+pub(super) fn cast_node(name: &str, from: &str, to: &str, element: ElementType) -> Node {
+    Node::new("Cast", "", name, &[from], &[to]).with(Attribute::int("to", element.0.into()))
 }
 
 fn node(layer: &Layer, inputs: [&str; 3], output: &str) -> Node {

@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::GraphEdit;
-use super::attention::DOMAIN;
+use super::attention::{DOMAIN, cast_node};
 use super::blocks::biased;
 use super::fuse::Nodes;
 use super::logits::CHOSEN;
@@ -84,21 +84,18 @@ fn weight_of<'a>(nodes: &Nodes<'a>, weights: &HashMap<&str, &'a Tensor>, node: &
 /// The nodes that give the same as a product with a weight.
 fn product_of(node: &Node, weight: &Weight<'_>, is_packed: bool) -> Option<Vec<Node>> {
     let (rows, output) = (node.input(0)?, node.output(0)?);
-    let product = |operator: &str, rows: &str, output: &str| {
+    let operator = if is_packed { "PackedMatMul" } else { "MatMul" };
+    let product = |rows: &str, output: &str| {
         let made = Node::new(operator, DOMAIN, &node.name, &[rows, weight.name], &[output]);
         made.with(Attribute::int("transB", weight.is_transposed.into()))
     };
     if !is_packed || weight.element == ElementType::F32 {
-        let operator = if is_packed { "PackedMatMul" } else { "MatMul" };
-        return Some(biased(output, node.input(2), |output| product(operator, rows, output)));
+        return Some(biased(output, node.input(2), |output| product(rows, output)));
     }
     let [floats, products] = ["rows", "products"].map(|of| format!("{output} {of} in floats"));
-    let cast = |from: &str, to: &str, element: ElementType| {
-        let made = Node::new("Cast", "", &format!("{FREE_CAST}{to}"), &[from], &[to]);
-        made.with(Attribute::int("to", element.0.into()))
-    };
+    let cast = |from: &str, to: &str, element| cast_node(&format!("{FREE_CAST}{to}"), from, to, element);
     let last = |output: &str| cast(&products, output, weight.element);
-    let mut nodes = vec![cast(rows, &floats, ElementType::F32), product("PackedMatMul", &floats, &products)];
+    let mut nodes = vec![cast(rows, &floats, ElementType::F32), product(&floats, &products)];
     nodes.extend(biased(output, node.input(2), last));
     Some(nodes)
 }

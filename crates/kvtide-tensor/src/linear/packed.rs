@@ -13,7 +13,7 @@ use crate::base::memory::Budget;
 use crate::base::scratch::with_floats;
 use crate::base::threads::try_share_all;
 use crate::device::form::Form;
-use crate::kernels::tile::{Elements, Matrix, PACKED, PackedPanel, TileKernels};
+use crate::kernels::tile::{AHEAD, Elements, Matrix, PACKED, PackedPanel, TileKernels};
 
 /// Weights of floats or halves, packed for [`multiply`](Self::multiply).
 pub struct PackedWeights {
@@ -27,8 +27,8 @@ pub struct PackedWeights {
 /// The most rows for which halves are converted in registers, once for each group of rows.
 const FEW_MAX: usize = 128;
 
-/// The elements of a panel that are converted to floats at a time: they fit in the first-level cache.
-const INNER: usize = 128;
+/// The elements of a panel that are converted to floats at a time: as many as the kernel reads at a time.
+const INNER: usize = AHEAD / (PACKED * size_of::<f32>());
 
 /// The most rows that are multiplied with a panel at a time. They fit in the second-level cache.
 const ROWS_MAX: usize = 192;
