@@ -204,9 +204,15 @@ template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, 
           query_position(args, work.rules, work.of.first_query, work.of.queries, work.of.members, query)};
 }
 
-// A scaled product under the cap: cap * tanh(x), with tanh(x) = 1 - 2 / (e^2x + 1). The launcher has divided the scale by the
+// A scaled product under the cap: cap * tanh(x), where tanh(x) = 1 - 2 / (e^2x + 1). Near 0 that is a difference of almost equal
+// numbers, so a series replaces it: with a cap far above the scores, every x is near 0. The launcher has divided the scale by the
 // cap.
-DEVICE float capped(const Args &args, float value) { return args.softcap * (1 - 2 / (numbers::power_of_e(2 * value) + 1)); }
+DEVICE float capped(const Args &args, float value) {
+  const float square = value * value;
+  const float terms = -1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315 + square * (62.0f / 2835)));
+  const float tangent = square < 0.0625f ? value + value * square * terms : 1 - 2 / (numbers::power_of_e(2 * value) + 1);
+  return args.softcap * tangent;
+}
 
 // The score of a key, from its product with a query; weights are exponentials of scores.
 DEVICE float score(const Args &args, float product) {
