@@ -10,6 +10,8 @@
 //!
 //! O(keys) for each such row, and free for others.
 
+use std::sync::Mutex;
+
 use candle_core::Device;
 
 use super::call::asked::Asked;
@@ -18,6 +20,8 @@ use super::output::{Output, Suspect};
 use super::own_page::OwnPage;
 use super::portable::{host, rows};
 use crate::base::error::Result;
+use crate::base::lock::lock;
+use crate::base::threads::try_share;
 use crate::tensor::source::Source;
 
 /// The number of rows at once, and the keys of a tile.
@@ -39,22 +43,30 @@ struct SuspectRow {
 }
 
 /// Recomputes the rows whose results are not finite.
-pub(super) fn redo(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, output: &mut Output<'_>) -> Result<()> {
+pub(super) fn redo(
+    asked: &Asked<'_>,
+    q: &Source<'_>,
+    kv: &KvRows<'_>,
+    output: &mut Output<'_>,
+    threads: usize,
+) -> Result<()> {
     let mut suspects = std::mem::take(&mut output.suspects);
     suspects.sort_unstable_by_key(|of| (of.sequence, of.token, of.head));
     let query = |of: &Suspect| of.token - asked.sequences[of.sequence].first_query;
     let own = |of: &Suspect| OwnPage::of(asked, kv.pages(), of.sequence, query(of)).place;
     let are_alike = |one: &Suspect, other: &Suspect| one.sequence == other.sequence && own(one) == own(other);
-    for alike in suspects.chunk_by(are_alike) {
-        for chunk in alike.chunks(ROWS) {
-            let mut found = chunk.iter().map(|of| SuspectRow::new(asked, q, *of)).collect::<Result<Vec<_>>>()?;
-            attend(asked, kv, (chunk[0].sequence, own(&chunk[0])), &mut found)?;
-            for row in found {
-                let (values, lse) = row.end();
-                output.put(asked, row.of.sequence, row.of.token, row.of.head, &values, lse);
-            }
+    let chunks: Vec<_> = suspects.chunk_by(are_alike).flat_map(|alike| alike.chunks(ROWS)).collect();
+    let shared = Mutex::new(&mut *output);
+    try_share(chunks.len(), threads, |index| {
+        let chunk = chunks[index];
+        let mut found = chunk.iter().map(|of| SuspectRow::new(asked, q, *of)).collect::<Result<Vec<_>>>()?;
+        attend(asked, kv, (chunk[0].sequence, own(&chunk[0])), &mut found)?;
+        for row in found {
+            let (values, lse) = row.end();
+            lock(&shared).put(asked, row.of.sequence, row.of.token, row.of.head, &values, lse);
         }
-    }
+        Ok(())
+    })?;
     // Results that are still not finite are correct.
     output.suspects.clear();
     Ok(())

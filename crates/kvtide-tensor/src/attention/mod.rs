@@ -177,7 +177,7 @@ fn run(
     let Some(kernels) = TileKernels::of(&form) else {
         kv.check()?;
         portable::run(&call.asked, q, kv, call.device(), &mut output)?;
-        exact::redo(&call.asked, q, kv, &mut output)?;
+        exact::redo(&call.asked, q, kv, &mut output, 1)?;
         return kv.check();
     };
     let tensors = call.tensors();
@@ -189,7 +189,7 @@ fn run(
     if output.suspects.is_empty() {
         return Ok(());
     }
-    exact::redo(&call.asked, q, kv, &mut output)?;
+    exact::redo(&call.asked, q, kv, &mut output, threads)?;
     // The memory was unlocked in between.
     kv.check()
 }
