@@ -58,6 +58,7 @@ pub(super) fn redo(
     let chunks: Vec<_> = suspects.chunk_by(are_alike).flat_map(|alike| alike.chunks(ROWS)).collect();
     let shared = Mutex::new(&mut *output);
     try_share(chunks.len(), threads, |index| {
+        asked.check_stop()?;
         let chunk = chunks[index];
         let mut found = chunk.iter().map(|of| SuspectRow::new(asked, q, *of)).collect::<Result<Vec<_>>>()?;
         attend(asked, kv, (chunk[0].sequence, own(&chunk[0])), &mut found)?;
