@@ -178,6 +178,11 @@ fn nothing_is_multiplied_with_nothing() {
         let mut out = [f32::NAN; 10];
         multiply(&[], &weights(0, 5), &mut out).unwrap();
         assert_eq!(out, [0.0; 10]);
+        // Dimensions whose product with the size of an element is no usize.
+        for (inner, columns) in [(usize::MAX, 0), (0, usize::MAX)] {
+            let packed = PackedWeights::pack(&weights(inner, columns)).unwrap();
+            assert_eq!((packed.inner(), packed.columns()), (inner, columns));
+        }
     }
 }
 

@@ -48,6 +48,14 @@ impl PackedWeights {
     pub fn pack(weights: &Weights<'_>) -> Result<Self> {
         let &Weights { dtype, bytes, inner, columns, order } = weights;
         weights.check_size()?;
+        if bytes.is_empty() {
+            return Ok(PackedWeights {
+                panels: HugeVec::zeroed(0).ok_or_else(|| Budget::process().refusal(0))?,
+                dtype,
+                inner,
+                columns,
+            });
+        }
         let size = dtype.bytes();
         let stride = inner * PACKED * size;
         let count = columns.div_ceil(PACKED) * stride / size_of::<u64>();
