@@ -28,6 +28,9 @@ use crate::proto::{Attribute, ElementType, Node, Tensor};
 /// The name of a Cast begins so, if onnxruntime has inserted it. It drops such a Cast and the opposite one behind it.
 const FREE_CAST: &str = "InsertedPrecisionFreeCast_";
 
+/// The fewest columns of a weight that is packed: panels have 32, and the rest of the last one is padding.
+const COLUMNS_MIN: u64 = 16;
+
 /// The weight of a product.
 struct Weight<'a> {
     name: &'a str,
@@ -36,6 +39,7 @@ struct Weight<'a> {
     is_transposed: bool,
     /// True if no other node reads it.
     is_own: bool,
+    columns: u64,
 }
 
 impl GraphEdit<'_> {
@@ -49,7 +53,7 @@ impl GraphEdit<'_> {
         let weights = self.graph.initializers.iter().map(|weight| (weight.name.as_str(), weight)).collect();
         let product = |(place, node): (usize, &Node)| {
             let weight = weight_of(&nodes, &weights, node)?;
-            let is_packed = weight.is_own && packed.contains(&weight.element);
+            let is_packed = weight.is_own && weight.columns >= COLUMNS_MIN && packed.contains(&weight.element);
             if is_packed || is_chosen(node) { Some((place, product_of(node, &weight, is_packed)?)) } else { None }
         };
         let found: Vec<_> = self.graph.nodes.iter().enumerate().filter_map(product).collect();
@@ -77,8 +81,9 @@ fn weight_of<'a>(nodes: &Nodes<'a>, weights: &HashMap<&str, &'a Tensor>, node: &
     }
     let weight = weights.get(name)?;
     let is_float = [ElementType::F32, ElementType::F16, ElementType::BF16].contains(&weight.element);
-    let found = Weight { name, element: weight.element, is_transposed, is_own };
-    (is_float && weight.dims.len() == 2).then_some(found)
+    let &[rows, columns] = &weight.dims[..] else { return None };
+    let columns = if is_transposed { rows } else { columns };
+    is_float.then_some(Weight { name, element: weight.element, is_transposed, is_own, columns })
 }
 
 /// The nodes that give the same as a product with a weight.

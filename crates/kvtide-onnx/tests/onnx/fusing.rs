@@ -7,8 +7,12 @@ use crate::support::{bytes, reads_transposed};
 
 /// Counts the nodes with an operator in a graph and in its fused form.
 fn counts(graph: &str, operator: &str) -> [usize; 2] {
+    counts_with(&Options::default(), graph, operator)
+}
+
+fn counts_with(options: &Options, graph: &str, operator: &str) -> [usize; 2] {
     let bytes = bytes(graph);
-    let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), &Options::default()).unwrap();
+    let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), options).unwrap();
     // The operator is field 4 of a node.
     let field = [&[0x22, operator.len() as u8], operator.as_bytes()].concat();
     [rewritten.model(), rewritten.fused()].map(|model| {
@@ -89,6 +93,14 @@ fn products_with_weights_of_floats_are_the_operator_s() {
         assert_eq!(counts(graph, false, true), [3, 3 + 1], "{graph}");
         assert_eq!(counts(graph, false, false), [3, 3], "{graph}");
     }
+}
+
+#[test]
+fn weights_of_few_columns_are_not_packed() {
+    // A gate has a column for each of four experts.
+    let options = Options { packed_products: vec![ElementType::F32], ..Options::default() };
+    let after = |operator| counts_with(&options, "../families/mixtral/mobius", operator)[1];
+    assert_eq!([after("MatMul"), after("PackedMatMul")], [2, 33]);
 }
 
 #[test]
