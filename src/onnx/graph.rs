@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvtide_onnx::{ElementType, Options, Rewritten};
+use kvtide_tensor::DType;
 use kvtide_tensor::linear::{BlockWeights, PackedWeights};
 use kvtide_tensor::runtime::Budget;
 use napi::bindgen_prelude::AsyncTask;
@@ -160,7 +161,9 @@ impl NativeOnnxGraph {
             let embedded = embedded.unwrap_or_default();
             let mut packed_products = Vec::new();
             for (element, dtype) in ELEMENTS {
-                if PackedWeights::is_fast(dtype)? {
+                // onnxruntime keeps weights of a model that has no file. It packs floats too, and frees them then.
+                let is_kept_twice = dtype == DType::F32 && graph.path.is_none();
+                if !is_kept_twice && PackedWeights::is_fast(dtype)? {
                     packed_products.push(ElementType(element));
                 }
             }
