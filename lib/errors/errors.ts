@@ -66,6 +66,13 @@ export interface ArgumentDetails {
 
 /** The fields of `details` for each code. Codes that are not listed have no fields. */
 export interface ErrorDetailsByCode {
+  /** `operation`, `driverError` and `driverCode` are those of a GPU. */
+  readonly INTERNAL: {
+    readonly reason?: string
+    readonly operation?: string
+    readonly driverError?: string
+    readonly driverCode?: number
+  }
   readonly INVALID_ARGUMENT: ArgumentDetails
   readonly SHAPE_MISMATCH: ArgumentDetails
   readonly DTYPE_MISMATCH: ArgumentDetails
