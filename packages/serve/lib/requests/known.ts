@@ -33,9 +33,14 @@ const refused = (
 /** The fields that the server does not honour. */
 export const OTHER_FIELDS: readonly OtherField[] = [
   ...ignored('chat', 'nothing is stored', 'store', 'metadata'),
-  ...ignored('both', 'identifies an end user; tenants are separated by API keys', 'user'),
-  ...ignored('chat', 'identifies an end user; tenants are separated by API keys', 'safety_identifier'),
-  ...ignored('chat', 'prompts are cached by their content', 'prompt_cache_key', 'prompt_cache_retention'),
+  ...ignored('both', 'identifies an end user; tenants are separated by API keys', 'user', 'safety_identifier'),
+  ...ignored(
+    'chat',
+    'prompts are cached by their content',
+    'prompt_cache_key',
+    'prompt_cache_retention',
+    'prompt_cache_options',
+  ),
   ...ignored('chat', 'there is one tier of service', 'service_tier'),
   ...ignored('chat', 'only predicts the answer, for speed', 'prediction'),
   ...ignored('both', 'of vLLM: requests are served in a fair order', 'priority'),
