@@ -110,7 +110,8 @@ This page lists the ONNX models that run, and the [backend](onnx.md#backends) th
 
 The table is made by \`scripts/onnx/matrix\`: tiny random models of each family, exported in each form, and run alone and together
 with prompts of other lengths. Their tokens are compared with those of transformers; graphs of int4 and dynamically quantised
-graphs are compared with the unmodified graph. ${right.length} of ${all.length} graphs run on \`graph\` or \`parts\` with the expected tokens.
+graphs are compared with the unmodified graph. ${right.length} of ${all.length} graphs run on \`graph\` or \`parts\` with the expected tokens; a few of them
+have forms without a column below.
 
 ${EXPORTERS}
 
