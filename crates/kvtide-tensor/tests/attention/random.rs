@@ -23,8 +23,13 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
     let larger = 1.0 + case.scale.map_or(0.0, |scale| f64::from(scale.abs()) * (case.dim as f64).sqrt() / 8.0);
     // Where one number is most of a mean, its rounding is not evened out by others.
     let larger = if case.extreme { 2.0 * larger } else { larger };
+    // A cap rounds each score a few times more, which counts if the cap leaves scores large. Scores that reach it differ by
+    // units in its last place; without extreme numbers, none reaches a large cap.
+    let large_cap = case.softcap.filter(|cap| *cap > 100.0);
+    let larger = if large_cap.is_some() { 2.0 * larger } else { larger };
+    let at_cap = large_cap.filter(|_| case.extreme).map_or(0.0, |cap| 2.0 * f64::from(cap * f32::EPSILON));
     let (out, lse) = tolerance(case.dtype);
-    let (out, lse) = (out * larger, lse * larger);
+    let (out, lse) = (out * larger + at_cap, lse * larger);
     let expected = case.expected();
     for kernels in Kernels::supported() {
         for threads in [1, 2] {
