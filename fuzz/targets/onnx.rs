@@ -1,7 +1,7 @@
 //! ONNX protobufs: read, rewritten and cut into parts, or refused.
 #![no_main]
 
-use kvtide_onnx::{Model, Options, Rewritten, Weights};
+use kvtide_onnx::{ElementType, Model, Options, Rewritten, Weights};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -17,6 +17,7 @@ fuzz_target!(|data: &[u8]| {
         windows: (kind & 2 != 0).then(|| vec![Some(u32::from(kind)); 1]),
         embedded: if kind & 4 != 0 { vec!["inputs_embeds".to_owned()] } else { Vec::new() },
         block_products: kind & 8 != 0,
+        packed_products: if kind & 16 != 0 { vec![ElementType::F32, ElementType::F16] } else { Vec::new() },
     };
     let Ok(rewritten) = Rewritten::new(bytes, &model, &options) else { return };
     let _ = (rewritten.layers(), rewritten.states(), rewritten.context_length(), rewritten.long_rope());
