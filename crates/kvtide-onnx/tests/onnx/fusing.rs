@@ -11,10 +11,13 @@ fn counts(graph: &str, operator: &str) -> [usize; 2] {
 }
 
 fn counts_with(options: &Options, graph: &str, operator: &str) -> [usize; 2] {
-    let bytes = bytes(graph);
-    let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), options).unwrap();
     // The operator is field 4 of a node.
-    let field = [&[0x22, operator.len() as u8], operator.as_bytes()].concat();
+    occurrences(&bytes(graph), options, &[&[0x22, operator.len() as u8], operator.as_bytes()].concat())
+}
+
+/// Counts these bytes in a graph and in its fused form.
+fn occurrences(bytes: &[u8], options: &Options, field: &[u8]) -> [usize; 2] {
+    let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), options).unwrap();
     [rewritten.model(), rewritten.fused()].map(|model| {
         let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
         Model::read(&written).unwrap();
@@ -72,12 +75,8 @@ fn the_product_of_the_head_reads_its_weight_in_place() {
 
 /// Counts the nodes of the operator's domain, three of which are attentions, in a graph and in its fused form.
 fn ours(bytes: &[u8], options: &Options) -> [usize; 2] {
-    let rewritten = Rewritten::new(&bytes, &Model::read(&bytes).unwrap(), options).unwrap();
-    [rewritten.model(), rewritten.fused()].map(|model| {
-        let written = model.to_bytes(&bytes, Weights::Inline).unwrap();
-        // The domain is field 7 of a node.
-        written.windows(8).filter(|window| *window == b"\x3a\x06kvtide").count()
-    })
+    // The domain is field 7 of a node.
+    occurrences(bytes, options, b"\x3a\x06kvtide")
 }
 
 #[test]

@@ -46,16 +46,10 @@ impl PackedWeights {
 
     /// Packs weights. O(weights).
     pub fn pack(weights: &Weights<'_>) -> Result<Self> {
-        let &Weights { dtype, bytes, inner, columns, order } = weights;
+        let &Weights { dtype, bytes, order, .. } = weights;
         weights.check_size()?;
-        if bytes.is_empty() {
-            return Ok(PackedWeights {
-                panels: HugeVec::zeroed(0).ok_or_else(|| Budget::process().refusal(0))?,
-                dtype,
-                inner,
-                columns,
-            });
-        }
+        // Without elements, one dimension is 0 and the other may be any number.
+        let [inner, columns] = if bytes.is_empty() { [0; 2] } else { [weights.inner, weights.columns] };
         let size = dtype.bytes();
         let stride = inner * PACKED * size;
         let count = columns.div_ceil(PACKED) * stride / size_of::<u64>();
@@ -80,7 +74,7 @@ impl PackedWeights {
                 }
             }
         }
-        Ok(PackedWeights { panels, dtype, inner, columns })
+        Ok(PackedWeights { panels, dtype, inner: weights.inner, columns: weights.columns })
     }
 
     /// The number of elements of a row of the input.
