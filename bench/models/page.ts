@@ -217,14 +217,12 @@ The graph under *f16* is the one that the builder makes for GPUs, on the CPU. on
 
 After a short prompt, generating a token costs little more than multiplying one row by all weights, and memory bandwidth limits that. kvtide computes these products
 itself. With f32 it does the same work as the other runtimes. With f16 it reads the weights as halves, where onnxruntime widens them to floats. With int4 it multiplies
-integers, as the others do. Graphs under
-*int4, floats* have no \`accuracy_level\` 4, as onnxruntime's quantizer makes them by default: there kvtide and onnxruntime-genai multiply floats, and llama.cpp integers
+integers, as the others do. Graphs under *int4, floats* have no \`accuracy_level\` 4, as onnxruntime's quantizer makes them by default: there kvtide and onnxruntime-genai multiply floats, and llama.cpp integers
 as before. With the option \`accuracyLevel: 4\` kvtide multiplies integers with such a graph too, and computes what it does for the one under *int4*.
 After longer prompts, with several chats, and for the prompts themselves, attention and the larger products determine the time.
 
 kvtide and llama.cpp read the weight of the head where the file has it. onnxruntime-genai keeps a packed copy as well: 113 MB more for SmolLM2 in f32, 671 MB more for
-Gemma 3 with its vocabulary of 262,144 tokens. kvtide packs the other weights; on Linux it gives the memory of their file
-back afterwards.
+Gemma 3 with its vocabulary of 262,144 tokens. kvtide packs the other weights; on Linux it gives the memory of their file back afterwards.
 
 On an AMD EPYC with AVX2 and without AVX-512, one round under *int4, floats* gave 0.95 to 2.13 times the speed of the best peer in each of its 38 cells, with a median of
 1.30.
